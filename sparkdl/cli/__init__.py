@@ -1,0 +1,1 @@
+"""The `sparkdl` command: one file per verb, no logic of its own."""

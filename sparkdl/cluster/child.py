@@ -1,0 +1,175 @@
+"""Where it runs: P. The training process: becomes what it is told, runs the person's function."""
+
+import atexit
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import cloudpickle
+
+from sparkdl import context
+from sparkdl.cluster.program import install
+from sparkdl.errors import InvalidTrial
+from sparkdl.runs.redact import MASK
+
+__all__ = ["main"]
+
+_HERE = str(Path(__file__).parent)
+
+
+def main(channel: socket.socket) -> int:
+    """Run what `channel` asks for, answer on it, return the exit code.
+
+    Two things are said: one byte when the person's function starts, and the outcome as a pickled
+    dict behind its length in eight bytes.
+    """
+    asked = _receive(channel)
+    os.environ.update(asked["environ"])
+    if asked["secrets"]:
+        _mask_output(asked["secrets"])
+    context.activate(context.Context(**asked["context"]))
+    outcome = pickle.dumps(_outcome(channel, asked))
+    channel.sendall(len(outcome).to_bytes(8, "big") + outcome)
+    channel.close()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return 0
+
+
+def _receive(channel: socket.socket) -> dict[str, Any]:
+    with channel.makefile("rb") as stream:
+        size = int.from_bytes(stream.read(8), "big")
+        asked: dict[str, Any] = pickle.loads(stream.read(size))
+    return asked
+
+
+def _outcome(channel: socket.socket, asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        sys.path[:] = asked["path"]
+        install(asked["modules"])
+        function = cloudpickle.loads(asked["function"])
+        seed_everything(asked["context"]["seed"])
+        channel.sendall(b"s")
+        returned = function(**asked["context"]["params"])
+        return {"outputs": keep(returned, asked["metric"], context.current().folder or ".")}
+    except InvalidTrial as invalid:
+        return {"invalid": str(invalid)}
+    except SystemExit as left:
+        error = f"SystemExit: the function called sys.exit({left.code!r})"
+        return {"error": error, "traceback": _traceback(left)}
+    except BaseException as exc:  # noqa: BLE001 An error of the person's is a value to us.
+        return _failure(exc)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _failure(exc: BaseException) -> dict[str, Any]:
+    text = _traceback(exc)
+    print(text, file=sys.stderr)
+    last = "".join(traceback.format_exception_only(exc)).strip().split("\n")[0]
+    try:
+        pickled: bytes | None = cloudpickle.dumps(exc.with_traceback(None))
+        cloudpickle.loads(pickled)
+    except Exception:  # noqa: BLE001 Whatever an exception's own pickling may raise.
+        pickled = None
+    return {"error": last, "traceback": text, "exception": pickled}
+
+
+def _traceback(exc: BaseException) -> str:
+    """The traceback from the person's code on, without our frames above it."""
+    trace = exc.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename.startswith(_HERE) and trace.tb_next:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(exc), exc, trace))
+
+
+def seed_everything(seed: int) -> None:
+    """Seed `random`, and NumPy and the framework where the program has imported them."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.random.set_seed(seed)
+    for name in ("keras", "tf_keras"):
+        if module := sys.modules.get(name):
+            module.utils.set_random_seed(seed)
+
+
+def keep(returned: Any, metric: str | None, folder: str) -> dict[str, Any]:
+    """What a function returned, as JSON can hold it; files are copied into the trial's folder.
+
+    A number stands under the metric's name, or under `value`. A path of a file or folder is
+    replaced by its copy's path, relative to `folder`.
+
+    Example:
+        >>> keep(0.9, "accuracy", ".")
+        {'accuracy': 0.9}
+    """
+    if returned is None:
+        return {} if metric is None else {metric: None}
+    if not isinstance(returned, Mapping):
+        returned = {metric or "value": returned}
+    return {str(name): _kept(str(name), value, folder) for name, value in returned.items()}
+
+
+def _kept(name: str, value: Any, folder: str) -> Any:
+    if isinstance(value, str | os.PathLike) and Path(value).exists():
+        return _copied(name, Path(value), Path(folder))
+    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        value = value.item()  # NumPy scalars, arrays and PyTorch tensors of one element.
+    elif hasattr(value, "numpy"):
+        value = value.numpy()  # TensorFlow tensors.
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        print(
+            f"sparkdl: the returned {name!r} is a {type(value).__name__}, kept as its text. "
+            "Return numbers, or save it to a file and return the path.",
+            file=sys.stderr,
+        )
+        return repr(value)
+    return value
+
+
+def _copied(name: str, source: Path, folder: Path) -> str:
+    target = folder / "artifacts" / quote(name, safe="") / source.name
+    if source.resolve() != target.resolve():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if source.is_dir() else shutil.copy2
+        copy(source, target)
+    return target.relative_to(folder).as_posix()
+
+
+class _Masked(io.TextIOWrapper):
+    """A text stream that never lets one of some secrets through."""
+
+    secrets: tuple[str, ...] = ()
+
+    def write(self, text: str) -> int:
+        for secret in self.secrets:
+            text = text.replace(secret, MASK)
+        return super().write(text)
+
+
+def _mask_output(secrets: list[str]) -> None:
+    """What Python code prints is masked; what native code writes by itself is not seen here."""
+    for name in ("stdout", "stderr"):
+        stream = _Masked(sys.__dict__[name].buffer, line_buffering=True, encoding="utf-8")
+        stream.secrets = tuple(sorted((s for s in secrets if len(s) >= 4), key=len, reverse=True))
+        setattr(sys, name, stream)

@@ -1,0 +1,266 @@
+"""Where it runs: D. Everything that is asked of Spark: a session, its slots, jobs, their end."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster.plan import Resources
+from sparkdl.errors import PreflightError, SlotsError
+
+__all__ = ["Cluster", "JobEnd", "JobFailed", "Slots"]
+
+# How long a young session may take until the executors it asked for have registered.
+REGISTER_S = 30.0
+
+
+class JobEnd(Enum):
+    """Why a Spark job did not give its rows."""
+
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    ERROR = "error"
+
+
+class JobFailed(Exception):
+    """A Spark job ended without its rows; never seen by a person as such."""
+
+    def __init__(self, end: JobEnd, message: str) -> None:
+        super().__init__(message)
+        self.end = end
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How many processes fit at once, and what each has.
+
+    Attributes:
+        count: processes at once.
+        cores: CPU cores of all slots together.
+        reason: where the number comes from, for the person.
+    """
+
+    count: int
+    cores: int
+    reason: str
+
+
+class Cluster:
+    """A Spark session as sparkdl uses it.
+
+    Args:
+        spark: the session; None takes the active one, or starts one as configured, which on a
+            laptop is embedded Spark on all cores.
+    """
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self.spark = spark or SparkSession.getActiveSession() or _new_session()
+        # Spark Connect has no SparkContext; what needs it is left out there.
+        self._context = getattr(self.spark, "_sc", None)
+        if self._context and self.is_local and "PYSPARK_PYTHON" not in os.environ:
+            self._context.pythonExec = sys.executable
+
+    def conf(self, key: str) -> str | None:
+        """A value of the Spark configuration, or None."""
+        if self._context:
+            value: str | None = self._context.getConf().get(key)
+        else:
+            value = self.spark.conf.get(key, None)
+        return value
+
+    @property
+    def master(self) -> str:
+        """Spark's master URL, such as `local[*]`."""
+        return self._context.master if self._context else (self.conf("spark.master") or "connect")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all executors are on this host (`local` and `local-cluster` masters)."""
+        return self.master.startswith("local")
+
+    @property
+    def application(self) -> str:
+        """Spark's application id."""
+        return self._context.applicationId if self._context else str(self.conf("spark.app.id"))
+
+    def default_root(self) -> str:
+        """Where runs go if nobody said where, see `config`."""
+        if self.is_local or not self._context:
+            return "runs"
+        hadoop = self._context._jsc.sc().hadoopConfiguration()
+        filesystem = hadoop.get("fs.defaultFS", "file:///").rstrip("/")
+        user = self._context.sparkUser()
+        return "runs" if filesystem.startswith("file:") else f"{filesystem}/user/{user}/sparkdl"
+
+    def check(self, resources: Resources) -> None:
+        """See that one executor can hold one process.
+
+        Raises:
+            SlotsError: it asks for more GPUs or CPUs than an executor has.
+        """
+        have = int(self.conf("spark.executor.resource.gpu.amount") or 0)
+        need = resources.num_gpus or 0
+        if need > have:
+            raise SlotsError(
+                f"num_gpus={need} was asked for each process, but Spark has {have} GPUs on an "
+                "executor. Lower num_gpus, or start Spark with "
+                f"spark.executor.resource.gpu.amount={need} (and "
+                "spark.executor.resource.gpu.discoveryScript, see conf/spark-defaults)."
+            )
+        cores = self._executor_cores()
+        if resources.num_cpus and cores and resources.num_cpus > cores:
+            raise SlotsError(
+                f"num_cpus={resources.num_cpus} was asked for each process, but an executor has "
+                f"{cores} cores. Lower num_cpus, or start Spark with spark.executor.cores="
+                f"{resources.num_cpus}."
+            )
+
+    def _executor_cores(self) -> int:
+        if cores := self.conf("spark.executor.cores"):
+            return int(cores)
+        if found := re.match(r"local-cluster\[\s*\d+\s*,\s*(\d+)", self.master):
+            return int(found[1])
+        return self._default_slots() * self._task_cpus() if self.is_local else 0
+
+    def _task_cpus(self) -> int:
+        return int(self.conf("spark.task.cpus") or 1)
+
+    def _task_gpus(self) -> float:
+        return float(self.conf("spark.task.resource.gpu.amount") or 0)
+
+    def _default_slots(self) -> int:
+        """How many tasks of the default profile Spark runs at once, as its barrier check counts."""
+        if not self._context:
+            return int(self.spark.range(1 << 20).toDF("id").rdd.getNumPartitions())
+        context = self._context._jsc.sc()
+        profile = context.resourceProfileManager().defaultResourceProfile()
+        return int(context.maxNumConcurrentTasks(profile))
+
+    def _num_executors(self) -> int:
+        if not self._context or self.master.startswith("local["):
+            return 1
+        infos = self._context._jsc.sc().statusTracker().getExecutorInfos()
+        return max(1, len(infos) - 1)  # One of them is the driver.
+
+    def slots(self, resources: Resources, override: int | None = None) -> Slots:
+        """How many processes with these resources Spark can run at once, now."""
+        cpus = resources.num_cpus or self._task_cpus()
+        if override:
+            return Slots(override, override * cpus, "SPARKDL_SLOTS")
+        default = self._default_slots()
+        cores = default * self._task_cpus()
+        if not self._needs_profile(resources):
+            return Slots(default, cores, f"{default} slots of {self.master}")
+        executors = self._num_executors()
+        count = executors * (max(cores // executors, 1) // cpus)
+        if resources.num_gpus:
+            gpus = int(self.conf("spark.executor.resource.gpu.amount") or 0)
+            count = min(count, executors * (gpus // resources.num_gpus))
+        return Slots(count, cores, f"{count} slots of {self.master} with {resources}")
+
+    def wait_for_executors(self) -> None:
+        """Give the executors of a young session time to register; return with those there are."""
+        instances = self.conf("spark.executor.instances")
+        found = re.match(r"local-cluster\[\s*(\d+)", self.master)
+        expected = int(found[1] if found else instances or 1)
+        if self.conf("spark.dynamicAllocation.enabled") == "true":
+            return  # They come with the work.
+        deadline = time.monotonic() + REGISTER_S
+        while time.monotonic() < deadline:
+            if self._default_slots() and self._num_executors() >= expected:
+                return
+            time.sleep(0.1)
+
+    def enforces(self, resources: Resources) -> bool:
+        """Whether Spark itself runs no more processes with these resources than it has slots."""
+        return not (self._needs_profile(resources) and self.master.startswith("local["))
+
+    def _needs_profile(self, resources: Resources) -> bool:
+        return (resources.num_cpus or self._task_cpus()) != self._task_cpus() or (
+            resources.num_gpus is not None and resources.num_gpus != self._task_gpus()
+        )
+
+    def _profile(self, resources: Resources) -> Any:
+        if not self._needs_profile(resources) or self.master.startswith("local["):
+            return None  # Embedded Spark has one profile: there we start fewer processes at once.
+        requests = TaskResourceRequests().cpus(resources.num_cpus or self._task_cpus())
+        if gpus := (self._task_gpus() if resources.num_gpus is None else resources.num_gpus):
+            requests = requests.resource("gpu", gpus)
+        return ResourceProfileBuilder().require(requests).build
+
+    def submit(
+        self,
+        task: Callable[..., Iterator[Any]],
+        schema: str,
+        *,
+        num_tasks: int = 1,
+        resources: Resources,
+        description: str,
+        tags: tuple[str, ...],
+    ) -> list[Any]:
+        """Run a job of `num_tasks` tasks, each given its number as a row; return their rows.
+
+        Raises:
+            JobFailed: the job was cancelled, lost its executor too often, or raised.
+        """
+        with self._labelled(description, tags):
+            rows = self.spark.range(num_tasks, numPartitions=num_tasks)
+            job = rows.mapInArrow(task, schema, profile=self._profile(resources))
+            try:
+                collected: list[Any] = job.collect()
+                return collected
+            except Exception as exc:
+                raise _failed(exc) from exc
+
+    @contextmanager
+    def _labelled(self, description: str, tags: tuple[str, ...]) -> Iterator[None]:
+        if self._context:
+            self._context.setJobDescription(description)
+        for tag in tags:
+            self.spark.addTag(tag)
+        try:
+            yield
+        finally:
+            for tag in tags:
+                self.spark.removeTag(tag)
+
+    def cancel(self, tag: str) -> None:
+        """End all jobs with this tag; their training processes end with their tasks."""
+        with suppress(PySparkException):
+            self.spark.interruptTag(tag)
+
+
+def _new_session() -> SparkSession:
+    # Executors of an embedded Spark run this very Python, not the first one in PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark's own bar of stages would be drawn over ours.
+    builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
+    return builder.appName("sparkdl").getOrCreate()
+
+
+def _failed(exc: BaseException) -> JobFailed:
+    text = str(exc)
+    if "No module named 'sparkdl'" in text:
+        raise PreflightError(
+            "the executors cannot import sparkdl. Install it there (the same version as on the "
+            "driver), or ship an environment with --archives."
+        ) from exc
+    if "PYTHON_VERSION_MISMATCH" in text:
+        raise PreflightError(
+            "the executors run another Python than the driver. Set PYSPARK_PYTHON to the driver's "
+            f"version, {sys.version.split()[0]}, before the Spark session starts."
+        ) from exc
+    if re.search(r"cancell?ed|SPARK_JOB_CANCELLED|OPERATION_CANCELED", text, re.IGNORECASE):
+        return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
+    if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
+        return JobFailed(JobEnd.LOST, "its executor was lost")
+    return JobFailed(JobEnd.ERROR, text)

@@ -1,0 +1,88 @@
+"""Where it runs: D. Reads runs back from their directories."""
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from sparkdl import storage
+from sparkdl.errors import RunNotFoundError
+from sparkdl.runs.journal import Event, read_journal
+from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.owner import living_owner
+from sparkdl.runs.run import Run
+from sparkdl.runs.states import RunState, TrialState
+
+__all__ = ["history", "load", "read_description"]
+
+
+def read_description(path: str) -> dict[str, Any]:
+    """What `run.json` says.
+
+    Raises:
+        RunNotFoundError: there is no run at `path`.
+    """
+    try:
+        found: dict[str, Any] = json.loads(storage.read(RunPaths(path).run))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunNotFoundError(
+            f"no run at {path}: it holds no run.json. experiment.history() lists the runs of a root."
+        ) from None
+    return found
+
+
+def replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
+    """A run from its description and journal."""
+    names = ("id", "name", "kind", "metric", "direction")
+    run = Run(path=path, **{name: description[name] for name in names})
+    for event in events:
+        run.apply(event)
+    return run
+
+
+def load(path: str) -> Run:
+    """Read a run. One whose driver died is FAILED, with what it finished.
+
+    Args:
+        path: the run's directory, as `run.path` or the last line of its table says.
+
+    Raises:
+        RunNotFoundError: there is no run at `path`.
+    """
+    path = storage.absolute(path)
+    run = replay(read_description(path), path, read_journal(RunPaths(path).journal))
+    if run.state == RunState.RUNNING and living_owner(RunPaths(path)) is None:
+        run.state, run.reason = RunState.FAILED, "its driver ended without finishing it"
+        for trial in run.trials:
+            if trial.state == TrialState.RUNNING:
+                trial.state = TrialState.LOST
+    return run
+
+
+def history(root: str) -> pd.DataFrame:
+    """The runs below a root, newest first, a row each."""
+    rows = []
+    for name in storage.names(root):
+        path = storage.join(root, name)
+        try:
+            description = read_description(path)
+        except RunNotFoundError:
+            continue
+        run = load(path)
+        best = run.top(1)
+        rows.append(
+            {
+                "run": run.id,
+                "kind": run.kind,
+                "state": str(run.state),
+                "started": description["created"],
+                "trials": len(run.trials),
+                **{str(state): run.counts().get(str(state), 0) for state in ("COMPLETE", "FAILED")},
+                "metric": run.metric,
+                "best": best[0].value if best else None,
+                "seconds": run.duration_s,
+                "path": path,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    return frame.sort_values("started", ascending=False, ignore_index=True) if rows else frame

@@ -1,0 +1,50 @@
+"""Where it runs: D. The journal: what happened in a run, one JSON line per event.
+
+It has one writer, the driver that owns the run. A driver that is killed may leave half a line at
+the end; readers skip it, and the next writer starts on a new line.
+"""
+
+import json
+import time
+from typing import Any
+
+from sparkdl import storage
+
+__all__ = ["Journal", "read_journal"]
+
+Event = dict[str, Any]
+
+
+def read_journal(url: str) -> list[Event]:
+    """Every whole event, oldest first; none where there is no journal yet."""
+    try:
+        lines = storage.read(url).split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [event for line in lines if (event := _parse(line)) is not None]
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+class Journal:
+    """Appends events to a journal file."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            self._torn = not storage.read(url).endswith(b"\n")
+        except FileNotFoundError:
+            self._torn = False
+
+    def write(self, events: list[Event]) -> None:
+        """Append `events`, each stamped with the time in seconds since the epoch."""
+        now = round(time.time(), 3)
+        lines = "".join(json.dumps({"time": now, **event}) + "\n" for event in events)
+        storage.append(self.url, ("\n" if self._torn else "").encode() + lines.encode())
+        self._torn = False

@@ -1,0 +1,110 @@
+"""Where it runs: anywhere. The run directory: the name of every file in it, in one place.
+
+```
+<root>/<run id>/run.json  owner.json  journal.jsonl  environment.txt  source/  resources/
+               /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
+                                attempts/<n>.json  tensorboard/  artifacts/
+```
+"""
+
+from dataclasses import dataclass
+
+from sparkdl import storage
+
+__all__ = ["RunPaths", "TrialPaths"]
+
+
+@dataclass(frozen=True)
+class TrialPaths:
+    """The files of one trial, below its folder's path or URL."""
+
+    folder: str
+
+    @property
+    def params(self) -> str:
+        """The parameters and the seed. Written by the task."""
+        return storage.join(self.folder, "params.json")
+
+    @property
+    def metrics(self) -> str:
+        """One JSON line per `context.report`. Written by the training process."""
+        return storage.join(self.folder, "metrics.jsonl")
+
+    @property
+    def log(self) -> str:
+        """Everything that the training process printed."""
+        return storage.join(self.folder, "log.txt")
+
+    @property
+    def error(self) -> str:
+        """The traceback, or what ended the process. Written by the task."""
+        return storage.join(self.folder, "error.txt")
+
+    @property
+    def outputs(self) -> str:
+        """What the training function returned. Written by the task, last of all."""
+        return storage.join(self.folder, "outputs.json")
+
+    @property
+    def tensorboard(self) -> str:
+        """TensorBoard's event files."""
+        return storage.join(self.folder, "tensorboard")
+
+    @property
+    def artifacts(self) -> str:
+        """Copies of the files that the training function returned."""
+        return storage.join(self.folder, "artifacts")
+
+    def attempt(self, number: int) -> str:
+        """Who makes this attempt, written by its task when it starts."""
+        return storage.join(self.folder, "attempts", f"{number}.json")
+
+    def superseded(self, number: int) -> str:
+        """Where the files of a lost attempt are moved when the next one starts."""
+        return storage.join(self.folder, "attempts", str(number))
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files of one run, below its folder's path or URL."""
+
+    folder: str
+
+    @property
+    def run(self) -> str:
+        """What was asked for: written once, when the run starts."""
+        return storage.join(self.folder, "run.json")
+
+    @property
+    def owner(self) -> str:
+        """The driver process that runs it now."""
+        return storage.join(self.folder, "owner.json")
+
+    @property
+    def journal(self) -> str:
+        """What happened, one JSON line per event. Written by the driver only."""
+        return storage.join(self.folder, "journal.jsonl")
+
+    @property
+    def environment(self) -> str:
+        """Installed packages, as `pip freeze` writes them."""
+        return storage.join(self.folder, "environment.txt")
+
+    @property
+    def source(self) -> str:
+        """The person's program: the function and the local modules it imports."""
+        return storage.join(self.folder, "source")
+
+    @property
+    def resources(self) -> str:
+        """Copies of the files that the person asked to keep with the run."""
+        return storage.join(self.folder, "resources")
+
+    @property
+    def preflight(self) -> str:
+        """Where tasks of the preflight show each other that they have started."""
+        return storage.join(self.folder, "preflight")
+
+    def trial(self, number: int) -> TrialPaths:
+        """The files of one trial."""
+        return TrialPaths(storage.join(self.folder, "trials", number))

@@ -1,0 +1,89 @@
+"""Where it runs: D. Who runs a run directory now, so that two drivers never run the same one."""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.runs.layout import RunPaths
+
+__all__ = ["Owner", "describe_owner", "living_owner"]
+
+BEAT_S = 5.0
+
+
+def _started(pid: int) -> int | None:
+    """When a process of this host started, in clock ticks since boot; None where it is gone.
+
+    Field 22 of /proc/<pid>/stat, see proc(5). With the pid it names one process for good.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+class Owner:
+    """This process as the owner of a run. Call `beat` now and then while it lives."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._url = paths.owner
+        self._beat = 0
+        self._next = 0.0
+
+    def beat(self) -> None:
+        """Show that this process lives, at most once in `BEAT_S` seconds."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + BEAT_S
+        self._beat += 1
+        owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": _started(os.getpid()),
+            "beat": self._beat,
+        }
+        storage.write(self._url, json.dumps(owner))
+
+    def release(self) -> None:
+        """Say that nobody runs it any more."""
+        storage.write(self._url, json.dumps({}))
+
+
+def living_owner(paths: RunPaths) -> dict[str, Any] | None:
+    """The process that runs this run now, or None.
+
+    On this host the process table decides. On another host its beats do: they are watched for
+    three intervals, so no clocks are compared.
+    """
+    owner = _read(paths)
+    if not owner:
+        return None
+    if owner["host"] == socket.gethostname():
+        return owner if _started(owner["pid"]) == owner["started"] else None
+    deadline = time.monotonic() + 3 * BEAT_S
+    while time.monotonic() < deadline:
+        time.sleep(BEAT_S / 5)
+        now = _read(paths)
+        if not now:
+            return None
+        if now != owner:
+            return now
+    return None
+
+
+def describe_owner(owner: dict[str, Any]) -> str:
+    """An owner in words."""
+    return f"process {owner['pid']} on host {owner['host']}"
+
+
+def _read(paths: RunPaths) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(storage.read(paths.owner))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found

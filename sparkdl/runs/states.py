@@ -1,0 +1,87 @@
+"""Where it runs: anywhere (pure). The states of runs and trials, and how a return value is judged."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+__all__ = ["RunState", "TrialState", "Verdict", "judge"]
+
+
+class _Text(str, Enum):
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing follows this state."""
+        return self.value not in ("WAITING", "RUNNING", "LOST")
+
+
+class RunState(_Text):
+    """The state of a run. Equal to its name: `run.state == "COMPLETE"`."""
+
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class TrialState(_Text):
+    """The state of a trial. LOST: its executor went; it will be run again."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    FAILED = "FAILED"
+    INVALID = "INVALID"
+    PRUNED = "PRUNED"
+    LOST = "LOST"
+    CANCELLED = "CANCELLED"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a returned value means: the state, the metric's number, and why it is INVALID."""
+
+    state: TrialState
+    value: float | None
+    reason: str | None = None
+
+
+def judge(
+    outputs: Mapping[str, Any], reported: Mapping[str, float], metric: str | None
+) -> Verdict:
+    """Find the number that counts and say whether it can be compared.
+
+    Args:
+        outputs: what the training function returned; a plain number stands under the metric's
+            name, or under `value` where no metric was named.
+        reported: the last reported number of each name, used where `outputs` lacks the metric.
+        metric: the name that counts; None takes the only number there is, if there is just one.
+
+    Example:
+        >>> judge({"accuracy": 0.9, "loss": 0.3}, {}, "accuracy")
+        Verdict(state=<TrialState.COMPLETE: 'COMPLETE'>, value=0.9, reason=None)
+        >>> judge({"accuracy": float("nan")}, {}, "accuracy").reason
+        "metric 'accuracy' is nan"
+    """
+    if metric is None:
+        numbers = {k: v for k, v in outputs.items() if _is_number(v)} or dict(reported)
+        if len(numbers) != 1:
+            return Verdict(TrialState.COMPLETE, None)
+        metric = next(iter(numbers))
+    value = outputs.get(metric, reported.get(metric))
+    if metric not in outputs and metric not in reported:
+        have = ", ".join({**outputs, **reported}) or "nothing"
+        return Verdict(
+            TrialState.INVALID, None, f"metric {metric!r} was not returned nor reported; got {have}"
+        )
+    if not _is_number(value) or not math.isfinite(value):
+        return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")
+    return Verdict(TrialState.COMPLETE, float(value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)

@@ -1,0 +1,1 @@
+"""Which trials to run, and running them."""

@@ -1,0 +1,198 @@
+"""Where it runs: D. The one way from a plan and a function to a run, for every verb."""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from sparkdl import config, storage
+from sparkdl.cluster.plan import Plan, Role
+from sparkdl.cluster.preflight import REPORT_SCHEMA, PreflightTask, raise_for_problems
+from sparkdl.cluster.program import Program, find_framework, pack
+from sparkdl.cluster.spark import Cluster, JobFailed, Slots
+from sparkdl.cluster.task import TrialTask
+from sparkdl.errors import ConfigError, PreflightError
+from sparkdl.options import Options
+from sparkdl.runs import Run, Trial, record
+from sparkdl.runs.start import IfExists, OpenRun, Wanted, new_run_id, open_run
+from sparkdl.search.limits import Limits
+from sparkdl.search.trials import Execution
+
+__all__ = ["execute"]
+
+
+def execute(
+    kind: str,
+    roles: tuple[Role, ...],
+    train: Callable[..., Any],
+    params: list[dict[str, Any]],
+    options: Options,
+) -> Run:
+    """Run `train` once for each of `params`, each time in processes of these roles.
+
+    Raises:
+        ConfigError, FunctionError, PreflightError, RunExistsError: before anything was started.
+        AllTrialsFailedError: no trial completed.
+    """
+    versioned = _check_resources(options)
+    program = pack(train)
+    cluster = Cluster(options.spark)
+    cluster.check(roles[0].resources)
+    plan = Plan(
+        kind,
+        roles,
+        options.framework or find_framework(program.imports),
+        dict(options.env),
+        config.resolve("detect_gpus", None, cluster.conf),
+        config.resolve("fork_server", None, cluster.conf),
+        options.trial_timeout_s,
+    )
+    opened = open_run(
+        storage.absolute(
+            config.resolve("root", options.root, cluster.conf) or cluster.default_root()
+        ),
+        _wanted(plan, train, params, options, cluster),
+        cast(IfExists, options.if_exists),
+    )
+    if opened.finished_before:
+        opened.owner.release()
+        return opened.run
+    execution = _execution(opened, cluster, plan, program, params, options)
+    with execution.failing():
+        _write_down(opened, train, program, versioned, options)
+        cluster.wait_for_executors()
+        _preflight(opened, cluster, plan, program)
+    if options.wait:
+        execution.execute()
+    else:
+        execution.start()
+    return opened.run
+
+
+def _check_resources(options: Options) -> list[Path]:
+    paths = [Path(path) for path in options.versioned_resources]
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"versioned_resources has {str(path)!r}, which does not exist.")
+    return paths
+
+
+def _wanted(
+    plan: Plan,
+    train: Callable[..., Any],
+    params: list[dict[str, Any]],
+    options: Options,
+    cluster: Cluster,
+) -> Wanted:
+    name = options.name or record.function_name(train)
+    return Wanted(
+        id=options.run_id or new_run_id(name),
+        name=name,
+        kind=plan.kind,
+        description=options.description,
+        metric=options.metric,
+        direction=cast(Literal["max", "min"], options.direction),
+        params=params,
+        seed=secrets.randbits(31) if options.seed is None else options.seed,
+        secrets=tuple(options.env.values()),
+        facts={
+            "function": record.function_name(train),
+            "plan": str(plan),
+            "framework": plan.framework,
+            "env": sorted(options.env),
+            "spark": {
+                "master": cluster.master,
+                "application": cluster.application,
+                "version": cluster.spark.version,
+            },
+            "versions": record.versions(),
+            "git_commit": record.git_commit(Path.cwd()),
+            **record.who(),
+        },
+    )
+
+
+def _write_down(
+    opened: OpenRun,
+    train: Callable[..., Any],
+    program: Program,
+    resources: list[Path],
+    options: Options,
+) -> None:
+    storage.write(opened.paths.environment, record.environment())
+    texts = {name: source.text for name, source in program.modules.items()}
+    record.write_source(opened.paths, train, texts, tuple(options.env.values()))
+    for path in resources:
+        storage.copy(path, storage.join(opened.paths.resources, path.name))
+
+
+def _execution(
+    opened: OpenRun,
+    cluster: Cluster,
+    plan: Plan,
+    program: Program,
+    params: list[dict[str, Any]],
+    options: Options,
+) -> Execution:
+    def make_task(trial: Trial, cores: int) -> TrialTask:
+        return TrialTask(
+            plan=plan,
+            program=program,
+            run_id=opened.run.id,
+            run_path=opened.paths.folder,
+            application=cluster.application,
+            number=trial.number,
+            params=params[trial.number],
+            seed=trial.seed,
+            metric=options.metric,
+            cores=cores,
+            attempt=trial.attempts,
+            versions=record.versions(),
+        )
+
+    def slots() -> Slots:
+        override = config.resolve("slots", None, cluster.conf)
+        return cluster.slots(plan.resources, override)
+
+    limits = Limits(
+        options.parallelism,
+        options.timeout_s,
+        options.max_failed_trials,
+        options.fail_fast_identical,
+        options.max_restarts,
+        options.max_losses,
+    )
+    notes = [program.warning] if program.warning else []
+    return Execution(opened, cluster, plan, make_task, slots, limits, options.progress, notes)
+
+
+def _preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -> None:
+    """See that every executor can run the plan, and let them import its framework meanwhile.
+
+    Raises:
+        PreflightError: at least one cannot.
+    """
+    count = max(1, min(cluster.slots(plan.resources).count, 1000))
+    task = PreflightTask(
+        plan,
+        program,
+        opened.run.id,
+        opened.paths.folder,
+        cluster.application,
+        record.versions(),
+        count,
+    )
+    try:
+        rows = cluster.submit(
+            task,
+            REPORT_SCHEMA,
+            num_tasks=count,
+            resources=plan.resources,
+            description=f"{opened.run.id} preflight",
+            tags=(f"sparkdl-{opened.run.id}",),
+        )
+    except JobFailed as failed:
+        raise PreflightError(f"Spark could not run the preflight job: {failed}") from failed
+    finally:
+        storage.remove(opened.paths.preflight)
+    raise_for_problems(row["problem"] for row in rows)

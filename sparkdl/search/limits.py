@@ -1,0 +1,48 @@
+"""Where it runs: D (pure). When a run stops, and how much of it runs at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkdl.runs.run import Trial
+from sparkdl.runs.states import TrialState
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop, and how much at once. None is no limit.
+
+    Attributes:
+        parallelism: trials at once; None takes as many as Spark has slots.
+        timeout_s: seconds for the whole run.
+        max_failed_trials: end the run when more trials than this have failed.
+        fail_fast_identical: end it when the first so many trials all failed with one error.
+        max_restarts: how often a trial is run again after its function raised or crashed.
+        max_losses: how often a trial is run again after its executor was lost.
+    """
+
+    parallelism: int | None = None
+    timeout_s: float | None = None
+    max_failed_trials: int | None = None
+    fail_fast_identical: int | None = None
+    max_restarts: int = 0
+    max_losses: int | None = None
+
+    def reached(self, trials: Sequence[Trial]) -> str | None:
+        """Why the failures so far end the run; None while they do not.
+
+        Example:
+            >>> one = Trial(0, {}, "", state=TrialState.FAILED, error="ValueError: no")
+            >>> Limits(max_failed_trials=0).reached([one])
+            'more than max_failed_trials=0 trials failed'
+        """
+        failed = [trial for trial in trials if trial.state == TrialState.FAILED]
+        ended = [trial for trial in trials if trial.state.is_final]
+        most, alike = self.max_failed_trials, self.fail_fast_identical
+        if most is not None and len(failed) > most:
+            return f"more than max_failed_trials={most} trials failed"
+        errors = {(trial.error or "").splitlines()[0] for trial in failed}
+        if alike and len(failed) == len(ended) >= alike and len(errors) == 1:
+            return f"the first {len(failed)} trials failed alike: {errors.pop()}"
+        return None

@@ -1,0 +1,219 @@
+"""Where it runs: anywhere. The only filesystem code: every place that a run is kept in.
+
+A place is a URL that fsspec understands (`s3://bucket/runs`, `hdfs://...`, `memory://...`) or a
+plain local path. Local paths go straight to the operating system: they are the fast, common case.
+"""
+
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+__all__ = [
+    "Mirror",
+    "absolute",
+    "append",
+    "copy",
+    "exists",
+    "is_local",
+    "join",
+    "local_path",
+    "make_directory",
+    "names",
+    "read",
+    "remove",
+    "rename",
+    "write",
+]
+
+# Stores where a rename is one atomic step. Elsewhere (object stores) a single put is atomic.
+_RENAMING = {"hdfs", "webhdfs", "viewfs", "sftp", "ssh", "smb", "ftp", "abfs", "abfss"}
+_PROTOCOL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+def _protocol(url: str) -> str:
+    found = _PROTOCOL.match(url)
+    return found.group(1) if found else "file"
+
+
+def is_local(url: str) -> bool:
+    """Whether `url` is a path on this machine's filesystem (NFS and FUSE mounts included)."""
+    return _protocol(url) in ("file", "local")
+
+
+def local_path(url: str) -> Path:
+    """The path behind a local URL, which may be written `file:///data/runs` or `/data/runs`."""
+    return Path(_PROTOCOL.sub("", url))
+
+
+def absolute(url: str) -> str:
+    """`url` with a local relative path made absolute, since executors work in other folders."""
+    return str(local_path(url).expanduser().absolute()) if is_local(url) else url.rstrip("/")
+
+
+def join(url: str, *parts: str | int) -> str:
+    """`url` with `parts` below it."""
+    return "/".join([url.rstrip("/"), *(str(part) for part in parts)])
+
+
+def _remote(url: str) -> tuple[Any, str]:
+    # Listings are never cached: other machines write what we look for.
+    url = re.sub(r"^s3[an]://", "s3://", url)
+    filesystem, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    return filesystem, path
+
+
+def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
+    """`size` bytes from `offset` on, fewer at the end of the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    if is_local(url):
+        with local_path(url).open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+    filesystem, path = _remote(url)
+    end = None if size is None else offset + size
+    data: bytes = filesystem.cat_file(path, start=offset or None, end=end)
+    return data
+
+
+def write(url: str, data: bytes | str) -> None:
+    """Write a whole file so that nobody ever reads half of it."""
+    data = data.encode() if isinstance(data, str) else data
+    if is_local(url):
+        path = local_path(url)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            aside.write_bytes(data)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        return
+    filesystem, target = _remote(url)
+    filesystem.makedirs(os.path.dirname(target), exist_ok=True)
+    if _protocol(url) in _RENAMING:
+        beside = f"{target}.{uuid.uuid4().hex}"
+        filesystem.pipe_file(beside, data)
+        filesystem.mv(beside, target)
+    else:
+        filesystem.pipe_file(target, data)
+
+
+def append(url: str, data: bytes) -> None:
+    """Add `data` to the end of a file that has one writer."""
+    if is_local(url):
+        descriptor = os.open(local_path(url), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+        return
+    # Most object stores cannot append: the file is written anew. It has one writer and is small.
+    try:
+        before = read(url)
+    except FileNotFoundError:
+        before = b""
+    write(url, before + data)
+
+
+def exists(url: str) -> bool:
+    """Whether there is a file or folder at `url`."""
+    if is_local(url):
+        return local_path(url).exists()
+    filesystem, path = _remote(url)
+    return bool(filesystem.exists(path))
+
+
+def names(url: str) -> list[str]:
+    """The names in a folder, sorted; none where there is no such folder."""
+    try:
+        if is_local(url):
+            return sorted(os.listdir(local_path(url)))
+        filesystem, path = _remote(url)
+        found = filesystem.ls(path, detail=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in found)
+
+
+def make_directory(url: str) -> None:
+    """Make a folder and those above it. Object stores have none, and need none."""
+    if is_local(url):
+        local_path(url).mkdir(parents=True, exist_ok=True)
+    else:
+        filesystem, path = _remote(url)
+        filesystem.makedirs(path, exist_ok=True)
+
+
+def rename(url: str, new: str) -> None:
+    """Move a file or folder within its store; nothing happens where it is absent."""
+    if not exists(url):
+        return
+    if is_local(url):
+        local_path(new).parent.mkdir(parents=True, exist_ok=True)
+        local_path(url).rename(local_path(new))
+    else:
+        filesystem, path = _remote(url)
+        filesystem.mv(path, _remote(new)[1], recursive=True)
+
+
+def remove(url: str) -> None:
+    """Remove a file or folder with all that is in it; nothing happens where it is absent."""
+    if is_local(url):
+        path = local_path(url)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    elif exists(url):
+        filesystem, target = _remote(url)
+        filesystem.rm(target, recursive=True)
+
+
+def copy(source: Path, url: str) -> None:
+    """Copy a local file or folder to `url`."""
+    for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
+        if path.is_file():
+            below = path.relative_to(source).parts
+            write(join(url, *below), path.read_bytes())
+
+
+class Mirror:
+    """Copies what changes in a local folder to a URL.
+
+    TensorFlow, and a log file that grows, need a local disk; the run directory may be on an
+    object store. The training process writes into the local folder, and its task calls `sync`.
+    """
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+        self._seen: dict[Path, tuple[int, int]] = {}
+
+    def sync(self) -> None:
+        """Upload every file whose size or time of change differs from the last call."""
+        filesystem, target = _remote(self.url)
+        for path in sorted(self.folder.rglob("*")):
+            if not path.is_file():
+                continue
+            status = path.stat()
+            mark = (status.st_size, status.st_mtime_ns)
+            if self._seen.get(path) != mark:
+                name = join(target, *path.relative_to(self.folder).parts)
+                filesystem.makedirs(os.path.dirname(name), exist_ok=True)
+                filesystem.put_file(str(path), name)
+                self._seen[path] = mark
+
+    def close(self) -> None:
+        """A last `sync`; then the local folder goes."""
+        try:
+            self.sync()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
