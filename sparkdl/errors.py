@@ -16,6 +16,9 @@ SparkDLError
 ```
 """
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "AllTrialsFailedError",
     "ConfigError",
@@ -29,6 +32,7 @@ __all__ = [
     "SlotsError",
     "SparkDLError",
     "TrialFailedError",
+    "suggest",
 ]
 
 
@@ -92,3 +96,14 @@ class InvalidTrial(SparkDLError):
         ...     if hidden * layers > 4096:
         ...         raise InvalidTrial(f"{hidden} x {layers} does not fit the device")
     """
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A hint at the name that was probably meant, empty if none is near.
+
+    Example:
+        >>> suggest("learnin_rate", ["learning_rate", "dropout"])
+        " Did you mean 'learning_rate'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

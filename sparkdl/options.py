@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sparkdl.errors import ConfigError
-from sparkdl.search.grid import suggest
+from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["Options", "takes_options"]
 
@@ -53,7 +52,7 @@ class Options:
         parallelism: trials at once; by default as many as Spark has slots.
         num_gpus: GPUs per process; by default `spark.task.resource.gpu.amount`.
         num_cpus: CPU cores per process; by default `spark.task.cpus`.
-        timeout_s: seconds for the whole run; then what is unfinished is CANCELLED.
+        timeout_s: seconds for all trials together; then what is unfinished is CANCELLED.
         trial_timeout_s: seconds for the training function; then its trial is FAILED.
         max_failed_trials: end the run when more trials than this have failed.
         fail_fast_identical: end the run when its first so many trials all fail with one error.

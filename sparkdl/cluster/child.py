@@ -120,7 +120,7 @@ def keep(returned: Any, metric: str | None, folder: str) -> dict[str, Any]:
         {'accuracy': 0.9}
     """
     if returned is None:
-        return {} if metric is None else {metric: None}
+        return {}
     if not isinstance(returned, Mapping):
         returned = {metric or "value": returned}
     return {str(name): _kept(str(name), value, folder) for name, value in returned.items()}

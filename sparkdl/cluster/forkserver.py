@@ -12,7 +12,6 @@ Only the standard library is imported here: this module is loaded before any fra
 """
 
 import contextlib
-import ctypes
 import fcntl
 import gc
 import importlib
@@ -32,25 +31,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PACKET_BYTES", "locked", "main", "peer", "process_start", "stop_group"]
+from sparkdl.processes import adopt_orphans, die_with, process_start, stop_group
+
+__all__ = ["PACKET_BYTES", "locked", "main", "marker", "peer"]
 
 PACKET_BYTES = 1 << 17
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot, see proc(5); None where it is gone."""
-    status = _status(pid)
-    return None if status is None or status[0] == "Z" else int(status[19])
-
-
-def _status(pid: int) -> list[str] | None:
-    # /proc/<pid>/stat from field 3 on: state, parent, group, session, ...
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -79,27 +64,9 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def stop_group(leader: int) -> None:
-    """Kill a training process and all it started, also what left its process group."""
-    for kill in (os.killpg, os.kill):  # It may not lead a group yet.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(leader, signal.SIGKILL)
-    marker = f"SPARKDL_LEADER={leader}".encode()
-    orphanages = ("1", str(os.getpid()))  # The parents of a process whose own parent is gone.
-    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
-        status = _status(pid)
-        if status and (
-            status[3] == str(leader) or (status[1] in orphanages and _carries(pid, marker))
-        ):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _carries(pid: int, marker: bytes) -> bool:
-    try:
-        return marker in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def marker(leader: int) -> str:
+    """What the environment of all that a training process starts carries."""
+    return f"SPARKDL_LEADER={leader}"
 
 
 @dataclass
@@ -175,7 +142,9 @@ class _Server:
         self._selector.unregister(connection)
         for pid, child in self._children.items():
             if child.connection is connection:
-                stop_group(pid)  # Its task is gone: killed, cancelled, or its executor lost.
+                stop_group(
+                    pid, marker(pid)
+                )  # Its task is gone: killed, cancelled, or its executor lost.
                 if child.scratch:
                     shutil.rmtree(child.scratch, ignore_errors=True)
         connection.close()
@@ -204,7 +173,7 @@ class _Server:
         code = 70
         try:
             os.setsid()
-            _die_with(parent)
+            die_with(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for key in list(self._selector.get_map().values()):
@@ -213,7 +182,8 @@ class _Server:
             self._selector.close()
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.environ["SPARKDL_LEADER"] = str(os.getpid())
+            name, _, value = marker(os.getpid()).partition("=")
+            os.environ[name] = value
             from sparkdl.cluster import child
 
             code = child.main(socket.socket(fileno=channel))
@@ -230,7 +200,7 @@ class _Server:
                     return
                 child = self._children.pop(pid, None)  # None: left to us by a training process.
                 if child:
-                    stop_group(pid)
+                    stop_group(pid, marker(pid))
                     _answer(child.connection, _end_of(status, used, child))
 
 
@@ -262,12 +232,6 @@ def _answer(connection: socket.socket, message: dict[str, Any]) -> None:
         connection.send(json.dumps(message).encode())
 
 
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _preload(modules: list[str], path: list[str]) -> None:
     sys.path[:] = path
     new = [name for name in modules if name not in sys.modules]
@@ -297,5 +261,5 @@ def main(folder: str) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     _Server(Path(folder), listener).serve()

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkdl.cluster.forkserver import PACKET_BYTES, locked, peer, process_start, stop_group
+from sparkdl.cluster.forkserver import PACKET_BYTES, locked, marker, peer
+from sparkdl.processes import process_start, stop_group
 
 __all__ = ["End", "Start", "TrainingProcess", "describe_end", "private_folder", "warm"]
 
@@ -228,7 +229,7 @@ class TrainingProcess:
                 left = started + timeout_s - time.monotonic() if started and timeout_s else None
                 if left is not None and left <= 0 and not timed_out:
                     timed_out = True
-                    stop_group(self.pid)
+                    stop_group(self.pid, marker(self.pid))
                 ready = {key.fileobj for key, _ in selector.select(None if timed_out else left)}
                 if self._channel in ready:
                     chunk = self._hear()

@@ -207,7 +207,10 @@ def _find(name: str) -> importlib.machinery.ModuleSpec | None:
         )
         if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
             return None
-        path = list(spec.submodule_search_locations or ())
+        try:
+            path = list(spec.submodule_search_locations or ())
+        except (ImportError, KeyError):
+            return spec  # A namespace package tells its folders only once it is imported.
     return spec
 
 

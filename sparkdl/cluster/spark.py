@@ -5,12 +5,11 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
@@ -223,19 +222,25 @@ class Cluster:
 
     @contextmanager
     def _labelled(self, description: str, tags: tuple[str, ...]) -> Iterator[None]:
+        # In classic, tags of the session do not reach the jobs of a collect: use the context's.
+        owner = self._context or self.spark
+        add = owner.addJobTag if self._context else owner.addTag
+        remove = owner.removeJobTag if self._context else owner.removeTag
         if self._context:
             self._context.setJobDescription(description)
         for tag in tags:
-            self.spark.addTag(tag)
+            add(tag)
         try:
             yield
         finally:
             for tag in tags:
-                self.spark.removeTag(tag)
+                remove(tag)
 
     def cancel(self, tag: str) -> None:
         """End all jobs with this tag; their training processes end with their tasks."""
-        with suppress(PySparkException):
+        if self._context:
+            self._context.cancelJobsWithTag(tag)
+        else:
             self.spark.interruptTag(tag)
 
 

@@ -6,7 +6,8 @@ Example:
     True
 """
 
-from sparkdl.runs.run import Run, Trial, Usage
+from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.trial import Trial, Usage
 
 __all__ = ["Run", "RunState", "Trial", "TrialState", "Usage"]

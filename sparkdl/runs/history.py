@@ -26,7 +26,7 @@ def read_description(path: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(storage.read(RunPaths(path).run))
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFoundError(
-            f"no run at {path}: it holds no run.json. experiment.history() lists the runs of a root."
+            f"no run at {path}: it holds no run.json. experiment.history() lists those of a root."
         ) from None
     return found
 

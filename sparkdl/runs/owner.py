@@ -4,27 +4,15 @@ import json
 import os
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.processes import process_start
 from sparkdl.runs.layout import RunPaths
 
 __all__ = ["Owner", "describe_owner", "living_owner"]
 
 BEAT_S = 5.0
-
-
-def _started(pid: int) -> int | None:
-    """When a process of this host started, in clock ticks since boot; None where it is gone.
-
-    Field 22 of /proc/<pid>/stat, see proc(5). With the pid it names one process for good.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
 
 
 class Owner:
@@ -44,7 +32,7 @@ class Owner:
         owner = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "started": _started(os.getpid()),
+            "started": process_start(os.getpid()),
             "beat": self._beat,
         }
         storage.write(self._url, json.dumps(owner))
@@ -64,7 +52,7 @@ def living_owner(paths: RunPaths) -> dict[str, Any] | None:
     if not owner:
         return None
     if owner["host"] == socket.gethostname():
-        return owner if _started(owner["pid"]) == owner["started"] else None
+        return owner if process_start(owner["pid"]) == owner["started"] else None
     deadline = time.monotonic() + 3 * BEAT_S
     while time.monotonic() < deadline:
         time.sleep(BEAT_S / 5)

@@ -1,98 +1,19 @@
-"""Where it runs: D. A run and its trials, as a person sees them, live or read from disk."""
+"""Where it runs: D. A run as a person sees it, live or read from disk."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 import pandas as pd
 
-from sparkdl import storage
 from sparkdl.errors import NoCompleteTrialError, TrialFailedError
 from sparkdl.runs import table
 from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.trial import Trial, Usage
 
-__all__ = ["Run", "Trial", "Usage"]
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Where a trial's time went, and what it used.
-
-    Attributes:
-        queued_s: seconds from its submission to Spark until its task started.
-        starting_s: seconds from there to the first line of the training function.
-        running_s: seconds in the training function.
-        cpu_s: CPU seconds of the training process and its children, user and system.
-        peak_memory_mb: the largest resident size of the training process, in MiB.
-    """
-
-    queued_s: float = 0.0
-    starting_s: float = 0.0
-    running_s: float = 0.0
-    cpu_s: float = 0.0
-    peak_memory_mb: float = 0.0
-
-
-@dataclass
-class Trial:
-    """One parameter combination of a run.
-
-    Attributes:
-        number: its place in the run, from 0.
-        params: the parameters; values that look like credentials are masked.
-        path: its folder in the run directory.
-        seed: what `random`, NumPy and the framework were seeded with.
-        state: see `TrialState`; equal to its name.
-        value: the metric's number, None unless COMPLETE.
-        metrics: the last of each number reported or returned.
-        outputs: what the training function returned, by name.
-        error: what went wrong, its first line the summary.
-        attempts: how often it was started; more than one after a lost executor.
-        usage: where its time went.
-        exception: the person's own exception, on the driver that ran it.
-    """
-
-    number: int
-    params: dict[str, Any]
-    path: str
-    seed: int = 0
-    state: TrialState = TrialState.WAITING
-    value: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    outputs: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    attempts: int = 0
-    usage: Usage = Usage()
-    exception: BaseException | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds from the start of its task to its end."""
-        return self.usage.starting_s + self.usage.running_s
-
-    @property
-    def history(self) -> pd.DataFrame:
-        """Everything reported, a row per step, a column per name."""
-        try:
-            text = storage.read(TrialPaths(self.path).metrics).decode()
-        except FileNotFoundError:
-            return pd.DataFrame()
-        rows = [json.loads(line) for line in text.split("\n")[:-1]]
-        frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
-        return frame.groupby("step").last() if len(frame) else frame
-
-    def apply(self, event: Event) -> None:
-        """Take over what a journal event says of this trial."""
-        self.state = TrialState(event["state"])
-        self.attempts = event.get("attempt", self.attempts - 1) + 1
-        self.value = event.get("value")
-        self.metrics = event.get("metrics", self.metrics)
-        self.outputs = event.get("outputs", self.outputs)
-        self.error = event.get("error")
-        self.usage = Usage(**event["usage"]) if "usage" in event else self.usage
+__all__ = ["Handle", "Run"]
 
 
 class Handle(Protocol):
@@ -176,7 +97,7 @@ class Run:
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per trial: its state, parameters, value, outputs and usage."""
-        return table.frame(self)
+        return table.frame(self.trials)
 
     def raise_for_failures(self) -> None:
         """Raise the first failed trial's error, if any trial failed.
@@ -188,9 +109,13 @@ class Run:
             first = self.failed[0]
             raise TrialFailedError(
                 f"{len(self.failed)} of {len(self.trials)} trials of run {self.id} failed. "
-                f"Trial {first.number} {first.params}: {(first.error or '').splitlines()[0]}\n"
+                f"Trial {first.number} {first.params}: {first.summary}\n"
                 f"Its log is {TrialPaths(first.path).log}"
             ) from first.exception
+
+    def attach(self, handle: Handle) -> None:
+        """Name what executes this run, so that it can be waited for and cancelled."""
+        self._handle = handle
 
     def wait(self) -> "Run":
         """Return this run when it has ended; at once where nothing of it runs here."""
@@ -227,8 +152,15 @@ class Run:
         self.state, self.reason = RunState(event["state"]), event.get("reason")
         self.duration_s = event.get("duration_s", 0.0)
 
+    def _view(self) -> table.View:
+        why = f" ({self.reason})" if self.reason else ""
+        seconds = f" in {self.duration_s:.1f} s" if self.duration_s else ""
+        headline = f"Run {self.id} ({self.kind}): {self.state}{why}, {self.counts_text()}{seconds}"
+        ranked = self.top(len(self.trials))
+        return table.View(headline, self.trials, ranked, self.metric or "value", self.path)
+
     def __str__(self) -> str:
-        return table.text(self)
+        return table.text(self._view())
 
     def _repr_html_(self) -> str:
-        return table.html(self)
+        return table.html(self._view())

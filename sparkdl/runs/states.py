@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). The states of runs and trials, and how a return value is judged."""
+"""Where it runs: anywhere (pure). The states of runs and trials; what a returned value means."""
 
 import math
 from collections.abc import Mapping
@@ -50,9 +50,7 @@ class Verdict:
     reason: str | None = None
 
 
-def judge(
-    outputs: Mapping[str, Any], reported: Mapping[str, float], metric: str | None
-) -> Verdict:
+def judge(outputs: Mapping[str, Any], reported: Mapping[str, float], metric: str | None) -> Verdict:
     """Find the number that counts and say whether it can be compared.
 
     Args:

@@ -16,6 +16,7 @@ from sparkdl.options import Options
 from sparkdl.runs import Run, Trial, record
 from sparkdl.runs.start import IfExists, OpenRun, Wanted, new_run_id, open_run
 from sparkdl.search.limits import Limits
+from sparkdl.search.progress import Progress
 from sparkdl.search.trials import Execution
 
 __all__ = ["execute"]
@@ -62,6 +63,7 @@ def execute(
         _write_down(opened, train, program, versioned, options)
         cluster.wait_for_executors()
         _preflight(opened, cluster, plan, program)
+    opened.run.attach(execution)
     if options.wait:
         execution.execute()
     else:
@@ -162,8 +164,10 @@ def _execution(
         options.max_restarts,
         options.max_losses,
     )
-    notes = [program.warning] if program.warning else []
-    return Execution(opened, cluster, plan, make_task, slots, limits, options.progress, notes)
+    progress = Progress(opened.run, options.progress)
+    if program.warning:
+        progress.say(f"Note: {program.warning}")
+    return Execution(opened, cluster, plan, make_task, slots, limits, progress)
 
 
 def _preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -> None:

@@ -1,14 +1,13 @@
 """Where it runs: anywhere (pure). From lists of values to the parameters of each trial."""
 
-import difflib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sparkdl.errors import ConfigError, FunctionError
+from sparkdl.errors import ConfigError, FunctionError, suggest
 
-__all__ = ["check_call", "combine_values", "suggest"]
+__all__ = ["check_call", "combine_values"]
 
 Params = dict[str, Any]
 
@@ -128,14 +127,3 @@ def check_call(function: Callable[..., Any], names: Iterable[str]) -> None:
                 f"{label} needs {name!r}, which args does not have. Add {name!r}: [...] to args, "
                 "or give the parameter a default."
             )
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """A hint at the name that was probably meant, empty if none is near.
-
-    Example:
-        >>> suggest("learnin_rate", ["learning_rate", "dropout"])
-        " Did you mean 'learning_rate'?"
-    """
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""

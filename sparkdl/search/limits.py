@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkdl.runs.run import Trial
 from sparkdl.runs.states import TrialState
+from sparkdl.runs.trial import Trial
 
 __all__ = ["Limits"]
 
@@ -15,7 +15,7 @@ class Limits:
 
     Attributes:
         parallelism: trials at once; None takes as many as Spark has slots.
-        timeout_s: seconds for the whole run.
+        timeout_s: seconds for all trials together, from when the first is submitted.
         max_failed_trials: end the run when more trials than this have failed.
         fail_fast_identical: end it when the first so many trials all failed with one error.
         max_restarts: how often a trial is run again after its function raised or crashed.
@@ -42,7 +42,7 @@ class Limits:
         most, alike = self.max_failed_trials, self.fail_fast_identical
         if most is not None and len(failed) > most:
             return f"more than max_failed_trials={most} trials failed"
-        errors = {(trial.error or "").splitlines()[0] for trial in failed}
+        errors = {trial.summary for trial in failed}
         if alike and len(failed) == len(ended) >= alike and len(errors) == 1:
             return f"the first {len(failed)} trials failed alike: {errors.pop()}"
         return None

@@ -9,6 +9,8 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from sparkdl import storage
+from sparkdl.cluster.plan import Plan
+from sparkdl.cluster.spark import Slots
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.layout import TrialPaths
 
@@ -77,6 +79,19 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
+    def announce(self, trials: int, limit: int, slots: Slots, plan: Plan) -> None:
+        """Say what is about to run, how much of it at once, and why not more."""
+        if trials <= limit:
+            many = f"all at once ({slots.reason})"
+        elif limit < slots.count:
+            many = f"{limit} at once (parallelism={limit}; {slots.reason})"
+        else:
+            many = f"{limit} at once ({slots.reason})"
+        count = f"{trials} trial{'' if trials == 1 else 's'}"
+        self.say(f"Run {self._run.id}: {count}, {many}")
+        self.say(f"Plan: {plan}")
+        self.say(f"Everything is kept in {self._run.path}")
+
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         if self._shown:
@@ -118,7 +133,7 @@ class Progress:
             return
         self._last_s = time.monotonic()
         value = "" if trial.value is None else f" {self._run.metric or 'value'}={trial.value:.5g}"
-        why = "" if not trial.error else f" ({trial.error.splitlines()[0][:100]})"
+        why = "" if not trial.error else f" ({trial.summary[:100]})"
         self.say(f"[{done}/{total}] trial {trial.number} {trial.state}{value}{why}")
 
     def counts(self, running: int) -> None:

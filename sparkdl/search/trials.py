@@ -1,26 +1,23 @@
 """Where it runs: D. Runs the trials of a run on Spark, a job each; writes down what happened."""
 
 import json
-import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 from sparkdl import storage
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark import Cluster, JobEnd, JobFailed, Slots
-from sparkdl.cluster.task import OUTCOME_SCHEMA, TrialTask
+from sparkdl.cluster.task import TrialTask
 from sparkdl.errors import AllTrialsFailedError, PreflightError
 from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.runs.run import Trial
 from sparkdl.runs.start import OpenRun
 from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.trial import Trial
+from sparkdl.search.flights import Flight, Flights
 from sparkdl.search.limits import Limits
 from sparkdl.search.outcome import event_of, exception_of
 from sparkdl.search.progress import Progress
@@ -30,17 +27,6 @@ __all__ = ["Execution"]
 LOOK_S = 0.2
 LOOK_REMOTE_S = 3.0
 SLOTS_S = 2.0
-
-
-@dataclass
-class _Flight:
-    """A trial that Spark has, waiting for a slot or running."""
-
-    trial: Trial
-    job: "Future[list[Any]]"
-    submitted_s: float
-    first: int  # Its first attempt; Spark may make more by itself.
-    seen: int  # The last attempt whose start was seen.
 
 
 class Execution:
@@ -53,8 +39,7 @@ class Execution:
         make_task: from a trial and the cores it may use to what Spark executes.
         slots: how many trials fit at once, asked again and again.
         limits: when to stop.
-        shown: whether to show how it goes.
-        notes: what the person should know before it starts.
+        progress: shows the person how it goes.
     """
 
     def __init__(
@@ -65,24 +50,21 @@ class Execution:
         make_task: Callable[[Trial, int], TrialTask],
         slots: Callable[[], Slots],
         limits: Limits,
-        shown: bool,
-        notes: Sequence[str] = (),
+        progress: Progress,
     ) -> None:
         self.run = opened.run
         self._opened, self._cluster, self._plan = opened, cluster, plan
         self._make_task, self._slots, self._limits = make_task, slots, limits
-        self._progress = Progress(opened.run, shown)
+        self._progress = progress
         self._waiting = deque(t for t in opened.run.trials if not t.state.is_final)
-        self._flights: dict[int, _Flight] = {}
-        self._ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(max_workers=4096, thread_name_prefix="sparkdl-trial")
+        self._flights = Flights(cluster, plan, opened.paths)
         self._cancelled: set[int] = set()
+        self._started = 0
         self._crashes: Counter[int] = Counter()
         self._losses: Counter[int] = Counter()
         self._stopped: tuple[RunState, str] | None = None
-        self._begun = time.monotonic()
+        self._begun = self._trials_begun = time.monotonic()
         self._room: tuple[float, Slots] | None = None
-        self._notes = notes
         self._thread: threading.Thread | None = None
         self._raised: BaseException | None = None
 
@@ -116,7 +98,7 @@ class Execution:
             self._stop(RunState.CANCELLED, "cancelled")
         else:
             self._cancelled.add(number)
-        self._ended.put(None)
+        self._flights.wake()
 
     # ---- the loop
 
@@ -141,7 +123,9 @@ class Execution:
         """
         try:
             with self._progress:
-                self._announce()
+                self._trials_begun = time.monotonic()
+                slots, limit = self._counted(), self._limit()
+                self._progress.announce(len(self._waiting), limit, slots, self._plan)
                 while self._waiting or self._flights:
                     self._fill()
                     self._take()
@@ -154,19 +138,6 @@ class Execution:
         finally:
             self._finish()
         self._raise_if_none_completed()
-
-    def _announce(self) -> None:
-        limit, slots, trials = self._limit(), self._counted(), len(self._waiting)
-        if trials <= limit:
-            many = f"{trials} at once (all of them; {slots.reason})"
-        elif limit < slots.count:
-            many = f"{limit} at once (parallelism={limit}; {slots.reason})"
-        else:
-            many = f"{limit} at once ({slots.reason})"
-        self._progress.say(f"Run {self.run.id}: {trials} trials, {many}; {self._plan}")
-        self._progress.say(f"Everything is kept in {self.run.path}")
-        for note in self._notes:
-            self._progress.say(f"Note: {note}")
 
     def _limit(self) -> int:
         """How many trials may run at once. Slots come and go, so they are counted again."""
@@ -182,10 +153,11 @@ class Execution:
     def _ahead(self, limit: int) -> int:
         """Jobs that Spark holds ready beyond its slots, so that a free slot never waits for us.
 
-        None where something else than Spark's slots limits how many may run at once.
+        None before the first trials have started, which keeps the order; and none where something
+        else than Spark's slots limits how many may run at once.
         """
         limited = limit < self._counted().count or not self._cluster.enforces(self._plan.resources)
-        return 0 if limited else max(1, limit // 4)
+        return max(1, limit // 4) if self._started >= limit and not limited else 0
 
     def _fill(self) -> None:
         limit = self._limit()
@@ -198,60 +170,35 @@ class Execution:
 
     def _submit(self, trial: Trial, limit: int) -> None:
         at_once = min(limit, len(self._waiting) + len(self._flights) + 1)
-        task = self._make_task(trial, max(1, self._counted().cores // at_once))
-        params = ", ".join(f"{name}={value}" for name, value in trial.params.items())
-        job = self._pool.submit(
-            self._cluster.submit,
-            task,
-            OUTCOME_SCHEMA,
-            resources=self._plan.resources,
-            description=f"{self.run.id} trial {trial.number}: {params}",
-            tags=(self._tag(), self._tag(trial.number)),
-        )
-        first = trial.attempts
-        self._flights[trial.number] = _Flight(trial, job, time.monotonic(), first, first - 1)
-        job.add_done_callback(lambda _: self._ended.put(trial.number))
-
-    def _tag(self, number: int | None = None) -> str:
-        return f"sparkdl-{self.run.id}" + ("" if number is None else f"-{number}")
+        cores = max(1, self._counted().cores // at_once)
+        self._flights.submit(trial, self._make_task(trial, cores))
 
     def _take(self) -> None:
-        """Wait a moment for a trial to end, then take all that have ended."""
-        if not self._flights:
-            return
+        """Wait a moment for trials to end; write down what came out."""
         look_s = LOOK_S if storage.is_local(self.run.path) else LOOK_REMOTE_S
-        try:
-            number = self._ended.get(timeout=look_s)
-            while True:
-                if number is not None and number in self._flights:
-                    self._land(self._flights.pop(number))
-                number = self._ended.get_nowait()
-        except queue.Empty:
-            pass
+        if self._flights:
+            for flight in self._flights.ended(look_s):
+                self._land(flight)
 
     def _look(self) -> None:
         """See what runs: starts, lost executors, output. Pass on what is to end."""
         self._opened.owner.beat()
-        for flight in self._flights.values():
+        for flight in self._flights:
             self._see_start(flight)
             self._progress.look(flight.trial)
-        states = [flight.trial.state for flight in self._flights.values()]
+        states = [flight.trial.state for flight in self._flights]
         self._progress.counts(states.count(TrialState.RUNNING))
         limit = self._limits.timeout_s
-        if limit and time.monotonic() - self._begun > limit:
+        if limit and time.monotonic() - self._trials_begun > limit:
             self._stop(RunState.CANCELLED, f"timeout_s={limit:g} is over")
-        if self._stopped:
-            self._cluster.cancel(self._tag())
-        for number in self._cancelled & self._flights.keys():
-            self._cluster.cancel(self._tag(number))
+        self._flights.cancel(None if self._stopped else self._cancelled)
 
-    def _see_start(self, flight: _Flight) -> None:
-        paths = self._opened.paths.trial(flight.trial.number)
-        while storage.exists(paths.attempt(flight.seen + 1)):
-            flight.seen += 1
-            if flight.seen > flight.first:
-                self._lose(flight.trial, flight.seen - 1)
-            self._record(flight.trial, {"state": "RUNNING", "attempt": flight.seen})
+    def _see_start(self, flight: Flight) -> None:
+        for attempt in self._flights.starts(flight):
+            if attempt > flight.first:
+                self._lose(flight.trial, attempt - 1)
+            self._started += 1
+            self._record(flight.trial, {"state": "RUNNING", "attempt": attempt})
 
     def _lose(self, trial: Trial, attempt: int) -> None:
         self._losses[trial.number] += 1
@@ -262,7 +209,7 @@ class Execution:
 
     # ---- the end of a trial
 
-    def _land(self, flight: _Flight) -> None:
+    def _land(self, flight: Flight) -> None:
         self._see_start(flight)
         try:
             row = flight.job.result()[0]
@@ -284,7 +231,7 @@ class Execution:
                 return
         self._conclude(flight.trial, event)
 
-    def _land_failed(self, flight: _Flight, failed: JobFailed) -> None:
+    def _land_failed(self, flight: Flight, failed: JobFailed) -> None:
         trial, most = flight.trial, self._limits.max_losses
         event: Event = {"error": str(failed), "attempt": max(0, flight.seen)}
         if failed.end is JobEnd.CANCELLED:
@@ -328,31 +275,34 @@ class Execution:
         with self._progress:
             while self._waiting or self._flights:
                 self._fill()
-                self._cluster.cancel(self._tag())
+                self._flights.cancel()
                 self._take()
 
     def _finish(self) -> None:
-        self._pool.shutdown(wait=False)
-        completed = any(t.state == TrialState.COMPLETE for t in self.run.trials)
-        natural = RunState.COMPLETE if completed else RunState.FAILED
+        self._flights.close()
+        counts = self.run.counts()
+        natural = RunState.CANCELLED
+        if counts.get("COMPLETE"):
+            natural = RunState.COMPLETE
+        elif self._bad():
+            natural = RunState.FAILED
         state, reason = self._stopped or (natural, None)
-        event = {
-            "event": "end",
-            "state": str(state),
-            "reason": reason,
-            "duration_s": round(time.monotonic() - self._begun, 3),
-        }
+        seconds = round(time.monotonic() - self._begun, 3)
+        event = {"event": "end", "state": str(state), "reason": reason, "duration_s": seconds}
         self._opened.journal.write([event])
         self.run.apply(event)
         self._opened.owner.release()
 
+    def _bad(self) -> list[Trial]:
+        return [t for t in self.run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
+
     def _raise_if_none_completed(self) -> None:
-        if self.run.state != RunState.FAILED or self.run.counts().get("COMPLETE"):
+        bad = self._bad()
+        if self.run.state != RunState.FAILED or self.run.counts().get("COMPLETE") or not bad:
             return
-        bad = [t for t in self.run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
-        first = next((t for t in bad if t.exception), bad[0])
+        first = next((trial for trial in bad if trial.exception), bad[0])
         raise AllTrialsFailedError(
             f"no trial of run {self.run.id} completed: {self.run.counts_text()}. "
-            f"Trial {first.number} with {first.params}: {(first.error or '').splitlines()[0]}\n"
+            f"Trial {first.number} with {first.params}: {first.summary}\n"
             f"Its log is {TrialPaths(first.path).log}, everything is in {self.run.path}"
         ) from first.exception

@@ -1,0 +1,80 @@
+"""Fixtures: real Spark sessions, a root folder with a nasty name, and what a run leaves behind."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["PYSPARK_PYTHON"] = sys.executable
+# Executors import the test modules' helpers from memory, but sparkdl itself must be installed.
+
+from pyspark.sql import SparkSession
+
+
+def start_session(master: str, **conf: str) -> SparkSession:
+    """A session of this master, after the one before has ended."""
+    if active := SparkSession.getActiveSession():
+        active.stop()
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    for key, value in conf.items():
+        builder = builder.config(key.replace("__", "."), value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """Embedded Spark with two slots."""
+    session = start_session("local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def lc() -> Iterator[SparkSession]:
+    """Three executor processes with one slot each."""
+    session = start_session("local-cluster[3,1,1024]", spark__executor__memory="1g")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """Where runs go: a path with a space, quotes and a letter that is not ASCII."""
+    path = tmp_path / 'it\'s a "röot"'
+    path.mkdir()
+    return str(path)
+
+
+def processes_of(run_id: str) -> list[int]:
+    """The processes that carry a run's id in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and run_id.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def eventually(condition: Callable[[], object], seconds: float = 30.0) -> object:
+    """Wait for a condition; its last value is asserted on by the caller."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return value
+
+
+@pytest.fixture(autouse=True)
+def leave_the_slots_free() -> Iterator[None]:
+    """A test that fails must not leave trials behind that hold the slots of those after it."""
+    yield
+    if active := SparkSession.getActiveSession():
+        active.sparkContext.cancelAllJobs()

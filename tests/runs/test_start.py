@@ -1,0 +1,111 @@
+"""A run directory is made once; a retried job comes back to it without harm."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl.errors import ConfigError, RunExistsError, RunNotFoundError
+from sparkdl.runs.history import history, load
+from sparkdl.runs.start import OpenRun, Wanted, new_run_id, open_run, trial_seed
+
+WANTED = Wanted(
+    id="nightly",
+    name="nightly",
+    kind="launch",
+    description=None,
+    metric="accuracy",
+    direction="max",
+    params=[{"lr": 0.1, "password": "hunter22"}, {"lr": 0.2, "password": "s3cret"}],
+    seed=3,
+    secrets=("s3cret",),
+    facts={},
+)
+
+
+def hashes(root: str) -> dict[str, str]:
+    files = (p for p in Path(root).rglob("*") if p.is_file())
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def complete(opened: OpenRun, number: int) -> None:
+    event: dict[str, Any] = {"event": "trial", "number": number, "state": "COMPLETE", "value": 0.5}
+    opened.journal.write([event])
+    opened.run.apply(event)
+
+
+def test_a_new_run_is_on_disk_without_secrets(root: str) -> None:
+    opened = open_run(root, WANTED, "error")
+    assert [t.params["password"] for t in opened.run.trials] == ["***", "***"]
+    assert opened.run.trials[1].seed == trial_seed(3, 1)
+    text = "".join(p.read_text() for p in Path(root).rglob("*") if p.is_file())
+    assert "hunter22" not in text
+    assert "s3cret" not in text
+
+
+def test_a_living_run_is_refused_and_names_its_owner(root: str) -> None:
+    open_run(root, WANTED, "error")
+    for if_exists in ("error", "resume", "new"):
+        with pytest.raises(RunExistsError, match="is being run by process"):
+            open_run(root, WANTED, if_exists)
+
+
+def test_an_ended_run_is_kept_resumed_or_run_beside(root: str) -> None:
+    opened = open_run(root, WANTED, "error")
+    complete(opened, 0)
+    opened.owner.release()
+    with pytest.raises(RunExistsError, match="if_exists='resume'"):
+        open_run(root, WANTED, "error")
+    beside = open_run(root, WANTED, "new")
+    assert beside.run.id == "nightly-2"
+    again = open_run(root, replace(WANTED, seed=99), "resume")
+    assert again.seed == 3
+    assert [str(t.state) for t in again.run.trials] == ["COMPLETE", "WAITING"]
+    again.owner.release()
+
+
+def test_resuming_something_else_is_refused_and_changes_nothing(root: str) -> None:
+    open_run(root, WANTED, "error").owner.release()
+    before = hashes(root)
+    other = replace(WANTED, params=[{"lr": 0.1, "password": "x"}, {"lr": 0.9, "password": "x"}])
+    with pytest.raises(RunExistsError, match=r"args was .*0\.2.* and is now .*0\.9"):
+        open_run(root, other, "resume")
+    with pytest.raises(RunExistsError, match="metric was 'accuracy' and is now 'loss'"):
+        open_run(root, replace(WANTED, metric="loss"), "resume")
+    assert hashes(root) == before
+
+
+def test_a_dead_driver_leaves_a_readable_run(root: str) -> None:
+    opened = open_run(root, WANTED, "error")
+    complete(opened, 1)
+    opened.journal.write([{"event": "trial", "number": 0, "state": "RUNNING", "attempt": 0}])
+    opened.owner.release()
+    run = load(opened.run.path)
+    assert run.state == "FAILED"
+    assert "its driver ended" in (run.reason or "")
+    assert [str(t.state) for t in run.trials] == ["LOST", "COMPLETE"]
+    assert history(root)["run"].tolist() == ["nightly"]
+    with pytest.raises(RunNotFoundError, match=r"no run\.json"):
+        load(root)
+
+
+def test_ids_are_folder_names() -> None:
+    assert new_run_id("a/b c").startswith("a-b-c-")
+    assert new_run_id("…").startswith("run-")
+    for bad in ("a/b", "..", "", "ü"):
+        with pytest.raises(ConfigError, match="run_id"):
+            open_run("/nowhere", replace(WANTED, id=bad), "error")
+
+
+@given(st.integers(0, 2**31), st.integers(0, 10_000))
+def test_seeds_depend_on_run_seed_and_number_only(seed: int, number: int) -> None:
+    assert trial_seed(seed, number) == trial_seed(seed, number)
+    assert 0 <= trial_seed(seed, number) < 2**31
+
+
+def test_seeds_differ() -> None:
+    assert len({trial_seed(s, n) for s in range(30) for n in range(1000)}) > 29_990

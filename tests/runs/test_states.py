@@ -1,0 +1,47 @@
+"""A15 as a pure rule: what is not a number never counts."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from sparkdl.runs import Run, Trial
+from sparkdl.runs.states import TrialState, judge
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "high", [0.5]])
+def test_what_is_no_number_is_invalid(value: Any) -> None:
+    verdict = judge({"accuracy": value}, {}, "accuracy")
+    assert verdict.state == "INVALID"
+    assert verdict.value is None
+    assert "accuracy" in (verdict.reason or "")
+
+
+def test_the_metric_is_found() -> None:
+    assert judge({"loss": 0.1, "accuracy": 0.9}, {}, "accuracy").value == 0.9
+    assert judge({}, {"accuracy": 0.8}, "accuracy").value == 0.8
+    assert judge({"value": 3}, {}, None).value == 3.0
+    assert judge({"file": "a.txt", "only": 2}, {}, None).value == 2.0
+    assert judge({"a": 1, "b": 2}, {}, None).value is None
+    assert judge({}, {}, None).state == "COMPLETE"
+    assert "got loss" in (judge({"loss": 1}, {}, "accuracy").reason or "")
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([0.5, 0.9, None, None])))
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_best_is_right_in_any_order(order: tuple[Any, ...], direction: Any) -> None:
+    trials = [
+        Trial(i, {}, "", state=TrialState.COMPLETE if v else TrialState.INVALID, value=v)
+        for i, v in enumerate(order)
+    ]
+    run = Run("r", "", "r", "launch", direction=direction, trials=trials)
+    assert run.best.value == (0.9 if direction == "max" else 0.5)
+    assert [t.value for t in run.top(5)] == sorted([0.5, 0.9], reverse=direction == "max")
+
+
+def test_states_are_text() -> None:
+    assert TrialState.COMPLETE == "COMPLETE"
+    assert f"{TrialState.COMPLETE}" == str(TrialState.COMPLETE) == "COMPLETE"
+    assert TrialState.FAILED.is_final
+    assert not TrialState.LOST.is_final

@@ -1,0 +1,130 @@
+"""The house as ARCHITECTURE draws it: who may import whom, where each module runs, how large."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "sparkdl"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Each room may import itself and what stands below it.
+ROOMS = [
+    {"cli"},
+    {"experiment"},
+    {"search"},
+    {"cluster"},
+    {"runs", "keras", "tensorboard"},
+    {"options", "context", "devices", "processes", "storage"},
+    {"config"},
+    {"errors", "_version"},
+]
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of sparkdl that a file imports, without the `sparkdl.` before them."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sparkdl"):
+            for alias in node.names:
+                parts = [*(node.module or "").split(".")[1:], alias.name]
+                is_module = PACKAGE.joinpath(*parts).with_suffix(".py").exists()
+                found.add(".".join(parts if is_module else parts[:-1] or parts))
+        elif isinstance(node, ast.Import):
+            names = (alias.name for alias in node.names)
+            found |= {
+                name.removeprefix("sparkdl.") for name in names if name.startswith("sparkdl.")
+            }
+    return found
+
+
+def level(name: str) -> int:
+    room = name.split(".")[0]
+    return next(i for i, rooms in enumerate(ROOMS) if room in rooms)
+
+
+def ids(path: Path) -> str:
+    return name_of(path) or "sparkdl"
+
+
+@pytest.mark.parametrize("path", MODULES[1:], ids=ids)
+def test_imports_go_one_way(path: Path) -> None:
+    name = name_of(path)
+    for imported in imports_of(path):
+        same_room = imported.split(".")[0] == name.split(".")[0]
+        assert same_room or level(imported) > level(name), f"{name} imports {imported}"
+
+
+def test_no_import_cycle() -> None:
+    graph = {name_of(p): imports_of(p) for p in MODULES[1:]}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"cycle: {' -> '.join([*path, name])}"
+        if name not in done:
+            for imported in graph.get(name, ()):
+                visit(imported, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ids)
+def test_module_says_where_it_runs_and_is_small(path: Path) -> None:
+    text = path.read_text()
+    doc = ast.get_docstring(ast.parse(text)) or ""
+    if path.name != "__init__.py":
+        assert doc.startswith("Where it runs: "), path
+    assert doc
+    assert len(text.splitlines()) <= 300, f"{path} is too long"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ids)
+def test_functions_fit_a_screen_and_there_is_no_global_state(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not isinstance(node, ast.Global), f"{path}:{node.lineno} has a global"
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+            assert lines <= 40, f"{path}:{node.lineno} {node.name} has {lines} lines"
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_import_is_light() -> None:
+    done = run_python(
+        "import sparkdl, sys; print([m for m in ('tensorflow', 'keras', 'pyspark', 'pandas') "
+        "if m in sys.modules])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_driver_and_task_modules_need_no_framework() -> None:
+    names = [f"sparkdl.{name_of(p)}" for p in MODULES[1:] if name_of(p) != "keras"]
+    done = run_python(
+        "import sys\n"
+        "for name in ('tensorflow', 'keras', 'torch', 'jax'): sys.modules[name] = None\n"
+        "import importlib\n"
+        f"for name in {[n.removesuffix('.') for n in names]!r}: importlib.import_module(name)"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_task_side_imports_no_driver_room() -> None:
+    """What executors load stays small: no optuna, no tqdm, no pandas."""
+    done = run_python(
+        "import sparkdl.cluster.forkserver, sys\n"
+        "heavy = {'numpy', 'pandas', 'pyspark', 'pyarrow', 'fsspec', 'cloudpickle'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert done.stdout.strip() == "[]", done.stderr

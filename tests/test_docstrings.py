@@ -1,0 +1,37 @@
+"""Every example in a docstring runs, and every link in the README leads somewhere."""
+
+import doctest
+import importlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "sparkdl"
+NAMES = [
+    "sparkdl." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if ">>>" in path.read_text() and path.name != "__init__.py"
+]
+SLOW = {"sparkdl.experiment", "sparkdl.keras"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NAMES]
+)
+def test_examples_in_docstrings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name == "sparkdl.experiment":
+        request.getfixturevalue("spark")
+    results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+def test_links_in_the_readme_resolve() -> None:
+    readme = PACKAGE.parent / "README.md"
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", readme.read_text()):
+        assert os.path.exists(readme.parent / target), target

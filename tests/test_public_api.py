@@ -1,0 +1,61 @@
+"""What people's programs may rest on. A change here needs its reason in the changelog."""
+
+import importlib
+import inspect
+
+import pytest
+
+import sparkdl
+
+PUBLIC = {
+    "sparkdl": [
+        *("__version__", "context", "devices", "errors", "experiment", "keras", "runs"),
+        "tensorboard",
+    ],
+    "sparkdl.context": ["VARIABLE", "Context", "activate", "current", "report"],
+    "sparkdl.devices": ["get_num_gpus", "gpus"],
+    "sparkdl.errors": [
+        *("AllTrialsFailedError", "ConfigError", "FunctionError", "InvalidTrial"),
+        *("NoCompleteTrialError", "PreflightError", "RemoteTraceback", "RunExistsError"),
+        *("RunNotFoundError", "SlotsError", "SparkDLError", "TrialFailedError", "suggest"),
+    ],
+    "sparkdl.experiment": ["history", "launch", "load"],
+    "sparkdl.keras": ["Report"],
+    "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
+    "sparkdl.tensorboard": ["logdir"],
+}
+OPTIONS = {
+    *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),
+    *("num_gpus", "num_cpus", "timeout_s", "trial_timeout_s", "max_failed_trials"),
+    *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "framework", "run_id"),
+    *("if_exists", "wait", "spark", "root", "progress"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names_are_frozen(name: str) -> None:
+    assert sorted(importlib.import_module(name).__all__) == sorted(PUBLIC[name])
+
+
+def test_launch_shows_all_options_by_keyword() -> None:
+    parameters = inspect.signature(sparkdl.experiment.launch).parameters
+    assert list(parameters)[:3] == ["train", "args", "more"]
+    keywords = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    assert keywords == OPTIONS | {"combine"}
+
+
+def test_wrong_name_names_the_right_ones() -> None:
+    with pytest.raises(AttributeError, match="experiment"):
+        sparkdl.experimant  # noqa: B018
+
+
+@pytest.mark.parametrize("module", [n for n in PUBLIC if n != "sparkdl"])
+def test_public_things_have_docstrings(module: str) -> None:
+    for name in importlib.import_module(module).__all__:
+        thing = getattr(importlib.import_module(module), name)
+        if callable(thing):
+            assert inspect.getdoc(thing), f"{module}.{name}"
+            members = inspect.getmembers(thing, inspect.isfunction)
+            for member, function in members:
+                if not member.startswith("_") and function.__module__.startswith("sparkdl"):
+                    assert function.__doc__, f"{module}.{name}.{member}"
