@@ -106,7 +106,10 @@ def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
     def train() -> dict[str, Any]:
         Path(folder, "model.txt").write_text("weights")
         array = np.array([1.0, 2.0])
-        return {"model": f"{folder}/model.txt", "all": folder, "curve": array, "odd": object()}
+        words = {"empty": "", "word": "made", "parent": str(Path(folder).parent)}
+        kept = {"model": f"{folder}/model.txt", "all": folder, "curve": array, "odd": object()}
+        os.chdir(Path(folder).parent)
+        return {**words, **kept}
 
     folder = str(tmp_path / "made")
     os.mkdir(folder)
@@ -115,6 +118,8 @@ def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
     assert Path(run.trials[0].path, outputs["model"]).read_text() == "weights"
     assert Path(run.trials[0].path, outputs["all"], "model.txt").read_text() == "weights"
     assert outputs["curve"] == [1.0, 2.0]
+    assert (outputs["empty"], outputs["word"]) == ("", "made")
+    assert outputs["parent"] == str(tmp_path)
     assert outputs["odd"].startswith("<object object")
     assert "kept as its text" in Path(run.trials[0].path, "log.txt").read_text()
 

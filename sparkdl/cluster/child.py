@@ -113,7 +113,8 @@ def keep(returned: Any, metric: str | None, folder: str) -> dict[str, Any]:
     """What a function returned, as JSON can hold it; files are copied into the trial's folder.
 
     A number stands under the metric's name, or under `value`. A path of a file or folder is
-    replaced by its copy's path, relative to `folder`.
+    replaced by its copy's path, relative to `folder`. A folder's path has a `/` in it or is a
+    `Path`: a plain word stays a word.
 
     Example:
         >>> keep(0.9, "accuracy", ".")
@@ -127,7 +128,7 @@ def keep(returned: Any, metric: str | None, folder: str) -> dict[str, Any]:
 
 
 def _kept(name: str, value: Any, folder: str) -> Any:
-    if isinstance(value, str | os.PathLike) and Path(value).exists():
+    if _is_path(value, Path(folder)):
         return _copied(name, Path(value), Path(folder))
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         value = value.item()  # NumPy scalars, arrays and PyTorch tensors of one element.
@@ -145,6 +146,17 @@ def _kept(name: str, value: Any, folder: str) -> Any:
         )
         return repr(value)
     return value
+
+
+def _is_path(value: Any, folder: Path) -> bool:
+    """Whether a returned value names a file or folder to keep, and is not a word like one."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        return False
+    path = Path(value)
+    if not path.is_dir():
+        return path.is_file()
+    means_folder = not isinstance(value, str) or "/" in value
+    return means_folder and path.resolve() not in folder.resolve().parents
 
 
 def _copied(name: str, source: Path, folder: Path) -> str:

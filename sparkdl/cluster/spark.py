@@ -184,15 +184,16 @@ class Cluster:
         return not (self._needs_profile(resources) and self.master.startswith("local["))
 
     def _needs_profile(self, resources: Resources) -> bool:
-        return (resources.num_cpus or self._task_cpus()) != self._task_cpus() or (
-            resources.num_gpus is not None and resources.num_gpus != self._task_gpus()
-        )
+        # A process that wants no GPU takes an ordinary slot and is shown none.
+        gpus = resources.num_gpus or self._task_gpus()
+        cpus = resources.num_cpus or self._task_cpus()
+        return (cpus, gpus) != (self._task_cpus(), self._task_gpus())
 
     def _profile(self, resources: Resources) -> Any:
         if not self._needs_profile(resources) or self.master.startswith("local["):
             return None  # Embedded Spark has one profile: there we start fewer processes at once.
         requests = TaskResourceRequests().cpus(resources.num_cpus or self._task_cpus())
-        if gpus := (self._task_gpus() if resources.num_gpus is None else resources.num_gpus):
+        if gpus := resources.num_gpus or self._task_gpus():
             requests = requests.resource("gpu", gpus)
         return ResourceProfileBuilder().require(requests).build
 

@@ -84,7 +84,8 @@ class TrialTask:
             return {"preflight": problem, "attempt": attempt}, None
         self._begin(trial, attempt)
         resources = context.resources() if context else {}
-        gpus = resources["gpu"].addresses if "gpu" in resources else []
+        wanted = "gpu" in resources and self.plan.resources.num_gpus != 0
+        gpus = resources["gpu"].addresses if wanted else []
         with _local_folder(trial) as folder:
             end = self._train(folder, gpus)
             return self._conclude(end, TrialPaths(str(folder)), trial, attempt), (

@@ -98,6 +98,12 @@ class Progress:
             tqdm.write(text, file=sys.stdout)
             sys.stdout.flush()
 
+    def look_again(self) -> None:
+        """Say how to look at a run that was stopped; finished ones are returned."""
+        if self._run.reason:
+            self.say(f"Run {self._run.id} is {self._run.state} ({self._run.reason}).")
+            self.say(f"What it finished: experiment.load({self._run.path!r})")
+
     def look(self, trial: Trial, last: bool = False) -> None:
         """Show what a trial has printed since the last look."""
         if not self._shown:

@@ -137,6 +137,7 @@ class Execution:
             raise
         finally:
             self._finish()
+            self._progress.look_again()
         self._raise_if_none_completed()
 
     def _limit(self) -> int:

@@ -1,0 +1,84 @@
+"""GPU scheduling with GPUs that only Spark believes in: two on each of two executors."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkdl import devices, experiment
+from sparkdl.errors import SlotsError
+
+from .conftest import start_session
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def gpu_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Each executor thinks that it has the GPUs 0 and 1, and gives each task one of them."""
+    script = tmp_path_factory.mktemp("gpus") / "discover.sh"
+    found = json.dumps({"name": "gpu", "addresses": ["0", "1"]})
+    script.write_text(f"#!/bin/sh\necho '{found}'\n")
+    script.chmod(0o755)
+    session = start_session(
+        "local-cluster[2,2,1024]",
+        spark__executor__memory="1g",
+        spark__worker__resource__gpu__amount="2",
+        spark__worker__resource__gpu__discoveryScript=str(script),
+        spark__executor__resource__gpu__amount="2",
+        spark__task__resource__gpu__amount="1",
+    )
+    yield session
+    session.stop()
+
+
+def pins(run: Any) -> list[tuple[int, str]]:
+    return [(trial.outputs["host"], trial.outputs["visible"]) for trial in run.trials]
+
+
+def test_four_at_once_see_four_gpus(gpu_session: SparkSession, root: str, tmp_path: Path) -> None:
+    def train(x: int) -> dict[str, Any]:
+        (tmp_path / f"{x}").touch()
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("[0-9]"))) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        executor = json.loads(next(Path(folder).glob(f"*/trials/{x}/attempts/0.json")).read_text())
+        daemon = Path(f"/proc/{executor['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1]
+        visible = os.environ["CUDA_VISIBLE_DEVICES"]
+        return {"host": int(daemon), "visible": visible, "count": devices.get_num_gpus()}
+
+    folder = root
+    run = experiment.launch(train, {"x": [0, 1, 2, 3]}, root=root, progress=False)
+    assert len(list(tmp_path.glob("[0-9]"))) == 4
+    assert len(set(pins(run))) == 4, pins(run)
+    assert sorted(visible for _, visible in pins(run)) == ["0", "0", "1", "1"]
+    assert {trial.outputs["count"] for trial in run.trials} == {1}
+
+
+def test_two_gpus_each(gpu_session: SparkSession, root: str) -> None:
+    def train(x: int) -> dict[str, Any]:
+        return {"host": x, "visible": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    run = experiment.launch(train, {"x": [0, 1, 2]}, root=root, progress=False, num_gpus=2)
+    assert {visible for _, visible in pins(run)} == {"0,1"}
+
+
+def test_no_gpus_wanted(gpu_session: SparkSession, root: str) -> None:
+    def train() -> dict[str, Any]:
+        return {"host": 0, "visible": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    run = experiment.launch(train, root=root, progress=False, num_gpus=0)
+    assert pins(run) == [(0, "")]
+
+
+def test_a7_more_gpus_than_an_executor_has(gpu_session: SparkSession, root: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(SlotsError, match=r"num_gpus=3.*has 2 GPUs.*gpu\.amount=3"):
+        experiment.launch(lambda: 0, root=root, progress=False, num_gpus=3)
+    assert time.monotonic() - began < 30
+    assert list(Path(root).iterdir()) == []
