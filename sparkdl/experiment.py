@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
 from sparkdl.cluster.plan import Resources, Role
+from sparkdl.cluster.spark import Cluster
 from sparkdl.errors import ConfigError
 from sparkdl.options import Options, takes_options
 from sparkdl.runs import Run
@@ -100,13 +102,15 @@ def history(root: str | None = None) -> pd.DataFrame:
     """The runs below a root, newest first, a row each.
 
     Args:
-        root: where runs are kept; by default `$SPARKDL_ROOT`, else `./runs`.
+        root: where runs are kept; by default where `launch` puts them.
 
     Example:
         >>> run = launch(lambda: 1.0, name="one", progress=False)
         >>> run.id in set(history()["run"])
         True
     """
+    if root is None and (active := SparkSession.getActiveSession()):
+        root = Cluster(active).root()
     return _history.history(storage.absolute(config.resolve("root", root) or "runs"))
 
 

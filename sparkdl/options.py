@@ -35,7 +35,9 @@ _ELSEWHERE = {
 _DIRECTIONS = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
 
 # A metric that most likely is to be small; max would pick the worst trial.
-_SMALL_IS_GOOD = re.compile(r"(loss|error|perplexity|latency|(^|_)(r?mse|mae|nll)$)", re.IGNORECASE)
+_SMALL_IS_GOOD = re.compile(
+    r"(^|_)(loss|error|perplexity|latency|r?mse|mae|nll)(_|$)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)

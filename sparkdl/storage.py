@@ -78,6 +78,8 @@ def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
             file.seek(offset)
             return file.read(size)
     filesystem, path = _remote(url)
+    if offset >= filesystem.size(path):
+        return b""  # Some stores refuse a range beyond the end.
     end = None if size is None else offset + size
     data: bytes = filesystem.cat_file(path, start=offset or None, end=end)
     return data

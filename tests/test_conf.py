@@ -28,14 +28,26 @@ COMPOSED = re.compile(
     r"|spark\.(executorEnv|yarn\.appMasterEnv)\.[A-Z_]+"
 )
 
+# Each trial waits for the other to have started, so that both hold their GPUs at once.
 PROGRAM = """
+import time
+from pathlib import Path
 from sparkdl import devices, experiment
 
-def train(x):
+def train(x, folder):
+    Path(folder, f"started-{x}").touch()
+    deadline = time.monotonic() + 60
+    while len(list(Path(folder).glob("started-*"))) < 2:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the other trial did not start")
+        time.sleep(0.01)
     return {"x": x, "gpus": devices.gpus()}
 
-run = experiment.launch(train, {"x": [0, 1]}, metric="x", direction="max")
+run = experiment.launch(
+    train, {"x": [0, 1], "folder": [str(Path.cwd())]}, metric="x", direction="max"
+)
 print("gpus:", sorted(trial.outputs["gpus"] for trial in run.trials))
+run.raise_for_failures()
 """
 
 

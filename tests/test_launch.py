@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def test_product_values_and_table(root: str) -> None:
     assert frame["output.score"].tolist() == [3, 1, 6, 2]
     assert (frame["running_s"] > 0).all()
     assert (frame["peak_memory_mb"] > 1).all()
-    assert "<- best" in str(run)
+    assert re.search(r"2 \*\s+COMPLETE\s+2\s+x/y\s+6.00000", str(run))
+    assert "Best: trial 2, score 6, a=2, b=x/y" in str(run)
     assert run.path in str(run)
     assert "<table" in run._repr_html_()
 
@@ -203,7 +205,6 @@ def test_ends_of_the_process_are_told(how: str, said: str, root: str) -> None:
     run = experiment.launch(train, {"x": [0, 1]}, **quiet(root))
     assert run.trials[0].state == "COMPLETE"
     assert run.trials[1].state == "FAILED"
-    import re
 
     error = run.trials[1].error or ""
     assert re.search(said, error.splitlines()[0]), error
@@ -242,6 +243,7 @@ def test_context_reports_and_seeds(root: str) -> None:
             "params": context.params,
             "seed": context.seed,
             "gpus": devices.get_num_gpus(),
+            "cwd": os.getcwd(),
         }
 
     runs = [experiment.launch(train, {"x": [5, 6]}, **quiet(root, seed=3)) for _ in range(2)]
@@ -251,6 +253,7 @@ def test_context_reports_and_seeds(root: str) -> None:
     assert first.outputs["params"] == {"x": 6}
     assert first.outputs["seed"] == first.seed
     assert first.outputs["gpus"] == 0
+    assert first.outputs["cwd"] == os.getcwd()
     assert runs[0].trials[0].outputs["draws"] != first.outputs["draws"]
     assert first.metrics["loss"] == pytest.approx(1 / 3)
     assert first.history["loss"].tolist()[:3] == pytest.approx([1, 1 / 2, 1 / 3])
@@ -313,7 +316,7 @@ def test_live_output_and_lines_without_a_terminal(root: str, capsys: Any) -> Non
     assert "[trial 1] from a subprocess" in out
     assert "2 trials, all at once (2 slots of local[2])" in out
     assert "[2/2] trial" in out
-    assert "score=5" in out
+    assert "trial 1 x=5 COMPLETE: score 5" in out
 
 
 def test_resources_and_records(root: str, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def main(channel: socket.socket) -> int:
     """
     asked = _receive(channel)
     os.environ.update(asked["environ"])
+    os.chdir(asked["cwd"])
     if asked["secrets"]:
         _mask_output(asked["secrets"])
     context.activate(context.Context(**asked["context"]))

@@ -14,9 +14,9 @@ class Resources:
     num_gpus: int | None = None
 
     def __str__(self) -> str:
-        cpus = "Spark's CPUs per task" if self.num_cpus is None else f"{self.num_cpus} CPUs"
-        gpus = "Spark's GPUs per task" if self.num_gpus is None else f"{self.num_gpus} GPUs"
-        return f"{cpus}, {gpus}"
+        asked = {"CPUs": self.num_cpus, "GPUs": self.num_gpus}
+        texts = [f"{count} {what}" for what, count in asked.items() if count is not None]
+        return ", ".join(texts) or "one slot"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Plan:
 
     Example:
         >>> print(Plan("launch", (Role("worker", 1, Resources(num_gpus=1)),), "tensorflow"))
-        launch, tensorflow: 1 worker (Spark's CPUs per task, 1 GPUs)
+        launch, tensorflow: 1 worker with 1 GPUs
     """
 
     kind: str
@@ -60,6 +60,6 @@ class Plan:
         return self.roles[0].resources
 
     def __str__(self) -> str:
-        roles = ", ".join(f"{r.count} {r.name} ({r.resources})" for r in self.roles)
+        roles = ", ".join(f"{r.count} {r.name} with {r.resources}" for r in self.roles)
         env = f"; sets {', '.join(sorted(self.env))}" if self.env else ""
         return f"{self.kind}, {self.framework or 'no framework'}: {roles}{env}"

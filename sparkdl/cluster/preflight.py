@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import resource
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +28,11 @@ MEET_S = 2.0
 
 
 def check_executor(
-    run_id: str, paths: RunPaths, versions: Mapping[str, str], imports: Iterable[str]
+    run_id: str,
+    paths: RunPaths,
+    versions: Mapping[str, str],
+    imports: Iterable[str],
+    framework: str | None,
 ) -> str | None:
     """What keeps this executor from running trials of a run, naming the host; None if nothing.
 
@@ -35,18 +41,24 @@ def check_executor(
         paths: where the driver has made the run directory.
         versions: what the driver has installed, see `runs.record.versions`.
         imports: the modules that the program needs.
+        framework: the framework that it uses, if any.
     """
     host = socket.gethostname()
     try:
         seen = json.loads(storage.read(paths.run))["id"]
     except (OSError, ValueError) as exc:
         return (
-            f"executor on host {host}, working in {_folder()}, does not see the run directory "
+            f"executor on host {host}, working in {os.getcwd()}, does not see the run directory "
             f"{paths.folder} ({type(exc).__name__}: {exc}). Set root= (or SPARKDL_ROOT) to a "
             "directory that driver and executors share: NFS, HDFS or an object store."
         )
     if seen != run_id:
         return f"executor on host {host} sees another run, {seen}, in {paths.folder}"
+    if framework and (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        return (
+            f"executor on host {host} limits Python's address space to {limit >> 20} MiB, in which "
+            f"{framework} cannot be loaded. Unset spark.executor.pyspark.memory."
+        )
     here = installed_versions()
     wrong = [
         f"{k} {here.get(k, 'absent')} (driver: {v})"
@@ -64,12 +76,6 @@ def check_executor(
             "imports. Install them on the executors, or ship an environment with --archives."
         )
     return None
-
-
-def _folder() -> str:
-    import os
-
-    return os.getcwd()
 
 
 def _importable(imports: Iterable[str]) -> set[str]:
@@ -112,7 +118,9 @@ class PreflightTask:
         """Yield one row of `REPORT_SCHEMA`: the problem, or null."""
         ids = [i for batch in batches for i in batch.column(0).to_pylist()]
         paths = RunPaths(self.run_path)
-        problem = check_executor(self.run_id, paths, self.versions, self.program.imports)
+        problem = check_executor(
+            self.run_id, paths, self.versions, self.program.imports, self.plan.framework
+        )
         if problem is None and ids:
             warm(start_of(self.plan, self.program, self.application))
             self._meet(paths.preflight, ids[0])

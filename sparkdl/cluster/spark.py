@@ -7,35 +7,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
+from sparkdl import config
+from sparkdl.cluster.jobs import job_failed
 from sparkdl.cluster.plan import Resources
-from sparkdl.errors import PreflightError, SlotsError
+from sparkdl.errors import SlotsError
 
-__all__ = ["Cluster", "JobEnd", "JobFailed", "Slots"]
+__all__ = ["Cluster", "Slots"]
 
 # How long a young session may take until the executors it asked for have registered.
 REGISTER_S = 30.0
 
-
-class JobEnd(Enum):
-    """Why a Spark job did not give its rows."""
-
-    CANCELLED = "cancelled"
-    LOST = "lost"
-    ERROR = "error"
-
-
-class JobFailed(Exception):
-    """A Spark job ended without its rows; never seen by a person as such."""
-
-    def __init__(self, end: JobEnd, message: str) -> None:
-        super().__init__(message)
-        self.end = end
+# Jobs that are given to Spark at once, however many executors it may start.
+MOST_WAITING = 1000
 
 
 @dataclass(frozen=True)
@@ -91,8 +79,10 @@ class Cluster:
         """Spark's application id."""
         return self._context.applicationId if self._context else str(self.conf("spark.app.id"))
 
-    def default_root(self) -> str:
-        """Where runs go if nobody said where, see `config`."""
+    def root(self) -> str:
+        """Where runs go: as set, else `runs`, else the user's folder on the cluster's store."""
+        if root := config.resolve("root", None, self.conf):
+            return str(root)
         if self.is_local or not self._context:
             return "runs"
         hadoop = self._context._jsc.sc().hadoopConfiguration()
@@ -106,14 +96,21 @@ class Cluster:
         Raises:
             SlotsError: it asks for more GPUs or CPUs than an executor has.
         """
-        have = int(self.conf("spark.executor.resource.gpu.amount") or 0)
+        if self._is_embedded and self._task_gpus():
+            raise SlotsError(
+                f"spark.task.resource.gpu.amount={self._task_gpus():g} is set, but embedded Spark "
+                f"({self.master}) schedules no GPUs and would wait for ever. Unset it, and set "
+                "SPARKDL_DETECT_GPUS=1 for trials to see this host's GPUs."
+            )
+        have = self._executor_gpus()
         need = resources.num_gpus or 0
         if need > have:
             raise SlotsError(
                 f"num_gpus={need} was asked for each process, but Spark has {have} GPUs on an "
                 "executor. Lower num_gpus, or start Spark with "
                 f"spark.executor.resource.gpu.amount={need} (and "
-                "spark.executor.resource.gpu.discoveryScript, see conf/spark-defaults)."
+                "spark.executor.resource.gpu.discoveryScript, see conf/); embedded Spark "
+                "schedules none, there set SPARKDL_DETECT_GPUS=1."
             )
         cores = self._executor_cores()
         if resources.num_cpus and cores and resources.num_cpus > cores:
@@ -122,6 +119,14 @@ class Cluster:
                 f"{cores} cores. Lower num_cpus, or start Spark with spark.executor.cores="
                 f"{resources.num_cpus}."
             )
+
+    @property
+    def _is_embedded(self) -> bool:
+        return self.master.startswith("local") and not self.master.startswith("local-cluster")
+
+    def _executor_gpus(self) -> int:
+        amount = self.conf("spark.executor.resource.gpu.amount")
+        return 0 if self._is_embedded else int(amount or 0)
 
     def _executor_cores(self) -> int:
         if cores := self.conf("spark.executor.cores"):
@@ -145,7 +150,7 @@ class Cluster:
         return int(context.maxNumConcurrentTasks(profile))
 
     def _num_executors(self) -> int:
-        if not self._context or self.master.startswith("local["):
+        if not self._context or self._is_embedded:
             return 1
         infos = self._context._jsc.sc().statusTracker().getExecutorInfos()
         return max(1, len(infos) - 1)  # One of them is the driver.
@@ -155,6 +160,8 @@ class Cluster:
         cpus = resources.num_cpus or self._task_cpus()
         if override:
             return Slots(override, override * cpus, "SPARKDL_SLOTS")
+        if self.conf("spark.dynamicAllocation.enabled") == "true":
+            return self._slots_to_come(cpus)
         default = self._default_slots()
         cores = default * self._task_cpus()
         if not self._needs_profile(resources):
@@ -162,9 +169,21 @@ class Cluster:
         executors = self._num_executors()
         count = executors * (max(cores // executors, 1) // cpus)
         if resources.num_gpus:
-            gpus = int(self.conf("spark.executor.resource.gpu.amount") or 0)
-            count = min(count, executors * (gpus // resources.num_gpus))
+            count = min(count, executors * (self._executor_gpus() // resources.num_gpus))
         return Slots(count, cores, f"{count} slots of {self.master} with {resources}")
+
+    def _slots_to_come(self, cpus: int) -> Slots:
+        """With dynamic allocation, executors come for the jobs that wait: let many wait."""
+        most = int(self.conf("spark.dynamicAllocation.maxExecutors") or MOST_WAITING)
+        each = max(1, self._executor_cores() // cpus)
+        count = min(most * each, MOST_WAITING)
+        return Slots(count, count * cpus, f"dynamic allocation of at most {most} executors")
+
+    def slots_now(self, resources: Resources) -> int:
+        """How many processes fit on the executors there are, at least one."""
+        if self.conf("spark.dynamicAllocation.enabled") == "true":
+            return max(1, min(self._default_slots(), MOST_WAITING))
+        return max(1, min(self.slots(resources).count, MOST_WAITING))
 
     def wait_for_executors(self) -> None:
         """Give the executors of a young session time to register; return with those there are."""
@@ -181,7 +200,7 @@ class Cluster:
 
     def enforces(self, resources: Resources) -> bool:
         """Whether Spark itself runs no more processes with these resources than it has slots."""
-        return not (self._needs_profile(resources) and self.master.startswith("local["))
+        return not (self._needs_profile(resources) and self._is_embedded)
 
     def _needs_profile(self, resources: Resources) -> bool:
         # A process that wants no GPU takes an ordinary slot and is shown none.
@@ -190,7 +209,7 @@ class Cluster:
         return (cpus, gpus) != (self._task_cpus(), self._task_gpus())
 
     def _profile(self, resources: Resources) -> Any:
-        if not self._needs_profile(resources) or self.master.startswith("local["):
+        if not self._needs_profile(resources) or self._is_embedded:
             return None  # Embedded Spark has one profile: there we start fewer processes at once.
         requests = TaskResourceRequests().cpus(resources.num_cpus or self._task_cpus())
         if gpus := resources.num_gpus or self._task_gpus():
@@ -219,7 +238,7 @@ class Cluster:
                 collected: list[Any] = job.collect()
                 return collected
             except Exception as exc:
-                raise _failed(exc) from exc
+                raise job_failed(exc) from exc
 
     @contextmanager
     def _labelled(self, description: str, tags: tuple[str, ...]) -> Iterator[None]:
@@ -251,22 +270,3 @@ def _new_session() -> SparkSession:
     # Spark's own bar of stages would be drawn over ours.
     builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
     return builder.appName("sparkdl").getOrCreate()
-
-
-def _failed(exc: BaseException) -> JobFailed:
-    text = str(exc)
-    if "No module named 'sparkdl'" in text:
-        raise PreflightError(
-            "the executors cannot import sparkdl. Install it there (the same version as on the "
-            "driver), or ship an environment with --archives."
-        ) from exc
-    if "PYTHON_VERSION_MISMATCH" in text:
-        raise PreflightError(
-            "the executors run another Python than the driver. Set PYSPARK_PYTHON to the driver's "
-            f"version, {sys.version.split()[0]}, before the Spark session starts."
-        ) from exc
-    if re.search(r"cancell?ed|SPARK_JOB_CANCELLED|OPERATION_CANCELED", text, re.IGNORECASE):
-        return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
-    if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
-        return JobFailed(JobEnd.LOST, "its executor was lost")
-    return JobFailed(JobEnd.ERROR, text)

@@ -7,6 +7,7 @@ yields one row that says what came out. An exception in the person's function is
 import json
 import os
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,7 +81,7 @@ class TrialTask:
         attempt = self.attempt + (context.attemptNumber() if context else 0)
         paths = RunPaths(self.run_path)
         trial = paths.trial(self.number)
-        if problem := check_executor(self.run_id, paths, self.versions, self.program.imports):
+        if problem := self._problem(paths):
             return {"preflight": problem, "attempt": attempt}, None
         self._begin(trial, attempt)
         resources = context.resources() if context else {}
@@ -91,6 +92,10 @@ class TrialTask:
             return self._conclude(end, TrialPaths(str(folder)), trial, attempt), (
                 end.outcome or {}
             ).get("exception")
+
+    def _problem(self, paths: RunPaths) -> str | None:
+        imports, framework = self.program.imports, self.plan.framework
+        return check_executor(self.run_id, paths, self.versions, imports, framework)
 
     def _begin(self, trial: TrialPaths, attempt: int) -> None:
         if attempt:
@@ -120,7 +125,8 @@ class TrialTask:
         payload = {
             "function": program.function,
             "modules": dict(program.modules),
-            "path": _path(),
+            "path": list(sys.path),
+            "cwd": os.getcwd(),
             "environ": environ,
             "context": context,
             "metric": self.metric,
@@ -155,12 +161,6 @@ class TrialTask:
         said["reported"] = _last_reported(local.metrics)
         storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
         return said
-
-
-def _path() -> list[str]:
-    import sys
-
-    return list(sys.path)
 
 
 def _tail(log: str) -> str:

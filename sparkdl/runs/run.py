@@ -26,7 +26,7 @@ class Handle(Protocol):
         """End one trial, or with None the run."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """One call of a verb: its trials and what came out.
 
@@ -92,8 +92,10 @@ class Run:
         return {str(state): states.count(state) for state in TrialState if state in states}
 
     def counts_text(self) -> str:
-        """The counts in words, such as `5 COMPLETE, 1 FAILED`."""
-        return ", ".join(f"{n} {state}" for state, n in self.counts().items()) or "no trials"
+        """The counts in words, such as `5 of 6 trials complete, 1 failed`."""
+        counts = self.counts()
+        complete = f"{counts.pop('COMPLETE', 0)} of {len(self.trials)} trials complete"
+        return ", ".join([complete, *(f"{n} {state.lower()}" for state, n in counts.items())])
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per trial: its state, parameters, value, outputs and usage."""
@@ -155,9 +157,12 @@ class Run:
     def _view(self) -> table.View:
         why = f" ({self.reason})" if self.reason else ""
         seconds = f" in {self.duration_s:.1f} s" if self.duration_s else ""
-        headline = f"Run {self.id} ({self.kind}): {self.state}{why}, {self.counts_text()}{seconds}"
+        headline = f"Run {self.id}: {self.state}{why}, {self.counts_text()}{seconds}"
         ranked = self.top(len(self.trials))
         return table.View(headline, self.trials, ranked, self.metric or "value", self.path)
+
+    def __repr__(self) -> str:
+        return f"<{self._view().headline}>"
 
     def __str__(self) -> str:
         return table.text(self._view())

@@ -1,7 +1,7 @@
 """Where it runs: D. A run as a table: for the terminal, for a notebook, for pandas."""
 
 import html as markup
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +14,15 @@ __all__ = ["View", "frame", "html", "text"]
 
 # A longer run shows its best trials and its failures; to_pandas() has them all.
 MOST_ROWS = 40
+
+_LEFT = ("state", "error")
+_COLORS = {
+    TrialState.COMPLETE: "#1a7f37",
+    TrialState.FAILED: "#cf222e",
+    TrialState.INVALID: "#cf222e",
+    TrialState.CANCELLED: "#9a6700",
+    TrialState.LOST: "#9a6700",
+}
 
 
 @dataclass(frozen=True)
@@ -47,26 +56,34 @@ class View:
         return f"... {count} more trials: run.to_pandas() has them all" if count else ""
 
     def footlines(self) -> list[str]:
-        """The best trial, and where everything is."""
-        where = f"Everything is in {self.path}"
-        if not self.ranked:
-            return [where]
-        best = self.ranked[0]
-        params = ", ".join(f"{name}={_cell(value)}" for name, value in best.params.items())
-        what = f"Best: trial {best.number}, {self.metric} {best.value:.5g}"
-        return [what + (f", {params}" if params else ""), where]
+        """What all trials had in common, the best trial, and where everything is."""
+        lines = []
+        common = _common(self.trials)
+        if common:
+            lines.append(f"In all trials: {_params(common)}")
+        if self.ranked:
+            best = self.ranked[0]
+            varying = {k: v for k, v in best.params.items() if k not in common}
+            what = f"Best: trial {best.number}, {self.metric} {best.value:.5g}"
+            lines.append(what + (f", {_params(varying)}" if varying else ""))
+        return [*lines, f"Everything is in {self.path}"]
 
 
-def _varying(trials: Sequence[Trial]) -> list[str]:
-    """The names of parameters, those that differ between trials first."""
-    names = list(dict.fromkeys(name for trial in trials for name in trial.params))
-    same = [n for n in names if len({repr(t.params.get(n)) for t in trials}) == 1]
-    return [n for n in names if n not in same] + same
+def _params(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_cell(value)}" for name, value in params.items())
+
+
+def _common(trials: Sequence[Trial]) -> dict[str, Any]:
+    """The parameters that are the same in all of several trials."""
+    if len(trials) < 2:
+        return {}
+    first = trials[0].params
+    return {k: v for k, v in first.items() if all(t.params.get(k) == v for t in trials)}
 
 
 def frame(trials: Sequence[Trial]) -> pd.DataFrame:
     """All trials with everything known of them, a row each."""
-    names = _varying(trials)
+    names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     rows: list[dict[str, Any]] = []
     for trial in trials:
         row: dict[str, Any] = {"trial": trial.number, "state": str(trial.state)}
@@ -79,20 +96,22 @@ def frame(trials: Sequence[Trial]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _rows(view: View) -> pd.DataFrame:
-    trials = view.shown()
-    columns: dict[str, list[Any]] = {
-        "trial": [trial.number for trial in trials],
-        "state": [str(trial.state) for trial in trials],
+def _columns(view: View) -> dict[str, list[str]]:
+    """The short table, a list of cells for each title."""
+    trials, best = view.shown(), view.ranked[:1]
+    names = dict.fromkeys(name for trial in trials for name in trial.params)
+    columns = {
+        "trial": [f"{t.number}{' *' if t in best else ''}" for t in trials],
+        "state": [str(t.state) for t in trials],
     }
-    for name in _varying(trials):
-        columns[name] = [_cell(trial.params.get(name)) for trial in trials]
-    columns[view.metric] = ["" if t.value is None else f"{t.value:.5g}" for t in trials]
-    columns["seconds"] = [f"{t.duration_s:.1f}" if t.attempts else "" for t in trials]
-    if any(trial.error for trial in trials):
-        columns["error"] = [_cell(trial.summary, 60) for trial in trials]
-    columns[""] = ["<- best" if trial in view.ranked[:1] else "" for trial in trials]
-    return pd.DataFrame(columns)
+    for name in names:
+        if name not in _common(view.trials):
+            columns[name] = [_cell(t.params.get(name)) for t in trials]
+    columns[view.metric] = ["" if t.value is None else f"{t.value:.5f}" for t in trials]
+    columns["seconds"] = [f"{t.usage.running_s:.1f}" if t.attempts else "" for t in trials]
+    if any(t.error for t in trials):
+        columns["error"] = [_cell(t.summary, 60) for t in trials]
+    return columns
 
 
 def _cell(value: Any, width: int = 24) -> str:
@@ -101,15 +120,37 @@ def _cell(value: Any, width: int = 24) -> str:
 
 
 def text(view: View) -> str:
-    """The run as lines of text."""
-    rows = _rows(view).to_string(index=False) if view.trials else ""
-    lines = [view.headline, rows, view.hidden(), *view.footlines()]
+    """The run as lines of text; `*` marks the best trial."""
+    columns = _columns(view) if view.trials else {}
+    padded = []
+    for title, cells in columns.items():
+        width = max(len(title), *map(len, cells))
+        align = str.ljust if title in _LEFT else str.rjust
+        padded.append([align(cell, width) for cell in (title, *cells)])
+    rows = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+    lines = [view.headline, *rows, view.hidden(), *view.footlines()]
     return "\n".join(line for line in lines if line)
 
 
 def html(view: View) -> str:
-    """The run as a fragment of HTML."""
-    rows = _rows(view).to_html(index=False, border=0) if view.trials else ""
-    foot = "<br>".join(markup.escape(line) for line in view.footlines())
-    hidden = f"<p>{view.hidden()}</p>" if view.hidden() else ""
-    return f"<p><b>{markup.escape(view.headline)}</b></p>{rows}{hidden}<p>{foot}</p>"
+    """The run as a fragment of HTML, styled in place: it is shown in any notebook."""
+    columns = _columns(view) if view.trials else {}
+    head = "".join(_td(title, title, "font-weight:bold") for title in columns)
+    body = []
+    for trial, cells in zip(view.shown(), zip(*columns.values(), strict=True), strict=True):
+        style = "font-weight:bold" if trial in view.ranked[:1] else ""
+        color = _COLORS.get(trial.state, "inherit")
+        cells_html = "".join(
+            _td(title, cell, style + (f";color:{color}" if title == "state" else ""), trial)
+            for title, cell in zip(columns, cells, strict=True)
+        )
+        body.append(f"<tr>{cells_html}</tr>")
+    foot = "<br>".join(markup.escape(line) for line in [view.hidden(), *view.footlines()] if line)
+    table = f"<table><tr>{head}</tr>{''.join(body)}</table>" if columns else ""
+    return f"<p><b>{markup.escape(view.headline)}</b></p>{table}<p>{foot}</p>"
+
+
+def _td(title: str, cell: str, style: str, trial: Trial | None = None) -> str:
+    side = "left" if title in _LEFT else "right"
+    whole = f' title="{markup.escape(trial.summary)}"' if trial and title == "error" else ""
+    return f'<td{whole} style="text-align:{side};{style}">{markup.escape(cell)}</td>'

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sparkdl import config, storage
+from sparkdl.cluster.jobs import JobFailed
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.preflight import REPORT_SCHEMA, PreflightTask, raise_for_problems
 from sparkdl.cluster.program import Program, find_framework, pack
-from sparkdl.cluster.spark import Cluster, JobFailed, Slots
+from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import TrialTask
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.options import Options
 from sparkdl.runs import Run, Trial, record
 from sparkdl.runs.start import IfExists, OpenRun, Wanted, new_run_id, open_run
 from sparkdl.search.limits import Limits
+from sparkdl.search.pace import Pace
 from sparkdl.search.progress import Progress
 from sparkdl.search.trials import Execution
 
@@ -39,6 +41,7 @@ def execute(
     program = pack(train)
     cluster = Cluster(options.spark)
     cluster.check(roles[0].resources)
+    cluster.wait_for_executors()
     plan = Plan(
         kind,
         roles,
@@ -49,9 +52,7 @@ def execute(
         options.trial_timeout_s,
     )
     opened = open_run(
-        storage.absolute(
-            config.resolve("root", options.root, cluster.conf) or cluster.default_root()
-        ),
+        storage.absolute(options.root or cluster.root()),
         _wanted(plan, train, params, options, cluster),
         cast(IfExists, options.if_exists),
     )
@@ -61,7 +62,6 @@ def execute(
     execution = _execution(opened, cluster, plan, program, params, options)
     with execution.failing():
         _write_down(opened, train, program, versioned, options)
-        cluster.wait_for_executors()
         _preflight(opened, cluster, plan, program)
     opened.run.attach(execution)
     if options.wait:
@@ -152,10 +152,12 @@ def _execution(
             versions=record.versions(),
         )
 
-    def slots() -> Slots:
-        override = config.resolve("slots", None, cluster.conf)
-        return cluster.slots(plan.resources, override)
-
+    override = config.resolve("slots", None, cluster.conf)
+    pace = Pace(
+        lambda: cluster.slots(plan.resources, override),
+        options.parallelism,
+        cluster.enforces(plan.resources),
+    )
     limits = Limits(
         options.parallelism,
         options.timeout_s,
@@ -165,9 +167,11 @@ def _execution(
         options.max_losses,
     )
     progress = Progress(opened.run, options.progress)
+    progress.say(f"Run {opened.run.id}: {plan}")
+    progress.say(f"Everything is kept in {opened.paths.folder}")
     if program.warning:
         progress.say(f"Note: {program.warning}")
-    return Execution(opened, cluster, plan, make_task, slots, limits, progress)
+    return Execution(opened, cluster, plan, make_task, pace, limits, progress)
 
 
 def _preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -> None:
@@ -176,7 +180,7 @@ def _preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) 
     Raises:
         PreflightError: at least one cannot.
     """
-    count = max(1, min(cluster.slots(plan.resources).count, 1000))
+    count = cluster.slots_now(plan.resources)
     task = PreflightTask(
         plan,
         program,

@@ -1,5 +1,6 @@
 """Where it runs: D. What the person sees while a run goes on: counts, results, live output."""
 
+import json
 import re
 import sys
 import time
@@ -9,10 +10,10 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from sparkdl import storage
-from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark import Slots
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.states import TrialState
 
 __all__ = ["LogTail", "Progress"]
 
@@ -64,33 +65,30 @@ class Progress:
         self._run = run
         self._shown = shown
         self._bar: Any = None
-        self._logs: dict[int, LogTail] = {}
+        self._tails: dict[int, tuple[LogTail, LogTail]] = {}
+        self._newest: Trial | None = None
         self._is_text = not sys.stderr.isatty() and "ipykernel" not in sys.modules
         self._last_s = 0.0
 
     def __enter__(self) -> "Progress":
         if self._shown and not self._is_text:
             done = sum(trial.state.is_final for trial in self._run.trials)
-            self._bar = tqdm(total=len(self._run.trials), initial=done, unit="trial", leave=False)
-            self._bar.set_description(self._run.name)
+            total = len(self._run.trials)
+            form = "{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
+            self._bar = tqdm(total=total, initial=done, desc=self._run.name, bar_format=form)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
 
-    def announce(self, trials: int, limit: int, slots: Slots, plan: Plan) -> None:
-        """Say what is about to run, how much of it at once, and why not more."""
-        if trials <= limit:
-            many = f"all at once ({slots.reason})"
-        elif limit < slots.count:
-            many = f"{limit} at once (parallelism={limit}; {slots.reason})"
-        else:
-            many = f"{limit} at once ({slots.reason})"
-        count = f"{trials} trial{'' if trials == 1 else 's'}"
-        self.say(f"Run {self._run.id}: {count}, {many}")
-        self.say(f"Plan: {plan}")
-        self.say(f"Everything is kept in {self._run.path}")
+    def announce(self, trials: int, limit: int, slots: Slots) -> None:
+        """Say how many trials run at once, and why not more."""
+        why = slots.reason
+        if limit < slots.count:
+            why = f"parallelism={limit}; {why}"
+        many = f"all at once ({why})" if trials <= limit else f"{limit} at once ({why})"
+        self.say(f"{trials} trial{'' if trials == 1 else 's'}, {many}")
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -98,37 +96,37 @@ class Progress:
             tqdm.write(text, file=sys.stdout)
             sys.stdout.flush()
 
-    def look_again(self) -> None:
-        """Say how to look at a run that was stopped; finished ones are returned."""
+    def finished(self) -> None:
+        """Say how it ended; of a run that was stopped, also how to look at what there is."""
+        self.say(str(self._run).split("\n")[0])
         if self._run.reason:
-            self.say(f"Run {self._run.id} is {self._run.state} ({self._run.reason}).")
             self.say(f"What it finished: experiment.load({self._run.path!r})")
 
     def look(self, trial: Trial, last: bool = False) -> None:
-        """Show what a trial has printed since the last look."""
+        """Show what a trial has printed since the last look, and take over what it reported."""
         if not self._shown:
             return
-        url = TrialPaths(trial.path).log
-        log = self._logs.setdefault(trial.number, LogTail(url))
-        lines = log.read(last)
+        paths = TrialPaths(trial.path)
+        log, metrics = self._tails.setdefault(
+            trial.number, (LogTail(paths.log), LogTail(paths.metrics))
+        )
+        lines = [line for line in log.read(last) if not _CHATTER.search(line)]
         if log.skipped:
-            lines.insert(0, f"... {log.skipped} bytes are in {url}")
+            lines.insert(0, f"... {log.skipped} bytes are in {log.url}")
             log.skipped = 0
-        lines = [line for line in lines if not _CHATTER.search(line)]
         if lines:
             self.say("\n".join(f"[trial {trial.number}] {line}" for line in lines))
+        for line in metrics.read():
+            trial.metrics.update(json.loads(line)["metrics"])
+            self._newest = trial
         if last:
-            del self._logs[trial.number]
-
-    def restarted(self, trial: Trial) -> None:
-        """The trial's log begins anew."""
-        self._logs.pop(trial.number, None)
+            del self._tails[trial.number]
 
     def ended(self, trial: Trial) -> None:
-        """Count a trial that has ended."""
+        """Count a trial that has ended. A bar's counts tell of good ends, lines of all others."""
         if self._bar is not None:
             self._bar.update()
-        elif self._is_text and self._shown:
+        if self._shown and (self._is_text or trial.state != TrialState.COMPLETE):
             self._line(trial)
 
     def _line(self, trial: Trial) -> None:
@@ -138,18 +136,23 @@ class Progress:
         if total > 50 and done < total and time.monotonic() - self._last_s < 5.0:
             return
         self._last_s = time.monotonic()
-        value = "" if trial.value is None else f" {self._run.metric or 'value'}={trial.value:.5g}"
-        why = "" if not trial.error else f" ({trial.summary[:100]})"
-        self.say(f"[{done}/{total}] trial {trial.number} {trial.state}{value}{why}")
+        params = "".join(f" {k}={v}" for k, v in trial.params.items())
+        value = "" if trial.value is None else f": {self._run.metric or 'value'} {trial.value:.5g}"
+        why = f" ({trial.summary[:100]})" if trial.error else ""
+        self.say(f"[{done}/{total}] trial {trial.number}{params} {trial.state}{value}{why}")
 
     def counts(self, running: int) -> None:
-        """Refresh the counts and the best value beside the bar."""
+        """Refresh the counts, the best value and the newest report beside the bar."""
         if self._bar is None:
             return
-        states = self._run.counts()
-        best = self._run.top(1)
+        states, best, newest = self._run.counts(), self._run.top(1), self._newest
         shown: dict[str, Any] = {"running": running, "done": states.get("COMPLETE", 0)}
-        shown["failed"] = states.get("FAILED", 0) + states.get("INVALID", 0)
+        for state in ("FAILED", "INVALID", "LOST", "CANCELLED"):
+            if states.get(state):
+                shown[state.lower()] = states[state]
         if best:
             shown["best"] = f"{best[0].value:.4g}"
+        if newest and newest.state == TrialState.RUNNING:
+            values = " ".join(f"{k}={v:.4g}" for k, v in list(newest.metrics.items())[:2])
+            shown[f"trial {newest.number}"] = values
         self._bar.set_postfix(shown, refresh=True)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sparkdl import storage
+from sparkdl.cluster.jobs import JobEnd, JobFailed
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.spark import Cluster, JobEnd, JobFailed, Slots
+from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import TrialTask
 from sparkdl.errors import AllTrialsFailedError, PreflightError
 from sparkdl.runs.journal import Event
@@ -20,13 +21,13 @@ from sparkdl.runs.trial import Trial
 from sparkdl.search.flights import Flight, Flights
 from sparkdl.search.limits import Limits
 from sparkdl.search.outcome import event_of, exception_of
+from sparkdl.search.pace import Pace
 from sparkdl.search.progress import Progress
 
 __all__ = ["Execution"]
 
 LOOK_S = 0.2
 LOOK_REMOTE_S = 3.0
-SLOTS_S = 2.0
 
 
 class Execution:
@@ -34,10 +35,9 @@ class Execution:
 
     Args:
         opened: the run directory.
-        cluster: where to run.
-        plan: what each trial needs.
+        cluster, plan: where to run, and what each trial needs.
         make_task: from a trial and the cores it may use to what Spark executes.
-        slots: how many trials fit at once, asked again and again.
+        pace: how many at once.
         limits: when to stop.
         progress: shows the person how it goes.
     """
@@ -48,14 +48,13 @@ class Execution:
         cluster: Cluster,
         plan: Plan,
         make_task: Callable[[Trial, int], TrialTask],
-        slots: Callable[[], Slots],
+        pace: Pace,
         limits: Limits,
         progress: Progress,
     ) -> None:
         self.run = opened.run
-        self._opened, self._cluster, self._plan = opened, cluster, plan
-        self._make_task, self._slots, self._limits = make_task, slots, limits
-        self._progress = progress
+        self._opened, self._make_task = opened, make_task
+        self._pace, self._limits, self._progress = pace, limits, progress
         self._waiting = deque(t for t in opened.run.trials if not t.state.is_final)
         self._flights = Flights(cluster, plan, opened.paths)
         self._cancelled: set[int] = set()
@@ -64,7 +63,6 @@ class Execution:
         self._losses: Counter[int] = Counter()
         self._stopped: tuple[RunState, str] | None = None
         self._begun = self._trials_begun = time.monotonic()
-        self._room: tuple[float, Slots] | None = None
         self._thread: threading.Thread | None = None
         self._raised: BaseException | None = None
 
@@ -124,8 +122,7 @@ class Execution:
         try:
             with self._progress:
                 self._trials_begun = time.monotonic()
-                slots, limit = self._counted(), self._limit()
-                self._progress.announce(len(self._waiting), limit, slots, self._plan)
+                self._progress.announce(len(self._waiting), self._pace.limit, self._pace.slots)
                 while self._waiting or self._flights:
                     self._fill()
                     self._take()
@@ -137,42 +134,21 @@ class Execution:
             raise
         finally:
             self._finish()
-            self._progress.look_again()
+            self._progress.finished()
         self._raise_if_none_completed()
 
-    def _limit(self) -> int:
-        """How many trials may run at once. Slots come and go, so they are counted again."""
-        count = self._counted().count
-        return max(1, min(count, self._limits.parallelism or count))
-
-    def _counted(self) -> Slots:
-        now = time.monotonic()
-        if self._room is None or (self._waiting and now - self._room[0] > SLOTS_S):
-            self._room = (now, self._slots())
-        return self._room[1]
-
-    def _ahead(self, limit: int) -> int:
-        """Jobs that Spark holds ready beyond its slots, so that a free slot never waits for us.
-
-        None before the first trials have started, which keeps the order; and none where something
-        else than Spark's slots limits how many may run at once.
-        """
-        limited = limit < self._counted().count or not self._cluster.enforces(self._plan.resources)
-        return max(1, limit // 4) if self._started >= limit and not limited else 0
-
     def _fill(self) -> None:
-        limit = self._limit()
-        while self._waiting and (self._stopped or len(self._flights) < limit + self._ahead(limit)):
+        if self._waiting:
+            self._pace.recount()
+        while self._waiting and (
+            self._stopped or len(self._flights) < self._pace.submitted(self._started)
+        ):
             trial = self._waiting.popleft()
             if self._stopped or trial.number in self._cancelled:
                 self._conclude(trial, {"state": "CANCELLED", "error": self._why_cancelled()})
             else:
-                self._submit(trial, limit)
-
-    def _submit(self, trial: Trial, limit: int) -> None:
-        at_once = min(limit, len(self._waiting) + len(self._flights) + 1)
-        cores = max(1, self._counted().cores // at_once)
-        self._flights.submit(trial, self._make_task(trial, cores))
+                cores = self._pace.cores(len(self._waiting) + len(self._flights) + 1)
+                self._flights.submit(trial, self._make_task(trial, cores))
 
     def _take(self) -> None:
         """Wait a moment for trials to end; write down what came out."""

@@ -1,0 +1,24 @@
+"""Where it runs: D. `sparkdl runs`: the runs below a root."""
+
+import argparse
+from typing import Any
+
+from sparkdl import experiment
+
+__all__ = ["add"]
+
+
+def add(verbs: Any) -> None:
+    """Add this verb to the parser."""
+    parser = verbs.add_parser("runs", help="list the runs below a root, newest first")
+    parser.add_argument("--root", help="default: $SPARKDL_ROOT, else ./runs")
+    parser.set_defaults(run=_run)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    table = experiment.history(chosen.root)
+    if table.empty:
+        print("no runs here; name their folder with --root or SPARKDL_ROOT")
+    else:
+        print(table.drop(columns="path").to_string(index=False))
+    return 0

@@ -1,0 +1,55 @@
+"""Where it runs: D (pure). Why a Spark job ended without its rows."""
+
+import re
+import sys
+from enum import Enum
+
+from sparkdl.errors import PreflightError
+
+__all__ = ["JobEnd", "JobFailed", "job_failed"]
+
+
+class JobEnd(Enum):
+    """Why a Spark job did not give its rows."""
+
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    ERROR = "error"
+
+
+class JobFailed(Exception):
+    """A Spark job ended without its rows; never seen by a person as such."""
+
+    def __init__(self, end: JobEnd, message: str) -> None:
+        super().__init__(message)
+        self.end = end
+
+
+def job_failed(exc: BaseException) -> JobFailed:
+    """What an exception of Spark means; a cluster that cannot run us at all raises here.
+
+    Raises:
+        PreflightError: the executors lack sparkdl or run another Python.
+
+    Example:
+        >>> job_failed(RuntimeError("[SPARK_JOB_CANCELLED] Job 3 cancelled")).end
+        <JobEnd.CANCELLED: 'cancelled'>
+        >>> job_failed(RuntimeError("ExecutorLostFailure (executor 1 exited ...)")).end
+        <JobEnd.LOST: 'lost'>
+    """
+    text = str(exc)
+    if "No module named 'sparkdl'" in text:
+        raise PreflightError(
+            "the executors cannot import sparkdl. Install it there (the same version as on the "
+            "driver), or ship an environment with --archives."
+        ) from exc
+    if "PYTHON_VERSION_MISMATCH" in text:
+        raise PreflightError(
+            "the executors run another Python than the driver. Set PYSPARK_PYTHON to the driver's "
+            f"version, {sys.version.split()[0]}, before the Spark session starts."
+        ) from exc
+    if re.search(r"cancell?ed|SPARK_JOB_CANCELLED|OPERATION_CANCELED", text, re.IGNORECASE):
+        return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
+    if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
+        return JobFailed(JobEnd.LOST, "its executor was lost")
+    return JobFailed(JobEnd.ERROR, text)

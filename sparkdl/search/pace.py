@@ -1,0 +1,52 @@
+"""Where it runs: D. How many trials run at once, and how many wait inside Spark."""
+
+import time
+from collections.abc import Callable
+
+from sparkdl.cluster.spark import Slots
+
+__all__ = ["Pace"]
+
+COUNT_S = 2.0
+
+
+class Pace:
+    """Decides how many trials Spark is given.
+
+    Args:
+        count_slots: asks Spark how many fit at once.
+        parallelism: the person's limit, or None.
+        enforced: Spark itself runs no more at once than it has slots.
+    """
+
+    def __init__(
+        self, count_slots: Callable[[], Slots], parallelism: int | None, enforced: bool
+    ) -> None:
+        self._count, self._parallelism, self._enforced = count_slots, parallelism, enforced
+        self._counted_s = time.monotonic()
+        self.slots = count_slots()
+
+    def recount(self) -> None:
+        """Slots come and go: ask again, if the last answer is some seconds old."""
+        if time.monotonic() - self._counted_s > COUNT_S:
+            self._counted_s = time.monotonic()
+            self.slots = self._count()
+
+    @property
+    def limit(self) -> int:
+        """How many trials may run at once, at least one."""
+        return max(1, min(self.slots.count, self._parallelism or self.slots.count))
+
+    def submitted(self, started: int) -> int:
+        """How many trials Spark may have: those that run, and some ready for the next free slot.
+
+        None waits inside Spark before the first ones have started, which keeps their order, nor
+        where something else than Spark's slots limits how many may run at once.
+        """
+        limited = self.limit < self.slots.count or not self._enforced
+        ready = 0 if limited or started < self.limit else max(1, self.limit // 4)
+        return self.limit + ready
+
+    def cores(self, trials: int) -> int:
+        """The CPU cores for one of so many trials that want to run now."""
+        return max(1, self.slots.cores // max(1, min(self.limit, trials)))

@@ -1,0 +1,46 @@
+"""`context`, `devices` and `tensorboard` outside a run, and cheap reports inside."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl import context, devices, tensorboard
+
+
+def test_outside_a_run(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (context.rank, context.world_size, context.is_chief, context.trial) == (0, 1, True, 0)
+    assert (context.local_rank, context.local_world_size, context.role) == (0, 1, "worker")
+    context.report(0.5)
+    context.report({"loss": 0.25}, step=2)
+    assert capsys.readouterr().out == "value=0.5\nstep 2: loss=0.25\n"
+    assert Path(tensorboard.logdir()).is_dir()
+    with pytest.raises(AttributeError, match="world_size"):
+        context.wold_size  # noqa: B018
+    assert "rank" in dir(context)
+
+
+def test_reports_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    context.activate(context.Context(run="r", trial=3, folder=str(tmp_path)))
+    assert context.trial == 3
+    context.report(1)
+    context.report({"a": 2.5})
+    context.report({"a": 3}, step=10)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 10]
+    assert lines[2]["metrics"] == {"a": 3.0}
+    with pytest.raises(TypeError, match="a='high' of type str"):
+        context.report({"a": "high"})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [("0,1", ["0", "1"]), ("", []), ("-1", []), ("1,-1,0", ["1"]), ("GPU-ab", ["GPU-ab"])],
+)
+def test_visible_gpus(visible: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert devices.gpus() == expected
+    assert devices.get_num_gpus() == len(expected)

@@ -1,0 +1,143 @@
+"""One contract for every place that runs are kept in: local disk, memory, S3."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkdl import storage
+
+from .conftest import eventually
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """A bucket of a real S3 protocol server on loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    keys = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    try:
+        assert eventually(answers)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in keys.items():
+                patch.setenv(name, value)
+            import s3fs
+
+            s3fs.S3FileSystem().mkdir("bucket")
+            yield "s3://bucket"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(params=["local", "file", "memory", pytest.param("s3", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest, root: str, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return f"{request.getfixturevalue('s3')}/{tmp_path.name} ü'"
+    return {"local": root, "file": f"file://{root}", "memory": f"memory://{tmp_path}"}[
+        request.param
+    ]
+
+
+def test_contract(place: str, tmp_path: Path) -> None:
+    url = storage.join(place, "a folder", "ü.txt")
+    assert not storage.exists(url)
+    assert storage.names(place) == []
+    with pytest.raises(FileNotFoundError):
+        storage.read(url)
+    storage.write(url, "héllo")
+    storage.write(url, "héllo again")
+    assert storage.read(url).decode() == "héllo again"
+    assert storage.read(url, 1, 3) == "héllo".encode()[1:4]
+    assert storage.read(url, 1000) == b""
+    storage.append(url, b"!")
+    storage.append(storage.join(place, "a folder", "new"), b"line\n")
+    assert storage.read(url).decode() == "héllo again!"
+    assert storage.names(storage.join(place, "a folder")) == ["new", "ü.txt"]
+    storage.rename(url, storage.join(place, "moved", "x"))
+    storage.rename(storage.join(place, "absent"), storage.join(place, "y"))
+    assert storage.read(storage.join(place, "moved", "x")).decode() == "héllo again!"
+    assert not storage.exists(url)
+    storage.remove(storage.join(place, "moved"))
+    assert not storage.exists(storage.join(place, "moved", "x"))
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "leaf").write_text("leaf")
+    storage.copy(tmp_path / "tree", storage.join(place, "copy"))
+    assert storage.read(storage.join(place, "copy", "sub", "leaf")) == b"leaf"
+
+
+def test_mirror_uploads_what_changed(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / "scratch"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "log.txt").write_text("one")
+    mirror = storage.Mirror(folder, place)
+    if storage.is_local(place):
+        pytest.skip("a local place is written to directly")
+    mirror.sync()
+    assert storage.read(storage.join(place, "log.txt")) == b"one"
+    (folder / "log.txt").write_text("one two")
+    (folder / "sub" / "x").write_text("x")
+    mirror.close()
+    assert storage.read(storage.join(place, "log.txt")) == b"one two"
+    assert storage.read(storage.join(place, "sub", "x")) == b"x"
+    assert not folder.exists()
+
+
+def test_a_write_that_fails_leaves_the_old_file(root: str) -> None:
+    url = storage.join(root, "f")
+    storage.write(url, "old")
+    with pytest.raises(TypeError):
+        storage.write(url, 5)  # type: ignore[arg-type]
+    assert storage.read(url) == b"old"
+    assert os.listdir(root) == ["f"]
+
+
+def test_paths() -> None:
+    assert storage.absolute("runs") == f"{os.getcwd()}/runs"
+    assert storage.absolute("s3://b/x/") == "s3://b/x"
+    assert storage.absolute("file:///data/x") == "/data/x"
+    assert storage.is_local("/a b/c:d") and not storage.is_local("hdfs://n/x")
+
+
+@pytest.mark.slow
+def test_a_run_on_s3(s3: str, tmp_path: Path) -> None:
+    """The driver and three trials share nothing but a bucket."""
+    from sparkdl import experiment, tensorboard
+
+    from .conftest import start_session
+
+    def train(x: int) -> dict[str, object]:
+        print("hello", x)
+        Path(tensorboard.logdir(), "events").write_text("e")
+        Path("model.txt").write_text(f"weights {x}")
+        return {"score": x, "model": os.path.abspath("model.txt")}
+
+    session = start_session("local[2]")
+    try:
+        options = {"root": f"{s3}/runs", "progress": False}
+        run = experiment.launch(train, {"x": [1, 2, 3]}, metric="score", **options)
+        again = experiment.load(run.path)
+    finally:
+        session.stop()
+    assert again.best.value == 3
+    assert storage.read(f"{again.best.path}/log.txt") == b"hello 3\n"
+    assert storage.read(f"{again.best.path}/tensorboard/events") == b"e"
+    assert storage.read(f"{again.best.path}/{again.best.outputs['model']}") == b"weights 3"
+    assert experiment.history(f"{s3}/runs")["state"].tolist() == ["COMPLETE"]
