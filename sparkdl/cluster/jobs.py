@@ -38,10 +38,11 @@ def job_failed(exc: BaseException) -> JobFailed:
         <JobEnd.LOST: 'lost'>
     """
     text = str(exc)
-    if "No module named 'sparkdl'" in text:
+    if "No module named 'sparkdl" in text:
         raise PreflightError(
-            "the executors cannot import sparkdl. Install it there (the same version as on the "
-            "driver), or ship an environment with --archives."
+            "the executors cannot import sparkdl, or find an archived Databricks package of the "
+            "same name in its place. Install this one there (the same version as on the driver), "
+            "or ship an environment with --archives."
         ) from exc
     if "PYTHON_VERSION_MISMATCH" in text:
         raise PreflightError(
