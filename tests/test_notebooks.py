@@ -33,7 +33,7 @@ def test_first_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(runs) == 1
     run = experiment.load(runs["path"][0])
     assert run.counts() == {"COMPLETE": 6}
-    assert "6 COMPLETE" in _html_of(result.nb, "run")
+    assert "6 of 6 trials complete" in _html_of(result.nb, "run")
 
 
 def _html_of(notebook: nbformat.NotebookNode, source: str) -> str:

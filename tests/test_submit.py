@@ -139,7 +139,7 @@ def _outputs(run: Run) -> dict[tuple[Any, ...], dict[str, Any]]:
 def _check_example(done: "subprocess.CompletedProcess[str]", run: Run) -> None:
     assert done.returncode == 0, done.stderr
     table = done.stdout[done.stdout.rindex(f"Run {run.id}") :]
-    assert "6 COMPLETE" in table
+    assert "6 of 6 trials complete" in table
     assert run.counts() == {"COMPLETE": 6}
     for trial in run.trials:
         assert f"{trial.value:.5g}" in table

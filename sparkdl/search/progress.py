@@ -81,6 +81,7 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
+            self._bar = None
 
     def announce(self, trials: int, limit: int, slots: Slots) -> None:
         """Say how many trials run at once, and why not more."""
@@ -97,9 +98,9 @@ class Progress:
             sys.stdout.flush()
 
     def finished(self) -> None:
-        """Say how it ended; of a run that was stopped, also how to look at what there is."""
-        self.say(str(self._run).split("\n")[0])
+        """Of a run that was stopped, say so, and how to look at what there is."""
         if self._run.reason:
+            self.say(f"{self._run!r}")
             self.say(f"What it finished: experiment.load({self._run.path!r})")
 
     def look(self, trial: Trial, last: bool = False) -> None:

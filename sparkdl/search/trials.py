@@ -249,11 +249,10 @@ class Execution:
 
     def _abandon(self) -> None:
         """End everything that has not ended, whatever it is doing."""
-        with self._progress:
-            while self._waiting or self._flights:
-                self._fill()
-                self._flights.cancel()
-                self._take()
+        while self._waiting or self._flights:
+            self._fill()
+            self._flights.cancel()
+            self._take()
 
     def _finish(self) -> None:
         self._flights.close()
