@@ -18,6 +18,7 @@ from typing import Any
 __all__ = ["VARIABLE", "Context", "activate", "current", "report"]
 
 VARIABLE = "SPARKDL_CONTEXT"
+MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Context:
         role: `worker`, `chief`, `ps` or `evaluator`.
         run: the run id; None outside a run.
         trial: the trial's number.
-        params: the parameters that the function was called with.
+        params: the parameters that the function was called with; empty where they are very many.
         seed: `random`, NumPy and the framework are seeded with it already; in `[0, 2**31)`.
         folder: the local folder of this trial's files; None outside a run.
     """
@@ -76,7 +77,10 @@ def current() -> Context:
 
 def activate(context: Context) -> None:
     """Make `context` this process's own; called before the training function."""
-    os.environ[VARIABLE] = json.dumps(dataclasses.asdict(context))
+    fields = dataclasses.asdict(context)
+    if len(json.dumps(fields["params"])) > MOST_BYTES:
+        fields["params"] = {}  # One variable may have 128 KiB, or no process can be started.
+    os.environ[VARIABLE] = json.dumps(fields)
 
 
 def report(value: float | Mapping[str, float], step: int | None = None) -> None:

@@ -9,6 +9,7 @@ print(run)
 ```
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ def launch(
     return execute("launch", (role,), train, params, parsed)
 
 
-def load(run_or_path: Run | str) -> Run:
+def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
     """Read a run from its directory: its trials, their values, errors and metrics.
 
     Args:
@@ -95,10 +96,10 @@ def load(run_or_path: Run | str) -> Run:
         True
     """
     path = run_or_path.path if isinstance(run_or_path, Run) else run_or_path
-    return _history.load(path)
+    return _history.load(os.fspath(path))
 
 
-def history(root: str | None = None) -> pd.DataFrame:
+def history(root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """The runs below a root, newest first, a row each.
 
     Args:

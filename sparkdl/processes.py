@@ -1,12 +1,13 @@
-"""Where it runs: anywhere. Processes of this host: is one alive, kill one with all it started."""
+"""Where it runs: anywhere. Processes of this host: is one alive, kill what was left behind."""
 
 import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "die_with", "process_start", "stop_group"]
+__all__ = ["adopt_orphans", "die_with", "kill", "process_start", "stop_descendants"]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -25,35 +26,41 @@ def _status(pid: int) -> list[str] | None:
     # /proc/<pid>/stat from field 3 on: state, parent, group, session, ...
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
 
 
-def stop_group(leader: int, marker: str) -> None:
-    """Kill a process and all it started, also what has left its process group.
-
-    Args:
-        leader: the process id; it leads a session.
-        marker: `NAME=value` in the environment of what it starts.
-    """
-    for kill in (os.killpg, os.kill):  # It may not lead a group yet.
+def kill(leader: int) -> None:
+    """Kill a process and its process group."""
+    for send in (os.killpg, os.kill):  # It may not lead a group yet.
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(leader, signal.SIGKILL)
-    orphanages = ("1", str(os.getpid()))  # The parents of a process whose own parent is gone.
-    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
-        status = _status(pid)
-        if status and (
-            status[3] == str(leader) or (status[1] in orphanages and _carries(pid, marker))
-        ):
+            send(leader, signal.SIGKILL)
+
+
+def stop_descendants(spare: Collection[int]) -> None:
+    """Kill every descendant of this process but some of its children and their descendants.
+
+    Again and again until there are none: a process may start others while it is being killed.
+    """
+    for _ in range(100):
+        found = _descendants(spare)
+        if not found:
+            return
+        for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _carries(pid: int, marker: str) -> bool:
-    try:
-        return marker.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def _descendants(spare: Collection[int]) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        status = _status(pid)
+        if status and status[0] != "Z":
+            children.setdefault(int(status[1]), []).append(pid)
+    found = [pid for pid in children.get(os.getpid(), []) if pid not in spare]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
 
 
 def die_with(parent: int) -> None:
@@ -64,5 +71,5 @@ def die_with(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what a child of this process leaves behind, so that it can be found."""
+    """Become the parent of what a descendant leaves behind, so that it can be found."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

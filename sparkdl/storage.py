@@ -7,6 +7,7 @@ plain local path. Local paths go straight to the operating system: they are the 
 import os
 import re
 import shutil
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = [
     "read",
     "remove",
     "rename",
+    "size",
     "write",
 ]
 
@@ -50,8 +52,9 @@ def local_path(url: str) -> Path:
     return Path(_PROTOCOL.sub("", url))
 
 
-def absolute(url: str) -> str:
+def absolute(url: str | os.PathLike[str]) -> str:
     """`url` with a local relative path made absolute, since executors work in other folders."""
+    url = os.fspath(url)
     return str(local_path(url).expanduser().absolute()) if is_local(url) else url.rstrip("/")
 
 
@@ -87,7 +90,7 @@ def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
 
 def write(url: str, data: bytes | str) -> None:
     """Write a whole file so that nobody ever reads half of it."""
-    data = data.encode() if isinstance(data, str) else data
+    data = data.encode(errors="backslashreplace") if isinstance(data, str) else data
     if is_local(url):
         path = local_path(url)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +126,18 @@ def append(url: str, data: bytes) -> None:
     except FileNotFoundError:
         before = b""
     write(url, before + data)
+
+
+def size(url: str) -> int:
+    """How many bytes a file has.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    if is_local(url):
+        return local_path(url).stat().st_size
+    filesystem, path = _remote(url)
+    return int(filesystem.size(path))
 
 
 def exists(url: str) -> bool:
@@ -201,21 +216,32 @@ class Mirror:
 
     def sync(self) -> None:
         """Upload every file whose size or time of change differs from the last call."""
-        filesystem, target = _remote(self.url)
         for path in sorted(self.folder.rglob("*")):
-            if not path.is_file():
-                continue
-            status = path.stat()
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue  # It was there a moment ago; programs remove files of theirs.
             mark = (status.st_size, status.st_mtime_ns)
-            if self._seen.get(path) != mark:
-                name = join(target, *path.relative_to(self.folder).parts)
-                filesystem.makedirs(os.path.dirname(name), exist_ok=True)
-                filesystem.put_file(str(path), name)
+            if path.is_file() and self._seen.get(path) != mark:
+                self._upload(path)
                 self._seen[path] = mark
 
+    def _upload(self, path: Path) -> None:
+        filesystem, target = _remote(self.url)
+        name = join(target, *path.relative_to(self.folder).parts)
+        filesystem.makedirs(os.path.dirname(name), exist_ok=True)
+        filesystem.put_file(str(path), name)
+
     def close(self) -> None:
-        """A last `sync`; then the local folder goes."""
+        """A last `sync`, tried again where the store fails for a moment; the local folder goes."""
         try:
-            self.sync()
+            for pause_s in (1.0, 5.0, None):
+                try:
+                    self.sync()
+                    return
+                except OSError:
+                    if pause_s is None:
+                        raise
+                    time.sleep(pause_s)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import context, devices, experiment, tensorboard
-from sparkdl.cluster import program
+from sparkdl.cluster import modules
 from sparkdl.errors import (
     AllTrialsFailedError,
     ConfigError,
@@ -109,7 +109,13 @@ def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
         Path(folder, "model.txt").write_text("weights")
         array = np.array([1.0, 2.0])
         words = {"empty": "", "word": "made", "parent": str(Path(folder).parent)}
-        kept = {"model": f"{folder}/model.txt", "all": folder, "curve": array, "odd": object()}
+        kept = {
+            "model": f"{folder}/model.txt",
+            "all": Path(folder),
+            "text": folder,
+            "curve": array,
+            "odd": object(),
+        }
         os.chdir(Path(folder).parent)
         return {**words, **kept}
 
@@ -121,7 +127,7 @@ def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
     assert Path(run.trials[0].path, outputs["all"], "model.txt").read_text() == "weights"
     assert outputs["curve"] == [1.0, 2.0]
     assert (outputs["empty"], outputs["word"]) == ("", "made")
-    assert outputs["parent"] == str(tmp_path)
+    assert (outputs["parent"], outputs["text"]) == (str(tmp_path), folder)
     assert outputs["odd"].startswith("<object object")
     assert "kept as its text" in Path(run.trials[0].path, "log.txt").read_text()
 
@@ -417,14 +423,16 @@ def test_a_retried_job_does_no_harm(root: str, tmp_path: Path) -> None:
             os._exit(1)
         return x
 
-    options = quiet(root, run_id="nightly", if_exists="resume", max_failed_trials=0)
-    first = experiment.launch(train, {"x": [1, 2, 3]}, **options)
+    options = quiet(root, run_id="nightly", if_exists="resume", parallelism=1)
+    first = experiment.launch(train, {"x": [1, 2, 3]}, **options, max_failed_trials=0)
     (tmp_path / "mended").touch()
     assert first.state == "FAILED"
+    assert [str(t.state) for t in first.trials] == ["COMPLETE", "FAILED", "CANCELLED"]
     again = experiment.launch(train, {"x": [1, 2, 3]}, **options)
     calls = (tmp_path / "calls").read_text().split()
     assert (again.id, again.state) == ("nightly", "COMPLETE")
-    assert calls.count("1") == 1
+    assert [str(t.state) for t in again.trials] == ["COMPLETE", "FAILED", "COMPLETE"]
+    assert calls == ["1", "2", "3"]
     done = experiment.launch(train, {"x": [1, 2, 3]}, **options)
     assert (tmp_path / "calls").read_text().split() == calls
     assert done.counts() == again.counts()
@@ -469,8 +477,8 @@ def test_a_missing_module_is_named_before_any_trial(
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     monkeypatch.setattr("sys.path", [str(package.parent), *__import__("sys").path])
-    installed = (*program._installed_folders(), f"{package.parent}/")
-    monkeypatch.setattr(program, "_installed_folders", lambda: installed)
+    installed = (*modules._installed_folders(), f"{package.parent}/")
+    monkeypatch.setattr(modules, "_installed_folders", lambda: installed)
 
     def train() -> int:
         import only_on_driver  # type: ignore[import-not-found]
@@ -494,7 +502,7 @@ def test_local_modules_travel(root: str, tmp_path: Path, monkeypatch: pytest.Mon
     import training  # type: ignore[import-not-found]
 
     monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p != str(package)])
-    monkeypatch.setattr("sparkdl.cluster.program.sys.path", [str(package), *__import__("sys").path])
+    monkeypatch.setattr("sparkdl.cluster.modules.sys.path", [str(package), *__import__("sys").path])
     run = experiment.launch(training.train, {"x": [2]}, **quiet(root))
     assert run.best.value == 8
     assert "SIZE = 4" in Path(run.path, "source/modules/nets/sizes.py").read_text()

@@ -126,8 +126,10 @@ def test_a_run_on_s3(s3: str, tmp_path: Path) -> None:
     def train(x: int) -> dict[str, object]:
         print("hello", x)
         Path(tensorboard.logdir(), "events").write_text("e")
-        Path("model.txt").write_text(f"weights {x}")
-        return {"score": x, "model": os.path.abspath("model.txt")}
+        (tmp_path / f"{x}").mkdir()
+        model = tmp_path / f"{x}" / "model.txt"
+        model.write_text(f"weights {x}")
+        return {"score": x, "model": model}
 
     session = start_session("local[2]")
     try:

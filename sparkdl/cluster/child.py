@@ -18,7 +18,7 @@ from urllib.parse import quote
 import cloudpickle
 
 from sparkdl import context
-from sparkdl.cluster.program import install
+from sparkdl.cluster.modules import install
 from sparkdl.errors import InvalidTrial
 from sparkdl.runs.redact import MASK
 
@@ -36,6 +36,10 @@ def main(channel: socket.socket) -> int:
     asked = _receive(channel)
     os.environ.update(asked["environ"])
     os.chdir(asked["cwd"])
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(  # type: ignore[union-attr]
+            encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
     if asked["secrets"]:
         _mask_output(asked["secrets"])
     context.activate(context.Context(**asked["context"]))
@@ -113,9 +117,8 @@ def seed_everything(seed: int) -> None:
 def keep(returned: Any, metric: str | None, folder: str) -> dict[str, Any]:
     """What a function returned, as JSON can hold it; files are copied into the trial's folder.
 
-    A number stands under the metric's name, or under `value`. A path of a file or folder is
-    replaced by its copy's path, relative to `folder`. A folder's path has a `/` in it or is a
-    `Path`: a plain word stays a word.
+    A number stands under the metric's name, or under `value`. A path of a file, and a `Path` of a
+    folder, is replaced by its copy's path, relative to `folder`.
 
     Example:
         >>> keep(0.9, "accuracy", ".")
@@ -131,15 +134,12 @@ def keep(returned: Any, metric: str | None, folder: str) -> dict[str, Any]:
 def _kept(name: str, value: Any, folder: str) -> Any:
     if _is_path(value, Path(folder)):
         return _copied(name, Path(value), Path(folder))
-    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
-        value = value.item()  # NumPy scalars, arrays and PyTorch tensors of one element.
-    elif hasattr(value, "numpy"):
-        value = value.numpy()  # TensorFlow tensors.
-    if hasattr(value, "tolist"):
-        value = value.tolist()
     try:
-        json.dumps(value)
-    except (TypeError, ValueError):
+        # Through JSON and back: an enum of the person's, say, is not known elsewhere.
+        value = json.loads(json.dumps(_plain(value)))
+        if isinstance(value, int):
+            float(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
         print(
             f"sparkdl: the returned {name!r} is a {type(value).__name__}, kept as its text. "
             "Return numbers, or save it to a file and return the path.",
@@ -149,23 +149,33 @@ def _kept(name: str, value: Any, folder: str) -> Any:
     return value
 
 
+def _plain(value: Any) -> Any:
+    """Arrays and tensors of any framework as numbers and lists of them."""
+    for method in ("detach", "cpu", "numpy"):  # PyTorch; the last also TensorFlow and JAX.
+        value = getattr(value, method)() if hasattr(value, method) else value
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _is_path(value: Any, folder: Path) -> bool:
     """Whether a returned value names a file or folder to keep, and is not a word like one."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         return False
-    path = Path(value)
-    if not path.is_dir():
-        return path.is_file()
-    means_folder = not isinstance(value, str) or "/" in value
-    return means_folder and path.resolve() not in folder.resolve().parents
+    if not os.path.isdir(value):
+        return os.path.isfile(value)
+    # A folder may hold anything: one is copied only if it is given as a path, not as text.
+    return not isinstance(value, str) and Path(value).resolve() not in folder.resolve().parents
 
 
 def _copied(name: str, source: Path, folder: Path) -> str:
+    source, folder = source.resolve(), folder.resolve()
+    if source.is_relative_to(folder):
+        return source.relative_to(folder).as_posix()  # It is where it belongs already.
     target = folder / "artifacts" / quote(name, safe="") / source.name
-    if source.resolve() != target.resolve():
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
         target.parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if source.is_dir() else shutil.copy2
-        copy(source, target)
+        shutil.copy2(source, target)
     return target.relative_to(folder).as_posix()
 
 
@@ -183,6 +193,11 @@ class _Masked(io.TextIOWrapper):
 def _mask_output(secrets: list[str]) -> None:
     """What Python code prints is masked; what native code writes by itself is not seen here."""
     for name in ("stdout", "stderr"):
-        stream = _Masked(sys.__dict__[name].buffer, line_buffering=True, encoding="utf-8")
+        stream = _Masked(
+            sys.__dict__[name].buffer,
+            line_buffering=True,
+            encoding="utf-8",
+            errors="backslashreplace",
+        )
         stream.secrets = tuple(sorted((s for s in secrets if len(s) >= 4), key=len, reverse=True))
         setattr(sys, name, stream)

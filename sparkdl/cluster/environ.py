@@ -8,8 +8,9 @@ __all__ = ["thread_counts"]
 def thread_counts(cores: int, given: Mapping[str, str]) -> dict[str, str]:
     """How many threads a training process may use, so that trials of one host share its cores.
 
-    TensorFlow reads its two variables when it makes its thread pools (process_util.cc), OpenMP its
-    own when it starts; both after the process was forked.
+    TensorFlow reads its two variables when it makes its thread pools (process_util.cc), after the
+    process was forked. OpenMP reads its own when it starts: a library that the fork server has
+    imported, such as NumPy's, keeps what Spark set for its Python workers.
 
     Args:
         cores: the share of this process.

@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl.processes import adopt_orphans, die_with, process_start, stop_group
+from sparkdl.processes import adopt_orphans, die_with, kill, process_start, stop_descendants
 
-__all__ = ["PACKET_BYTES", "locked", "main", "marker", "peer"]
+__all__ = ["PACKET_BYTES", "locked", "main", "peer"]
 
 PACKET_BYTES = 1 << 17
 
@@ -62,11 +62,6 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
         yield held
     finally:
         os.close(descriptor)
-
-
-def marker(leader: int) -> str:
-    """What the environment of all that a training process starts carries."""
-    return f"SPARKDL_LEADER={leader}"
 
 
 @dataclass
@@ -123,7 +118,11 @@ class _Server:
             return True
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as exc:  # Too many open files, say; those who wait are served later.
+            print(f"accepting: {exc!r}", file=sys.stderr)
+            return
         if peer(connection)[1] != os.getuid():
             connection.close()
             return
@@ -135,16 +134,17 @@ class _Server:
         except ConnectionError:
             packet, descriptors = b"", []
         if packet:
-            self._serve_request(connection, json.loads(packet), descriptors)
+            try:
+                self._serve_request(connection, json.loads(packet), descriptors)
+            except Exception as exc:  # noqa: BLE001 One bad request must not end the others.
+                _answer(connection, {"error": repr(exc)})
             for descriptor in descriptors:
                 os.close(descriptor)
             return
         self._selector.unregister(connection)
         for pid, child in self._children.items():
             if child.connection is connection:
-                stop_group(
-                    pid, marker(pid)
-                )  # Its task is gone: killed, cancelled, or its executor lost.
+                kill(pid)  # Its task is gone: killed, cancelled, or its executor lost.
                 if child.scratch:
                     shutil.rmtree(child.scratch, ignore_errors=True)
         connection.close()
@@ -155,7 +155,9 @@ class _Server:
         if request["lease"]:
             self._leases.add(tuple(request["lease"]))
         _preload(request["preload"], request["path"])
-        if descriptors:
+        if request["fork"] and len(descriptors) != 2:
+            raise OSError(f"{len(descriptors)} descriptors arrived; expected 2")
+        if request["fork"]:
             self._fork(connection, request["scratch"], descriptors)
 
     def _fork(self, connection: socket.socket, scratch: str | None, descriptors: list[int]) -> None:
@@ -182,8 +184,7 @@ class _Server:
             self._selector.close()
             os.dup2(log, 1)
             os.dup2(log, 2)
-            name, _, value = marker(os.getpid()).partition("=")
-            os.environ[name] = value
+            adopt_orphans()
             from sparkdl.cluster import child
 
             code = child.main(socket.socket(fileno=channel))
@@ -200,7 +201,8 @@ class _Server:
                     return
                 child = self._children.pop(pid, None)  # None: left to us by a training process.
                 if child:
-                    stop_group(pid, marker(pid))
+                    # It adopted its own orphans. What is left now, nobody else will end.
+                    stop_descendants(spare=self._children)
                     _answer(child.connection, _end_of(status, used, child))
 
 
@@ -215,9 +217,10 @@ def _end_of(status: int, used: resource.struct_rusage, child: _Child) -> dict[st
 
 def _out_of_memory_kills() -> int:
     """How many processes the kernel has killed for memory since boot, see /proc/vmstat."""
-    for line in Path("/proc/vmstat").read_text().splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
     return 0
 
 

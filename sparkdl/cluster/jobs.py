@@ -49,7 +49,7 @@ def job_failed(exc: BaseException) -> JobFailed:
             "the executors run another Python than the driver. Set PYSPARK_PYTHON to the driver's "
             f"version, {sys.version.split()[0]}, before the Spark session starts."
         ) from exc
-    if re.search(r"cancell?ed|SPARK_JOB_CANCELLED|OPERATION_CANCELED", text, re.IGNORECASE):
+    if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
         return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
         return JobFailed(JobEnd.LOST, "its executor was lost")

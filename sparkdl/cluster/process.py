@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkdl.cluster.forkserver import PACKET_BYTES, locked, marker, peer
-from sparkdl.processes import process_start, stop_group
+from sparkdl.cluster.forkserver import PACKET_BYTES, locked, peer
+from sparkdl.processes import kill, process_start
 
 __all__ = ["End", "Start", "TrainingProcess", "describe_end", "private_folder", "warm"]
 
@@ -82,7 +82,8 @@ def describe_end(end: End, timeout_s: float | None) -> str:
             f"the process ended itself with exit code {end.code} (os._exit) "
             "before its function returned"
         )
-    name = signal.Signals(-end.code).name
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(-end.code, f"signal {-end.code}")
     if -end.code == signal.SIGKILL and end.out_of_memory:
         return (
             f"killed by {name}: the host ran out of memory "
@@ -113,6 +114,7 @@ def _server_key(start: Start) -> str:
     parts = [
         start.application,
         Path("/proc/self/cgroup").read_text(),
+        os.readlink("/proc/self/ns/pid"),
         sys.executable,
         start.framework,
         sorted(start.env.items()),
@@ -169,17 +171,24 @@ def _start_server(folder: Path, env: Mapping[str, str]) -> None:
     )
 
 
-def _setting(start: Start) -> dict[str, Any]:
+def _packet(start: Start, **more: Any) -> bytes:
     daemon = os.getppid()  # Lives as long as the executor, and so does the fork server.
     lease = [daemon, process_start(daemon)] if start.shared else None
-    return {"lease": lease, "preload": start.preload, "path": sys.path}
+    asked = {"lease": lease, "preload": start.preload, "path": sys.path, **more}
+    packet = json.dumps(asked).encode()
+    if len(packet) > PACKET_BYTES:
+        raise ValueError(
+            f"sys.path of the executors has {len(sys.path)} entries, {len(packet)} bytes; expected "
+            f"at most {PACKET_BYTES} bytes. Put the packages into fewer folders or archives."
+        )
+    return packet
 
 
 def warm(start: Start) -> None:
     """Let this host's fork server begin to import, without waiting for it."""
     if start.shared:
         with _connect(start) as server:
-            server.send(json.dumps(_setting(start)).encode())
+            server.send(_packet(start, fork=False))
 
 
 class TrainingProcess:
@@ -202,8 +211,8 @@ class TrainingProcess:
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._channel, theirs = socket.socketpair()
         self._server = _connect(start)
-        message = {**_setting(start), "scratch": str(scratch) if scratch else None}
-        socket.send_fds(self._server, [json.dumps(message).encode()], [theirs.fileno(), output])
+        packet = _packet(start, fork=True, scratch=str(scratch) if scratch else None)
+        socket.send_fds(self._server, [packet], [theirs.fileno(), output])
         theirs.close()
         os.close(output)
         self.pid: int = self._answer()["pid"]
@@ -216,6 +225,8 @@ class TrainingProcess:
         if not packet:
             raise ConnectionError("the fork server of this host ended; see its executor's log")
         answer: dict[str, Any] = json.loads(packet)
+        if "error" in answer:
+            raise OSError(f"the fork server of this host could not serve: {answer['error']}")
         return answer
 
     def wait(self, timeout_s: float | None = None) -> End:
@@ -229,7 +240,7 @@ class TrainingProcess:
                 left = started + timeout_s - time.monotonic() if started and timeout_s else None
                 if left is not None and left <= 0 and not timed_out:
                     timed_out = True
-                    stop_group(self.pid, marker(self.pid))
+                    kill(self.pid)
                 ready = {key.fileobj for key, _ in selector.select(None if timed_out else left)}
                 if self._channel in ready:
                     chunk = self._hear()
@@ -251,10 +262,12 @@ class TrainingProcess:
     ) -> End:
         now = time.monotonic()
         started = started or now
-        complete = len(said) > 9 and len(said) == 9 + int.from_bytes(said[1:9], "big")
+        # What comes behind the first outcome is from a copy of the process that the person forked.
+        end = 9 + int.from_bytes(said[1:9], "big")
+        complete = 9 < end <= len(said)
         return End(
             code=answer["code"],
-            outcome=pickle.loads(said[9:]) if complete and not timed_out else None,
+            outcome=pickle.loads(said[9:end]) if complete else None,
             starting_s=started - self._begun,
             running_s=now - started,
             cpu_s=answer["cpu_s"],

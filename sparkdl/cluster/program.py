@@ -1,30 +1,25 @@
-"""Where it runs: D packs, P unpacks. The person's program: a function and the modules it needs.
+"""Where it runs: D. The person's program: a function and the modules it needs.
 
-The function is pickled (by value where it was typed in a script or notebook). Modules of the
-person's own, which no executor has installed, travel as source text and are imported from memory.
-What is installed on the driver must be installed on the executors; the preflight compares.
+The function is pickled (by value where it was typed in a script or notebook), and modules of the
+person's own go with it, see `modules`. What is installed on the driver must be installed on the
+executors; the preflight compares.
 """
 
-import ast
 import dis
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import functools
 import inspect
-import site
-import sys
-import sysconfig
+import pickletools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any
 
 import cloudpickle
 
+from sparkdl.cluster.modules import Source, find, imported_by, local_source
 from sparkdl.errors import FunctionError
 
-__all__ = ["Program", "Source", "find_framework", "install", "pack", "preloadable"]
+__all__ = ["Program", "find_framework", "pack", "preloadable"]
 
 # Large enough that sending it with each trial costs more than a person expects.
 LARGE_BYTES = 10 << 20
@@ -39,14 +34,6 @@ _FRAMEWORKS = {
     "torch": ("torch", "lightning", "pytorch_lightning"),
     "jax": ("jax", "flax"),
 }
-
-
-class Source(NamedTuple):
-    """The source of a module, and the file it came from."""
-
-    text: str
-    path: str
-    is_package: bool
 
 
 @dataclass(frozen=True)
@@ -82,17 +69,17 @@ def pack(function: Callable[..., Any]) -> Program:
         ) from exc
     modules: dict[str, Source] = {}
     imports: set[str] = set()
-    names = list(_imported_by_function(function, set()))
+    names = [*_referenced(pickled), *_imported_by_bodies(function, set())]
     while names:
         name = names.pop()
         if name in modules or name in imports:
             continue
-        found = _find(name)
+        found = find(name)
         if found is None:
             continue  # Not here either: an optional import, or a name from `from x import name`.
-        if source := _local_source(found):
+        if source := local_source(found):
             modules[name] = source
-            names += _imported_by_source(name, source)
+            names += imported_by(name, source)
         else:
             imports.add(name)
         names += [name.rpartition(".")[0]] if "." in name else []
@@ -146,25 +133,69 @@ def _too_large(function: Callable[..., Any], pickled: bytes) -> str | None:
     )
 
 
-def _imported_by_function(function: Any, seen: set[int]) -> Iterator[str]:
-    """Modules that a function needs: where it is defined, or what its body refers to."""
-    function = inspect.unwrap(getattr(function, "func", function))
-    if id(function) in seen:
+def _referenced(pickled: bytes) -> Iterator[str]:
+    """The modules that a pickle imports when it is loaded, read from its opcodes."""
+    memo: list[Any] = []
+    strings: list[str] = []
+    last: Any = None
+    module_next = False
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "MEMOIZE":
+            memo.append(last)
+            continue
+        last = None
+        if "UNICODE" in opcode.name:
+            last = argument
+        elif opcode.name in ("BINGET", "LONG_BINGET"):
+            last = memo[int(argument or 0)]
+        elif opcode.name == "STACK_GLOBAL":
+            yield strings[-2]
+            module_next = strings[-1] == "subimport"  # How cloudpickle writes a module itself.
+        if isinstance(last, str):
+            strings.append(last)
+            if module_next:
+                yield last
+            module_next = False
+
+
+def _imported_by_bodies(thing: Any, seen: set[int]) -> Iterator[str]:
+    """Modules that are imported inside functions which travel by value, wherever they are held."""
+    if isinstance(thing, staticmethod | classmethod | MethodType):
+        yield from _imported_by_bodies(getattr(thing, "__self__", None), seen)
+        thing = thing.__func__
+    if id(thing) in seen:
         return
-    seen.add(id(function))
-    if isinstance(function, ModuleType):
-        yield function.__name__
-        return
-    home = getattr(function, "__module__", None) or "__main__"
-    if home != "__main__":
-        yield home
-        return
-    for inner in vars(function).values() if inspect.isclass(function) else (function,):
-        if isinstance(inner, FunctionType):
-            yield from _imported_by_code(inner.__code__)
-            held = inspect.getclosurevars(inner)
-            for value in [*held.globals.values(), *held.nonlocals.values()]:
-                yield from _imported_by_function(value, seen)
+    seen.add(id(thing))
+    held: list[Any] = []
+    if isinstance(thing, functools.partial):
+        held = [thing.func, *thing.args, *thing.keywords.values()]
+    elif isinstance(thing, FunctionType) and _by_value(thing):
+        yield from _imported_by_code(thing.__code__)
+        held = _held_by(thing)
+    elif isinstance(thing, type) and _by_value(thing):
+        held = [*vars(thing).values(), *thing.__bases__]
+    elif _by_value(type(thing)):
+        held = [type(thing), *getattr(thing, "__dict__", {}).values()]
+    for value in held:
+        yield from _imported_by_bodies(value, seen)
+
+
+def _by_value(thing: type | FunctionType) -> bool:
+    """Whether cloudpickle writes a class or function as a whole, not only its module and name."""
+    return thing.__module__ == "__main__" or "<" in thing.__qualname__
+
+
+def _held_by(function: FunctionType) -> list[Any]:
+    cells = [c.cell_contents for c in function.__closure__ or () if c != CellType()]
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    names = _names(function.__code__)
+    used = [value for name, value in function.__globals__.items() if name in names]
+    return [*cells, *defaults, *used, *vars(function).values()]
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
 
 
 def _imported_by_code(code: CodeType) -> Iterator[str]:
@@ -178,90 +209,3 @@ def _imported_by_code(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _imported_by_code(constant)
-
-
-def _imported_by_source(name: str, source: Source) -> list[str]:
-    package = name if source.is_package else name.rpartition(".")[0]
-    found: list[str] = []
-    for node in ast.walk(ast.parse(source.text)):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = importlib.util.resolve_name("." * node.level + base, package)
-            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return found
-
-
-def _find(name: str) -> importlib.machinery.ModuleSpec | None:
-    """A module's spec, found without importing anything."""
-    path = None
-    spec: importlib.machinery.ModuleSpec | None = None
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        full = ".".join(parts[:end])
-        loaded = sys.modules.get(full)
-        spec = getattr(loaded, "__spec__", None) or importlib.machinery.PathFinder.find_spec(
-            full, path
-        )
-        if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
-            return None
-        try:
-            path = list(spec.submodule_search_locations or ())
-        except (ImportError, KeyError):
-            return spec  # A namespace package tells its folders only once it is imported.
-    return spec
-
-
-def _installed_folders() -> tuple[str, ...]:
-    folders = {*sysconfig.get_paths().values(), *site.getsitepackages(), sys.base_prefix}
-    folders |= {site.getusersitepackages(), str(Path(__file__).parents[1])}
-    return tuple(folder.rstrip("/") + "/" for folder in folders)
-
-
-def _local_source(spec: importlib.machinery.ModuleSpec) -> Source | None:
-    origin = spec.origin
-    if not origin or not origin.endswith(".py") or origin.startswith(_installed_folders()):
-        return None
-    if not Path(origin).is_file():
-        return None
-    is_package = spec.submodule_search_locations is not None
-    return Source(Path(origin).read_text(encoding="utf-8"), origin, is_package)
-
-
-class _FromMemory(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Imports the modules that came with the program."""
-
-    def __init__(self, modules: Mapping[str, Source]) -> None:
-        self._modules = modules
-
-    def find_spec(
-        self, fullname: str, path: Any = None, target: Any = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        source = self._modules.get(fullname)
-        if source is None:
-            return None
-        spec = importlib.machinery.ModuleSpec(
-            fullname, self, origin=source.path, is_package=source.is_package
-        )
-        spec.has_location = True  # Sets __file__: data files beside it are found where it exists.
-        if source.is_package:
-            spec.submodule_search_locations = [str(Path(source.path).parent)]
-        return spec
-
-    def get_source(self, fullname: str) -> str:
-        return self._modules[fullname].text
-
-    def get_code(self, fullname: str) -> CodeType:
-        source = self._modules[fullname]
-        return compile(source.text, source.path, "exec", dont_inherit=True)
-
-    def is_package(self, fullname: str) -> bool:
-        return self._modules[fullname].is_package
-
-
-def install(modules: Mapping[str, Source]) -> None:
-    """Make the program's local modules importable in this process, before any others."""
-    if modules:
-        sys.meta_path.insert(0, _FromMemory(modules))

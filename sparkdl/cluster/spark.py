@@ -21,6 +21,7 @@ __all__ = ["Cluster", "Slots"]
 
 # How long a young session may take until the executors it asked for have registered.
 REGISTER_S = 30.0
+SETTLED_S = 5.0
 
 # Jobs that are given to Spark at once, however many executors it may start.
 MOST_WAITING = 1000
@@ -51,6 +52,7 @@ class Cluster:
 
     def __init__(self, spark: SparkSession | None = None) -> None:
         self.spark = spark or SparkSession.getActiveSession() or _new_session()
+        self._profiles: dict[Resources, Any] = {}
         # Spark Connect has no SparkContext; what needs it is left out there.
         self._context = getattr(self.spark, "_sc", None)
         if self._context and self.is_local and "PYSPARK_PYTHON" not in os.environ:
@@ -144,7 +146,9 @@ class Cluster:
     def _default_slots(self) -> int:
         """How many tasks of the default profile Spark runs at once, as its barrier check counts."""
         if not self._context:
-            return int(self.spark.range(1 << 20).toDF("id").rdd.getNumPartitions())
+            # Spark Connect shows the cluster's default parallelism only by using it.
+            parts = self.spark.range(1 << 20).selectExpr("spark_partition_id() AS part")
+            return int(parts.distinct().count())
         context = self._context._jsc.sc()
         profile = context.resourceProfileManager().defaultResourceProfile()
         return int(context.maxNumConcurrentTasks(profile))
@@ -190,12 +194,16 @@ class Cluster:
         instances = self.conf("spark.executor.instances")
         found = re.match(r"local-cluster\[\s*(\d+)", self.master)
         expected = int(found[1] if found else instances or 1)
-        if self.conf("spark.dynamicAllocation.enabled") == "true":
-            return  # They come with the work.
-        deadline = time.monotonic() + REGISTER_S
-        while time.monotonic() < deadline:
-            if self._default_slots() and self._num_executors() >= expected:
+        if self._is_embedded or self.conf("spark.dynamicAllocation.enabled") == "true":
+            return  # There is one; or they come with the work.
+        seen, changed_s = 0, time.monotonic()
+        # Some may never come: none for a while after the first is an answer too.
+        while time.monotonic() - changed_s < (SETTLED_S if seen else REGISTER_S):
+            count = self._num_executors() if self._default_slots() else 0
+            if count >= expected:
                 return
+            if count > seen:
+                seen, changed_s = count, time.monotonic()
             time.sleep(0.1)
 
     def enforces(self, resources: Resources) -> bool:
@@ -211,10 +219,13 @@ class Cluster:
     def _profile(self, resources: Resources) -> Any:
         if not self._needs_profile(resources) or self._is_embedded:
             return None  # Embedded Spark has one profile: there we start fewer processes at once.
+        if resources in self._profiles:
+            return self._profiles[resources]  # Spark tells executors apart by their profile.
         requests = TaskResourceRequests().cpus(resources.num_cpus or self._task_cpus())
         if gpus := resources.num_gpus or self._task_gpus():
             requests = requests.resource("gpu", gpus)
-        return ResourceProfileBuilder().require(requests).build
+        self._profiles[resources] = ResourceProfileBuilder().require(requests).build
+        return self._profiles[resources]
 
     def submit(
         self,
@@ -246,6 +257,7 @@ class Cluster:
         owner = self._context or self.spark
         add = owner.addJobTag if self._context else owner.addTag
         remove = owner.removeJobTag if self._context else owner.removeTag
+        before = self._context and self._context.getLocalProperty("spark.job.description")
         if self._context:
             self._context.setJobDescription(description)
         for tag in tags:
@@ -253,6 +265,8 @@ class Cluster:
         try:
             yield
         finally:
+            if self._context:
+                self._context.setJobDescription(before)
             for tag in tags:
                 remove(tag)
 

@@ -4,6 +4,7 @@ It never imports a framework. It takes its GPUs, runs the function in a fresh tr
 yields one row that says what came out. An exception in the person's function is such a row too.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -89,9 +90,11 @@ class TrialTask:
         gpus = resources["gpu"].addresses if wanted else []
         with _local_folder(trial) as folder:
             end = self._train(folder, gpus)
-            return self._conclude(end, TrialPaths(str(folder)), trial, attempt), (
-                end.outcome or {}
-            ).get("exception")
+            said = self._say(end, TrialPaths(str(folder)), trial)
+        if "error" in said:
+            storage.write(trial.error, said["error"])
+        storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
+        return {**said, "attempt": attempt}, (end.outcome or {}).get("exception")
 
     def _problem(self, paths: RunPaths) -> str | None:
         imports, framework = self.program.imports, self.plan.framework
@@ -112,7 +115,7 @@ class TrialTask:
         plan, program = self.plan, self.program
         environ = {
             **thread_counts(max(1, min(self.cores, len(os.sched_getaffinity(0)))), plan.env),
-            **visible_devices(gpus, plan.detect_gpus),
+            **visible_devices(gpus, plan.detect_gpus and plan.resources.num_gpus != 0),
             "SPARKDL_RUN": self.run_id,
         }
         context = {
@@ -137,30 +140,27 @@ class TrialTask:
         with TrainingProcess(start, payload, folder / "log.txt", scratch) as process:
             return process.wait(plan.trial_timeout_s)
 
-    def _conclude(
-        self, end: End, local: TrialPaths, trial: TrialPaths, attempt: int
-    ) -> dict[str, Any]:
+    def _say(self, end: End, local: TrialPaths, trial: TrialPaths) -> dict[str, Any]:
+        secrets = tuple(self.plan.env.values())
         said = {k: v for k, v in (end.outcome or {}).items() if k != "exception"}
         if end.outcome is None:
             said = {"error": describe_end(end, self.plan.trial_timeout_s)}
             said["traceback"] = f"The last lines of its log:\n{_tail(local.log)}"
-        for key in ("error", "traceback", "invalid"):
-            if key in said:
-                said[key] = mask_text(said[key], self.plan.env.values())
         if "error" in said:
             text = f"{said['error']}\n\n{said.pop('traceback')}\n\nIts log: {trial.log}\n"
-            said["error"] = text
-            storage.write(trial.error, text)
+            said["error"] = mask_text(text, secrets)
+        if "invalid" in said:
+            said["invalid"] = mask_text(said["invalid"], secrets)
+        if "outputs" in said:
+            said["outputs"] = mask_params(said["outputs"], secrets)
         usage = {
             "starting_s": end.starting_s,
             "running_s": end.running_s,
             "cpu_s": end.cpu_s,
             "peak_memory_mb": end.peak_memory_mb,
         }
-        said |= {"usage": {k: round(v, 4) for k, v in usage.items()}, "attempt": attempt}
-        said["reported"] = _last_reported(local.metrics)
-        storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
-        return said
+        said["usage"] = {name: round(value, 4) for name, value in usage.items()}
+        return {**said, "reported": _last_reported(local.metrics)}
 
 
 def _tail(log: str) -> str:
@@ -197,8 +197,9 @@ class _local_folder:
 
     def _keep_in_step(self) -> None:
         while not self._stop.wait(MIRROR_S):
-            if self._mirror:
-                self._mirror.sync()
+            with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
+                if self._mirror:
+                    self._mirror.sync()
 
     def __enter__(self) -> Path:
         if self._mirror:

@@ -66,9 +66,9 @@ def history(root: str) -> pd.DataFrame:
         path = storage.join(root, name)
         try:
             description = read_description(path)
-        except RunNotFoundError:
-            continue
-        run = load(path)
+            run = load(path)
+        except (RunNotFoundError, ValueError, KeyError, IndexError):
+            continue  # Not a run of ours, or one whose files were damaged.
         best = run.top(1)
         rows.append(
             {

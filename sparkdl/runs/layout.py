@@ -55,13 +55,18 @@ class TrialPaths:
         """Copies of the files that the training function returned."""
         return storage.join(self.folder, "artifacts")
 
+    @property
+    def attempts(self) -> str:
+        """A file for each attempt, and the files of those that were lost."""
+        return storage.join(self.folder, "attempts")
+
     def attempt(self, number: int) -> str:
         """Who makes this attempt, written by its task when it starts."""
-        return storage.join(self.folder, "attempts", f"{number}.json")
+        return storage.join(self.attempts, f"{number}.json")
 
     def superseded(self, number: int) -> str:
         """Where the files of a lost attempt are moved when the next one starts."""
-        return storage.join(self.folder, "attempts", str(number))
+        return storage.join(self.attempts, str(number))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Where it runs: D. Who runs a run directory now, so that two drivers never run the same one."""
 
+import contextlib
 import json
 import os
 import socket
+import threading
 import time
 from typing import Any
 
@@ -16,29 +18,37 @@ BEAT_S = 5.0
 
 
 class Owner:
-    """This process as the owner of a run. Call `beat` now and then while it lives."""
+    """This process as the owner of a run, from `hold` until `release`."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._url = paths.owner
         self._beat = 0
-        self._next = 0.0
+        self._released = threading.Event()
 
-    def beat(self) -> None:
-        """Show that this process lives, at most once in `BEAT_S` seconds."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + BEAT_S
+    def hold(self) -> None:
+        """Own the run, and show every `BEAT_S` seconds that this process lives."""
+        self._show()
+        threading.Thread(target=self._beats, name="sparkdl-owner", daemon=True).start()
+
+    def _beats(self) -> None:
+        while not self._released.wait(BEAT_S):
+            with contextlib.suppress(OSError):  # The store fails for a moment: the next beat.
+                self._show()
+
+    def _show(self) -> None:
         self._beat += 1
         owner = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started": process_start(os.getpid()),
+            "namespace": os.readlink("/proc/self/ns/pid"),
             "beat": self._beat,
         }
         storage.write(self._url, json.dumps(owner))
 
     def release(self) -> None:
         """Say that nobody runs it any more."""
+        self._released.set()
         storage.write(self._url, json.dumps({}))
 
 
@@ -51,7 +61,8 @@ def living_owner(paths: RunPaths) -> dict[str, Any] | None:
     owner = _read(paths)
     if not owner:
         return None
-    if owner["host"] == socket.gethostname():
+    here = (socket.gethostname(), os.readlink("/proc/self/ns/pid"))
+    if (owner["host"], owner.get("namespace")) == here:
         return owner if process_start(owner["pid"]) == owner["started"] else None
     deadline = time.monotonic() + 3 * BEAT_S
     while time.monotonic() < deadline:

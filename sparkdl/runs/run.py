@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 import pandas as pd
 
-from sparkdl.errors import NoCompleteTrialError, TrialFailedError
+from sparkdl.errors import AllTrialsFailedError, NoCompleteTrialError, TrialFailedError
 from sparkdl.runs import table
 from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import RunPaths, TrialPaths
@@ -114,6 +114,22 @@ class Run:
                 f"Trial {first.number} {first.params}: {first.summary}\n"
                 f"Its log is {TrialPaths(first.path).log}"
             ) from first.exception
+
+    def raise_if_none_completed(self) -> None:
+        """Raise the first failure of a run that is FAILED and has no COMPLETE trial.
+
+        Raises:
+            AllTrialsFailedError: its cause is the first trial's own exception.
+        """
+        bad = [t for t in self.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
+        if self.state != RunState.FAILED or self.counts().get("COMPLETE") or not bad:
+            return
+        first = next((trial for trial in bad if trial.exception), bad[0])
+        raise AllTrialsFailedError(
+            f"no trial of run {self.id} completed: {self.counts_text()}. "
+            f"Trial {first.number} with {first.params}: {first.summary}\n"
+            f"Its log is {TrialPaths(first.path).log}, everything is in {self.path}"
+        ) from first.exception
 
     def attach(self, handle: Handle) -> None:
         """Name what executes this run, so that it can be waited for and cancelled."""

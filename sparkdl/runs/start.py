@@ -17,9 +17,12 @@ from sparkdl.runs.owner import Owner, describe_owner, living_owner
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.run import Run
 
-__all__ = ["IfExists", "OpenRun", "Wanted", "new_run_id", "open_run", "trial_seed"]
+__all__ = ["STOPPED", "IfExists", "OpenRun", "Wanted", "new_run_id", "open_run", "trial_seed"]
 
 IfExists = Literal["error", "resume", "new"]
+
+# How the error of a trial begins that did not finish as its run was stopped.
+STOPPED = "the run was stopped"
 
 
 @dataclass(frozen=True)
@@ -103,13 +106,13 @@ def open_run(root: str, wanted: Wanted, if_exists: IfExists) -> OpenRun:
     paths = RunPaths(storage.join(root, wanted.id))
     if not storage.exists(paths.run):
         return _create(paths, wanted)
+    if if_exists == "new":
+        return open_run(root, replace(wanted, id=_next_id(root, wanted.id)), "new")
     if owner := living_owner(paths):
         raise RunExistsError(
             f"run {wanted.id} is being run by {describe_owner(owner)}. Wait for it, or end that "
             f"process; its directory is {paths.folder}."
         )
-    if if_exists == "new":
-        return open_run(root, replace(wanted, id=_next_id(root, wanted.id)), "new")
     if if_exists == "error":
         raise RunExistsError(
             f"run {wanted.id} exists already in {paths.folder}. Choose another run_id, or pass "
@@ -141,8 +144,8 @@ def _create(paths: RunPaths, wanted: Wanted) -> OpenRun:
     }
     owner = Owner(paths)
     storage.make_directory(paths.folder)
-    owner.beat()
-    storage.write(paths.run, json.dumps(description, indent=1))
+    owner.hold()
+    storage.remove(paths.journal)  # Of a start that was killed before it wrote run.json.
     run = replay(description, paths.folder, [])
     journal = Journal(paths.journal)
     trials = _as_kept(wanted)
@@ -152,6 +155,7 @@ def _create(paths: RunPaths, wanted: Wanted) -> OpenRun:
     journal.write(events)
     for event in events:
         run.apply(event)
+    storage.write(paths.run, json.dumps(description, indent=1))  # The last: now it is a run.
     return OpenRun(run, paths, journal, owner, wanted.seed, finished_before=False)
 
 
@@ -184,13 +188,27 @@ def _take_over(paths: RunPaths, wanted: Wanted) -> OpenRun:
                 "for what it was, or pass if_exists='new'. Nothing was changed."
             )
     owner = Owner(paths)
-    owner.beat()
+    owner.hold()
     journal = Journal(paths.journal)
     done = before.state == "COMPLETE"
     if not done:
-        journal.write([{"event": "start"}])
-        before.apply({"event": "start"})
+        events = [{"event": "start"}, *_unfinished(before, paths)]
+        journal.write(events)
+        for event in events:
+            before.apply(event)
     return OpenRun(before, paths, journal, owner, description["seed"], finished_before=done)
+
+
+def _unfinished(run: Run, paths: RunPaths) -> list[dict[str, Any]]:
+    """The trials that were running, lost, or cancelled with their run: they wait again."""
+    events = []
+    for trial in run.trials:
+        stopped = trial.state == "CANCELLED" and (trial.error or "").startswith(STOPPED)
+        if stopped or trial.state in ("RUNNING", "LOST"):
+            made = [n for n in storage.names(paths.trial(trial.number).attempts) if ".json" in n]
+            event = {"event": "trial", "number": trial.number, "state": "WAITING"}
+            events.append({**event, "attempt": len(made) - 1})
+    return events
 
 
 def _difference(some: list[Any], others: list[Any]) -> list[Any]:

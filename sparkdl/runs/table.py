@@ -48,7 +48,8 @@ class View:
         if len(self.trials) <= MOST_ROWS:
             return self.trials
         failed = [trial for trial in self.trials if trial.state == TrialState.FAILED]
-        return [*self.ranked[: MOST_ROWS // 2], *failed[: MOST_ROWS // 2]]
+        chosen = [*self.ranked[: MOST_ROWS // 2], *failed[: MOST_ROWS // 2]]
+        return chosen or self.trials[:MOST_ROWS]
 
     def hidden(self) -> str:
         """What is said of the trials that get none; empty where all do."""
@@ -86,32 +87,43 @@ def frame(trials: Sequence[Trial]) -> pd.DataFrame:
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     rows: list[dict[str, Any]] = []
     for trial in trials:
-        row: dict[str, Any] = {"trial": trial.number, "state": str(trial.state)}
-        row |= {name: trial.params.get(name) for name in names}
-        row |= {f"output.{name}": value for name, value in trial.outputs.items()}
-        row |= {"value": trial.value, "attempts": trial.attempts, "seed": trial.seed}
-        row |= {"duration_s": trial.duration_s, **asdict(trial.usage)}
-        row |= {"error": trial.error, "path": trial.path}
-        rows.append(row)
+        ours: dict[str, Any] = {"trial": trial.number, "state": str(trial.state)}
+        theirs = {name: trial.params.get(name) for name in names}
+        outputs = {f"output.{name}": value for name, value in trial.outputs.items()}
+        more: dict[str, Any] = {"value": trial.value, "attempts": trial.attempts}
+        more |= {"seed": trial.seed, "duration_s": trial.duration_s, **asdict(trial.usage)}
+        more |= {"error": trial.error, "path": trial.path}
+        # A parameter keeps its name; where one of ours is called the same, ours is renamed.
+        ours, more = ({_apart(k, theirs): v for k, v in some.items()} for some in (ours, more))
+        rows.append({**ours, **theirs, **outputs, **more})
     return pd.DataFrame(rows)
 
 
-def _columns(view: View) -> dict[str, list[str]]:
-    """The short table, a list of cells for each title."""
+def _apart(name: str, params: Mapping[str, Any]) -> str:
+    return f"trial_{name}" if name in params else name
+
+
+def _columns(view: View) -> list[tuple[str, list[str]]]:
+    """The short table: titles, each with its cells."""
     trials, best = view.shown(), view.ranked[:1]
     names = dict.fromkeys(name for trial in trials for name in trial.params)
-    columns = {
-        "trial": [f"{t.number}{' *' if t in best else ''}" for t in trials],
-        "state": [str(t.state) for t in trials],
-    }
+    columns = [
+        ("trial", [f"{t.number}{' *' if t in best else ''}" for t in trials]),
+        ("state", [str(t.state) for t in trials]),
+    ]
     for name in names:
         if name not in _common(view.trials):
-            columns[name] = [_cell(t.params.get(name)) for t in trials]
-    columns[view.metric] = ["" if t.value is None else f"{t.value:.5f}" for t in trials]
-    columns["seconds"] = [f"{t.usage.running_s:.1f}" if t.attempts else "" for t in trials]
+            columns.append((name, [_cell(t.params.get(name)) for t in trials]))
+    values = ["" if t.value is None else _number(t.value) for t in trials]
+    seconds = [f"{t.usage.running_s:.1f}" if t.attempts else "" for t in trials]
+    columns += [(view.metric, values), ("seconds", seconds)]
     if any(t.error for t in trials):
-        columns["error"] = [_cell(t.summary, 60) for t in trials]
+        columns.append(("error", [_cell(t.summary, 60) for t in trials]))
     return columns
+
+
+def _number(value: float) -> str:
+    return f"{value:.5f}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.5g}"
 
 
 def _cell(value: Any, width: int = 24) -> str:
@@ -121,10 +133,10 @@ def _cell(value: Any, width: int = 24) -> str:
 
 def text(view: View) -> str:
     """The run as lines of text; `*` marks the best trial."""
-    columns = _columns(view) if view.trials else {}
+    columns = _columns(view) if view.trials else []
     padded = []
-    for title, cells in columns.items():
-        width = max(len(title), *map(len, cells))
+    for title, cells in columns:
+        width = max(len(cell) for cell in (title, *cells))
         align = str.ljust if title in _LEFT else str.rjust
         padded.append([align(cell, width) for cell in (title, *cells)])
     rows = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
@@ -134,15 +146,17 @@ def text(view: View) -> str:
 
 def html(view: View) -> str:
     """The run as a fragment of HTML, styled in place: it is shown in any notebook."""
-    columns = _columns(view) if view.trials else {}
-    head = "".join(_td(title, title, "font-weight:bold") for title in columns)
+    columns = _columns(view) if view.trials else []
+    titles = [title for title, _ in columns]
+    head = "".join(_td(title, title, "font-weight:bold") for title in titles)
     body = []
-    for trial, cells in zip(view.shown(), zip(*columns.values(), strict=True), strict=True):
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    for trial, cells in zip(view.shown(), rows, strict=True):
         style = "font-weight:bold" if trial in view.ranked[:1] else ""
         color = _COLORS.get(trial.state, "inherit")
         cells_html = "".join(
             _td(title, cell, style + (f";color:{color}" if title == "state" else ""), trial)
-            for title, cell in zip(columns, cells, strict=True)
+            for title, cell in zip(titles, cells, strict=True)
         )
         body.append(f"<tr>{cells_html}</tr>")
     foot = "<br>".join(markup.escape(line) for line in [view.hidden(), *view.footlines()] if line)

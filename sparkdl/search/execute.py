@@ -51,6 +51,12 @@ def execute(
         config.resolve("fork_server", None, cluster.conf),
         options.trial_timeout_s,
     )
+    override = config.resolve("slots", None, cluster.conf)
+    pace = Pace(
+        lambda: cluster.slots(plan.resources, override),
+        options.parallelism,
+        cluster.enforces(plan.resources),
+    )
     opened = open_run(
         storage.absolute(options.root or cluster.root()),
         _wanted(plan, train, params, options, cluster),
@@ -59,7 +65,7 @@ def execute(
     if opened.finished_before:
         opened.owner.release()
         return opened.run
-    execution = _execution(opened, cluster, plan, program, params, options)
+    execution = _execution(opened, cluster, plan, program, params, options, pace)
     with execution.failing():
         _write_down(opened, train, program, versioned, options)
         _preflight(opened, cluster, plan, program)
@@ -135,6 +141,7 @@ def _execution(
     program: Program,
     params: list[dict[str, Any]],
     options: Options,
+    pace: Pace,
 ) -> Execution:
     def make_task(trial: Trial, cores: int) -> TrialTask:
         return TrialTask(
@@ -152,12 +159,6 @@ def _execution(
             versions=record.versions(),
         )
 
-    override = config.resolve("slots", None, cluster.conf)
-    pace = Pace(
-        lambda: cluster.slots(plan.resources, override),
-        options.parallelism,
-        cluster.enforces(plan.resources),
-    )
     limits = Limits(
         options.parallelism,
         options.timeout_s,
@@ -197,7 +198,7 @@ def _preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) 
             num_tasks=count,
             resources=plan.resources,
             description=f"{opened.run.id} preflight",
-            tags=(f"sparkdl-{opened.run.id}",),
+            tags=(f"sparkdl:{opened.run.id}",),
         )
     except JobFailed as failed:
         raise PreflightError(f"Spark could not run the preflight job: {failed}") from failed

@@ -1,6 +1,6 @@
 """Where it runs: D. The trials that Spark has now: a thread and a Spark job each."""
 
-import queue
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,9 +46,9 @@ class Flights:
 
     def __init__(self, cluster: Cluster, plan: Plan, paths: RunPaths) -> None:
         self._cluster, self._plan, self._paths = cluster, plan, paths
-        self._tag = f"sparkdl-{paths.folder.rsplit('/', 1)[-1]}"
+        self._tag = f"sparkdl:{paths.folder.rsplit('/', 1)[-1]}"
         self._pool = ThreadPoolExecutor(max_workers=4096, thread_name_prefix="sparkdl-trial")
-        self._ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._news = threading.Event()
         self._flights: dict[int, Flight] = {}
 
     def __len__(self) -> int:
@@ -66,26 +66,25 @@ class Flights:
             OUTCOME_SCHEMA,
             resources=self._plan.resources,
             description=f"{task.run_id} trial {trial.number}: {params}",
-            tags=(self._tag, f"{self._tag}-{trial.number}"),
+            tags=(self._tag, f"{self._tag}:{trial.number}"),
         )
         first = trial.attempts
         self._flights[trial.number] = Flight(trial, job, time.monotonic(), first, first - 1)
-        job.add_done_callback(lambda _: self._ended.put(trial.number))
+        job.add_done_callback(lambda _: self._news.set())
 
     def wake(self) -> None:
         """Make `ended` return soon."""
-        self._ended.put(None)
+        self._news.set()
 
     def ended(self, timeout_s: float) -> list[Flight]:
-        """Wait a moment for a flight to end; all that have ended since."""
-        numbers: list[int | None] = []
-        try:
-            numbers.append(self._ended.get(timeout=timeout_s))
-            while True:
-                numbers.append(self._ended.get_nowait())
-        except queue.Empty:
-            pass
-        return [self._flights.pop(number) for number in numbers if number is not None]
+        """Wait a moment for a flight to end; all that have. Each stays until it is `landed`."""
+        self._news.wait(timeout_s)
+        self._news.clear()
+        return [flight for flight in self._flights.values() if flight.job.done()]
+
+    def landed(self, flight: Flight) -> None:
+        """Forget a flight whose end has been written down."""
+        del self._flights[flight.trial.number]
 
     def starts(self, flight: Flight) -> Iterator[int]:
         """The attempts of a flight that have started since the last look."""
@@ -99,7 +98,7 @@ class Flights:
         if numbers is None:
             self._cluster.cancel(self._tag)
         for number in (numbers or set()) & self._flights.keys():
-            self._cluster.cancel(f"{self._tag}-{number}")
+            self._cluster.cancel(f"{self._tag}:{number}")
 
     def close(self) -> None:
         """No more flights."""

@@ -100,6 +100,11 @@ def check_call(function: Callable[..., Any], names: Iterable[str]) -> None:
         raise FunctionError(
             f"train is {function!r}, a {type(function).__name__}; expected a function."
         )
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise FunctionError(
+            f"train is {function!r}, whose body would never run; expected an ordinary function "
+            "that returns, without async or yield."
+        )
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -37,6 +37,8 @@ class Limits:
             >>> Limits(max_failed_trials=0).reached([one])
             'more than max_failed_trials=0 trials failed'
         """
+        if self.max_failed_trials is None and self.fail_fast_identical is None:
+            return None
         failed = [trial for trial in trials if trial.state == TrialState.FAILED]
         ended = [trial for trial in trials if trial.state.is_final]
         most, alike = self.max_failed_trials, self.fail_fast_identical

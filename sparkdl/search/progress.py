@@ -33,26 +33,28 @@ class LogTail:
     offset: int = 0
     skipped: int = 0
     _partial: bytes = field(default=b"", repr=False)
+    _torn: bool = False  # The next line began in what was skipped.
 
     def read(self, last: bool = False) -> list[str]:
         """The new whole lines; with `last` also one that has no end."""
         try:
             self._skip()
-            data = storage.read(self.url, self.offset, LOOK_BYTES)
+            data = storage.read(self.url, self.offset, LOOK_BYTES * 2)
         except FileNotFoundError:
             return []
         self.offset += len(data)
         lines = (self._partial + data).split(b"\n")
+        if self._torn and len(lines) > 1:
+            self.skipped += len(lines.pop(0)) + 1
+            self._torn = False
         self._partial = b"" if last else lines.pop()[-LOOK_BYTES:]
         return [line.decode(errors="replace").rstrip("\r") for line in lines if line or not last]
 
     def _skip(self) -> None:
-        if not storage.is_local(self.url):
-            return
-        size = storage.local_path(self.url).stat().st_size
+        size = storage.size(self.url)
         if size - self.offset > 2 * LOOK_BYTES:
             self.skipped += size - LOOK_BYTES - self.offset
-            self.offset, self._partial = size - LOOK_BYTES, b""
+            self.offset, self._partial, self._torn = size - LOOK_BYTES, b"", True
 
 
 class Progress:
@@ -131,12 +133,12 @@ class Progress:
             self._line(trial)
 
     def _line(self, trial: Trial) -> None:
-        done = sum(t.state.is_final for t in self._run.trials)
         total = len(self._run.trials)
         # A line a trial, but in a long run not more often than a person reads.
-        if total > 50 and done < total and time.monotonic() - self._last_s < 5.0:
+        if total > 50 and time.monotonic() - self._last_s < 5.0:
             return
         self._last_s = time.monotonic()
+        done = sum(t.state.is_final for t in self._run.trials)
         params = "".join(f" {k}={v}" for k, v in trial.params.items())
         value = "" if trial.value is None else f": {self._run.metric or 'value'} {trial.value:.5g}"
         why = f" ({trial.summary[:100]})" if trial.error else ""

@@ -12,10 +12,9 @@ from sparkdl.cluster.jobs import JobEnd, JobFailed
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import TrialTask
-from sparkdl.errors import AllTrialsFailedError, PreflightError
+from sparkdl.errors import PreflightError
 from sparkdl.runs.journal import Event
-from sparkdl.runs.layout import TrialPaths
-from sparkdl.runs.start import OpenRun
+from sparkdl.runs.start import STOPPED, OpenRun
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.flights import Flight, Flights
@@ -64,6 +63,7 @@ class Execution:
         self._stopped: tuple[RunState, str] | None = None
         self._begun = self._trials_begun = time.monotonic()
         self._thread: threading.Thread | None = None
+        self._fatal: PreflightError | None = None
         self._raised: BaseException | None = None
 
     # ---- the handle of a live run
@@ -106,8 +106,7 @@ class Execution:
         try:
             yield
         except BaseException as exc:
-            self._stop(RunState.FAILED, f"{exc}".split("\n")[0] or "interrupted")
-            self._abandon()
+            self._stop_for(exc)
             self._finish()
             raise
 
@@ -128,23 +127,23 @@ class Execution:
                     self._take()
                     self._look()
         except BaseException as exc:
-            why = "interrupted" if isinstance(exc, KeyboardInterrupt) else f"{exc}"
-            self._stop(RunState.CANCELLED, why)
-            self._abandon()
+            self._stop_for(exc)
             raise
         finally:
             self._finish()
             self._progress.finished()
-        self._raise_if_none_completed()
+        if self._fatal:
+            raise self._fatal
+        self.run.raise_if_none_completed()
 
     def _fill(self) -> None:
+        if self._stopped:
+            self._drop_waiting()
         if self._waiting:
             self._pace.recount()
-        while self._waiting and (
-            self._stopped or len(self._flights) < self._pace.submitted(self._started)
-        ):
+        while self._waiting and len(self._flights) < self._pace.submitted(self._started):
             trial = self._waiting.popleft()
-            if self._stopped or trial.number in self._cancelled:
+            if trial.number in self._cancelled:
                 self._conclude(trial, {"state": "CANCELLED", "error": self._why_cancelled()})
             else:
                 cores = self._pace.cores(len(self._waiting) + len(self._flights) + 1)
@@ -156,17 +155,18 @@ class Execution:
         if self._flights:
             for flight in self._flights.ended(look_s):
                 self._land(flight)
+                self._flights.landed(flight)
 
     def _look(self) -> None:
         """See what runs: starts, lost executors, output. Pass on what is to end."""
-        self._opened.owner.beat()
         for flight in self._flights:
             self._see_start(flight)
             self._progress.look(flight.trial)
         states = [flight.trial.state for flight in self._flights]
         self._progress.counts(states.count(TrialState.RUNNING))
         limit = self._limits.timeout_s
-        if limit and time.monotonic() - self._trials_begun > limit:
+        left = self._waiting or self._flights
+        if limit and left and time.monotonic() - self._trials_begun > limit:
             self._stop(RunState.CANCELLED, f"timeout_s={limit:g} is over")
         self._flights.cancel(None if self._stopped else self._cancelled)
 
@@ -195,7 +195,12 @@ class Execution:
             return
         outcome = json.loads(row["outcome"])
         if "preflight" in outcome:
-            raise PreflightError(f"trial {flight.trial.number}: {outcome['preflight']}")
+            # An executor that came later than the preflight: the run cannot go on.
+            self._fatal = PreflightError(f"trial {flight.trial.number}: {outcome['preflight']}")
+            self._stop(RunState.FAILED, str(self._fatal))
+            event: Event = {"state": "CANCELLED", "error": self._why_cancelled()}
+            self._conclude(flight.trial, event)
+            return
         used = outcome["usage"]
         in_job_s = time.monotonic() - flight.submitted_s
         queued_s = max(0.0, in_job_s - used["starting_s"] - used["running_s"])
@@ -244,8 +249,25 @@ class Execution:
     def _stop(self, state: RunState, reason: str) -> None:
         self._stopped = self._stopped or (state, reason)
 
+    def _stop_for(self, exc: BaseException) -> None:
+        """End everything, as the driver cannot go on; the person's Ctrl-C is not a failure."""
+        interrupted = isinstance(exc, KeyboardInterrupt)
+        why = "interrupted" if interrupted else f"{exc}".split("\n")[0]
+        self._stop(RunState.CANCELLED if interrupted else RunState.FAILED, why)
+        self._abandon()
+
+    def _drop_waiting(self) -> None:
+        """Those that never started are written down as cancelled, all at once."""
+        event = {"event": "trial", "state": "CANCELLED", "error": self._why_cancelled()}
+        events = [{**event, "number": trial.number} for trial in self._waiting]
+        self._waiting.clear()
+        if events:
+            self._opened.journal.write(events)
+        for dropped in events:
+            self.run.apply(dropped)
+
     def _why_cancelled(self) -> str:
-        return f"the run was stopped: {self._stopped[1]}" if self._stopped else "cancelled"
+        return f"{STOPPED}: {self._stopped[1]}" if self._stopped else "cancelled"
 
     def _abandon(self) -> None:
         """End everything that has not ended, whatever it is doing."""
@@ -260,7 +282,7 @@ class Execution:
         natural = RunState.CANCELLED
         if counts.get("COMPLETE"):
             natural = RunState.COMPLETE
-        elif self._bad():
+        elif counts.keys() & {"FAILED", "INVALID"}:
             natural = RunState.FAILED
         state, reason = self._stopped or (natural, None)
         seconds = round(time.monotonic() - self._begun, 3)
@@ -268,17 +290,3 @@ class Execution:
         self._opened.journal.write([event])
         self.run.apply(event)
         self._opened.owner.release()
-
-    def _bad(self) -> list[Trial]:
-        return [t for t in self.run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
-
-    def _raise_if_none_completed(self) -> None:
-        bad = self._bad()
-        if self.run.state != RunState.FAILED or self.run.counts().get("COMPLETE") or not bad:
-            return
-        first = next((trial for trial in bad if trial.exception), bad[0])
-        raise AllTrialsFailedError(
-            f"no trial of run {self.run.id} completed: {self.run.counts_text()}. "
-            f"Trial {first.number} with {first.params}: {first.summary}\n"
-            f"Its log is {TrialPaths(first.path).log}, everything is in {self.run.path}"
-        ) from first.exception

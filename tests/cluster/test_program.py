@@ -3,6 +3,7 @@
 import functools
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import cloudpickle
 import pytest
 
 from sparkdl.cluster import program
-from sparkdl.cluster.program import find_framework, install, pack, preloadable
+from sparkdl.cluster.modules import install
+from sparkdl.cluster.program import find_framework, pack, preloadable
 from sparkdl.errors import FunctionError
 
 
@@ -36,14 +38,41 @@ def test_imports_of_the_body_and_of_what_it_refers_to() -> None:
     assert "keras.layers" in pack(functools.partial(train)).imports
 
 
+def test_whatever_holds_the_reference(local_package: Path) -> None:
+    import mine  # type: ignore[import-not-found]
+
+    class Base(mine.Options):
+        @staticmethod
+        def help() -> Any:
+            import tensorflow
+
+            return tensorflow
+
+    class Trainer:
+        def __call__(self, x: Any = mine.Options.A) -> Any:
+            return [mine.build(i) for i in range(2)]
+
+        def method(self) -> Any:
+            return (lambda: mine.build(1))()
+
+    for function in (Trainer(), Trainer().method, Base, functools.partial(Trainer())):
+        Base.__module__ = Trainer.__module__ = "__main__"
+        packed = pack(function)
+        assert "mine.net" in packed.modules, function
+    assert "tensorflow" in pack(Base).imports
+
+
 @pytest.fixture
-def local_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def local_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     package = tmp_path / "mine"
     package.mkdir()
-    (package / "__init__.py").write_text("from .net import build\n")
+    options = "class Options:\n    A = 1\n"
+    (package / "__init__.py").write_text(f"from .net import build\n\n{options}")
     (package / "net.py").write_text("import json\n\ndef build(x):\n    return json.dumps(x)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    return package
+    yield package
+    for name in ("mine", "mine.net"):
+        sys.modules.pop(name, None)
 
 
 def test_local_modules_are_imported_from_memory(

@@ -19,7 +19,7 @@ def test_this_process_lives_until_it_lets_go(root: str) -> None:
     paths = RunPaths(root)
     assert living_owner(paths) is None
     owner = Owner(paths)
-    owner.beat()
+    owner.hold()
     found = living_owner(paths)
     assert found
     assert describe_owner(found) == f"process {os.getpid()} on host {socket.gethostname()}"
@@ -31,7 +31,7 @@ def test_a_killed_process_is_dead(root: str) -> None:
     code = (
         "import sys, time\nfrom sparkdl.runs.layout import RunPaths\n"
         "from sparkdl.runs.owner import Owner\n"
-        "Owner(RunPaths(sys.argv[1])).beat()\nprint('beating', flush=True)\ntime.sleep(60)"
+        "Owner(RunPaths(sys.argv[1])).hold()\nprint('beating', flush=True)\ntime.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, root], stdout=subprocess.PIPE) as process:
         assert process.stdout
@@ -45,6 +45,7 @@ def test_a_killed_process_is_dead(root: str) -> None:
 
 def test_a_reused_pid_is_another_process(root: str) -> None:
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": 1, "beat": 1}
+    mine["namespace"] = os.readlink("/proc/self/ns/pid")
     Path(root, "owner.json").write_text(json.dumps(mine))
     assert living_owner(RunPaths(root)) is None
 

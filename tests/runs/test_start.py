@@ -49,9 +49,31 @@ def test_a_new_run_is_on_disk_without_secrets(root: str) -> None:
 
 def test_a_living_run_is_refused_and_names_its_owner(root: str) -> None:
     open_run(root, WANTED, "error")
-    for if_exists in ("error", "resume", "new"):
+    for if_exists in ("error", "resume"):
         with pytest.raises(RunExistsError, match="is being run by process"):
-            open_run(root, WANTED, if_exists)
+            open_run(root, WANTED, if_exists)  # type: ignore[arg-type]
+    assert open_run(root, WANTED, "new").run.id == "nightly-2"
+
+
+def test_what_was_stopped_waits_again(root: str) -> None:
+    opened = open_run(root, WANTED, "error")
+    stopped = {"event": "trial", "state": "CANCELLED", "error": "the run was stopped: interrupted"}
+    ended = {"event": "end", "state": "CANCELLED", "reason": "interrupted"}
+    opened.journal.write([{**stopped, "number": 0}, {**stopped, "number": 1, "error": "cancelled"}])
+    opened.journal.write([ended])
+    opened.owner.release()
+    again = open_run(root, WANTED, "resume")
+    assert [str(t.state) for t in again.run.trials] == ["WAITING", "CANCELLED"]
+    assert [t.attempts for t in again.run.trials] == [0, 0]
+
+
+def test_a_start_that_was_killed_early_is_no_run(root: str) -> None:
+    opened = open_run(root, WANTED, "error")
+    opened.owner.release()
+    Path(opened.paths.run).unlink()
+    again = open_run(root, WANTED, "resume")
+    assert len(again.run.trials) == 2
+    assert len(load(again.run.path).trials) == 2
 
 
 def test_an_ended_run_is_kept_resumed_or_run_beside(root: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment
+from sparkdl import context, experiment
 from sparkdl.search.progress import LOOK_BYTES, LogTail
 
 
@@ -30,8 +30,19 @@ def test_a_flood_is_skipped_over(tmp_path: Path) -> None:
     tail = LogTail(str(path))
     lines = tail.read()
     assert sum(map(len, lines)) <= LOOK_BYTES
-    assert tail.skipped == path.stat().st_size - LOOK_BYTES
+    assert set(lines) == {"line of the flood"}
+    assert tail.skipped + sum(len(line) + 1 for line in lines) == path.stat().st_size
     assert tail.read() == []
+
+
+def test_many_reports_do_no_harm(root: str, spark: SparkSession) -> None:
+    def train() -> None:
+        for step in range(20_000):
+            context.report({"loss": step / 1000, "something_with_a_long_name": 1.0}, step)
+
+    run = experiment.launch(train, root=root, metric="loss", direction="max")
+    assert run.best.value == 19.999
+    assert len(run.best.history) == 20_000
 
 
 def test_a_million_lines(root: str, spark: SparkSession, capsys: Any) -> None:

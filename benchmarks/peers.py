@@ -1,0 +1,80 @@
+"""The peers of `trial_overhead.py`, which starts this program in the peers' own environment.
+
+It speaks JSON lines: first the versions of what is installed here, then the seconds of each
+contender for every round number that it reads. It ends with its standard input.
+"""
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from functools import partial
+from typing import TextIO
+
+import joblib
+import numpy
+from floor import SLEEP_S, SLOTS, Contenders, session, sleep_in_one_job, time_round
+from hyperopt import SparkTrials, fmin, hp, rand
+from joblibspark import register_spark
+from pyspark.sql import SparkSession
+
+
+def sleep(_: float) -> float:
+    """The trial."""
+    time.sleep(SLEEP_S)
+    return 0.0
+
+
+def joblib_spark(trials: int) -> None:
+    """A Spark job per trial from joblib's threads."""
+    with joblib.parallel_config(backend="spark", n_jobs=SLOTS):
+        # Batches of one: by default joblib puts several short trials into one Spark job.
+        joblib.Parallel(batch_size=1)(joblib.delayed(time.sleep)(SLEEP_S) for _ in range(trials))
+
+
+def spark_trials(spark: SparkSession, trials: int) -> None:
+    """hyperopt's random search, a Spark job per trial."""
+    fmin(
+        sleep,
+        hp.uniform("x", 0, 1),
+        algo=rand.suggest,
+        max_evals=trials,
+        trials=SparkTrials(parallelism=SLOTS, spark_session=spark),
+        rstate=numpy.random.default_rng(0),
+        verbose=False,
+        show_progressbar=False,
+    )
+
+
+def contenders(spark: SparkSession) -> Contenders:
+    """The floor of this process, then the peers."""
+    return {
+        "floor": partial(sleep_in_one_job, spark),
+        "joblib-spark": joblib_spark,
+        "hyperopt": partial(spark_trials, spark),
+    }
+
+
+def own_stdout() -> TextIO:
+    """The pipe to the caller. Whatever else is printed here goes to standard error."""
+    pipe = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return pipe
+
+
+def main() -> None:
+    """Measure a round for each line that is read."""
+    pipe = own_stdout()
+    register_spark()
+    spark = session("peers")
+    running = contenders(spark)
+    packages = ("pyspark", "joblib", "joblibspark", "hyperopt")
+    print(json.dumps({name: importlib.metadata.version(name) for name in packages}), file=pipe)
+    for line in sys.stdin:
+        print(json.dumps(time_round(running, int(line))), file=pipe)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

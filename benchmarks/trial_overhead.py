@@ -1,0 +1,331 @@
+"""What a trial costs beyond what it does, against plain Spark and against peers, in one run.
+
+Two things are measured.
+
+1. 40 trials that sleep 0.2 s, on embedded Spark with two slots (`local[2]`), so ideally 4 s:
+   - floor: one plain Spark job of 40 tasks, each sleeping; no process, no file, no trial
+   - sparkdl: `experiment.launch`, a fresh process and a folder for each trial
+   - joblib-spark: `joblib.Parallel` on its `spark` backend, a Spark job for each trial
+   - hyperopt: `fmin` with `SparkTrials(parallelism=2)`
+
+   They take turns for some rounds; in each round each is first warmed up with a small call. What
+   counts is the ratio to the floor of the same round and process: that cancels the machine out.
+
+2. Trials of a tiny Keras model in a Spark application that has run one before, with the fork
+   server and without it: from the start of the Spark task to the first line of the function, and
+   to the end of the trial.
+
+Run it with `make bench`, or `python benchmarks/trial_overhead.py --rounds 3`. It prints a table,
+then one JSON document; what it kept on disk is removed. Nothing passes or fails here: each aim is
+reported as met or not.
+
+The peers are left out unless an environment of theirs is given, which they need for themselves:
+
+    python3 -m venv /tmp/peers
+    /tmp/peers/bin/pip install pyspark==<that of sparkdl> "pandas<3" "setuptools<81" \\
+        pyarrow joblibspark hyperopt packaging
+    python benchmarks/trial_overhead.py --peers /tmp/peers/bin/python
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+# Before Spark is loaded: nothing here needs another host.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+from floor import (
+    IDEAL_S,
+    SLEEP_S,
+    SLOTS,
+    TRIALS,
+    session,
+    sleep_in_one_job,
+    time_round,
+)
+
+from sparkdl import experiment
+from sparkdl.runs import Trial
+
+KERAS_TRIALS = 6
+PEERS = ("joblib-spark", "hyperopt")
+AIM_RATIO = 1.3
+AIM_STARTING_S = 0.1
+
+Rounds = list[dict[str, float]]
+Row = dict[str, Any]
+
+
+def sleep(i: int) -> None:
+    """The trial of the first part."""
+    time.sleep(SLEEP_S)
+
+
+def fit(i: int) -> float:
+    """The trial of the second part: a network of 18 weights, one step."""
+    import keras
+    import numpy
+
+    model = keras.Sequential([keras.layers.Input(shape=(8,)), keras.layers.Dense(2)])
+    model.compile(optimizer="sgd", loss="mse")
+    x, y = numpy.ones((4, 8)), numpy.ones((4, 2))
+    return float(model.fit(x, y, batch_size=4, epochs=1, verbose=0).history["loss"][0])
+
+
+# ---- the peers, in a process of their own
+
+
+class Peers:
+    """The program `peers.py` under another interpreter; a context manager."""
+
+    def __init__(self, python: str) -> None:
+        program = Path(__file__).with_name("peers.py")
+        # Their Python workers must be their own interpreter too.
+        env = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+        self._process = subprocess.Popen(
+            [python, str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        self.versions: dict[str, str] = self._read()
+
+    def _read(self) -> Any:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"peers.py ended with code {self._process.wait()}; see above")
+        return json.loads(line)
+
+    def time_round(self, number: int) -> dict[str, float]:
+        """The seconds of each of them, and of their own floor."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{number}\n")
+        self._process.stdin.flush()
+        seconds: dict[str, float] = self._read()
+        return seconds
+
+    def __enter__(self) -> "Peers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # Closes its input, which ends it.
+
+
+# ---- measuring
+
+
+def run_sleeps(spark: Any, root: str, trials: int) -> None:
+    """The contender of the first part."""
+    args = {"i": list(range(trials))}
+    run = experiment.launch(sleep, args, spark=spark, root=root, progress=False)
+    run.raise_for_failures()
+
+
+def run_fits(spark: Any, root: str, trials: int, fork_server: bool) -> list[Trial]:
+    """The trials of the second part."""
+    with environment("SPARKDL_FORK_SERVER", "1" if fork_server else "0"):
+        args = {"i": list(range(trials))}
+        run = experiment.launch(fit, args, spark=spark, root=root, progress=False)
+    run.raise_for_failures()
+    return run.trials
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable, and put back what was there."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def measure_sleeps(spark: Any, root: str, peers: Peers | None, rounds: int) -> tuple[Rounds, ...]:
+    """For each round the seconds of each contender: of this process, and of the peers'."""
+    contenders = {
+        "floor": partial(sleep_in_one_job, spark),
+        "sparkdl": partial(run_sleeps, spark, root),
+    }
+    own, theirs = [], []
+    for number in range(rounds):
+        say(f"sleeping trials, round {number + 1} of {rounds}")
+        own.append(time_round(contenders, number))
+        if peers:
+            theirs.append(peers.time_round(number))
+    return own, theirs
+
+
+def measure_fits(spark: Any, root: str, rounds: int) -> dict[str, list[Trial]]:
+    """Warm Keras trials with the fork server and without it."""
+    variants = {"with the fork server": True, "without it": False}
+    for shared in variants.values():
+        run_fits(spark, root, SLOTS, shared)  # The first trials of an application read the disk.
+    found: dict[str, list[Trial]] = {name: [] for name in variants}
+    for number in range(rounds):
+        say(f"Keras trials, round {number + 1} of {rounds}")
+        order = list(variants.items())
+        for name, shared in order if number % 2 == 0 else reversed(order):
+            found[name] += run_fits(spark, root, KERAS_TRIALS, shared)
+    return found
+
+
+# ---- reporting
+
+
+def say(text: str) -> None:
+    """Show that it goes on, apart from the result."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """The median of some values, and how far they go."""
+    found = {"median": median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def sleeping_row(name: str, rounds: Rounds) -> Row:
+    """A contender's times; empty where it did not run."""
+    if not rounds:
+        return {"name": name, "seconds": [], "ratios": []}
+    seconds = [one[name] for one in rounds]
+    ratios = [one[name] / one["floor"] for one in rounds]
+    return {
+        "name": name,
+        "seconds": [round(s, 4) for s in seconds],
+        "floor_seconds": [round(one["floor"], 4) for one in rounds],
+        "ratios": [round(r, 4) for r in ratios],
+        "median_s": round(median(seconds), 4),
+        "median_ratio": round(median(ratios), 4),
+        "overhead_per_trial_s": round((median(seconds) - IDEAL_S) * SLOTS / TRIALS, 4),
+    }
+
+
+def keras_row(name: str, trials: list[Trial]) -> Row:
+    """Where the time of Keras trials went."""
+    return {
+        "name": name,
+        "trials": len(trials),
+        "starting_s": spread([t.usage.starting_s for t in trials]),
+        "duration_s": spread([t.duration_s for t in trials]),
+        "cpu_s": spread([t.usage.cpu_s for t in trials]),
+    }
+
+
+def aims(sleeping: list[Row], keras: list[Row]) -> list[Row]:
+    """What was aimed at; `met` is None where it could not be measured."""
+    ratio = {row["name"]: row.get("median_ratio") for row in sleeping}
+    found = [
+        ("sparkdl / floor, sleeping trials", ratio["sparkdl"], AIM_RATIO),
+        *(
+            (f"sparkdl / floor, against {peer} / its floor", ratio["sparkdl"], ratio[peer])
+            for peer in PEERS
+        ),
+        ("starting_s of a warm Keras trial", keras[0]["starting_s"]["median"], AIM_STARTING_S),
+    ]
+    return [
+        {
+            "aim": aim,
+            "value": value,
+            "at_most": most,
+            "met": None if most is None else value <= most,
+        }
+        for aim, value, most in found
+    ]
+
+
+def machine(peers: Peers | None) -> Row:
+    """What it ran on. The load says whether the machine was its own."""
+    packages = ("sparkdl", "pyspark", "tensorflow", "keras", "pyarrow")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_before": os.getloadavg()[0],
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "peers": peers.versions if peers else None,
+    }
+
+
+def table(result: Row) -> str:
+    """The result for a person."""
+    lines = [f"{TRIALS} trials of {SLEEP_S} s on {SLOTS} slots, ideally {IDEAL_S:.1f} s"]
+    lines += [f"{'':<22}{'median':>9}{'min .. max':>18}{'/ floor':>9}{'per trial':>11}"]
+    for row in result["contenders"]:
+        if not row["seconds"]:
+            lines += [f"{row['name']:<22}  not installed (--peers)"]
+            continue
+        span = f"{min(row['seconds']):.2f} .. {max(row['seconds']):.2f} s"
+        lines += [
+            f"{row['name']:<22}{row['median_s']:>7.2f} s{span:>18}{row['median_ratio']:>9.2f}"
+            f"{row['overhead_per_trial_s'] * 1000:>8.0f} ms"
+        ]
+    lines += ["", f"{'warm Keras trials':<22}{'to its first line':>20}{'to its end':>14}"]
+    lines += [
+        f"{row['name']:<22}{row['starting_s']['median']:>18.3f} s"
+        f"{row['duration_s']['median']:>12.3f} s"
+        for row in result["keras"]
+    ]
+    words = {True: "met", False: "NOT MET", None: "not measured"}
+    lines += ["", *(f"{a['aim']}: {words[a['met']]}" for a in result["aims"])]
+    return "\n".join(lines)
+
+
+def measure(rounds: int, peers: Peers | None) -> Row:
+    """Everything, as the JSON document."""
+    about = machine(peers)
+    with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
+        spark = session("trial_overhead")
+        try:
+            own, theirs = measure_sleeps(spark, root, peers, rounds)
+            fits = measure_fits(spark, root, rounds)
+        finally:
+            spark.stop()
+    sleeping = [sleeping_row(name, own) for name in ("floor", "sparkdl")]
+    sleeping += [sleeping_row(name, theirs) for name in PEERS]
+    keras = [keras_row(name, trials) for name, trials in fits.items()]
+    return {
+        "benchmark": "trial_overhead",
+        "machine": about,
+        "setting": {"trials": TRIALS, "sleep_s": SLEEP_S, "slots": SLOTS, "rounds": rounds},
+        "contenders": sleeping,
+        "keras": keras,
+        "aims": aims(sleeping, keras),
+    }
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn")
+    parser.add_argument("--peers", help="the python of an environment that has the peers")
+    options = parser.parse_args()
+    if options.peers:
+        with Peers(options.peers) as peers:
+            result = measure(options.rounds, peers)
+    else:
+        result = measure(options.rounds, None)
+    print(table(result))
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
