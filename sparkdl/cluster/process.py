@@ -21,7 +21,14 @@ from typing import Any
 from sparkdl.cluster.forkserver import PACKET_BYTES, locked, peer
 from sparkdl.processes import kill, process_start
 
-__all__ = ["End", "Start", "TrainingProcess", "describe_end", "private_folder", "warm"]
+__all__ = [
+    "End",
+    "Start",
+    "TrainingProcess",
+    "describe_end",
+    "private_folder",
+    "warm",
+]
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ LARGE_BYTES = 10 << 20
 
 # Packages known to be safe to import before a fork: they start nothing that a child would miss.
 _PRELOADABLE = {
-    *("jax", "keras", "numpy", "pandas", "PIL", "pyarrow", "scipy", "sklearn"),
-    *("tensorflow", "tf_keras", "torch"),
+    *("jax", "keras", "numpy", "pandas", "PIL", "pyarrow", "pyspark", "scipy", "sklearn"),
+    *("sparkdl", "tensorflow", "tf_keras", "torch"),
 }
 _FRAMEWORKS = {
     "tensorflow": ("tensorflow", "keras", "tf_keras"),

@@ -55,15 +55,16 @@ class Cluster:
         self._profiles: dict[Resources, Any] = {}
         # Spark Connect has no SparkContext; what needs it is left out there.
         self._context = getattr(self.spark, "_sc", None)
+        # A copy: each look at Spark's own costs some milliseconds, and it does not change.
+        self._conf = dict(self._context.getConf().getAll()) if self._context else {}
         if self._context and self.is_local and "PYSPARK_PYTHON" not in os.environ:
             self._context.pythonExec = sys.executable
 
     def conf(self, key: str) -> str | None:
         """A value of the Spark configuration, or None."""
         if self._context:
-            value: str | None = self._context.getConf().get(key)
-        else:
-            value = self.spark.conf.get(key, None)
+            return self._conf.get(key)
+        value: str | None = self.spark.conf.get(key, None)
         return value
 
     @property

@@ -23,7 +23,7 @@ from sparkdl import storage
 from sparkdl.cluster.environ import thread_counts
 from sparkdl.cluster.gpus import visible_devices
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.preflight import check_executor, start_of
+from sparkdl.cluster.preflight import check_executor, spare_collector, start_of
 from sparkdl.cluster.process import End, TrainingProcess, describe_end
 from sparkdl.cluster.program import Program
 from sparkdl.runs.layout import RunPaths, TrialPaths
@@ -69,6 +69,7 @@ class TrialTask:
         """Run the trial and yield its outcome as one row of `OUTCOME_SCHEMA`."""
         for _ in batches:
             pass  # An iterator left unread costs Spark this Python worker.
+        spare_collector()
         outcome, exception = self._run()
         yield pa.RecordBatch.from_pydict(
             {

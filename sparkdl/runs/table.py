@@ -115,7 +115,7 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
         if name not in _common(view.trials):
             columns.append((name, [_cell(t.params.get(name)) for t in trials]))
     values = ["" if t.value is None else _number(t.value) for t in trials]
-    seconds = [f"{t.usage.running_s:.1f}" if t.attempts else "" for t in trials]
+    seconds = [f"{t.usage.running_s:.1f}" if t.usage.running_s else "" for t in trials]
     columns += [(view.metric, values), ("seconds", seconds)]
     if any(t.error for t in trials):
         columns.append(("error", [_cell(t.summary, 60) for t in trials]))
@@ -167,4 +167,6 @@ def html(view: View) -> str:
 def _td(title: str, cell: str, style: str, trial: Trial | None = None) -> str:
     side = "left" if title in _LEFT else "right"
     whole = f' title="{markup.escape(trial.summary)}"' if trial and title == "error" else ""
-    return f'<td{whole} style="text-align:{side};{style}">{markup.escape(cell)}</td>'
+    return (
+        f'<td{whole} style="text-align:{side};padding:2px 10px;{style}">{markup.escape(cell)}</td>'
+    )
