@@ -75,6 +75,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_look(tmp_path: Path, master: str) 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 def test_kill_9_leaves_no_process_and_a_readable_run(tmp_path: Path, master: str) -> None:
     process = start(tmp_path, master)
+    journal = tmp_path / "runs/ends/journal.jsonl"
+    assert eventually(lambda: '"number": 3, "state": "RUNNING"' in journal.read_text())
     process.kill()
     process.wait()
     assert eventually(lambda: not processes_of("ends"), 60)
@@ -83,5 +85,4 @@ def test_kill_9_leaves_no_process_and_a_readable_run(tmp_path: Path, master: str
     assert "its driver ended" in (run.reason or "")
     assert run.counts()["COMPLETE"] >= 1
     assert run.counts()["LOST"] >= 1
-    journal = (tmp_path / "runs/ends/journal.jsonl").read_text().splitlines()
-    assert all(json.loads(line)["event"] for line in journal)
+    assert all(json.loads(line)["event"] for line in journal.read_text().splitlines())

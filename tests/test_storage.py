@@ -131,7 +131,9 @@ def test_a_run_on_s3(s3: str, tmp_path: Path) -> None:
         model.write_text(f"weights {x}")
         return {"score": x, "model": model}
 
-    session = start_session("local[2]")
+    # The JVM may be older than the bucket: its Python workers are told by Spark.
+    keys = {f"spark__executorEnv__{k}": v for k, v in os.environ.items() if k.startswith("AWS_")}
+    session = start_session("local[2]", **keys)
     try:
         options = {"root": f"{s3}/runs", "progress": False}
         run = experiment.launch(train, {"x": [1, 2, 3]}, metric="score", **options)

@@ -54,7 +54,7 @@ def check_executor(
     host = socket.gethostname()
     try:
         seen = json.loads(storage.read(paths.run))["id"]
-    except (OSError, ValueError) as exc:
+    except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
         return (
             f"executor on host {host}, working in {os.getcwd()}, does not see the run directory "
             f"{paths.folder} ({type(exc).__name__}: {exc}). Set root= (or SPARKDL_ROOT) to a "
