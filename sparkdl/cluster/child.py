@@ -36,12 +36,7 @@ def main(channel: socket.socket) -> int:
     asked = _receive(channel)
     os.environ.update(asked["environ"])
     os.chdir(asked["cwd"])
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(  # type: ignore[union-attr]
-            encoding="utf-8", errors="backslashreplace", line_buffering=True
-        )
-    if asked["secrets"]:
-        _mask_output(asked["secrets"])
+    _open_output(asked["secrets"])
     context.activate(context.Context(**asked["context"]))
     outcome = pickle.dumps(_outcome(channel, asked))
     channel.sendall(len(outcome).to_bytes(8, "big") + outcome)
@@ -190,14 +185,16 @@ class _Masked(io.TextIOWrapper):
         return super().write(text)
 
 
-def _mask_output(secrets: list[str]) -> None:
-    """What Python code prints is masked; what native code writes by itself is not seen here."""
-    for name in ("stdout", "stderr"):
-        stream = _Masked(
-            sys.__dict__[name].buffer,
-            line_buffering=True,
-            encoding="utf-8",
-            errors="backslashreplace",
-        )
-        stream.secrets = tuple(sorted((s for s in secrets if len(s) >= 4), key=len, reverse=True))
+def _open_output(secrets: list[str]) -> None:
+    """Let what is printed reach the log a line at a time, whatever Spark set for its workers.
+
+    What Python code prints is masked; what native code writes by itself is not seen here.
+    """
+    masked = tuple(sorted((s for s in secrets if len(s) >= 4), key=len, reverse=True))
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
+        kind = _Masked if masked else io.TextIOWrapper
+        stream = kind(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        if isinstance(stream, _Masked):
+            stream.secrets = masked
         setattr(sys, name, stream)
