@@ -100,33 +100,33 @@ def find_framework(imports: frozenset[str]) -> str | None:
 def preloadable(imports: frozenset[str], framework: str | None) -> tuple[str, ...]:
     """The modules of a program that a fork server should import, sorted; the framework first."""
     wanted = sorted(name for name in imports if name.partition(".")[0] in _PRELOADABLE)
-    first = {"tensorflow": ("tensorflow",), "torch": ("torch",), "jax": ("jax",)}
-    return ("sparkdl.cluster.child", *first.get(framework or "", ()), *wanted)
+    first = (framework,) if framework else ()
+    return ("sparkdl.cluster.child", *first, *wanted)
+
+
+def _named_values(function: Callable[..., Any]) -> dict[str, Any]:
+    """What a function takes along from where it was written, by the names it uses."""
+    inner = inspect.unwrap(getattr(function, "func", function))
+    if not isinstance(inner, FunctionType):
+        return {}
+    held = inspect.getclosurevars(inner)
+    return {**held.globals, **held.nonlocals}
 
 
 def _culprit(function: Callable[..., Any]) -> str:
-    inner = inspect.unwrap(getattr(function, "func", function))
-    if isinstance(inner, FunctionType):
-        held = {**inspect.getclosurevars(inner).globals, **inspect.getclosurevars(inner).nonlocals}
-        for name, value in held.items():
-            try:
-                cloudpickle.dumps(value)
-            except Exception:  # noqa: BLE001 Any error of its pickling makes it the culprit.
-                return f"it uses {name!r}, a {type(value).__name__}"
+    for name, value in _named_values(function).items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:  # noqa: BLE001 Any error of its pickling makes it the culprit.
+            return f"it uses {name!r}, a {type(value).__name__}"
     return f"{function!r} holds something that cannot be pickled"
 
 
 def _too_large(function: Callable[..., Any], pickled: bytes) -> str | None:
     if len(pickled) <= LARGE_BYTES:
         return None
-    inner = inspect.unwrap(getattr(function, "func", function))
-    held = inspect.getclosurevars(inner) if isinstance(inner, FunctionType) else None
-    sizes = (
-        {n: len(cloudpickle.dumps(v)) for n, v in {**held.globals, **held.nonlocals}.items()}
-        if held
-        else {}
-    )
-    what = f", most of it in {max(sizes, key=lambda n: sizes[n])!r}" if sizes else ""
+    sizes = {name: len(cloudpickle.dumps(v)) for name, v in _named_values(function).items()}
+    what = f", most of it in {max(sizes, key=lambda name: sizes[name])!r}" if sizes else ""
     return (
         f"the training function is {len(pickled) >> 20} MiB large{what}; it is sent with every "
         "trial. Read the data inside the function instead."
