@@ -10,15 +10,19 @@ import functools
 import json
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["VARIABLE", "Context", "activate", "current", "report"]
+from sparkdl import checkpoints, storage
+
+__all__ = ["VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"]
 
 VARIABLE = "SPARKDL_CONTEXT"
 MOST_BYTES = 1 << 16
+_LOCAL = "runs/local"  # Outside a run.
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,18 @@ class Context:
         rank, world_size: this process among all of its run, `0 <= rank < world_size`.
         local_rank, local_world_size: the same among those of its host.
         role: `worker`, `chief`, `ps` or `evaluator`.
+        index: this process among those of its role, from 0.
+        kind: the verb that started it, such as `allreduce`; `local` outside a run.
+        attempt: how often this trial was started before.
         run: the run id; None outside a run.
         trial: the trial's number.
         params: the parameters that the function was called with; empty where they are very many.
         seed: `random`, NumPy and the framework are seeded with it already; in `[0, 2**31)`.
         folder: the local folder of this trial's files; None outside a run.
+        url: where that folder is kept: itself, or the store that it is mirrored to.
+        checkpoint: the local path of the last committed checkpoint when this attempt started.
+        keep_checkpoints: which checkpoints are kept, such as `best+last`.
+        metric, direction: which of a checkpoint's numbers makes it the best.
     """
 
     rank: int = 0
@@ -41,11 +52,19 @@ class Context:
     local_rank: int = 0
     local_world_size: int = 1
     role: str = "worker"
+    index: int = 0
+    kind: str = "local"
+    attempt: int = 0
     run: str | None = None
     trial: int = 0
     params: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     folder: str | None = None
+    url: str | None = None
+    checkpoint: str | None = None
+    keep_checkpoints: str | int = "best+last"
+    metric: str | None = None
+    direction: str = "max"
 
     @property
     def is_chief(self) -> bool:
@@ -55,9 +74,30 @@ class Context:
     @property
     def logdir(self) -> str:
         """Where TensorBoard's event files go; the folder exists."""
-        path = Path(self.folder or "runs/local", "tensorboard").absolute()
+        path = Path(self.folder or _LOCAL, "tensorboard").absolute()
         path.mkdir(parents=True, exist_ok=True)
         return str(path)
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Scratch that survives restarts, as for `keras.callbacks.BackupAndRestore`; it exists.
+
+        It is `scratch` in the trial's folder, and in a gang each rank has one of its own below.
+        What is in it counts as no checkpoint: it is whatever was written when a process ended.
+        Where the run directory is a store, a restart finds what was copied there in time, at most
+        some seconds old.
+        """
+        name = f"scratch/{self.role}-{self.index}" if self.world_size > 1 else "scratch"
+        path = Path(self.folder or _LOCAL, name).absolute()
+        if not path.exists() and self.url and not storage.is_local(self.url):
+            storage.download(storage.join(self.url, name), path)
+        path.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
+    @property
+    def _trial(self) -> str:
+        """The trial's folder, where it is kept."""
+        return self.url or self.folder or _LOCAL
 
 
 @functools.lru_cache(maxsize=1)
@@ -83,31 +123,75 @@ def activate(context: Context) -> None:
     os.environ[VARIABLE] = json.dumps(fields)
 
 
-def report(value: float | Mapping[str, float], step: int | None = None) -> None:
+def report(
+    value: float | Mapping[str, float],
+    step: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> None:
     """Tell the driver how it goes: live in its progress line, kept in `metrics.jsonl`.
 
-    Costs some ten microseconds: one line appended to a local file.
+    Costs some ten microseconds: one line appended to a local file. With a checkpoint, it returns
+    when that is copied to the run directory as a whole; a kill before leaves the one before.
 
     Args:
         value: a number, or several by name. A plain number is called `value`, and stands for the
             run's metric.
-        step: the step or epoch it belongs to, from 0; by default the next one.
+        step: the step or epoch it belongs to, from 0; by default the next one, after that of the
+            checkpoint that `get_checkpoint` gave.
+        checkpoint: a directory to commit: it is copied, and stays yours. Rank 0 commits; the other
+            ranks may give one too, and it is not looked at. Outside a run it is committed below
+            `runs/local/checkpoints`.
 
     Raises:
         TypeError: a value is not a number.
+        NotADirectoryError: `checkpoint` is no directory.
+        ValueError: `checkpoint` has no file in it, or cannot be copied; the message says why.
 
     Example:
+        >>> from pathlib import Path
         >>> from sparkdl import context
         >>> context.report({"loss": 0.25, "accuracy": 0.9}, step=3)
         step 3: loss=0.25, accuracy=0.9
+        >>> Path("model").mkdir()
+        >>> _ = Path("model", "weights.txt").write_text("0.5")
+        >>> context.report({"loss": 0.2}, checkpoint="model")
+        loss=0.2
+        >>> Path(context.get_checkpoint(), "weights.txt").read_text()
+        '0.5'
     """
     metrics = {k: _number(k, v) for k, v in _named(value).items()}
-    folder = current().folder
-    if folder is None:
-        shown = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
-        print(f"step {step}: {shown}" if step is not None else shown)
-        return
-    _reporter(folder, os.getpid()).write(metrics, step)
+    reporter = _this_reporter()
+    reporter.write(metrics, step)
+    if checkpoint is not None and current().is_chief:
+        reporter.commit(checkpoint)
+
+
+def get_checkpoint() -> str | None:
+    """The local directory of the last committed checkpoint, or None. Continue from it.
+
+    With one process it is the newest of this trial, what this process committed included; without
+    one, that of the trial it was started from. With several, it is the one that was the newest
+    when this attempt started, so that all ranks get the same at any time. Outside a run it is what
+    this process committed last.
+
+    Where the run directory is a store, it is downloaded first. Do not write into it, and do not
+    rest on it after later commits: then it may be removed, see `keep_checkpoints`.
+
+    Example:
+        >>> from sparkdl import context
+        >>> if directory := context.get_checkpoint():
+        ...     print("continue from", directory)
+    """
+    me, reporter = current(), _this_reporter()
+    path = me.checkpoint
+    if me.folder is None:
+        path = reporter.committed
+    elif me.world_size == 1:
+        newest = checkpoints.newest(me._trial)
+        path = checkpoints.fetch(me._trial, newest.number, me.folder) if newest else path
+    if path is not None:
+        reporter.continue_after(checkpoints.step_of(path))
+    return path
 
 
 def _named(value: float | Mapping[str, float]) -> Mapping[str, float]:
@@ -125,33 +209,63 @@ def _number(name: str, value: Any) -> float:
 
 
 class _Reporter:
-    """Appends to this trial's metrics file. One unbuffered write per line: a kill loses none."""
+    """What this process reports. One unbuffered write per line: a kill loses none."""
 
-    def __init__(self, folder: str) -> None:
-        path = Path(folder, "metrics.jsonl")
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    def __init__(self, file: Path | None) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._file = None if file is None else os.open(file, flags, 0o644)
         self._step = -1
+        self._metrics: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self.committed: str | None = None
+
+    def continue_after(self, step: int) -> None:
+        self._step = max(self._step, step)
 
     def write(self, metrics: dict[str, float], step: int | None) -> None:
         self._step = self._step + 1 if step is None else int(step)
-        line = json.dumps({"step": self._step, "metrics": metrics})
-        os.write(self._file, line.encode() + b"\n")
+        self._metrics |= metrics
+        if self._file is None:
+            shown = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
+            print(f"step {step}: {shown}" if step is not None else shown)
+        else:
+            line = json.dumps({"step": self._step, "metrics": metrics})
+            os.write(self._file, line.encode() + b"\n")
+
+    def commit(self, directory: str | os.PathLike[str]) -> None:
+        me = current()
+        rule = (me.keep_checkpoints, me.metric, me.direction)
+        with self._lock:
+            done = checkpoints.commit(directory, me._trial, self._step, self._metrics)
+            self.committed = str(Path(done.url).absolute())
+            checkpoints.prune(me._trial, *rule, spare=me.checkpoint)
+
+
+def _this_reporter() -> _Reporter:
+    me = current()
+    # Each file has one writer: the driver follows the chief's.
+    name = "metrics.jsonl" if me.is_chief else f"metrics-{me.role}-{me.index}.jsonl"
+    return _reporter(Path(me.folder, name) if me.folder else None, os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
-def _reporter(folder: str, pid: int) -> _Reporter:
-    return _Reporter(folder)
+def _reporter(file: Path | None, pid: int) -> _Reporter:
+    return _Reporter(file)
+
+
+_PROPERTIES = {"checkpoint_dir", "is_chief", "logdir"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in {f.name for f in dataclasses.fields(Context)} | {"is_chief", "logdir"}:
+    if name in {f.name for f in dataclasses.fields(Context)} | _PROPERTIES:
         return getattr(current(), name)
     raise AttributeError(
         f"module 'sparkdl.context' has no attribute {name!r}. Expected one of "
-        f"{', '.join(f.name for f in dataclasses.fields(Context))}, is_chief, logdir, report."
+        f"{', '.join(f.name for f in dataclasses.fields(Context))}, "
+        f"{', '.join(sorted(_PROPERTIES))}, get_checkpoint, report."
     )
 
 
 def __dir__() -> list[str]:
-    names = {f.name for f in dataclasses.fields(Context)} | {"is_chief", "logdir"}
+    names = {f.name for f in dataclasses.fields(Context)} | _PROPERTIES
     return sorted(names | set(vars(sys.modules[__name__])))

@@ -10,7 +10,8 @@ SparkDLError
 ├── RunNotFoundError (FileNotFoundError) no run at that path
 ├── NoCompleteTrialError (LookupError)   `run.best` was asked for, and no trial is COMPLETE
 ├── TrialFailedError (RuntimeError)      `run.raise_for_failures()` found failures
-│   └── AllTrialsFailedError             no trial completed; its cause is the first trial's error
+│   ├── AllTrialsFailedError             no trial completed; its cause is the first trial's error
+│   └── TrainingFailedError              a distributed run failed; its cause is a rank's own error
 ├── RemoteTraceback                      the cause of a person's exception: where it was raised
 └── InvalidTrial                         raised by a training function: this trial cannot be judged
 ```
@@ -31,6 +32,7 @@ __all__ = [
     "RunNotFoundError",
     "SlotsError",
     "SparkDLError",
+    "TrainingFailedError",
     "TrialFailedError",
     "suggest",
 ]
@@ -74,6 +76,10 @@ class TrialFailedError(SparkDLError, RuntimeError):
 
 class AllTrialsFailedError(TrialFailedError):
     """No trial completed. `__cause__` is the first failing trial's own exception."""
+
+
+class TrainingFailedError(TrialFailedError):
+    """A distributed run failed. `__cause__` is the first failing rank's own exception."""
 
 
 class RemoteTraceback(SparkDLError):

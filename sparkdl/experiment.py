@@ -26,7 +26,7 @@ from sparkdl.runs import history as _history
 from sparkdl.search.execute import execute
 from sparkdl.search.grid import check_call, combine_values
 
-__all__ = ["history", "launch", "load"]
+__all__ = ["allreduce", "history", "launch", "load", "mirrored", "parameter_server"]
 
 
 @takes_options
@@ -79,6 +79,152 @@ def launch(
     check_call(train, params[0])
     role = Role("worker", 1, Resources(parsed.num_cpus, parsed.num_gpus))
     return execute("launch", (role,), train, params, parsed)
+
+
+@takes_options
+def allreduce(
+    train: Callable[[], Any], *, num_workers: int, evaluator: bool = False, **options: Any
+) -> Run:
+    """Run a training function as one job of equal workers, all at the same time.
+
+    Spark starts all of them or none. Each gets its GPUs and, by `framework`, `TF_CONFIG`, or what
+    `torch.distributed` or JAX reads; `distribute.strategy()` makes the right strategy of it.
+    Worker 0 is the chief: its value is `run.result`, its checkpoints and metrics are kept. The
+    first worker that fails ends all. A lost executor starts all again, from the last checkpoint.
+
+    Args:
+        train: a function without parameters; every worker calls it.
+        num_workers: how many, each in a Spark slot of its own.
+        evaluator: one more process with the role `evaluator`, outside the workers' cluster. It is
+            ended a minute after the workers have returned.
+        **options: see `sparkdl.options.Options`.
+
+    Returns:
+        A run of one trial.
+
+    Raises:
+        ConfigError, FunctionError: an argument is wrong. Nothing was started.
+        PreflightError: the cluster cannot run it, such as with fewer slots. Nothing was started.
+        TrainingFailedError: a worker failed; its cause is that worker's own exception.
+
+    Example:
+        >>> def train():
+        ...     from sparkdl import context
+        ...     return context.world_size
+        >>> allreduce(train, num_workers=2, progress=False).result
+        2
+    """
+    parsed = Options.parse(options)
+    _check_count("num_workers", num_workers)
+    check_call(train, {})
+    resources = Resources(parsed.num_cpus, parsed.num_gpus)
+    roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
+    return execute("allreduce", roles, train, [{}], parsed)
+
+
+@takes_options
+def mirrored(train: Callable[[], Any], **options: Any) -> Run:
+    """Run a training function in one process with all GPUs of one executor.
+
+    `distribute.strategy()` is then a `tf.distribute.MirroredStrategy` over these GPUs.
+
+    Args:
+        train: a function without parameters.
+        **options: see `sparkdl.options.Options`; `num_gpus` asks for fewer than all.
+
+    Returns:
+        A run of one trial; `run.result` is what `train` returned.
+
+    Raises:
+        ConfigError, FunctionError: an argument is wrong. Nothing was started.
+        TrainingFailedError: `train` failed; its cause is its own exception.
+
+    Example:
+        >>> mirrored(lambda: 0.9, progress=False).result
+        0.9
+    """
+    parsed = Options.parse(options)
+    check_call(train, {})
+    num_gpus = parsed.num_gpus
+    if num_gpus is None:
+        num_gpus = Cluster(parsed.spark).most_gpus
+    role = Role("worker", 1, Resources(parsed.num_cpus, num_gpus))
+    return execute("mirrored", (role,), train, [{}], parsed)
+
+
+@takes_options
+def parameter_server(
+    train: Callable[[], Any],
+    *,
+    num_workers: int,
+    num_ps: int,
+    ps_num_gpus: int = 0,
+    roles: str = "coordinator",
+    evaluator: bool = False,
+    **options: Any,
+) -> Run:
+    """Run a training function with parameter servers, asynchronously.
+
+    By default `train` runs on the coordinator (the chief) only, with
+    `tf.distribute.ParameterServerStrategy` and its `ClusterCoordinator`; the workers and
+    parameter servers run TensorFlow's server, and end with the coordinator. A worker that is
+    killed is brought back meanwhile; after a lost parameter server all start again from the last
+    checkpoint.
+
+    Args:
+        train: a function without parameters.
+        num_workers, num_ps: how many of each, beside the chief; each in a Spark slot of its own.
+        ps_num_gpus: GPUs that a parameter server sees. Spark gives all tasks of the job the same
+            number, `num_gpus`; it may be used or not.
+        roles: `coordinator`, or `all` for a program whose every process runs `train`, such as one
+            of tf.compat.v1 with `replica_device_setter`. Its parameter servers need not return.
+        evaluator: see `allreduce`.
+        **options: see `sparkdl.options.Options`.
+
+    Returns:
+        A run of one trial; `run.result` is what `train` returned on the chief.
+
+    Raises:
+        ConfigError, FunctionError: an argument is wrong. Nothing was started.
+        PreflightError: the cluster cannot run it, such as with fewer slots. Nothing was started.
+        TrainingFailedError: the chief failed, or with `roles="all"` any process.
+
+    Example:
+        >>> def train():
+        ...     import json, os
+        ...     return len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+        >>> run = parameter_server(train, num_workers=1, num_ps=1, roles="all", progress=False)
+        ... # doctest: +SKIP
+    """
+    parsed = Options.parse(options)
+    _check_count("num_workers", num_workers)
+    _check_count("num_ps", num_ps)
+    if roles not in ("coordinator", "all"):
+        raise ConfigError(f"roles is {roles!r}; expected 'coordinator' or 'all'.")
+    if ps_num_gpus not in (0, parsed.num_gpus):
+        raise ConfigError(
+            f"ps_num_gpus is {ps_num_gpus!r}; expected 0, or num_gpus={parsed.num_gpus!r}: Spark "
+            "gives all tasks of a job the same number of GPUs."
+        )
+    check_call(train, {})
+    resources = Resources(parsed.num_cpus, parsed.num_gpus)
+    served = roles == "coordinator"
+    gang = (
+        Role("chief", 1, resources),
+        Role("worker", num_workers, resources, served=served, needed=not served),
+        Role("ps", num_ps, resources, served, needed=False, hides_gpus=ps_num_gpus == 0),
+        *_evaluator(evaluator, resources),
+    )
+    return execute("parameter_server", gang, train, [{}], parsed)
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1.")
+
+
+def _evaluator(wanted: bool, resources: Resources) -> tuple[Role, ...]:
+    return (Role("evaluator", 1, resources, needed=False),) if wanted else ()
 
 
 def load(run_or_path: Run | str | os.PathLike[str]) -> Run:

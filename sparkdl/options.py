@@ -30,6 +30,10 @@ _ELSEWHERE = {
     ),
     **dict.fromkeys(("random_state", "random_seed"), "seed"),
     **dict.fromkeys(("verbose", "show_progress"), "progress"),
+    **dict.fromkeys(
+        ("max_to_keep", "num_to_keep", "save_total_limit", "keep_checkpoints_num"),
+        "keep_checkpoints",
+    ),
     **dict.fromkeys(("max_failures", "max_retries", "retries"), "max_restarts"),
 }
 _DIRECTIONS = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
@@ -60,6 +64,8 @@ class Options:
         fail_fast_identical: end the run when its first so many trials all fail with one error.
         max_restarts: how often a trial is run again after its function raised or crashed.
         max_losses: how often a trial is run again after its executor was lost; None: always.
+        keep_checkpoints: which of a trial's checkpoints are kept: `best+last`, `last`, `all`, or a
+            number: so many of the last. The best is by `metric` and `direction`.
         seed: makes trial i's seed a function of (seed, i); by default drawn, and kept.
         env: environment variables of the training processes. Their values are never kept.
         framework: `tensorflow`, `torch` or `jax`; by default the one that the program imports.
@@ -85,6 +91,7 @@ class Options:
     fail_fast_identical: int | None = None
     max_restarts: int = 0
     max_losses: int | None = None
+    keep_checkpoints: str | int = "best+last"
     seed: int | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     framework: str | None = None
@@ -147,11 +154,21 @@ class Options:
             )
         if self.metric is not None and not isinstance(self.metric, str):
             raise ConfigError(f"metric is {self.metric!r}; expected the name of one number.")
+        self._check_keep()
         given: dict[Any, Any] = dict(self.env)
         for name, value in given.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 kind = type(value).__name__
                 raise ConfigError(f"env[{name!r}] is a {kind}; expected names and values as str.")
+
+    def _check_keep(self) -> None:
+        keep: Any = self.keep_checkpoints
+        is_count = isinstance(keep, int) and not isinstance(keep, bool) and keep >= 1
+        if not is_count and keep not in ("best+last", "last", "all"):
+            raise ConfigError(
+                f"keep_checkpoints is {keep!r}; expected 'best+last', 'last', 'all', or how many "
+                "of the last to keep, a whole number of at least 1."
+            )
 
     def _direction(self) -> str:
         if self.direction is None and self.metric and _SMALL_IS_GOOD.search(self.metric):

@@ -9,25 +9,27 @@ import re
 import shutil
 import time
 import uuid
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
-
-import fsspec
 
 __all__ = [
     "Mirror",
     "absolute",
     "append",
     "copy",
+    "download",
     "exists",
     "is_local",
     "join",
     "local_path",
     "make_directory",
     "names",
+    "put",
     "read",
     "remove",
     "rename",
+    "settle",
     "size",
     "write",
 ]
@@ -64,6 +66,8 @@ def join(url: str, *parts: str | int) -> str:
 
 
 def _remote(url: str) -> tuple[Any, str]:
+    import fsspec  # A training process on local paths starts without it.
+
     # Listings are never cached: other machines write what we look for.
     url = re.sub(r"^s3[an]://", "s3://", url)
     filesystem, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
@@ -202,35 +206,78 @@ def copy(source: Path, url: str) -> None:
             write(join(url, *below), path.read_bytes())
 
 
+def put(folder: Path, name: str, url: str) -> None:
+    """Copy the file `name` of a local folder below `url`, in pieces: it may be larger than memory.
+
+    Args:
+        folder: the local folder.
+        name: the file's path relative to `folder`, and the copy's relative to `url`.
+        url: the folder that the copy is below.
+    """
+    if is_local(url):
+        path = local_path(url) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, path)
+        return
+    filesystem, target = _remote(url)
+    target = join(target, name)
+    filesystem.makedirs(os.path.dirname(target), exist_ok=True)
+    filesystem.put_file(str(folder / name), target)
+
+
+def download(url: str, folder: Path) -> None:
+    """Copy all that is in a store's folder to a local one; nothing where it is absent."""
+    filesystem, path = _remote(url)
+    for found in filesystem.find(path):
+        target = folder / found[len(path) :].lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        filesystem.get_file(found, str(target))
+
+
+def settle(paths: Iterable[Path]) -> None:
+    """Return when these local files and folders would survive a loss of power."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            if not path.is_dir():  # Some mounts cannot do it for folders.
+                raise
+        finally:
+            os.close(descriptor)
+
+
 class Mirror:
     """Copies what changes in a local folder to a URL.
 
     TensorFlow, and a log file that grows, need a local disk; the run directory may be on an
     object store. The training process writes into the local folder, and its task calls `sync`.
+
+    Args:
+        folder: the local folder.
+        url: where it is copied to.
+        skip: names in `folder` that stay here, with all below them.
     """
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, skip: Collection[str] = ()) -> None:
         self.folder = folder
         self.url = url
+        self._skip = skip
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def sync(self) -> None:
         """Upload every file whose size or time of change differs from the last call."""
         for path in sorted(self.folder.rglob("*")):
+            if path.relative_to(self.folder).parts[0] in self._skip:
+                continue
             try:
                 status = path.stat()
             except FileNotFoundError:
                 continue  # It was there a moment ago; programs remove files of theirs.
             mark = (status.st_size, status.st_mtime_ns)
             if path.is_file() and self._seen.get(path) != mark:
-                self._upload(path)
+                put(self.folder, path.relative_to(self.folder).as_posix(), self.url)
                 self._seen[path] = mark
-
-    def _upload(self, path: Path) -> None:
-        filesystem, target = _remote(self.url)
-        name = join(target, *path.relative_to(self.folder).parts)
-        filesystem.makedirs(os.path.dirname(name), exist_ok=True)
-        filesystem.put_file(str(path), name)
 
     def close(self) -> None:
         """A last `sync`, tried again where the store fails for a moment; the local folder goes."""

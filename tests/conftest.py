@@ -1,6 +1,8 @@
 """Fixtures: real Spark sessions, a root folder with a nasty name, and what a run leaves behind."""
 
 import os
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -78,3 +80,36 @@ def leave_the_slots_free() -> Iterator[None]:
     yield
     if active := SparkSession.getActiveSession():
         active.sparkContext.cancelAllJobs()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """A bucket of a real S3 protocol server on loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    keys = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    try:
+        assert eventually(answers)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in keys.items():
+                patch.setenv(name, value)
+            import s3fs
+
+            s3fs.S3FileSystem().mkdir("bucket")
+            yield "s3://bucket"
+    finally:
+        server.terminate()
+        server.wait()

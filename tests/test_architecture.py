@@ -17,7 +17,10 @@ ROOMS = [
     {"search"},
     {"cluster"},
     {"runs", "keras", "tensorboard"},
-    {"options", "context", "devices", "processes", "storage"},
+    {"distribute"},
+    {"options", "context", "devices", "processes"},
+    {"checkpoints"},
+    {"storage"},
     {"config"},
     {"errors", "_version"},
 ]

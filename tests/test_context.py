@@ -19,7 +19,9 @@ def test_outside_a_run(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert Path(tensorboard.logdir()).is_dir()
     with pytest.raises(AttributeError, match="world_size"):
         context.wold_size  # noqa: B018
-    assert "rank" in dir(context)
+    assert {"rank", "checkpoint_dir", "get_checkpoint"} <= set(dir(context))
+    with pytest.raises(NotADirectoryError, match="'modle' does not exist; expected a directory"):
+        context.report(0.5, checkpoint="modle")
 
 
 def test_reports_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

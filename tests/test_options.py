@@ -22,6 +22,10 @@ from sparkdl.options import Options
         ({"metric": ["a"]}, "the name of one number"),
         ({"metric": "rmse"}, "looks like one that should be small"),
         ({"direction": "best"}, "'max' or 'min'"),
+        ({"keep_checkpoints": "best"}, "'best'; expected 'best\\+last'"),
+        ({"keep_checkpoints": 0}, "at least 1"),
+        ({"keep_checkpoints": True}, "at least 1"),
+        ({"max_to_keep": 3}, "Did you mean 'keep_checkpoints'"),
     ],
 )
 def test_wrong_options(given: dict[str, Any], said: str) -> None:

@@ -12,14 +12,19 @@ PUBLIC = {
         *("__version__", "context", "devices", "errors", "experiment", "keras", "runs"),
         "tensorboard",
     ],
-    "sparkdl.context": ["VARIABLE", "Context", "activate", "current", "report"],
+    "sparkdl.context": [
+        *("VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"),
+    ],
     "sparkdl.devices": ["get_num_gpus", "gpus"],
     "sparkdl.errors": [
         *("AllTrialsFailedError", "ConfigError", "FunctionError", "InvalidTrial"),
         *("NoCompleteTrialError", "PreflightError", "RemoteTraceback", "RunExistsError"),
-        *("RunNotFoundError", "SlotsError", "SparkDLError", "TrialFailedError", "suggest"),
+        *("RunNotFoundError", "SlotsError", "SparkDLError", "TrainingFailedError"),
+        *("TrialFailedError", "suggest"),
     ],
-    "sparkdl.experiment": ["history", "launch", "load"],
+    "sparkdl.experiment": [
+        *("allreduce", "history", "launch", "load", "mirrored", "parameter_server"),
+    ],
     "sparkdl.keras": ["Report"],
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
     "sparkdl.tensorboard": ["logdir"],
@@ -28,7 +33,7 @@ OPTIONS = {
     *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),
     *("num_gpus", "num_cpus", "timeout_s", "trial_timeout_s", "max_failed_trials"),
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "framework", "run_id"),
-    *("if_exists", "wait", "spark", "root", "progress"),
+    *("if_exists", "wait", "spark", "root", "progress", "keep_checkpoints"),
 }
 
 

@@ -1,50 +1,11 @@
 """One contract for every place that runs are kept in: local disk, memory, S3."""
 
 import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sparkdl import storage
-
-from .conftest import eventually
-
-
-@pytest.fixture(scope="session")
-def s3() -> Iterator[str]:
-    """A bucket of a real S3 protocol server on loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def answers() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    keys = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    try:
-        assert eventually(answers)
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in keys.items():
-                patch.setenv(name, value)
-            import s3fs
-
-            s3fs.S3FileSystem().mkdir("bucket")
-            yield "s3://bucket"
-    finally:
-        server.terminate()
-        server.wait()
 
 
 @pytest.fixture(params=["local", "file", "memory", pytest.param("s3", marks=pytest.mark.slow)])

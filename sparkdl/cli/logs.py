@@ -9,7 +9,6 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.cli.show import find
 from sparkdl.runs import Run
-from sparkdl.runs.layout import TrialPaths
 
 __all__ = ["add"]
 
@@ -33,11 +32,12 @@ def _run(chosen: argparse.Namespace) -> int:
     if unknown:
         print(f"sparkdl: {run.id} has trials 0 to {len(run.trials) - 1}", file=sys.stderr)
         return 2
-    offsets = dict.fromkeys(numbers, 0)
+    offsets: dict[str, int] = {}
     while True:
         live = chosen.follow and find(run.path).state == "RUNNING"
-        for number in numbers:
-            for piece in _new(run, number, offsets):
+        logs = {f"trial {n}{rank}": url for n in numbers for rank, url in _logs(run, n).items()}
+        for title, url in logs.items():
+            for piece in _new(f"==> {title}\n" if len(logs) > 1 else "", url, offsets):
                 sys.stdout.write(piece)
         sys.stdout.flush()
         if not live:
@@ -45,10 +45,19 @@ def _run(chosen: argparse.Namespace) -> int:
         time.sleep(LOOK_S)
 
 
-def _new(run: Run, number: int, offsets: dict[int, int]) -> Iterator[str]:
-    url = TrialPaths(run.trials[number].path).log
-    while storage.exists(url) and (data := storage.read(url, offsets[number], PIECE_BYTES)):
-        if offsets[number] == 0 and len(offsets) > 1:
-            yield f"==> trial {number}\n"
-        offsets[number] += len(data)
+def _logs(run: Run, number: int) -> dict[str, str]:
+    """The log of a trial, or those of the ranks of a gang, by the rank's name."""
+    folder = run.trials[number].path
+    files = [name for name in storage.names(folder) if name.startswith("log")]
+    ranks = (name.removeprefix("log").removesuffix(".txt").replace("-", " ") for name in files)
+    return dict(zip(ranks, (storage.join(folder, name) for name in files), strict=True))
+
+
+def _new(title: str, url: str, offsets: dict[str, int]) -> Iterator[str]:
+    offset = offsets.get(url, 0)
+    while data := storage.read(url, offset, PIECE_BYTES):
+        if offset == 0:
+            yield title
+        offset += len(data)
+        offsets[url] = offset
         yield data.decode(errors="replace")

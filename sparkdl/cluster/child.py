@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,8 +30,8 @@ _HERE = str(Path(__file__).parent)
 def main(channel: socket.socket) -> int:
     """Run what `channel` asks for, answer on it, return the exit code.
 
-    Two things are said: one byte when the person's function starts, and the outcome as a pickled
-    dict behind its length in eight bytes.
+    Two things are said: `s` when the person's function starts, and its outcome: `o`, eight bytes
+    with the length, a pickled dict.
     """
     asked = _receive(channel)
     os.environ.update(asked["environ"])
@@ -39,7 +39,7 @@ def main(channel: socket.socket) -> int:
     _open_output(asked["secrets"])
     context.activate(context.Context(**asked["context"]))
     outcome = pickle.dumps(_outcome(channel, asked))
-    channel.sendall(len(outcome).to_bytes(8, "big") + outcome)
+    channel.sendall(b"o" + len(outcome).to_bytes(8, "big") + outcome)
     channel.close()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -58,10 +58,12 @@ def _outcome(channel: socket.socket, asked: dict[str, Any]) -> dict[str, Any]:
     try:
         sys.path[:] = asked["path"]
         install(asked["modules"])
-        function = cloudpickle.loads(asked["function"])
+        function = _function(asked["function"])
         seed_everything(asked["context"]["seed"])
         channel.sendall(b"s")
         returned = function(**asked["context"]["params"])
+        if not context.current().is_chief:
+            return {"outputs": {}}  # The chief's value is the value of all.
         return {"outputs": keep(returned, asked["metric"], context.current().folder or ".")}
     except InvalidTrial as invalid:
         return {"invalid": str(invalid)}
@@ -73,6 +75,15 @@ def _outcome(channel: socket.socket, asked: dict[str, Any]) -> dict[str, Any]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _function(pickled: bytes | None) -> Callable[..., Any]:
+    if pickled is None:
+        from sparkdl.distribute import serve
+
+        return serve
+    function: Callable[..., Any] = cloudpickle.loads(pickled)
+    return function
 
 
 def _failure(exc: BaseException) -> dict[str, Any]:

@@ -14,6 +14,7 @@ class JobEnd(Enum):
 
     CANCELLED = "cancelled"
     LOST = "lost"
+    MEMORY = "memory"
     ERROR = "error"
 
 
@@ -51,6 +52,9 @@ def job_failed(exc: BaseException) -> JobFailed:
         ) from exc
     if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
         return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
+    if found := re.search(r"[^\n]*(exceeding \w* ?memory limits|OOMKilled)[^\n]*", text):
+        why = f"the cluster ended its executor for its memory: {found[0].strip()}"
+        return JobFailed(JobEnd.MEMORY, f"{why}. Raise spark.executor.memoryOverhead")
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
         return JobFailed(JobEnd.LOST, "its executor was lost")
     return JobFailed(JobEnd.ERROR, text)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Plan", "Resources", "Role"]
+__all__ = ["Member", "Plan", "Resources", "Role"]
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,43 @@ class Resources:
 
 @dataclass(frozen=True)
 class Role:
-    """So many processes of one kind, each with the same resources."""
+    """So many processes of one kind, each with the same resources.
+
+    Attributes:
+        name: `worker`, `chief`, `ps` or `evaluator`.
+        count: how many.
+        resources: what each gets.
+        served: we run TensorFlow's server in them, instead of the person's function.
+        needed: the run is complete only when these have returned; others are ended with it.
+        hides_gpus: they see no GPU, though Spark gives their tasks as many as the others.
+    """
 
     name: str
     count: int
     resources: Resources
+    served: bool = False
+    needed: bool = True
+    hides_gpus: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.name}{'s' if self.count > 1 and self.name != 'ps' else ''}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of a gang: its rank, its role and its place among those of its role."""
+
+    rank: int
+    role: Role
+    index: int
+
+    @property
+    def log(self) -> str:
+        """The name of the file that it prints into."""
+        return f"log-{self.role.name}-{self.index}.txt"
+
+    def __str__(self) -> str:
+        return f"{self.role.name} {self.index}"
 
 
 @dataclass(frozen=True)
@@ -40,10 +72,18 @@ class Plan:
         detect_gpus: let a process see GPUs that Spark did not assign to its task.
         fork_server: start from a process that has imported the framework.
         trial_timeout_s: seconds after which a trial is ended, from the start of its function.
+        is_gang: its processes run at the same time and know of each other.
+        start_timeout_s: seconds until every process of a gang must have started, and again
+            until they must have found each other.
+        interface: the network interface, or address, at which a gang's processes meet.
 
     Example:
         >>> print(Plan("launch", (Role("worker", 1, Resources(num_gpus=1)),), "tensorflow"))
         launch, tensorflow: 1 worker with 1 GPUs
+        >>> roles = (Role("worker", 2, Resources()), Role("evaluator", 1, Resources()))
+        >>> print(Plan("allreduce", roles, "tensorflow", is_gang=True))
+        allreduce, tensorflow: 2 workers with one slot, 1 evaluator with one slot; a gang of 3 \
+processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     """
 
     kind: str
@@ -53,13 +93,45 @@ class Plan:
     detect_gpus: bool = False
     fork_server: bool = True
     trial_timeout_s: float | None = None
+    is_gang: bool = False
+    start_timeout_s: float = 300.0
+    interface: str | None = None
 
     @property
     def resources(self) -> Resources:
-        """What each process gets."""
+        """What each process gets: Spark gives the tasks of a gang all the same."""
         return self.roles[0].resources
 
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Every process of a trial, by rank."""
+        places = [(role, index) for role in self.roles for index in range(role.count)]
+        return tuple(Member(rank, role, index) for rank, (role, index) in enumerate(places))
+
+    @property
+    def logs(self) -> dict[str, str]:
+        """The files that the processes of a trial print into, by the process's name."""
+        return {str(m): m.log for m in self.members} if self.is_gang else {"": "log.txt"}
+
+    @property
+    def size(self) -> int:
+        """How many processes one trial has."""
+        return sum(role.count for role in self.roles)
+
+    @property
+    def world_size(self) -> int:
+        """How many of them train; an evaluator stands outside."""
+        return sum(role.count for role in self.roles if role.name != "evaluator")
+
     def __str__(self) -> str:
-        roles = ", ".join(f"{r.count} {r.name} with {r.resources}" for r in self.roles)
+        roles = ", ".join(
+            f"{r} with {r.resources}{' (served)' if r.served else ''}" for r in self.roles
+        )
         env = f"; sets {', '.join(sorted(self.env))}" if self.env else ""
-        return f"{self.kind}, {self.framework or 'no framework'}: {roles}{env}"
+        gang = (
+            f"; a gang of {self.size} processes, each in a Spark slot of its own, "
+            f"rank 0 ({self.members[0]}) is chief"
+            if self.is_gang
+            else ""
+        )
+        return f"{self.kind}, {self.framework or 'no framework'}: {roles}{gang}{env}"

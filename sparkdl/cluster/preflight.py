@@ -16,6 +16,7 @@ from sparkdl import storage
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process import Start, warm
 from sparkdl.cluster.program import Program, preloadable
+from sparkdl.distribute.versions import untested
 from sparkdl.errors import PreflightError
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.record import versions as installed_versions
@@ -24,6 +25,7 @@ __all__ = [
     "REPORT_SCHEMA",
     "PreflightTask",
     "check_executor",
+    "check_pair",
     "raise_for_problems",
     "spare_collector",
     "start_of",
@@ -84,6 +86,19 @@ def check_executor(
             "imports. Install them on the executors, or ship an environment with --archives."
         )
     return None
+
+
+def check_pair(plan: Plan, allow_untested: bool) -> None:
+    """Refuse a framework that was not tested with more than one process, before anything starts.
+
+    Raises:
+        PreflightError: naming the versions found and those that were tested.
+    """
+    if plan.framework != "tensorflow" or plan.size == 1 or allow_untested:
+        return
+    legacy = plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    if problem := untested(installed_versions(), legacy=legacy):
+        raise PreflightError(problem)
 
 
 def _importable(imports: Iterable[str]) -> set[str]:

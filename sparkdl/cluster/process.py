@@ -6,29 +6,31 @@ import json
 import os
 import pickle
 import selectors
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparkdl.cluster.ends import End
 from sparkdl.cluster.forkserver import PACKET_BYTES, locked, peer
 from sparkdl.processes import kill, process_start
 
 __all__ = [
-    "End",
     "Start",
     "TrainingProcess",
-    "describe_end",
     "private_folder",
     "warm",
 ]
+
+
+# How often a watcher is asked.
+WATCH_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,55 +50,6 @@ class Start:
     preload: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     shared: bool = True
-
-
-@dataclass(frozen=True)
-class End:
-    """How a training process ended.
-
-    Attributes:
-        code: its exit code, or the negative number of the signal that ended it.
-        outcome: what it said of its function before it ended, None if nothing.
-        starting_s, running_s: seconds until and in its function.
-        cpu_s, peak_memory_mb: from the process that reaped it, see wait4(2).
-        out_of_memory: the kernel killed some process for memory meanwhile.
-        timed_out: we ended it as it ran too long.
-    """
-
-    code: int
-    outcome: dict[str, Any] | None
-    starting_s: float
-    running_s: float
-    cpu_s: float = 0.0
-    peak_memory_mb: float = 0.0
-    out_of_memory: bool = False
-    timed_out: bool = False
-
-
-def describe_end(end: End, timeout_s: float | None) -> str:
-    """Why there is no outcome, in a sentence.
-
-    Example:
-        >>> describe_end(End(-9, None, 0.1, 2.0, peak_memory_mb=900.0, out_of_memory=True), None)
-        'killed by SIGKILL: the host ran out of memory (this process used up to 900 MiB)'
-        >>> describe_end(End(3, None, 0.1, 2.0), None)
-        'the process ended itself with exit code 3 (os._exit) before its function returned'
-    """
-    if end.timed_out:
-        return f"ended after trial_timeout_s={timeout_s:g} seconds"
-    if end.code >= 0:
-        return (
-            f"the process ended itself with exit code {end.code} (os._exit) "
-            "before its function returned"
-        )
-    names = {number.value: number.name for number in signal.Signals}
-    name = names.get(-end.code, f"signal {-end.code}")
-    if -end.code == signal.SIGKILL and end.out_of_memory:
-        return (
-            f"killed by {name}: the host ran out of memory "
-            f"(this process used up to {end.peak_memory_mb:.0f} MiB)"
-        )
-    return f"killed by {name} (this process used up to {end.peak_memory_mb:.0f} MiB)"
 
 
 def private_folder() -> Path:
@@ -215,6 +168,8 @@ class TrainingProcess:
         self, start: Start, payload: Mapping[str, Any], log: Path, scratch: Path | None = None
     ) -> None:
         self._begun = time.monotonic()
+        self._said = b""
+        self.started: float | None = None  # When its function was called, monotonic clock.
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._channel, theirs = socket.socketpair()
         self._server = _connect(start)
@@ -236,51 +191,70 @@ class TrainingProcess:
             raise OSError(f"the fork server of this host could not serve: {answer['error']}")
         return answer
 
-    def wait(self, timeout_s: float | None = None) -> End:
-        """Return when the process has ended; end it `timeout_s` after its function started."""
-        started: float | None = None
-        said, timed_out = b"", False
+    @property
+    def outcome(self) -> dict[str, Any] | None:
+        """What the process has said of its function, None as long as it has not."""
+        # What comes behind the first outcome is from a copy of the process that the person forked.
+        begin = self._said.find(b"o") + 1
+        end = begin + 8 + int.from_bytes(self._said[begin : begin + 8], "big")
+        complete = begin and begin + 8 < end <= len(self._said)
+        return pickle.loads(self._said[begin + 8 : end]) if complete else None
+
+    def wait(
+        self, timeout_s: float | None = None, watch: "Callable[[], str | None] | None" = None
+    ) -> End:
+        """Return when the process has ended.
+
+        Args:
+            timeout_s: end it so long after its function started.
+            watch: asked several times a second whether to end it, and why.
+        """
+        timed_out, stopped = False, None
         with selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._channel, selectors.EVENT_READ)
             while True:
-                left = started + timeout_s - time.monotonic() if started and timeout_s else None
+                left = self._left(timeout_s)
                 if left is not None and left <= 0 and not timed_out:
                     timed_out = True
                     kill(self.pid)
-                ready = {key.fileobj for key, _ in selector.select(None if timed_out else left)}
+                if watch and not stopped and (stopped := watch()):
+                    kill(self.pid)
+                look_s = WATCH_S if watch else None
+                waits = [s for s in (None if timed_out else left, look_s) if s is not None]
+                ready = {key.fileobj for key, _ in selector.select(min(waits, default=None))}
                 if self._channel in ready:
-                    chunk = self._hear()
-                    if not chunk:
-                        selector.unregister(self._channel)
-                    said += chunk
-                    started = started or time.monotonic()
+                    self._hear(selector)
                 elif self._server in ready:
-                    return self._end(self._answer(), said, started, timed_out)
+                    return self._end(self._answer(), timed_out, stopped)
 
-    def _hear(self) -> bytes:
-        try:
-            return self._channel.recv(1 << 20)
-        except ConnectionResetError:
-            return b""
+    def _left(self, timeout_s: float | None) -> float | None:
+        if timeout_s is None or self.started is None:
+            return None
+        return self.started + timeout_s - time.monotonic()
 
-    def _end(
-        self, answer: dict[str, Any], said: bytes, started: float | None, timed_out: bool
-    ) -> End:
+    def _hear(self, selector: selectors.BaseSelector) -> None:
+        chunk = b""
+        with contextlib.suppress(ConnectionResetError):
+            chunk = self._channel.recv(1 << 20)
+        if not chunk:
+            selector.unregister(self._channel)
+        self._said += chunk
+        self.started = self.started or time.monotonic()
+
+    def _end(self, answer: dict[str, Any], timed_out: bool, stopped: str | None) -> End:
         now = time.monotonic()
-        started = started or now
-        # What comes behind the first outcome is from a copy of the process that the person forked.
-        end = 9 + int.from_bytes(said[1:9], "big")
-        complete = 9 < end <= len(said)
+        started = self.started or now
         return End(
             code=answer["code"],
-            outcome=pickle.loads(said[9:end]) if complete else None,
+            outcome=self.outcome,
             starting_s=started - self._begun,
             running_s=now - started,
             cpu_s=answer["cpu_s"],
             peak_memory_mb=answer["peak_memory_mb"],
             out_of_memory=answer["out_of_memory"],
             timed_out=timed_out,
+            stopped=stopped,
         )
 
     def __enter__(self) -> "TrainingProcess":

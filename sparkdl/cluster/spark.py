@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
@@ -14,10 +13,11 @@ from pyspark.sql import SparkSession
 
 from sparkdl import config
 from sparkdl.cluster.jobs import job_failed
-from sparkdl.cluster.plan import Resources
+from sparkdl.cluster.plan import Plan, Resources
+from sparkdl.cluster.slots import Slots
 from sparkdl.errors import SlotsError
 
-__all__ = ["Cluster", "Slots"]
+__all__ = ["Cluster"]
 
 # How long a young session may take until the executors it asked for have registered.
 REGISTER_S = 30.0
@@ -25,21 +25,6 @@ SETTLED_S = 5.0
 
 # Jobs that are given to Spark at once, however many executors it may start.
 MOST_WAITING = 1000
-
-
-@dataclass(frozen=True)
-class Slots:
-    """How many processes fit at once, and what each has.
-
-    Attributes:
-        count: processes at once.
-        cores: CPU cores of all slots together.
-        reason: where the number comes from, for the person.
-    """
-
-    count: int
-    cores: int
-    reason: str
 
 
 class Cluster:
@@ -93,12 +78,13 @@ class Cluster:
         user = self._context.sparkUser()
         return "runs" if filesystem.startswith("file:") else f"{filesystem}/user/{user}/sparkdl"
 
-    def check(self, resources: Resources) -> None:
-        """See that one executor can hold one process.
+    def check(self, plan: Plan) -> None:
+        """See that one executor can hold one process of the plan.
 
         Raises:
             SlotsError: it asks for more GPUs or CPUs than an executor has.
         """
+        resources = plan.resources
         if self._is_embedded and self._task_gpus():
             raise SlotsError(
                 f"spark.task.resource.gpu.amount={self._task_gpus():g} is set, but embedded Spark "
@@ -107,7 +93,7 @@ class Cluster:
             )
         have = self._executor_gpus()
         need = resources.num_gpus or 0
-        if need > have:
+        if need > have and not (plan.detect_gpus and not have):
             raise SlotsError(
                 f"num_gpus={need} was asked for each process, but Spark has {have} GPUs on an "
                 "executor. Lower num_gpus, or start Spark with "
@@ -126,6 +112,11 @@ class Cluster:
     @property
     def _is_embedded(self) -> bool:
         return self.master.startswith("local") and not self.master.startswith("local-cluster")
+
+    @property
+    def most_gpus(self) -> int | None:
+        """The GPUs of an executor; None where Spark schedules none."""
+        return self._executor_gpus() or None
 
     def _executor_gpus(self) -> int:
         amount = self.conf("spark.executor.resource.gpu.amount")
@@ -173,7 +164,7 @@ class Cluster:
             return Slots(default, cores, f"{default} slots of {self.master}")
         executors = self._num_executors()
         count = executors * (max(cores // executors, 1) // cpus)
-        if resources.num_gpus:
+        if resources.num_gpus and self._executor_gpus():
             count = min(count, executors * (self._executor_gpus() // resources.num_gpus))
         return Slots(count, cores, f"{count} slots of {self.master} with {resources}")
 
@@ -212,10 +203,13 @@ class Cluster:
         return not (self._needs_profile(resources) and self._is_embedded)
 
     def _needs_profile(self, resources: Resources) -> bool:
-        # A process that wants no GPU takes an ordinary slot and is shown none.
-        gpus = resources.num_gpus or self._task_gpus()
         cpus = resources.num_cpus or self._task_cpus()
-        return (cpus, gpus) != (self._task_cpus(), self._task_gpus())
+        return (cpus, self._gpus(resources)) != (self._task_cpus(), self._task_gpus())
+
+    def _gpus(self, resources: Resources) -> float:
+        """The GPUs that Spark is asked for: a process that wants none takes an ordinary slot and
+        is shown none; where Spark schedules none, our locks share them out."""
+        return (resources.num_gpus if self._executor_gpus() else 0) or self._task_gpus()
 
     def _profile(self, resources: Resources) -> Any:
         if not self._needs_profile(resources) or self._is_embedded:
@@ -223,7 +217,7 @@ class Cluster:
         if resources in self._profiles:
             return self._profiles[resources]  # Spark tells executors apart by their profile.
         requests = TaskResourceRequests().cpus(resources.num_cpus or self._task_cpus())
-        if gpus := resources.num_gpus or self._task_gpus():
+        if gpus := self._gpus(resources):
             requests = requests.resource("gpu", gpus)
         self._profiles[resources] = ResourceProfileBuilder().require(requests).build
         return self._profiles[resources]
@@ -237,15 +231,19 @@ class Cluster:
         resources: Resources,
         description: str,
         tags: tuple[str, ...],
+        barrier: bool = False,
     ) -> list[Any]:
         """Run a job of `num_tasks` tasks, each given its number as a row; return their rows.
+
+        With `barrier`, Spark starts all tasks at once or none, and they know of each other.
 
         Raises:
             JobFailed: the job was cancelled, lost its executor too often, or raised.
         """
         with self._labelled(description, tags):
             rows = self.spark.range(num_tasks, numPartitions=num_tasks)
-            job = rows.mapInArrow(task, schema, profile=self._profile(resources))
+            profile = self._profile(resources)
+            job = rows.mapInArrow(task, schema, barrier=barrier, profile=profile)
             try:
                 collected: list[Any] = job.collect()
                 return collected

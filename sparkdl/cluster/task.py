@@ -20,21 +20,30 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkdl import storage
+from sparkdl.cluster.devicelocks import locked_devices
+from sparkdl.cluster.ends import End, describe_end, failure_of
 from sparkdl.cluster.environ import thread_counts
-from sparkdl.cluster.gpus import visible_devices
+from sparkdl.cluster.gpus import as_seen_by_executor, share, visible_devices
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector, start_of
-from sparkdl.cluster.process import End, TrainingProcess, describe_end
+from sparkdl.cluster.process import TrainingProcess
 from sparkdl.cluster.program import Program
+from sparkdl.devices import gpus
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 
-__all__ = ["OUTCOME_SCHEMA", "TrialTask"]
+__all__ = ["OUTCOME_SCHEMA", "TrialTask", "last_reported", "local_folder"]
 
 OUTCOME_SCHEMA = "outcome string, exception binary"
 
 MIRROR_S = 5.0
 TAIL_LINES = 20
+
+# What an attempt leaves in the trial's folder, beside its logs and metrics.
+_PER_ATTEMPT = ("error.txt", "artifacts", "tensorboard", "ranks")
+
+# Checkpoints are published as a whole by whoever commits them; ranks tell each other directly.
+_NOT_MIRRORED = ("checkpoints", "ranks")
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,8 @@ class TrialTask:
         program: the person's function.
         run_id, run_path, application: which run it belongs to, where that is kept, Spark's id.
         number, params, seed: which trial, and what the function is called with.
-        metric: the name under which a plain returned number stands.
+        metric, direction: which number counts, and whether the larger is the better.
+        keep_checkpoints: which of its checkpoints are kept.
         cores: the CPU cores that are this process's share.
         attempt: how often the trial was submitted before; Spark's own attempts count on top.
         versions: what the executor must have, see `preflight.check_executor`.
@@ -61,6 +71,8 @@ class TrialTask:
     params: Mapping[str, Any] = field(repr=False)
     seed: int
     metric: str | None
+    direction: str
+    keep_checkpoints: str | int
     cores: int
     attempt: int
     versions: Mapping[str, str]
@@ -85,70 +97,127 @@ class TrialTask:
         trial = paths.trial(self.number)
         if problem := self._problem(paths):
             return {"preflight": problem, "attempt": attempt}, None
-        self._begin(trial, attempt)
-        resources = context.resources() if context else {}
-        wanted = "gpu" in resources and self.plan.resources.num_gpus != 0
-        gpus = resources["gpu"].addresses if wanted else []
-        with _local_folder(trial) as folder:
-            end = self._train(folder, gpus)
-            said = self._say(end, TrialPaths(str(folder)), trial)
-        if "error" in said:
-            storage.write(trial.error, said["error"])
-        storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
+        self._supersede(trial, attempt)
+        self._begin(trial, attempt, {"host": socket.gethostname()})
+        with local_folder(trial) as folder, self._gpus(context) as visible:
+            started = self._process(folder, "log.txt", visible, {"attempt": attempt})
+            with started as process:
+                end = process.wait(self.plan.trial_timeout_s)
+            said = self._say(end, storage.join(str(folder), "log.txt"), trial.log)
+            said["reported"] = last_reported(storage.join(str(folder), "metrics.jsonl"))
+        self._write_down(said, trial)
         return {**said, "attempt": attempt}, (end.outcome or {}).get("exception")
 
     def _problem(self, paths: RunPaths) -> str | None:
         imports, framework = self.program.imports, self.plan.framework
         return check_executor(self.run_id, paths, self.versions, imports, framework)
 
-    def _begin(self, trial: TrialPaths, attempt: int) -> None:
-        if attempt:
-            # A lost attempt's process may still write: it keeps its own, moved files.
-            for url in (trial.log, trial.metrics, trial.error, trial.artifacts, trial.tensorboard):
-                name = url.rpartition("/")[2]
-                storage.rename(url, storage.join(trial.superseded(attempt - 1), name))
+    def _supersede(self, trial: TrialPaths, attempt: int) -> None:
+        """Move away what a lost attempt wrote: its process may still be writing it."""
+        if not attempt:
+            return
+        for name in storage.names(trial.folder):
+            if name.startswith(("log", "metrics")) or name in _PER_ATTEMPT:
+                old = storage.join(trial.folder, name)
+                storage.rename(old, storage.join(trial.superseded(attempt - 1), name))
+
+    def _begin(self, trial: TrialPaths, attempt: int, who: Mapping[str, Any]) -> None:
         kept = {"params": mask_params(self.params, self.plan.env.values()), "seed": self.seed}
         storage.write(trial.params, json.dumps(kept, indent=1))
-        who = {"attempt": attempt, "host": socket.gethostname(), "pid": os.getpid()}
+        who = {"attempt": attempt, "pid": os.getpid(), **who}
         storage.write(trial.attempt(attempt), json.dumps(who))
 
-    def _train(self, folder: Path, gpus: list[str]) -> End:
+    @contextlib.contextmanager
+    def _gpus(
+        self, context: TaskContext | None, local: tuple[int, int] | None = None
+    ) -> Iterator[dict[str, str]]:
+        """Take this process's GPUs; yields the variable that shows it these and no others.
+
+        Args:
+            context: of this task, with the addresses that Spark assigned.
+            local: the local rank and local world size in a gang, whose ranks share a host's GPUs.
+        """
+        plan, own = self.plan, os.environ.get("CUDA_VISIBLE_DEVICES")
+        count, holder = plan.resources.num_gpus, f"run {self.run_id}, process {os.getpid()}"
+        resources = context.resources() if context else {}
+        if count == 0:
+            yield visible_devices([], detect=False)
+        elif "gpu" in resources:
+            assigned = as_seen_by_executor(resources["gpu"].addresses, own)
+            yield visible_devices(assigned, detect=False)
+        elif plan.detect_gpus and (count or local):
+            # Spark schedules no GPUs here: what other runs hold is not ours.
+            devices = gpus()
+            mine = share(devices, *local) if local else devices
+            wait_s = plan.start_timeout_s if local else None
+            count = len(mine) if count is None else count
+            with locked_devices(mine, count, holder, wait_s) as taken:
+                yield visible_devices(taken, detect=False)
+        else:
+            yield visible_devices([], plan.detect_gpus)
+
+    def _process(
+        self,
+        folder: Path,
+        log: str,
+        environ: Mapping[str, str],
+        who: Mapping[str, Any],
+        served: bool = False,
+    ) -> TrainingProcess:
+        """Start a training process of this trial.
+
+        Args:
+            folder: the local folder that it writes into; `log` is the file for its output there.
+            environ: its GPUs, and what lets it find its peers.
+            who: the fields of its `Context` that are not the same for all processes of a trial.
+            served: it is to run TensorFlow's server instead of the person's function.
+        """
         plan, program = self.plan, self.program
-        environ = {
-            **thread_counts(max(1, min(self.cores, len(os.sched_getaffinity(0)))), plan.env),
-            **visible_devices(gpus, plan.detect_gpus and plan.resources.num_gpus != 0),
-            "SPARKDL_RUN": self.run_id,
-        }
-        context = {
-            "run": self.run_id,
-            "trial": self.number,
-            "params": dict(self.params),
-            "seed": self.seed,
-            "folder": str(folder),
-        }
+        cores = max(1, min(self.cores, len(os.sched_getaffinity(0))))
         payload = {
-            "function": program.function,
+            "function": None if served else program.function,
             "modules": dict(program.modules),
             "path": list(sys.path),
             "cwd": os.getcwd(),
-            "environ": environ,
-            "context": context,
+            "environ": {
+                **thread_counts(cores, plan.env),
+                **environ,
+                "SPARKDL_RUN": self.run_id,
+            },
+            "context": {
+                "kind": plan.kind,
+                "run": self.run_id,
+                "trial": self.number,
+                "params": dict(self.params),
+                "seed": self.seed,
+                "folder": str(folder),
+                "url": RunPaths(self.run_path).trial(self.number).folder,
+                "keep_checkpoints": self.keep_checkpoints,
+                "metric": self.metric,
+                "direction": self.direction,
+                **who,
+            },
             "metric": self.metric,
             "secrets": list(plan.env.values()),
         }
         start = start_of(plan, program, self.application)
         scratch = None if storage.is_local(self.run_path) else folder
-        with TrainingProcess(start, payload, folder / "log.txt", scratch) as process:
-            return process.wait(plan.trial_timeout_s)
+        return TrainingProcess(start, payload, folder / log, scratch)
 
-    def _say(self, end: End, local: TrialPaths, trial: TrialPaths) -> dict[str, Any]:
+    def _write_down(self, said: Mapping[str, Any], trial: TrialPaths) -> None:
+        if "error" in said:
+            storage.write(trial.error, said["error"])
+        storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
+
+    def _say(self, end: End, local_log: str, log: str) -> dict[str, Any]:
         secrets = tuple(self.plan.env.values())
         said = {k: v for k, v in (end.outcome or {}).items() if k != "exception"}
         if end.outcome is None:
-            said = {"error": describe_end(end, self.plan.trial_timeout_s)}
-            said["traceback"] = f"The last lines of its log:\n{_tail(local.log)}"
+            said = {"error": end.stopped or describe_end(end, self.plan.trial_timeout_s)}
+            said["traceback"] = f"The last lines of its log:\n{_tail(local_log)}"
         if "error" in said:
-            text = f"{said['error']}\n\n{said.pop('traceback')}\n\nIts log: {trial.log}\n"
+            said["failure"] = str(failure_of(end))
+            text = f"{said['error']}\n\n{said.pop('traceback')}\n\nIts log: {log}\n"
             said["error"] = mask_text(text, secrets)
         if "invalid" in said:
             said["invalid"] = mask_text(said["invalid"], secrets)
@@ -161,7 +230,7 @@ class TrialTask:
             "peak_memory_mb": end.peak_memory_mb,
         }
         said["usage"] = {name: round(value, 4) for name, value in usage.items()}
-        return {**said, "reported": _last_reported(local.metrics)}
+        return said
 
 
 def _tail(log: str) -> str:
@@ -172,7 +241,8 @@ def _tail(log: str) -> str:
     return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"
 
 
-def _last_reported(metrics: str) -> dict[str, float]:
+def last_reported(metrics: str) -> dict[str, float]:
+    """The last number of each name in a metrics file; none where there is no such file."""
     last: dict[str, float] = {}
     try:
         lines = storage.read(metrics).split(b"\n")[:-1]
@@ -183,7 +253,7 @@ def _last_reported(metrics: str) -> dict[str, float]:
     return last
 
 
-class _local_folder:
+class local_folder:
     """The folder that a training process writes into: the trial's own, or one mirrored to it."""
 
     def __init__(self, trial: TrialPaths) -> None:
@@ -192,7 +262,7 @@ class _local_folder:
             self.folder = storage.local_path(trial.folder)
             return
         self.folder = Path(tempfile.mkdtemp(prefix="sparkdl-"))
-        self._mirror = storage.Mirror(self.folder, trial.folder)
+        self._mirror = storage.Mirror(self.folder, trial.folder, _NOT_MIRRORED)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_in_step, daemon=True)
 

@@ -4,12 +4,17 @@
 <root>/<run id>/run.json  owner.json  journal.jsonl  environment.txt  source/  resources/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.json  tensorboard/  artifacts/
+                                checkpoints/<number>/  scratch/
 ```
+
+Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt`, and all
+but the chief a `metrics-<role>-<index>.jsonl`.
 """
 
 from dataclasses import dataclass
 
 from sparkdl import storage
+from sparkdl.checkpoints import FOLDER
 
 __all__ = ["RunPaths", "TrialPaths"]
 
@@ -51,9 +56,23 @@ class TrialPaths:
         return storage.join(self.folder, "tensorboard")
 
     @property
+    def checkpoints(self) -> str:
+        """The committed checkpoints, see `sparkdl.checkpoints`. Written by the chief."""
+        return storage.join(self.folder, FOLDER)
+
+    @property
     def artifacts(self) -> str:
         """Copies of the files that the training function returned."""
         return storage.join(self.folder, "artifacts")
+
+    @property
+    def all_ranks(self) -> str:
+        """Where the ranks of a gang tell each other how it goes; gone when it has ended."""
+        return storage.join(self.folder, "ranks")
+
+    def ranks(self, attempt: int) -> str:
+        """The same of one attempt."""
+        return storage.join(self.all_ranks, attempt)
 
     @property
     def attempts(self) -> str:

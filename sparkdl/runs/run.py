@@ -6,7 +6,12 @@ from typing import Any, Literal, Protocol
 
 import pandas as pd
 
-from sparkdl.errors import AllTrialsFailedError, NoCompleteTrialError, TrialFailedError
+from sparkdl.errors import (
+    AllTrialsFailedError,
+    NoCompleteTrialError,
+    TrainingFailedError,
+    TrialFailedError,
+)
 from sparkdl.runs import table
 from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import RunPaths, TrialPaths
@@ -14,6 +19,8 @@ from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial, Usage
 
 __all__ = ["Handle", "Run"]
+
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 class Handle(Protocol):
@@ -120,11 +127,17 @@ class Run:
 
         Raises:
             AllTrialsFailedError: its cause is the first trial's own exception.
+            TrainingFailedError: the same of a run with a distributed verb.
         """
         bad = [t for t in self.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
         if self.state != RunState.FAILED or self.counts().get("COMPLETE") or not bad:
             return
         first = next((trial for trial in bad if trial.exception), bad[0])
+        if self.kind not in ("launch", "search"):
+            raise TrainingFailedError(
+                f"{self.kind} {self.id} failed. {_without_traceback(first.error or '')}\n"
+                f"Everything is in {self.path}"
+            ) from first.exception
         raise AllTrialsFailedError(
             f"no trial of run {self.id} completed: {self.counts_text()}. "
             f"Trial {first.number} with {first.params}: {first.summary}\n"
@@ -185,3 +198,9 @@ class Run:
 
     def _repr_html_(self) -> str:
         return table.html(self._view())
+
+
+def _without_traceback(error: str) -> str:
+    """What a rank's error says beside its traceback, which its cause shows: what, and its log."""
+    paragraphs = error.strip().split("\n\n")
+    return "\n".join(p.strip() for p in paragraphs if not p.startswith(_TRACEBACK))

@@ -15,7 +15,7 @@ __all__ = ["View", "frame", "html", "text"]
 # A longer run shows its best trials and its failures; to_pandas() has them all.
 MOST_ROWS = 40
 
-_LEFT = ("state", "error")
+_LEFT = ("state", "failure", "error")
 _COLORS = {
     TrialState.COMPLETE: "#1a7f37",
     TrialState.FAILED: "#cf222e",
@@ -92,7 +92,7 @@ def frame(trials: Sequence[Trial]) -> pd.DataFrame:
         outputs = {f"output.{name}": value for name, value in trial.outputs.items()}
         more: dict[str, Any] = {"value": trial.value, "attempts": trial.attempts}
         more |= {"seed": trial.seed, "duration_s": trial.duration_s, **asdict(trial.usage)}
-        more |= {"error": trial.error, "path": trial.path}
+        more |= {"failure": trial.failure, "error": trial.error, "path": trial.path}
         # A parameter keeps its name; where one of ours is called the same, ours is renamed.
         ours, more = ({_apart(k, theirs): v for k, v in some.items()} for some in (ours, more))
         rows.append({**ours, **theirs, **outputs, **more})
@@ -117,6 +117,8 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
     values = ["" if t.value is None else _number(t.value) for t in trials]
     seconds = [f"{t.usage.running_s:.1f}" if t.usage.running_s else "" for t in trials]
     columns += [(view.metric, values), ("seconds", seconds)]
+    if any(t.failure for t in trials):
+        columns.append(("failure", [t.failure or "" for t in trials]))
     if any(t.error for t in trials):
         columns.append(("error", [_cell(t.summary, 60) for t in trials]))
     return columns

@@ -1,12 +1,14 @@
 """Where it runs: D. A trial as a person sees it, live or read from disk."""
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from sparkdl import storage
+from sparkdl import checkpoints, storage
 from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
@@ -47,6 +49,8 @@ class Trial:
         metrics: the last of each number reported or returned.
         outputs: what the training function returned, by name.
         error: what went wrong, its first line the summary.
+        failure: of which kind that is: `exception`, `exit`, `signal`, `out of memory`,
+            `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
         attempts: how often it was started; more than one after a lost executor.
         usage: where its time went.
         exception: the person's own exception, on the driver that ran it.
@@ -61,6 +65,7 @@ class Trial:
     metrics: dict[str, float] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    failure: str | None = None
     attempts: int = 0
     usage: Usage = Usage()
     exception: BaseException | None = field(default=None, repr=False, compare=False)
@@ -77,14 +82,23 @@ class Trial:
 
     @property
     def history(self) -> pd.DataFrame:
-        """Everything reported, a row per step, a column per name."""
-        try:
-            text = storage.read(TrialPaths(self.path).metrics).decode()
-        except FileNotFoundError:
-            return pd.DataFrame()
-        rows = [json.loads(line) for line in text.split("\n")[:-1]]
+        """Everything reported, a row per step, a column per name.
+
+        What a lost attempt reported counts up to the step that the next one continued from.
+        """
+        paths = TrialPaths(self.path)
+        lost = sorted(int(name) for name in storage.names(paths.attempts) if name.isdigit())
+        folders = [paths.superseded(number) for number in lost]
+        attempts = [_reported(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
+        rows = merge_attempts(attempts)
         frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
         return frame.groupby("step").last() if len(frame) else frame
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The directory of the newest committed checkpoint; None where there is none."""
+        newest = checkpoints.newest(self.path)
+        return newest.url if newest else None
 
     def apply(self, event: Event) -> None:
         """Take over what a journal event says of this trial."""
@@ -93,5 +107,29 @@ class Trial:
         self.value = event.get("value")
         self.metrics = event.get("metrics", self.metrics)
         self.outputs = event.get("outputs", self.outputs)
-        self.error = event.get("error")
+        self.error, self.failure = event.get("error"), event.get("failure")
         self.usage = Usage(**event["usage"]) if "usage" in event else self.usage
+
+
+def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The rows of all attempts, earliest first, each up to where a later one began.
+
+    Example:
+        >>> first = [{"step": 1}, {"step": 2}, {"step": 3, "cut": True}]
+        >>> merge_attempts([first, [{"step": 3}, {"step": 4}]])
+        [{'step': 1}, {'step': 2}, {'step': 3}, {'step': 4}]
+    """
+    merged: list[dict[str, Any]] = []
+    end = math.inf
+    for rows in reversed(attempts):
+        merged = [row for row in rows if row["step"] < end] + merged
+        end = min(end, rows[0]["step"]) if rows else end
+    return merged
+
+
+def _reported(metrics: str) -> list[dict[str, Any]]:
+    try:
+        lines = storage.read(metrics).split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines]

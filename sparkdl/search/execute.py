@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sparkdl import config, storage
+from sparkdl.cluster.gang import GangTask
 from sparkdl.cluster.jobs import JobFailed
 from sparkdl.cluster.plan import Plan, Role
-from sparkdl.cluster.preflight import REPORT_SCHEMA, PreflightTask, raise_for_problems
+from sparkdl.cluster.preflight import (
+    REPORT_SCHEMA,
+    PreflightTask,
+    check_pair,
+    raise_for_problems,
+)
 from sparkdl.cluster.program import Program, find_framework, pack
+from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import TrialTask
 from sparkdl.errors import ConfigError, PreflightError
@@ -17,11 +24,15 @@ from sparkdl.options import Options
 from sparkdl.runs import Run, Trial, record
 from sparkdl.runs.start import IfExists, OpenRun, Wanted, new_run_id, open_run
 from sparkdl.search.limits import Limits
+from sparkdl.search.live import Live
 from sparkdl.search.pace import Pace
 from sparkdl.search.progress import Progress
 from sparkdl.search.trials import Execution
 
 __all__ = ["execute"]
+
+# The verbs whose processes run at the same time and know of each other.
+GANGS = ("allreduce", "parameter_server")
 
 
 def execute(
@@ -33,30 +44,32 @@ def execute(
 ) -> Run:
     """Run `train` once for each of `params`, each time in processes of these roles.
 
+    Args:
+        kind: the verb.
+        roles: the processes of each trial.
+        train, params: the person's function, and what it is called with.
+        options: the verb's options.
+
     Raises:
         ConfigError, FunctionError, PreflightError, RunExistsError: before anything was started.
-        AllTrialsFailedError: no trial completed.
+        AllTrialsFailedError, TrainingFailedError: no trial completed.
     """
     versioned = _check_resources(options)
     program = pack(train)
     cluster = Cluster(options.spark)
-    cluster.check(roles[0].resources)
+    plan = _plan(kind, roles, program, options, cluster)
+    cluster.check(plan)
+    check_pair(plan, config.resolve("allow_untested", None, cluster.conf))
     cluster.wait_for_executors()
-    plan = Plan(
-        kind,
-        roles,
-        options.framework or find_framework(program.imports),
-        dict(options.env),
-        config.resolve("detect_gpus", None, cluster.conf),
-        config.resolve("fork_server", None, cluster.conf),
-        options.trial_timeout_s,
-    )
     override = config.resolve("slots", None, cluster.conf)
     pace = Pace(
         lambda: cluster.slots(plan.resources, override),
         options.parallelism,
         cluster.enforces(plan.resources),
+        plan.size,
     )
+    if plan.is_gang:
+        check_gang(plan, pace.slots, cluster.conf, cluster.master)
     opened = open_run(
         storage.absolute(options.root or cluster.root()),
         _wanted(plan, train, params, options, cluster),
@@ -68,13 +81,33 @@ def execute(
     execution = _execution(opened, cluster, plan, program, params, options, pace)
     with execution.failing():
         _write_down(opened, train, program, versioned, options)
-        _preflight(opened, cluster, plan, program)
-    opened.run.attach(execution)
+        if not plan.is_gang:  # Its tasks check their executors when they meet, before they start.
+            _preflight(opened, cluster, plan, program)
+    live = Live(execution)
+    opened.run.attach(live)
     if options.wait:
         execution.execute()
     else:
-        execution.start()
+        live.start()
     return opened.run
+
+
+def _plan(
+    kind: str, roles: tuple[Role, ...], program: Program, options: Options, cluster: Cluster
+) -> Plan:
+    served = any(role.served for role in roles)
+    return Plan(
+        kind,
+        roles,
+        options.framework or ("tensorflow" if served else find_framework(program.imports)),
+        dict(options.env),
+        config.resolve("detect_gpus", None, cluster.conf),
+        config.resolve("fork_server", None, cluster.conf),
+        options.trial_timeout_s,
+        kind in GANGS,
+        config.resolve("start_timeout_s", None, cluster.conf),
+        config.resolve("interface", None, cluster.conf),
+    )
 
 
 def _check_resources(options: Options) -> list[Path]:
@@ -143,8 +176,10 @@ def _execution(
     options: Options,
     pace: Pace,
 ) -> Execution:
+    task_type = GangTask if plan.is_gang else TrialTask
+
     def make_task(trial: Trial, cores: int) -> TrialTask:
-        return TrialTask(
+        return task_type(
             plan=plan,
             program=program,
             run_id=opened.run.id,
@@ -154,6 +189,8 @@ def _execution(
             params=params[trial.number],
             seed=trial.seed,
             metric=options.metric,
+            direction=opened.run.direction,
+            keep_checkpoints=options.keep_checkpoints,
             cores=cores,
             attempt=trial.attempts,
             versions=record.versions(),
@@ -167,7 +204,7 @@ def _execution(
         options.max_restarts,
         options.max_losses,
     )
-    progress = Progress(opened.run, options.progress)
+    progress = Progress(opened.run, plan, options.progress)
     progress.say(f"Run {opened.run.id}: {plan}")
     progress.say(f"Everything is kept in {opened.paths.folder}")
     if program.warning:

@@ -64,6 +64,8 @@ class Flights:
             self._cluster.submit,
             task,
             OUTCOME_SCHEMA,
+            num_tasks=self._plan.size,
+            barrier=self._plan.is_gang,
             resources=self._plan.resources,
             description=f"{task.run_id} trial {trial.number}: {params}",
             tags=(self._tag, f"{self._tag}:{trial.number}"),
@@ -84,6 +86,7 @@ class Flights:
 
     def landed(self, flight: Flight) -> None:
         """Forget a flight whose end has been written down."""
+        storage.remove(self._paths.trial(flight.trial.number).all_ranks)
         del self._flights[flight.trial.number]
 
     def starts(self, flight: Flight) -> Iterator[int]:

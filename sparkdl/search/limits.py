@@ -1,12 +1,17 @@
 """Where it runs: D (pure). When a run stops, and how much of it runs at once."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sparkdl.cluster.ends import Failure
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
-__all__ = ["Limits"]
+__all__ = ["Limits", "Retries"]
+
+# How often a gang meets again on other ports, where something else took one.
+MOST_PORTS = 3
 
 
 @dataclass(frozen=True)
@@ -48,3 +53,35 @@ class Limits:
         if alike and len(failed) == len(ended) >= alike and len(errors) == 1:
             return f"the first {len(failed)} trials failed alike: {errors.pop()}"
         return None
+
+
+class Retries:
+    """Counts what went wrong with each trial, and says whether it may be run again.
+
+    A loss of Spark's, a crash of the person's and a port that was taken are budgets of their own.
+
+    Example:
+        >>> retries = Retries(Limits(max_restarts=1), is_gang=False)
+        >>> retries.again(0, Failure.EXCEPTION), retries.again(0, Failure.EXCEPTION)
+        (True, False)
+        >>> retries.again(0, Failure.LOST)
+        True
+    """
+
+    def __init__(self, limits: Limits, is_gang: bool) -> None:
+        self._limits, self._is_gang = limits, is_gang
+        self._seen: Counter[tuple[int, str]] = Counter()
+
+    def again(self, number: int, failure: str) -> bool:
+        """Count this failure of a trial; whether its budget allows another attempt."""
+        kind = self._kind(failure)
+        self._seen[number, kind] += 1
+        most = {"loss": self._limits.max_losses, "port": MOST_PORTS}.get(
+            kind, self._limits.max_restarts
+        )
+        return most is None or self._seen[number, kind] <= most
+
+    def _kind(self, failure: str) -> str:
+        if failure == Failure.LOST:
+            return "loss"
+        return "port" if failure == Failure.PORT and self._is_gang else "crash"

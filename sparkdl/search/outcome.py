@@ -1,15 +1,17 @@
 """Where it runs: D (pure). From what a task said of a trial to what the journal says of it."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 
+from sparkdl.cluster.ends import is_follow_up
 from sparkdl.errors import RemoteTraceback
 from sparkdl.runs.journal import Event
 from sparkdl.runs.states import TrialState, judge
 
-__all__ = ["event_of", "exception_of"]
+__all__ = ["combined", "event_of", "exception_of"]
 
 
 def event_of(outcome: Mapping[str, Any], queued_s: float, metric: str | None) -> Event:
@@ -30,10 +32,14 @@ def event_of(outcome: Mapping[str, Any], queued_s: float, metric: str | None) ->
         "attempt": outcome["attempt"],
     }
     if "error" in outcome:
-        return {**event, "state": str(TrialState.FAILED), "error": outcome["error"]}
+        why = {"error": outcome["error"], "failure": outcome["failure"]}
+        return {**event, "state": str(TrialState.FAILED), **why}
     if "invalid" in outcome:
-        why = f"InvalidTrial: {outcome['invalid']}"
-        return {**event, "state": str(TrialState.INVALID), "error": why}
+        return {
+            **event,
+            "state": str(TrialState.INVALID),
+            "error": f"InvalidTrial: {outcome['invalid']}",
+        }
     outputs, reported = outcome["outputs"], dict(outcome["reported"])
     if metric and "value" in reported:
         reported.setdefault(metric, reported.pop("value"))  # A plain number stands for it.
@@ -47,6 +53,55 @@ def event_of(outcome: Mapping[str, Any], queued_s: float, metric: str | None) ->
         "metrics": {**reported, **numbers},
         "error": verdict.reason,
     }
+
+
+def combined(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], bytes | None]:
+    """What the tasks of one trial said together, and the pickled exception of the one that failed.
+
+    Of a gang, the chief's value counts; if ranks failed, the one that failed first does. What only
+    says that another rank has gone is not what failed first, whatever the hosts' clocks say.
+
+    Args:
+        rows: the rows of `cluster.task.TrialTask` (one) or `cluster.gang.GangTask` (one a rank).
+
+    Example:
+        >>> ok = {"rank": 0, "outputs": {"value": 1}, "usage": {"cpu_s": 1.0}}
+        >>> bad = {"rank": 1, "role": "worker 1", "host": "b", "usage": {"cpu_s": 1.0}}
+        >>> bad |= {"error": "ValueError: no", "failure": "exception", "ended_s": 1.0}
+        >>> rows = [{"outcome": json.dumps(said), "exception": None} for said in (ok, bad)]
+        >>> combined(rows)[0]["error"]
+        'worker 1 (rank 1) on host b: ValueError: no'
+    """
+    said = [(json.loads(row["outcome"]), row["exception"]) for row in rows]
+    if "rank" not in said[0][0]:
+        return said[0]
+    failed = [one for one in said if "error" in one[0] or "invalid" in one[0]]
+    for outcome, _ in said:
+        if "preflight" in outcome:
+            return outcome, None
+    if not failed:
+        chief = next(one for one in said if one[0]["rank"] == 0)
+        return {"reported": {}, **chief[0], "usage": _usage([o for o, _ in said])}, None
+    first, exception = min(failed, key=_order)
+    where = f"{first['role']} (rank {first['rank']}) on host {first['host']}"
+    texts = {k: f"{where}: {first[k]}" for k in ("error", "invalid") if k in first}
+    return {"reported": {}, **first, **texts, "usage": _usage([o for o, _ in said])}, exception
+
+
+def _order(one: tuple[dict[str, Any], bytes | None]) -> tuple[bool, float]:
+    summary = str(one[0].get("error", "")).split("\n")[0]
+    return is_follow_up(summary), one[0]["ended_s"]
+
+
+def _usage(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The CPU seconds of all ranks, the longest times, the largest memory."""
+    found: dict[str, float] = dict.fromkeys(
+        ("starting_s", "running_s", "cpu_s", "peak_memory_mb"), 0.0
+    )
+    for used in (outcome["usage"] for outcome in outcomes):
+        for name, value in used.items():
+            found[name] = found[name] + value if name == "cpu_s" else max(found[name], value)
+    return found
 
 
 def exception_of(pickled: bytes | None, error: str) -> BaseException:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from sparkdl.cluster.spark import Slots
+from sparkdl.cluster.slots import Slots
 
 __all__ = ["Pace"]
 
@@ -17,12 +17,18 @@ class Pace:
         count_slots: asks Spark how many fit at once.
         parallelism: the person's limit, or None.
         enforced: Spark itself runs no more at once than it has slots.
+        size: the processes of one trial, each in a slot of its own.
     """
 
     def __init__(
-        self, count_slots: Callable[[], Slots], parallelism: int | None, enforced: bool
+        self,
+        count_slots: Callable[[], Slots],
+        parallelism: int | None,
+        enforced: bool,
+        size: int = 1,
     ) -> None:
         self._count, self._parallelism, self._enforced = count_slots, parallelism, enforced
+        self._size = size
         self._counted_s = time.monotonic()
         self.slots = count_slots()
 
@@ -35,7 +41,13 @@ class Pace:
     @property
     def limit(self) -> int:
         """How many trials may run at once, at least one."""
-        return max(1, min(self.slots.count, self._parallelism or self.slots.count))
+        fit = self.slots.count // self._size
+        return max(1, min(fit, self._parallelism or fit))
+
+    @property
+    def fits(self) -> bool:
+        """Whether Spark has the slots for even one trial now; a lost executor may come back."""
+        return self.slots.count >= self._size
 
     def submitted(self, started: int) -> int:
         """How many trials Spark may have: those that run, and some ready for the next free slot.
@@ -43,10 +55,11 @@ class Pace:
         None waits inside Spark before the first ones have started, which keeps their order, nor
         where something else than Spark's slots limits how many may run at once.
         """
-        limited = self.limit < self.slots.count or not self._enforced
+        # Of two gangs inside Spark one might hold slots that the other lacks.
+        limited = self.limit < self.slots.count or not self._enforced or self._size > 1
         ready = 0 if limited or started < self.limit else max(1, self.limit // 4)
         return self.limit + ready
 
     def cores(self, trials: int) -> int:
-        """The CPU cores for one of so many trials that want to run now."""
-        return max(1, self.slots.cores // max(1, min(self.limit, trials)))
+        """The CPU cores for one process of so many trials that want to run now."""
+        return max(1, self.slots.cores // max(1, min(self.limit, trials) * self._size))

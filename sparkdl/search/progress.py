@@ -10,7 +10,8 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from sparkdl import storage
-from sparkdl.cluster.spark import Slots
+from sparkdl.cluster.plan import Plan
+from sparkdl.cluster.slots import Slots
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
@@ -20,6 +21,11 @@ __all__ = ["LogTail", "Progress"]
 # What is read of one trial's log at one look. A trial that prints faster is skipped over: its log
 # file has everything, and the driver stays quick and small.
 LOOK_BYTES = 1 << 14
+
+# The ranks of a gang whose output is shown live.
+MOST_LOGS = 8
+
+_METRICS = "metrics"
 
 # What TensorFlow says on a host without a GPU, in every trial: kept in the log, not shown live.
 _CHATTER = re.compile(r"cuInit: |cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc")
@@ -63,11 +69,11 @@ class Progress:
     A context manager. With `shown=False` it says nothing.
     """
 
-    def __init__(self, run: Run, shown: bool) -> None:
-        self._run = run
+    def __init__(self, run: Run, plan: Plan, shown: bool) -> None:
+        self._run, self._plan = run, plan
         self._shown = shown
         self._bar: Any = None
-        self._tails: dict[int, tuple[LogTail, LogTail]] = {}
+        self._tails: dict[int, dict[str, LogTail]] = {}
         self._newest: Trial | None = None
         self._is_text = not sys.stderr.isatty() and "ipykernel" not in sys.modules
         self._last_s = 0.0
@@ -88,8 +94,11 @@ class Progress:
     def announce(self, trials: int, limit: int, slots: Slots) -> None:
         """Say how many trials run at once, and why not more."""
         why = slots.reason
-        if limit < slots.count:
+        if limit < slots.count // self._plan.size:
             why = f"parallelism={limit}; {why}"
+        if trials == 1 and self._plan.is_gang:
+            self.say(f"{self._plan.size} processes at once ({why})")
+            return
         many = f"all at once ({why})" if trials <= limit else f"{limit} at once ({why})"
         self.say(f"{trials} trial{'' if trials == 1 else 's'}, {many}")
 
@@ -109,21 +118,40 @@ class Progress:
         """Show what a trial has printed since the last look, and take over what it reported."""
         if not self._shown:
             return
-        paths = TrialPaths(trial.path)
-        log, metrics = self._tails.setdefault(
-            trial.number, (LogTail(paths.log), LogTail(paths.metrics))
-        )
-        lines = [line for line in log.read(last) if not _CHATTER.search(line)]
-        if log.skipped:
-            lines.insert(0, f"... {log.skipped} bytes are in {log.url}")
-            log.skipped = 0
-        if lines:
-            self.say("\n".join(f"[trial {trial.number}] {line}" for line in lines))
-        for line in metrics.read():
+        tails = self._tails.setdefault(trial.number, self._new_tails(trial))
+        for name, tail in tails.items():
+            if name != _METRICS:
+                self._show(trial, name, tail, last)
+        for line in tails[_METRICS].read():
             trial.metrics.update(json.loads(line)["metrics"])
             self._newest = trial
         if last:
             del self._tails[trial.number]
+
+    def _new_tails(self, trial: Trial) -> dict[str, LogTail]:
+        # Of a large gang only the first ranks are shown; each has its log file.
+        logs = dict(list(self._plan.logs.items())[:MOST_LOGS])
+        tails = {name: LogTail(storage.join(trial.path, file)) for name, file in logs.items()}
+        return {**tails, _METRICS: LogTail(TrialPaths(trial.path).metrics)}
+
+    def _show(self, trial: Trial, name: str, tail: LogTail, last: bool) -> None:
+        lines = [line for line in tail.read(last) if not _CHATTER.search(line)]
+        if tail.skipped:
+            lines.insert(0, f"... {tail.skipped} bytes are in {tail.url}")
+            tail.skipped = 0
+        label = name if name and len(self._run.trials) == 1 else f"trial {trial.number} {name}"
+        if lines:
+            self.say("\n".join(f"[{label.strip()}] {line}" for line in lines))
+
+    def started(self, trial: Trial, attempt: int) -> None:
+        """Of a gang, say where its ranks run."""
+        if not (self._shown and self._plan.is_gang):
+            return
+        ranks = json.loads(storage.read(TrialPaths(trial.path).attempt(attempt)))["ranks"]
+        places = [f"{name} at {rank['endpoint']}" for name, rank in ranks.items()]
+        more = f" and {len(places) - MOST_LOGS} more" if len(places) > MOST_LOGS else ""
+        again = f"attempt {attempt}: " if attempt else ""
+        self.say(f"{again}{', '.join(places[:MOST_LOGS])}{more}")
 
     def ended(self, trial: Trial) -> None:
         """Count a trial that has ended. A bar's counts tell of good ends, lines of all others."""

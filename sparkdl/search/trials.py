@@ -1,13 +1,12 @@
 """Where it runs: D. Runs the trials of a run on Spark, a job each; writes down what happened."""
 
-import json
-import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sparkdl import storage
+from sparkdl.cluster.ends import Failure
 from sparkdl.cluster.jobs import JobEnd, JobFailed
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark import Cluster
@@ -18,8 +17,8 @@ from sparkdl.runs.start import STOPPED, OpenRun
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.flights import Flight, Flights
-from sparkdl.search.limits import Limits
-from sparkdl.search.outcome import event_of, exception_of
+from sparkdl.search.limits import Limits, Retries
+from sparkdl.search.outcome import combined, event_of, exception_of
 from sparkdl.search.pace import Pace
 from sparkdl.search.progress import Progress
 
@@ -30,7 +29,7 @@ LOOK_REMOTE_S = 3.0
 
 
 class Execution:
-    """Runs the trials of one run to the end. The `Handle` of its `Run`.
+    """Runs the trials of one run to the end.
 
     Args:
         opened: the run directory.
@@ -52,43 +51,17 @@ class Execution:
         progress: Progress,
     ) -> None:
         self.run = opened.run
-        self._opened, self._make_task = opened, make_task
+        self._opened, self._plan, self._make_task = opened, plan, make_task
         self._pace, self._limits, self._progress = pace, limits, progress
         self._waiting = deque(t for t in opened.run.trials if not t.state.is_final)
         self._flights = Flights(cluster, plan, opened.paths)
         self._cancelled: set[int] = set()
         self._started = 0
-        self._crashes: Counter[int] = Counter()
-        self._losses: Counter[int] = Counter()
+        self._retries = Retries(limits, plan.is_gang)
+        self._short_since: float | None = None
         self._stopped: tuple[RunState, str] | None = None
         self._begun = self._trials_begun = time.monotonic()
-        self._thread: threading.Thread | None = None
         self._fatal: PreflightError | None = None
-        self._raised: BaseException | None = None
-
-    # ---- the handle of a live run
-
-    def start(self) -> None:
-        """Run in the background until `wait` is called."""
-        self._thread = threading.Thread(target=self._in_background, name="sparkdl-run")
-        self._thread.start()
-
-    def _in_background(self) -> None:
-        try:
-            self.execute()
-        except BaseException as exc:  # noqa: BLE001 Raised again in whoever waits.
-            self._raised = exc
-
-    def wait(self) -> None:
-        """Return when the run has ended; raise what `execute` raised."""
-        try:
-            if self._thread:
-                self._thread.join()
-        except KeyboardInterrupt:
-            self.cancel(None)
-            raise
-        if self._raised:
-            raise self._raised
 
     def cancel(self, number: int | None) -> None:
         """End one trial, or with None all that have not finished."""
@@ -97,8 +70,6 @@ class Execution:
         else:
             self._cancelled.add(number)
         self._flights.wake()
-
-    # ---- the loop
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -114,7 +85,7 @@ class Execution:
         """Run until every trial has ended or something stops the run.
 
         Raises:
-            AllTrialsFailedError: no trial completed.
+            AllTrialsFailedError, TrainingFailedError: no trial completed.
             PreflightError: an executor cannot run the trials.
             KeyboardInterrupt: after the run was stopped cleanly.
         """
@@ -141,7 +112,7 @@ class Execution:
             self._drop_waiting()
         if self._waiting:
             self._pace.recount()
-        while self._waiting and len(self._flights) < self._pace.submitted(self._started):
+        while self._waiting and self._has_room():
             trial = self._waiting.popleft()
             if trial.number in self._cancelled:
                 self._conclude(trial, {"state": "CANCELLED", "error": self._why_cancelled()})
@@ -149,13 +120,27 @@ class Execution:
                 cores = self._pace.cores(len(self._waiting) + len(self._flights) + 1)
                 self._flights.submit(trial, self._make_task(trial, cores))
 
+    def _has_room(self) -> bool:
+        if self._pace.fits or not self._plan.is_gang:
+            self._short_since = None
+            return len(self._flights) < self._pace.submitted(self._started)
+        # An executor was lost: Spark may bring it back, but nobody waits for ever.
+        self._short_since = self._short_since or time.monotonic()
+        if time.monotonic() - self._short_since > self._plan.start_timeout_s:
+            need, slots = self._plan.size, self._pace.slots
+            self._stop(
+                RunState.FAILED,
+                f"start deadline: {need} slots are needed and there are {slots.count} "
+                f"({slots.reason}) since {self._plan.start_timeout_s:g} s",
+            )
+        return False
+
     def _take(self) -> None:
         """Wait a moment for trials to end; write down what came out."""
         look_s = LOOK_S if storage.is_local(self.run.path) else LOOK_REMOTE_S
-        if self._flights:
-            for flight in self._flights.ended(look_s):
-                self._land(flight)
-                self._flights.landed(flight)
+        for flight in self._flights.ended(look_s):
+            self._land(flight)
+            self._flights.landed(flight)
 
     def _look(self) -> None:
         """See what runs: starts, lost executors, output. Pass on what is to end."""
@@ -173,27 +158,26 @@ class Execution:
     def _see_start(self, flight: Flight) -> None:
         for attempt in self._flights.starts(flight):
             if attempt > flight.first:
-                self._lose(flight.trial, attempt - 1)
+                self._retries.again(flight.trial.number, Failure.LOST)
+                self._lose(flight.trial, attempt - 1, "its executor was lost")
             self._started += 1
             self._record(flight.trial, {"state": "RUNNING", "attempt": attempt})
+            self._progress.started(flight.trial, attempt)
 
-    def _lose(self, trial: Trial, attempt: int) -> None:
-        self._losses[trial.number] += 1
+    def _lose(self, trial: Trial, attempt: int, why: str) -> None:
         self._progress.look(trial, last=True)
-        self._progress.say(f"[trial {trial.number}] lost its executor; it is run again")
-        event = {"state": "LOST", "attempt": attempt, "error": "its executor was lost"}
-        self._record(trial, event)
+        self._progress.say(f"[trial {trial.number}] {why}; it is run again")
+        self._record(trial, {"state": "LOST", "attempt": attempt, "error": why})
 
     # ---- the end of a trial
 
     def _land(self, flight: Flight) -> None:
         self._see_start(flight)
         try:
-            row = flight.job.result()[0]
+            outcome, exception = combined(flight.job.result())
         except JobFailed as failed:
             self._land_failed(flight, failed)
             return
-        outcome = json.loads(row["outcome"])
         if "preflight" in outcome:
             # An executor that came later than the preflight: the run cannot go on.
             self._fatal = PreflightError(f"trial {flight.trial.number}: {outcome['preflight']}")
@@ -206,30 +190,36 @@ class Execution:
         queued_s = max(0.0, in_job_s - used["starting_s"] - used["running_s"])
         event = event_of(outcome, queued_s, self.run.metric)
         if event["state"] == "FAILED":
-            self._crashes[flight.trial.number] += 1
-            flight.trial.exception = exception_of(row["exception"], event["error"])
-            if self._crashes[flight.trial.number] <= self._limits.max_restarts:
-                self._again(flight.trial, {**event, "state": "WAITING"})
-                return
-        self._conclude(flight.trial, event)
+            flight.trial.exception = exception_of(exception, event["error"])
+            self._fail(flight.trial, event)
+        else:
+            self._conclude(flight.trial, event)
 
     def _land_failed(self, flight: Flight, failed: JobFailed) -> None:
-        trial, most = flight.trial, self._limits.max_losses
+        trial = flight.trial
         event: Event = {"error": str(failed), "attempt": max(0, flight.seen)}
         if failed.end is JobEnd.CANCELLED:
             mine = self._stopped or trial.number in self._cancelled
             why = self._why_cancelled() if mine else "its Spark job was cancelled outside this run"
             self._conclude(trial, {**event, "state": "CANCELLED", "error": why})
-        elif failed.end is JobEnd.LOST and (most is None or self._losses[trial.number] < most):
-            self._lose(trial, max(0, flight.seen))
-            self._again(trial, {**event, "state": "WAITING"})
+            return
+        trial.exception = exception_of(None, str(failed))
+        kinds = {JobEnd.LOST: Failure.LOST, JobEnd.MEMORY: Failure.MEMORY}
+        kind = kinds.get(failed.end, Failure.EXCEPTION)
+        if failed.end is JobEnd.ERROR:
+            self._conclude(trial, {**event, "state": "FAILED", "failure": str(kind)})
         else:
-            trial.exception = exception_of(None, str(failed))
-            self._conclude(trial, {**event, "state": "FAILED"})
+            self._fail(trial, {**event, "state": "FAILED", "failure": str(kind)})
 
-    def _again(self, trial: Trial, event: Event) -> None:
+    def _fail(self, trial: Trial, event: Event) -> None:
+        """Run a failed trial again where its budget allows; else that was its end."""
+        if self._stopped or not self._retries.again(trial.number, event["failure"]):
+            self._conclude(trial, event)
+            return
+        if event["failure"] == Failure.LOST:
+            self._lose(trial, event["attempt"], event["error"].split("\n")[0])
         self._progress.look(trial, last=True)
-        self._record(trial, event)
+        self._record(trial, {**event, "state": "WAITING"})
         self._waiting.append(trial)
 
     def _conclude(self, trial: Trial, event: Event) -> None:

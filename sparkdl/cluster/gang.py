@@ -1,0 +1,181 @@
+"""Where it runs: T. What Spark executes for one rank of a gang, inside a barrier stage.
+
+The ranks meet once, then each task runs its training process with the variables by which it finds
+the others. An exception in one rank's function is a value, as in a trial; the other tasks learn of
+it from the run directory and end their processes.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import BarrierTaskContext
+
+from sparkdl import checkpoints, storage
+from sparkdl.cluster.devicelocks import DevicesTakenError
+from sparkdl.cluster.ends import End, Failure
+from sparkdl.cluster.environ import gang_variables
+from sparkdl.cluster.gpus import visible_devices
+from sparkdl.cluster.plan import Member
+from sparkdl.cluster.preflight import start_of
+from sparkdl.cluster.process import warm
+from sparkdl.cluster.rendezvous import Peer, hold_port, local_places, meet, own_address, this_node
+from sparkdl.cluster.supervise import DEADLINE, Supervisor
+from sparkdl.cluster.task import TrialTask, last_reported, local_folder
+from sparkdl.runs.layout import RunPaths, TrialPaths
+
+__all__ = ["GangTask"]
+
+# Servers of these take a port that our task goes on holding. Others get it just before they start.
+_SHARES_PORT = ("tensorflow", "torch", "jax")
+
+# A served worker is brought back as often as it is lost, but not one that dies at once each time.
+SHORT_LIFE_S = 5.0
+MOST_SHORT_LIVES = 3
+
+
+@dataclass(frozen=True)
+class _Here:
+    """What is known of this rank once all have met."""
+
+    member: Member
+    attempt: int
+    peers: Sequence[Peer]
+    trial: TrialPaths
+    folder: Path
+
+    @property
+    def rank(self) -> int:
+        return self.member.rank
+
+
+@dataclass(frozen=True)
+class GangTask(TrialTask):
+    """Runs one rank of a gang; the attributes are those of `TrialTask`."""
+
+    def _run(self) -> tuple[dict[str, Any], bytes | None]:
+        context = BarrierTaskContext.get()
+        member = self.plan.members[context.partitionId()]
+        trial = RunPaths(self.run_path).trial(self.number)
+        who = {"attempt": self.attempt, "rank": member.rank, "role": str(member)}
+        with contextlib.ExitStack() as stack:
+            mine, held = self._present(context, member, trial)
+            if held:
+                stack.enter_context(held)
+            peers = meet(context, mine)
+            if problems := sorted({peer.problem for peer in peers if peer.problem}):
+                return {**who, "preflight": "\n- ".join(problems)}, None
+            if held and self.plan.framework not in _SHARES_PORT:
+                held.close()
+            folder = stack.enter_context(local_folder(trial))
+            here = _Here(member, self.attempt, peers, trial, folder)
+            said, exception = self._supervised(context, here)
+        return {**who, "host": mine.host, **said}, exception
+
+    def _present(
+        self, context: BarrierTaskContext, member: Member, trial: TrialPaths
+    ) -> tuple[Peer, socket.socket | None]:
+        """What the others are to know of this rank, and the port that it holds."""
+        problem = self._problem(RunPaths(self.run_path))
+        host, newest, held = socket.gethostname(), None, None
+        address, port = "", 0
+        try:
+            hosts = [info.address for info in context.getTaskInfos()]
+            address = own_address(self.plan.interface, hosts)
+            held = hold_port(address)
+            port = held.getsockname()[1]
+        except (OSError, ValueError) as exc:
+            problem = problem or (
+                f"executor on host {host} cannot hold a port at {address or 'its address'}: {exc}. "
+                "Set SPARKDL_INTERFACE to a network interface that all executors have."
+            )
+        if not problem:
+            warm(start_of(self.plan, self.program, self.application))  # While the others come.
+        if member.rank == 0 and not problem:
+            self._supersede(trial, self.attempt)
+            storage.make_directory(trial.ranks(self.attempt))
+            found = checkpoints.newest(trial.folder)
+            newest = found.number if found else None
+        return Peer(address, port, host, this_node(), problem, newest), held
+
+    def _supervised(
+        self, context: BarrierTaskContext, here: _Here
+    ) -> tuple[dict[str, Any], bytes | None]:
+        rank, trial = here.rank, here.trial
+        if rank == 0:
+            ranks = {
+                str(member): {"host": peer.host, "endpoint": peer.endpoint}
+                for member, peer in zip(self.plan.members, here.peers, strict=True)
+            }
+            self._begin(trial, self.attempt, {"host": here.peers[0].host, "ranks": ranks})
+        told = trial.ranks(self.attempt)
+        local = Path(TrialPaths(str(here.folder)).ranks(self.attempt))
+        local.mkdir(parents=True, exist_ok=True)
+        supervisor = Supervisor(self.plan, rank, told, local)
+        try:
+            with self._gpus(context, local_places(here.peers, rank)) as visible:
+                if here.member.role.hides_gpus:
+                    visible = visible_devices([], detect=False)
+                end = self._train(here, visible, supervisor)
+        except (DevicesTakenError, ValueError) as exc:
+            supervisor.tell("failed")
+            return {"error": f"{exc}\n", "failure": str(Failure.GPU), "usage": {}}, None
+        return self._conclude(here, end, supervisor), (end.outcome or {}).get("exception")
+
+    def _train(self, here: _Here, visible: Mapping[str, str], supervisor: Supervisor) -> End:
+        plan, rank, local = self.plan, here.rank, local_places(here.peers, here.rank)
+        endpoints = [peer.endpoint for peer in here.peers]
+        environ = gang_variables(plan.framework, plan.members, endpoints, rank, local)
+        who = {
+            "rank": rank,
+            "world_size": plan.world_size,
+            "local_rank": local[0],
+            "local_world_size": local[1],
+            "role": here.member.role.name,
+            "index": here.member.index,
+            "attempt": here.attempt,
+            "checkpoint": self._checkpoint(here),
+        }
+        served, short_lives = here.member.role.served, 0
+        while True:
+            begun = time.monotonic()
+            log = here.member.log
+            started = self._process(here.folder, log, {**visible, **environ}, who, served)
+            with started as process:
+                limit = None if served else plan.trial_timeout_s
+                end = process.wait(limit, lambda: supervisor.watch(process))
+            short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0
+            revived = served and here.member.role.name == "worker" and not end.stopped
+            if not revived or end.out_of_memory or short_lives == MOST_SHORT_LIVES:
+                return end
+
+    def _checkpoint(self, here: _Here) -> str | None:
+        number = here.peers[0].checkpoint
+        if number is None:
+            return None
+        return checkpoints.fetch(here.trial.folder, number, str(here.folder))
+
+    def _conclude(self, here: _Here, end: End, supervisor: Supervisor) -> dict[str, Any]:
+        """The row of this rank: whether its function returned, failed or was stopped."""
+        log = here.member.log
+        late = (end.stopped or "").startswith(DEADLINE)
+        stopped = end.stopped and end.outcome is None and not late
+        if stopped:
+            said = self._say(End(0, {}, end.starting_s, end.running_s), "", "")
+            return {**said, "stopped": end.stopped}
+        supervisor.tell("failed" if end.is_failure else "done")
+        local_log = storage.join(str(here.folder), log)
+        said = self._say(end, local_log, storage.join(here.trial.folder, log))
+        if late:
+            said["failure"] = str(Failure.DEADLINE)
+        elif "error" in said and here.member.role.served and said["failure"] != Failure.MEMORY:
+            said["failure"] = str(Failure.LOST)  # Not the person's function: a server of ours.
+        if here.rank == 0:
+            said["reported"] = last_reported(storage.join(str(here.folder), "metrics.jsonl"))
+            self._write_down({k: v for k, v in said.items() if k != "error"}, here.trial)
+        return {**said, "ended_s": time.time(), "pid": os.getpid()}

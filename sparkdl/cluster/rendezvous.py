@@ -1,0 +1,151 @@
+"""Where it runs: T. The tasks of a gang meet: each holds a port, all learn of all."""
+
+import fcntl
+import ipaddress
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyspark import BarrierTaskContext
+
+__all__ = ["Peer", "hold_port", "local_places", "meet", "own_address"]
+
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What the others know of one rank.
+
+    Attributes:
+        address, port: where its training process may listen.
+        host: the name of its host, for the person.
+        node: the same for ranks that share a host, and for no others.
+        problem: what keeps it from starting, None if nothing.
+        checkpoint: the newest committed checkpoint's number that it saw.
+    """
+
+    address: str
+    port: int
+    host: str
+    node: str
+    problem: str | None = None
+    checkpoint: int | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """`address:port`, the address in brackets where it has colons itself."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{address}:{self.port}"
+
+
+def meet(context: BarrierTaskContext, mine: Peer) -> list[Peer]:
+    """Tell all tasks of this barrier stage about `mine`; return what all told, by rank.
+
+    One `allGather`: each costs a second, however few the tasks.
+    """
+    told = context.allGather(json.dumps(asdict(mine)))
+    return [Peer(**json.loads(text)) for text in told]
+
+
+def local_places(peers: Sequence[Peer], rank: int) -> tuple[int, int]:
+    """The local rank and local world size of a rank: its place among those of its host.
+
+    Example:
+        >>> here, there = Peer("10.0.0.1", 1, "a", "a"), Peer("10.0.0.2", 1, "b", "b")
+        >>> local_places([here, there, here], 2)
+        (1, 2)
+    """
+    same = [i for i, peer in enumerate(peers) if peer.node == peers[rank].node]
+    return same.index(rank), len(same)
+
+
+def this_node() -> str:
+    """Names this host, or container, as processes in it see the same network and devices."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.readlink('/proc/self/ns/net')}/{socket.gethostname()}"
+
+
+def hold_port(address: str) -> socket.socket:
+    """A free port of this host that nobody else is given while the socket is open.
+
+    It is bound and never listens. Both ways of sharing are set: the server that a framework
+    starts on it sets one of them too, so that it can listen while we hold the port.
+
+    Raises:
+        OSError: the address is not this host's.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind((address, 0))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def own_address(interface: str | None, hosts: Iterable[str]) -> str:
+    """The IP address at which the other ranks reach this host: an address, never a name.
+
+    Args:
+        interface: the person's choice: an interface such as `eth1`, or an address of this host.
+        hosts: the executors' hosts as Spark knows them, with or without a port.
+
+    Raises:
+        ValueError: there is no such interface here.
+
+    Example:
+        >>> own_address("127.0.0.1", []), own_address("lo", [])
+        ('127.0.0.1', '127.0.0.1')
+    """
+    if interface:
+        return interface if _is_address(interface) else _address_of(interface)
+    if local := os.environ.get("SPARK_LOCAL_IP"):
+        return local
+    names = dict.fromkeys(host.rsplit(":", 1)[0].strip("[]") for host in hosts)
+    for name in names:
+        # The way to a host that is not this one leaves by the interface that all use.
+        if (address := _address_towards(name)) and not address.startswith("127."):
+            return address
+    return "127.0.0.1"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _address_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        asked = struct.pack("256s", interface.encode()[:15])
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+        except OSError as exc:
+            have = ", ".join(name for _, name in socket.if_nameindex())
+            raise ValueError(
+                f"host {socket.gethostname()} has no network interface {interface!r} with an IPv4 "
+                f"address; it has {have}. Set SPARKDL_INTERFACE (or spark.sparkdl.interface) to "
+                "one that all executors have."
+            ) from exc
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _address_towards(host: str) -> str | None:
+    """The address with which this host talks to another; no packet is sent."""
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None  # A name that nobody here can resolve, such as a pod's.

@@ -1,0 +1,71 @@
+"""Where it runs: anywhere (pure). How many processes fit at once, and what to change if too few."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparkdl.cluster.plan import Plan
+from sparkdl.errors import SlotsError
+
+__all__ = ["Slots", "check_gang"]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How many processes fit at once, and what each has.
+
+    Attributes:
+        count: processes at once.
+        cores: CPU cores of all slots together.
+        reason: where the number comes from, for the person.
+    """
+
+    count: int
+    cores: int
+    reason: str
+
+
+def check_gang(plan: Plan, slots: Slots, conf: Callable[[str], str | None], master: str) -> None:
+    """See that all processes of a gang fit at once: Spark itself would wait for ten minutes.
+
+    Args:
+        plan: of the gang.
+        slots: what Spark has now.
+        conf: looks up Spark's configuration.
+        master: Spark's master URL.
+
+    Raises:
+        SlotsError: with the slots that it needs and has, and the setting to change.
+
+    Example:
+        >>> from sparkdl.cluster.plan import Resources, Role
+        >>> plan = Plan("allreduce", (Role("worker", 5, Resources()),), is_gang=True)
+        >>> check_gang(plan, Slots(3, 3, "3 slots of local[3]"), {}.get, "local[3]")
+        Traceback (most recent call last):
+        sparkdl.errors.SlotsError: allreduce needs 5 slots at once (5 workers), and Spark has 3 \
+(3 slots of local[3]). Start Spark with master local[5], or ask for fewer processes.
+    """
+    if conf("spark.dynamicAllocation.enabled") == "true":
+        raise SlotsError(
+            f"{plan.kind} needs {plan.size} slots at the same moment, and Spark refuses that with "
+            "dynamic allocation (SPARK-24942). Start this application with "
+            "spark.dynamicAllocation.enabled=false and spark.executor.instances="
+            f"{plan.size} (times spark.executor.cores must be at least {plan.size})."
+        )
+    if slots.count < plan.size:
+        roles = ", ".join(map(str, plan.roles))
+        raise SlotsError(
+            f"{plan.kind} needs {plan.size} slots at once ({roles}), and Spark has {slots.count} "
+            f"({slots.reason}). {_remedy(plan.size, master)}, or ask for fewer processes."
+        )
+
+
+def _remedy(need: int, master: str) -> str:
+    if master.startswith("local-cluster"):
+        return f"Start Spark with master {re.sub(r'[0-9]+', str(need), master, count=1)}"
+    if master.startswith("local"):
+        return f"Start Spark with master local[{need}]"
+    product = "spark.executor.instances x spark.executor.cores / spark.task.cpus"
+    if master.startswith("spark://"):
+        product = "spark.cores.max / spark.task.cpus"
+    return f"Start Spark with {product} of at least {need} (and as many GPUs as they need)"

@@ -1,0 +1,111 @@
+"""Where it runs: T. What one rank's task tells the others of its gang, and learns from them.
+
+Each rank tells by empty files in `ranks/<attempt>/` of the trial: `<rank>.started`, `.done`,
+`.failed`; its training process adds `.joining` and `.joined` around the strategy's constructor.
+A task that is gone tells nothing: then Spark ends the barrier stage, and all tasks with it.
+"""
+
+import time
+from pathlib import Path
+
+from sparkdl import storage
+from sparkdl.cluster.plan import Plan
+from sparkdl.cluster.process import TrainingProcess
+
+__all__ = ["DEADLINE", "PEER_FAILED", "Supervisor"]
+
+LOOK_S = 0.2
+LOOK_REMOTE_S = 2.0
+
+# What follows another rank's failure gets so long to end by itself, and to say what it saw.
+GRACE_S = 1.0
+# A process that has said how its function failed gets so long for its exit.
+EXIT_S = 3.0
+# An evaluator gets so long to look at the last checkpoint when all others have returned.
+EVALUATOR_S = 60.0
+
+# How the reasons begin for which a process is ended.
+PEER_FAILED = "another rank failed"
+COMPLETE = "the gang is complete"
+DEADLINE = "start deadline"
+
+
+class Supervisor:
+    """Watches one rank of a gang, and tells the others how it goes.
+
+    Args:
+        plan, rank: who is in the gang, and who this is.
+        folder: the URL in which ranks tell each other.
+        local: the same folder as the training process of this rank sees it.
+    """
+
+    def __init__(self, plan: Plan, rank: int, folder: str, local: Path) -> None:
+        self._plan, self._rank, self._folder, self._local = plan, rank, folder, local
+        self._role = plan.members[rank].role
+        self._look_s = LOOK_S if storage.is_local(folder) else LOOK_REMOTE_S
+        self._looked_s = 0.0
+        self._names: frozenset[str] = frozenset()
+        self._told: set[str] = set()
+        self._since: dict[str, float] = {}
+
+    def tell(self, what: str) -> None:
+        """Let the others know that this rank is `started`, `done` or `failed`."""
+        if what not in self._told:
+            self._told.add(what)
+            storage.write(storage.join(self._folder, f"{self._rank}.{what}"), b"")
+
+    def watch(self, process: TrainingProcess) -> str | None:
+        """Why to end this process now, None to let it go on."""
+        if process.started:
+            self.tell("started")
+        if (outcome := process.outcome) and {"error", "invalid"} & outcome.keys():
+            self.tell("failed")
+            return "its function raised" if self._for("exit") > EXIT_S else None
+        self._look()
+        if self.others("failed"):
+            return PEER_FAILED if self._for("peer") > GRACE_S else None
+        return self._complete() or self._late(process)
+
+    def others(self, what: str) -> set[int]:
+        """The other ranks that have told this, as of the last look."""
+        told = {int(n.partition(".")[0]) for n in self._names if n.endswith(f".{what}")}
+        return told - {self._rank}
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked_s > self._look_s:
+            self._looked_s = time.monotonic()
+            self._names = frozenset(storage.names(self._folder))
+
+    def _for(self, what: str) -> float:
+        """Seconds since this was first asked for `what`."""
+        return time.monotonic() - self._since.setdefault(what, time.monotonic())
+
+    def _complete(self) -> str | None:
+        needed = {m.rank for m in self._plan.members if m.role.needed}
+        if self._role.needed or not needed <= self.others("done"):
+            return None
+        wait_s = EVALUATOR_S if self._role.name == "evaluator" else 0.0
+        return COMPLETE if self._for("complete") >= wait_s else None
+
+    def _late(self, process: TrainingProcess) -> str | None:
+        most = self._plan.start_timeout_s
+        if not process.started:
+            late = self._for("start") > most
+            return f"{DEADLINE}: its function was not called within {most:g} s" if late else None
+        mine = self._local / f"{self._rank}"
+        if not mine.with_suffix(".joining").exists() or mine.with_suffix(".joined").exists():
+            self._since.pop("join", None)
+            return None
+        if self._for("join") <= most:
+            return None
+        absent = self._absent()
+        return (
+            f"{DEADLINE}: it waited {most:g} s for the other ranks to call distribute.strategy()"
+            f"{f'; {absent} did not' if absent else ''}. Every rank must call it"
+        )
+
+    def _absent(self) -> str:
+        joining = self.others("joining")
+        members = [m for m in self._plan.members if m.role.name == self._role.name]
+        there = joining | {self._rank}
+        return ", ".join(str(m) for m in members if m.rank not in there)

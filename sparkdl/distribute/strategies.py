@@ -1,0 +1,139 @@
+"""Where it runs: P. The tf.distribute strategy of this process."""
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkdl import context
+from sparkdl.context import Context
+from sparkdl.distribute import keras3, versions
+
+__all__ = ["choose", "strategy", "uses_tf_keras"]
+
+# By default all gradients go as one buffer, after the last of them is computed. Sent in pieces
+# they overlap, and copies stay small: of 0.5 to 64 MiB, 1 to 8 were the fastest on CPUs.
+BYTES_PER_PACK = 4 << 20
+
+
+def strategy() -> Any:
+    """The right tf.distribute strategy for this process; the same object every time.
+
+    Build and compile the model under its `scope()`. With Keras 3, `compile`, `fit`, `evaluate` and
+    `predict` work on any number of workers, and BatchNorm's moving statistics are averaged over
+    the workers after each epoch; without a correction that this call makes they do neither.
+
+    Returns:
+        In `experiment.allreduce`: a `MultiWorkerMirroredStrategy` of all workers. It blocks until
+        all of them have called it. On the chief of `experiment.parameter_server`: a
+        `ParameterServerStrategy`. Everywhere else, outside a run too: a `MirroredStrategy` of this
+        process's GPUs if it has several, else TensorFlow's default strategy.
+
+    Raises:
+        RuntimeError: this process is a worker or server of a parameter-server run, or TensorFlow
+            has computed something before the first call in a gang.
+
+    Example:
+        >>> from sparkdl import distribute
+        >>> with distribute.strategy().scope():
+        ...     model = "built and compiled here"
+        >>> distribute.strategy().num_replicas_in_sync
+        1
+    """
+    # The strategy belongs to the process: a forked one makes its own.
+    return _strategy(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _strategy(pid: int) -> Any:
+    me = context.current()
+    makers: dict[str, Callable[[Context], Any]] = {
+        "multi_worker": _multi_worker,
+        "parameter_server": _parameter_server,
+        "local": _local,
+    }
+    return makers[choose(me)](me)
+
+
+def choose(me: Context) -> str:
+    """Which kind of strategy a process needs: `multi_worker`, `parameter_server` or `local`.
+
+    Raises:
+        RuntimeError: it needs none.
+
+    Example:
+        >>> choose(Context(kind="allreduce", world_size=2)), choose(Context())
+        ('multi_worker', 'local')
+    """
+    if me.kind == "parameter_server" and me.role in ("worker", "ps"):
+        raise RuntimeError(
+            f"distribute.strategy() was called on {me.role} {me.index} of a parameter-server run, "
+            "which has none: the chief makes the strategy and drives all others. Call "
+            "distribute.serve() here."
+        )
+    if me.kind == "parameter_server" and me.role == "chief":
+        return "parameter_server"
+    # An evaluator computes by itself, with the checkpoints that the workers write.
+    shared = me.kind == "allreduce" and me.role != "evaluator" and me.world_size > 1
+    return "multi_worker" if shared else "local"
+
+
+def uses_tf_keras(environ: Mapping[str, str]) -> bool:
+    """Whether `tf.keras` is tf_keras, which is TensorFlow's own question (tensorflow/__init__.py).
+
+    Example:
+        >>> uses_tf_keras({"TF_USE_LEGACY_KERAS": "1"}), uses_tf_keras({})
+        (True, False)
+    """
+    return environ.get("TF_USE_LEGACY_KERAS") in ("true", "True", "1")
+
+
+def _multi_worker(me: Context) -> Any:
+    import tensorflow as tf
+
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=BYTES_PER_PACK)
+    _mark(me, "joining")
+    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    _mark(me, "joined")
+    if not uses_tf_keras(os.environ):
+        _correct_keras(tf.__version__)
+    return made
+
+
+def _correct_keras(tensorflow: str) -> None:
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        return
+    found = {"tensorflow": tensorflow, "keras": keras.__version__}
+    if message := versions.untested(found):
+        warnings.warn(f"Keras is left as it is. {message}", stacklevel=2)
+    else:
+        keras3.correct()
+
+
+def _parameter_server(me: Context) -> Any:
+    import tensorflow as tf
+
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    _mark(me, "joining")
+    made = tf.distribute.ParameterServerStrategy(resolver)
+    _mark(me, "joined")
+    return made
+
+
+def _local(me: Context) -> Any:
+    import tensorflow as tf
+
+    if len(tf.config.list_physical_devices("GPU")) > 1:
+        return tf.distribute.MirroredStrategy()
+    return tf.distribute.get_strategy()
+
+
+def _mark(me: Context, state: str) -> None:
+    """Tell the task that watches this process how far it is: a peer that never comes blocks it."""
+    folder = Path(me.folder or "", "ranks", str(me.attempt))
+    if me.folder and folder.is_dir():
+        (folder / f"{me.rank}.{state}").touch()

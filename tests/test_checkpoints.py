@@ -1,0 +1,431 @@
+"""Checkpoints are committed as a whole or not there, and the rule says which of them stay."""
+
+import json
+import math
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl import checkpoints, context, storage
+from sparkdl.checkpoints import Checkpoint, commit, committed, kept, newest, prune
+from sparkdl.runs import Trial
+from sparkdl.runs.layout import TrialPaths
+
+
+class SlowStore(LocalFileSystem):  # type: ignore[misc]
+    """A store without renames, whose files appear bit by bit: worse than any object store."""
+
+    protocol = "slowstore"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(LocalFileSystem._strip_protocol(str(path).removeprefix("slowstore://")))
+
+    def mv(self, *args: Any, **kwargs: Any) -> None:
+        raise AssertionError("an object store cannot rename")
+
+
+fsspec.register_implementation("slowstore", SlowStore, clobber=True)
+
+
+PLACES = ["local", "memory", "slowstore", pytest.param("s3", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=PLACES)
+def trial(request: pytest.FixtureRequest, root: str, tmp_path: Path) -> str:
+    """The folder of a trial, where it is kept."""
+    if request.param == "s3":
+        return f"{request.getfixturevalue('s3')}/{tmp_path.name} ü'/run/trials/3"
+    place = storage.join(root, "run", "trials", 3)
+    return place if request.param == "local" else f"{request.param}://{place}"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., context.Context]:
+    """Makes this process one of a run."""
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    context._reporter.cache_clear()
+
+    def become(trial: str, **fields: Any) -> context.Context:
+        context._reporter.cache_clear()  # As in a fresh process.
+        folder = Path(trial) if storage.is_local(trial) else tmp_path / "mirrored"
+        folder.mkdir(parents=True, exist_ok=True)
+        context.activate(context.Context(run="r", folder=str(folder), url=trial, **fields))
+        return context.current()
+
+    return become
+
+
+def saved(folder: Path, content: str) -> Path:
+    """A directory as a framework saves it."""
+    (folder / "variables").mkdir(parents=True, exist_ok=True)
+    (folder / "variables" / "weights ü").write_text(content)
+    (folder / "graph").write_text(f"graph of {content}")
+    return folder
+
+
+def content(path: str | None) -> str:
+    assert path
+    text = Path(path, "variables", "weights ü").read_text()
+    assert Path(path, "graph").read_text() == f"graph of {text}"
+    return text
+
+
+def test_committed_is_a_copy(trial: str, tmp_path: Path) -> None:
+    assert committed(trial) == [] and newest(trial) is None
+    source = saved(tmp_path / "model", "one")
+    commit(source, trial, 4, {"loss": 0.5})
+    saved(source, "two")
+    commit(source, trial, 5, {"loss": 0.25, "other": math.nan})
+    first, second = committed(trial)
+    assert (first.number, first.step, first.metrics) == (1, 4, {"loss": 0.5})
+    assert math.isnan(second.metrics["other"])
+    assert second.time >= first.time > 1e9
+    assert newest(trial).url == second.url == f"{trial}/checkpoints/000002"  # type: ignore[union-attr]
+    local = str(tmp_path / "local")
+    assert content(checkpoints.fetch(trial, 1, local)) == "one"
+    assert content(checkpoints.fetch(trial, 2, local)) == "two"
+    assert content(str(source)) == "two"
+    assert Trial(3, {}, trial).checkpoint == second.url
+    assert storage.names(TrialPaths(trial).checkpoints) == ["000001", "000002"]
+
+
+def test_without_its_marker_it_is_not_there(trial: str, tmp_path: Path) -> None:
+    source = saved(tmp_path / "model", "one")
+    commit(source, trial, 0, {})
+    storage.copy(source, storage.join(trial, "checkpoints", "000002"))
+    storage.write(storage.join(trial, "checkpoints", "000003", "checkpoint.json"), '{"step": 1')
+    storage.write(storage.join(trial, "checkpoints", ".0f", "weights"), "half")
+    assert [c.number for c in committed(trial)] == [1]
+    assert newest(trial).number == 1  # type: ignore[union-attr]
+    with pytest.raises(FileNotFoundError, match="never committed, or is no longer kept"):
+        checkpoints.fetch(trial, 2, str(tmp_path))
+    commit(source, trial, 1, {})
+    assert storage.names(storage.join(trial, "checkpoints")) == ["000001", "000004"]
+
+
+def test_a_failed_commit_leaves_nothing(
+    trial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = saved(tmp_path / "model", "one")
+    commit(source, trial, 0, {})
+    put = storage.put
+
+    def full(folder: Path, name: str, url: str) -> None:
+        if name == "variables/weights ü":
+            raise OSError(28, "No space left on device")
+        put(folder, name, url)
+
+    monkeypatch.setattr(storage, "put", full)
+    with pytest.raises(OSError, match="No space left"):
+        commit(source, trial, 1, {})
+    assert [c.number for c in committed(trial)] == [1]
+    if storage.is_local(trial):
+        assert os.listdir(f"{trial}/checkpoints") == ["000001"]
+
+
+def test_what_cannot_be_committed(root: str, tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    with pytest.raises(NotADirectoryError, match=r"model' does not exist; expected a directory"):
+        commit(source, root, 0, {})
+    (source / "empty").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"model' has no file in it"):
+        commit(source, root, 0, {})
+    (source / "checkpoint.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"Give yours another name"):
+        commit(source, root, 0, {})
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        commit(source / "checkpoint.json", root, 0, {})
+    with pytest.raises(ValueError, match="would hold all before it"):
+        commit(tmp_path, root, 0, {})
+    assert committed(root) == []
+
+
+def test_links_are_followed_and_a_checkpoint_may_be_committed_again(
+    root: str, tmp_path: Path
+) -> None:
+    source = saved(tmp_path / "model", "one")
+    (tmp_path / "linked").mkdir()
+    for name in ("graph", "variables"):
+        (tmp_path / "linked" / name).symlink_to(source / name)
+    first = commit(tmp_path / "linked", root, 0, {})
+    saved(source, "two")
+    assert content(first.url) == "one"
+    checkpoints.hold(first.url, "another")
+    again = commit(first.url, root, 1, {})
+    assert again.files == first.files and content(again.url) == "one"
+    assert sorted(os.listdir(again.url)) == ["checkpoint.json", "graph", "variables"]
+
+
+def losses(*numbers: float) -> list[Checkpoint]:
+    return [Checkpoint(str(n), n, n, {"loss": x}) for n, x in enumerate(numbers, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("keep", "metric", "direction", "expected"),
+    [
+        ("all", None, "max", {1, 2, 3, 4}),
+        ("last", None, "max", {4}),
+        (3, None, "max", {2, 3, 4}),
+        (9, None, "max", {1, 2, 3, 4}),
+        ("best+last", None, "min", {2, 4}),
+        ("best+last", "loss", "max", {3, 4}),
+        ("best+last", "absent", "max", {4}),
+    ],
+)
+def test_the_rule(keep: Any, metric: str | None, direction: str, expected: set[int]) -> None:
+    assert kept(losses(2, 1, 3, math.nan), keep, metric, direction) == expected
+
+
+def test_the_best_without_a_named_metric() -> None:
+    two = [*losses(2, 1), Checkpoint("", 3, 3, {"loss": 5, "accuracy": 0.5})]
+    assert kept(two, "best+last", None, "min") == {3}
+    plain = [Checkpoint("", n, n, {"value": x}) for n, x in [(1, 0.5), (2, 0.9), (3, 0.1)]]
+    assert kept(plain, "best+last", "accuracy") == {2, 3}  # It stands for the metric.
+    assert kept(losses(1, 1, 2), "best+last", None, "min") == {1, 3}
+
+
+@given(
+    st.lists(st.floats(), max_size=12),
+    st.one_of(st.sampled_from(["best+last", "last", "all"]), st.integers(1, 14)),
+    st.sampled_from(["max", "min"]),
+)
+def test_properties_of_the_rule(numbers: list[float], keep: Any, direction: str) -> None:
+    found = losses(*numbers)
+    stay = kept(found, keep, "loss", direction)
+    assert stay <= {c.number for c in found}
+    assert not found or found[-1].number in stay
+    # It keeps the same if it is asked after each commit.
+    left: list[Checkpoint] = []
+    for checkpoint in found:
+        left = [*left, checkpoint]
+        numbers_left = kept(left, keep, "loss", direction)
+        left = [c for c in left if c.number in numbers_left]
+    assert {c.number for c in left} == stay
+    if isinstance(keep, int):
+        assert len(stay) == min(keep, len(found))
+    finite = [x for x in numbers if math.isfinite(x)]
+    if finite and keep == "best+last":
+        best = max(finite) if direction == "max" else min(finite)
+        assert best in [c.metrics["loss"] for c in found if c.number in stay]
+
+
+def test_held_and_spared_ones_stay(trial: str, tmp_path: Path) -> None:
+    source = saved(tmp_path / "model", "x")
+    urls = [commit(source, trial, n, {}).url for n in range(5)]
+    checkpoints.hold(urls[0], "run/7")
+    checkpoints.hold(urls[0], "run 8")
+    spare = checkpoints.fetch(trial, 3, str(tmp_path))
+    prune(trial, "last", spare=spare)
+    assert [c.number for c in committed(trial)] == [1, 3, 5]
+    checkpoints.release(urls[0], "run/7")
+    checkpoints.release(urls[0], "never")
+    prune(trial, "last")
+    assert [c.number for c in committed(trial)] == [1, 5]
+    checkpoints.release(urls[0], "run 8")
+    prune(trial, "last")
+    assert storage.names(storage.join(trial, "checkpoints")) == ["000005"]
+    with pytest.raises(FileNotFoundError, match="no longer kept"):
+        checkpoints.hold(urls[0], "late")
+    assert storage.names(storage.join(trial, "checkpoints")) == ["000005"]
+
+
+def test_one_held_while_it_is_removed_stays(
+    trial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = saved(tmp_path / "model", "x")
+    first, _ = commit(source, trial, 0, {}), commit(source, trial, 1, {})
+    remove = storage.remove
+
+    def held_meanwhile(url: str) -> None:
+        monkeypatch.setattr(storage, "remove", remove)
+        checkpoints.hold(first.url, "other")
+        remove(url)
+
+    monkeypatch.setattr(storage, "remove", held_meanwhile)
+    prune(trial, "last")
+    assert [c.number for c in committed(trial)] == [1, 2]
+
+
+def test_report_commits_and_get_checkpoint_gives(
+    trial: str, tmp_path: Path, here: Callable[..., context.Context]
+) -> None:
+    source = tmp_path / "model"
+    me = here(trial, metric="accuracy")
+    assert context.get_checkpoint() is None
+    for n, accuracy in enumerate([0.5, 0.9, 0.6, 0.7]):
+        context.report({"accuracy": accuracy})
+        context.report({"loss": 1.0}, step=n, checkpoint=saved(source, f"of {n}"))
+        assert content(context.get_checkpoint()) == f"of {n}"
+    assert [(c.number, c.step) for c in committed(trial)] == [(2, 1), (4, 3)]
+    assert newest(trial).metrics == {"accuracy": 0.7, "loss": 1.0}  # type: ignore[union-attr]
+    # The next attempt, on another machine where the folder is a mirror.
+    if trial != me.folder:
+        storage.remove(str(me.folder))
+    here(trial, attempt=1, keep_checkpoints="last")
+    assert content(context.get_checkpoint()) == "of 3"
+    context.report(0.8)
+    assert json.loads(Path(str(me.folder), "metrics.jsonl").read_text().split("\n")[-2]) == {
+        "step": 4,
+        "metrics": {"value": 0.8},
+    }
+
+
+def test_a_gang_agrees(trial: str, tmp_path: Path, here: Callable[..., context.Context]) -> None:
+    source = saved(tmp_path / "model", "old")
+    commit(source, trial, 7, {})
+    start = checkpoints.fetch(trial, 1, str(tmp_path / "mirrored"))
+    gang = {"world_size": 2, "checkpoint": start, "keep_checkpoints": "last"}
+    me = here(trial, rank=0, role="chief", **gang)
+    saved(source, "new")
+    context.report(1, checkpoint=source)
+    context.report(1, step=9, checkpoint=source)
+    assert content(context.get_checkpoint()) == "old"
+    assert [c.number for c in committed(trial)] == [1, 3]
+    me = here(trial, rank=1, role="worker", index=0, **gang)
+    context.report(1, checkpoint="absent")
+    assert context.get_checkpoint() == start
+    context.report(2)
+    folder = Path(str(me.folder))
+    lines = (folder / "metrics-worker-0.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 8]
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_started_from_another_trial(
+    root: str, tmp_path: Path, here: Callable[..., context.Context]
+) -> None:
+    theirs = commit(saved(tmp_path / "model", "theirs"), f"{root}/trials/1", 3, {})
+    here(f"{root}/trials/2", checkpoint=theirs.url)
+    assert context.get_checkpoint() == theirs.url
+    context.report(0.5, checkpoint=saved(tmp_path / "model", "ours"))
+    assert content(context.get_checkpoint()) == "ours"
+    assert newest(f"{root}/trials/2").step == 4  # type: ignore[union-attr]
+    assert content(theirs.url) == "theirs"
+
+
+def test_fetched_as_a_whole_or_not_at_all(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = f"slowstore://{root}"
+    done = commit(saved(tmp_path / "model", "x"), trial, 0, {})
+    Path(root, "checkpoints", "000001", "graph").unlink()
+    with pytest.raises(FileNotFoundError, match="no longer kept"):
+        checkpoints.fetch(trial, done.number, str(tmp_path / "local"))
+    assert os.listdir(tmp_path / "local" / "checkpoints") == []
+
+
+def test_outside_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    context._reporter.cache_clear()
+    commit(saved(tmp_path / "model", "of an earlier session"), "runs/local", 0, {})
+    assert context.get_checkpoint() is None
+    context.report(0.5, checkpoint=saved(tmp_path / "model", "mine"))
+    assert content(context.get_checkpoint()) == "mine"
+    assert Path(str(context.get_checkpoint())).is_absolute()
+    assert context.checkpoint_dir == str(tmp_path / "runs" / "local" / "scratch")
+    assert capsys.readouterr().out == "value=0.5\n"
+
+
+def test_scratch(trial: str, here: Callable[..., context.Context]) -> None:
+    me = here(trial)
+    scratch = Path(context.checkpoint_dir)
+    assert scratch == Path(str(me.folder), "scratch")
+    (scratch / "state").write_text("5")
+    if trial != me.folder:
+        storage.Mirror(Path(str(me.folder)), trial, {"checkpoints"}).close()
+        assert not scratch.exists()
+    here(trial, attempt=1)
+    assert Path(context.checkpoint_dir, "state").read_text() == "5"
+    here(trial, world_size=4, rank=2, role="worker", index=1)
+    assert context.checkpoint_dir == str(scratch / "worker-1")
+
+
+def test_history_goes_over_attempts(root: str) -> None:
+    attempts = [[(1, 0.1), (2, 0.2), (3, 0.3)], [], [(3, 0.4), (4, 0.5), (6, 0.6)], [(4, 0.7)]]
+    paths = TrialPaths(root)
+    for number, rows in enumerate(attempts):
+        folder = root if number == 3 else paths.superseded(number)
+        lines = [json.dumps({"step": s, "metrics": {"loss": x}}) + "\n" for s, x in rows]
+        storage.write(TrialPaths(folder).metrics, "".join(lines) + '{"step": 9')
+        storage.write(paths.attempt(number), "{}")
+    history = Trial(0, {}, root).history
+    assert history["loss"].to_dict() == {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.7}
+    assert Trial(0, {}, f"{root}/none").history.empty
+
+
+# A process is killed while it commits.
+
+
+def checked(path: str) -> int:
+    """The turn that a checkpoint is of, when all that was committed is there."""
+    sums = json.loads(Path(path, "sums.json").read_text())
+    for name, digest in sums["files"].items():
+        assert sha256(Path(path, name).read_bytes()).hexdigest() == digest, (path, name)
+    return int(sums["turn"])
+
+
+def commit_on_and_on(trial: str, folder: str, keep: str | int, ready: Any) -> None:
+    context.activate(context.Context(run="r", folder=folder, url=trial, keep_checkpoints=keep))
+    before = context.get_checkpoint()
+    turn = checked(before) if before else 0
+    ready.send(turn)
+    source = Path(folder, "model")
+    source.mkdir(exist_ok=True)
+    while True:
+        turn += 1
+        digests = {}
+        for n in range(5):
+            data = f"{turn} {n} ".encode() * 4000
+            source.joinpath(f"part-{n}").write_bytes(data)
+            digests[f"part-{n}"] = sha256(data).hexdigest()
+        source.joinpath("sums.json").write_text(json.dumps({"turn": turn, "files": digests}))
+        context.report(float(turn), checkpoint=source)
+
+
+@pytest.fixture
+def forks() -> Iterator[Any]:
+    """Fresh processes in milliseconds."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([__name__])
+    yield forks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["local", "slowstore"])
+def test_killed_at_any_moment(kind: str, root: str, forks: Any) -> None:
+    folder = f"{root}/trial"
+    store = folder if kind == "local" else f"slowstore://{root}/store"
+    Path(folder).mkdir()
+    chance, last = random.Random(5), 0
+    for moment in range(100):
+        receive, send = forks.Pipe(duplex=False)
+        keep = ("best+last", "last", 3)[moment % 3]
+        process = forks.Process(target=commit_on_and_on, args=(store, folder, keep, send))
+        process.start()
+        send.close()
+        assert receive.recv() >= last, "it went back behind a checkpoint that was committed"
+        time.sleep(chance.uniform(0, 0.06))
+        process.kill()
+        process.join()
+        found = committed(store)
+        turns = [checked(c.url.removeprefix("slowstore://")) for c in found]
+        assert turns == sorted(turns) and [c.step + 1 for c in found] == turns
+        last = turns[-1] if turns else 0
+    assert last > 50
+    # What the killed ones left is gone with the next commit.
+    commit(saved(Path(root, "model"), "x"), store, last, {})
+    prune(store, "last")
+    assert len(storage.names(TrialPaths(store).checkpoints)) == 1
