@@ -13,6 +13,7 @@ __all__ = [
     "__version__",
     "context",
     "devices",
+    "distribute",
     "errors",
     "experiment",
     "keras",

@@ -147,6 +147,7 @@ class GangTask(TrialTask):
             log = here.member.log
             started = self._process(here.folder, log, {**visible, **environ}, who, served)
             with started as process:
+                supervisor.began(process.pid)
                 limit = None if served else plan.trial_timeout_s
                 end = process.wait(limit, lambda: supervisor.watch(process))
             short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0

@@ -1,6 +1,6 @@
 """Where it runs: T. What one rank's task tells the others of its gang, and learns from them.
 
-Each rank tells by empty files in `ranks/<attempt>/` of the trial: `<rank>.started`, `.done`,
+Each rank tells by files in `ranks/<attempt>/` of the trial: `<rank>.pid`, `.started`, `.done`,
 `.failed`; its training process adds `.joining` and `.joined` around the strategy's constructor.
 A task that is gone tells nothing: then Spark ends the barrier stage, and all tasks with it.
 """
@@ -53,6 +53,10 @@ class Supervisor:
         if what not in self._told:
             self._told.add(what)
             storage.write(storage.join(self._folder, f"{self._rank}.{what}"), b"")
+
+    def began(self, pid: int) -> None:
+        """Note the process id of this rank's training process, for whoever looks from outside."""
+        storage.write(storage.join(self._folder, f"{self._rank}.pid"), f"{pid}")
 
     def watch(self, process: TrainingProcess) -> str | None:
         """Why to end this process now, None to let it go on."""

@@ -180,6 +180,9 @@ class TrialTask:
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "environ": {
+                # The fork server is shared by the host's executors, and has the first one's.
+                **os.environ,
+                **plan.env,
                 **thread_counts(cores, plan.env),
                 **environ,
                 "SPARKDL_RUN": self.run_id,

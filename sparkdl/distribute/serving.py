@@ -18,8 +18,6 @@ def serve() -> None:
     Raises:
         RuntimeError: `TF_CONFIG` does not make this process a `worker` or `ps`.
     """
-    import tensorflow as tf
-
     given = json.loads(os.environ.get("TF_CONFIG", "{}"))
     task: dict[str, Any] = given.get("task", {})
     if task.get("type") not in ("worker", "ps"):
@@ -29,6 +27,8 @@ def serve() -> None:
             f"this process is {context.current().role} of {context.current().kind!r}: call "
             "distribute.strategy() here."
         )
+    import tensorflow as tf
+
     # Lets the chief hear of a dead server, and gives each peer of a worker a thread to wait in
     # (tensorflow.org/tutorials/distribute/parameter_server_training).
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")

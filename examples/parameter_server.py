@@ -1,0 +1,95 @@
+"""Asynchronous training: a coordinator hands out steps, a parameter server holds the weights.
+
+On a laptop, with embedded Spark:     python examples/parameter_server.py
+As a batch job on a cluster:          spark-submit --master <master> examples/parameter_server.py
+
+It needs three slots: the coordinator, one worker and one parameter server. Each epoch is committed
+as a checkpoint; if the parameter server is lost, all start again from the last one.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from sparkdl import context, distribute, experiment
+
+BATCH_SIZE = 32
+EPOCHS = 15
+
+
+def digits() -> list[Any]:
+    """Images and labels to train with, then those to test with."""
+    images, labels = load_digits(return_X_y=True)
+    parts = train_test_split(images / 16.0, labels, test_size=0.25, random_state=0)
+    return [parts[0], parts[2], parts[1], parts[3]]
+
+
+def train() -> float:
+    """Train on the coordinator; return the accuracy on digits the network has not seen."""
+    x_train, y_train, x_test, y_test = digits()
+    strategy = distribute.strategy()
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential(
+            [
+                keras.layers.Input(shape=(64,)),
+                keras.layers.Dense(64, activation="relu"),
+                keras.layers.Dense(10),
+            ]
+        )
+        optimizer = keras.optimizers.Adam(0.002)
+        optimizer.build(model.trainable_variables)
+        epochs_done = tf.Variable(0, dtype=tf.int64)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def update(images: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        weights = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, weights), weights)
+        return loss
+
+    @tf.function
+    def step(batches: Any) -> Any:
+        return strategy.run(update, args=next(batches))
+
+    def batches() -> tf.data.Dataset:
+        rows = tf.data.Dataset.from_tensor_slices((x_train.astype("float32"), y_train))
+        return rows.shuffle(len(x_train)).repeat().batch(BATCH_SIZE)
+
+    state = tf.train.Checkpoint(model=model, optimizer=optimizer, epochs_done=epochs_done)
+    if directory := context.get_checkpoint():
+        state.read(str(Path(directory, "state"))).assert_consumed()
+    worker_batches = iter(coordinator.create_per_worker_dataset(batches))
+    for epoch in range(int(epochs_done), EPOCHS):
+        steps = range(len(x_train) // BATCH_SIZE)
+        losses = [coordinator.schedule(step, args=(worker_batches,)) for _ in steps]
+        coordinator.join()
+        epochs_done.assign_add(1)
+        loss = sum(coordinator.fetch(losses)) / len(losses)
+        commit(state, epoch, loss)
+        print(f"epoch {epoch}: loss {loss:.4f}")
+    return float((model(x_test).numpy().argmax(axis=1) == y_test).mean())
+
+
+def commit(state: tf.train.Checkpoint, epoch: int, loss: float) -> None:
+    """Keep everything that the training needs to go on."""
+    # Otherwise each parameter server would write its share on its own host.
+    here = tf.train.CheckpointOptions(experimental_io_device="/job:chief")
+    with tempfile.TemporaryDirectory() as directory:
+        state.write(str(Path(directory, "state")), options=here)
+        context.report({"loss": loss}, step=epoch, checkpoint=directory)
+
+
+if __name__ == "__main__":
+    # Three slots, unless spark-submit says otherwise: it does not look at this.
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[3] pyspark-shell")
+    run = experiment.parameter_server(train, num_workers=1, num_ps=1, name="digits")
+    print(f"accuracy {run.result:.4f} on digits it has not seen")

@@ -1,0 +1,65 @@
+"""What needs no TensorFlow: which strategy, which versions, which learning rate."""
+
+import json
+
+import pytest
+
+from sparkdl import distribute
+from sparkdl.context import Context
+from sparkdl.distribute.strategies import choose
+from sparkdl.distribute.versions import untested
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "world_size", "expected"),
+    [
+        ("local", "worker", 1, "local"),
+        ("launch", "worker", 1, "local"),
+        ("mirrored", "worker", 1, "local"),
+        ("horovod", "worker", 4, "local"),
+        ("allreduce", "worker", 1, "local"),
+        ("allreduce", "worker", 2, "multi_worker"),
+        ("allreduce", "evaluator", 3, "local"),
+        ("parameter_server", "chief", 4, "parameter_server"),
+        ("parameter_server", "evaluator", 4, "local"),
+    ],
+)
+def test_the_strategy_follows_from_the_run(
+    kind: str, role: str, world_size: int, expected: str
+) -> None:
+    assert choose(Context(kind=kind, role=role, world_size=world_size)) == expected
+
+
+@pytest.mark.parametrize("role", ["worker", "ps"])
+def test_a_server_has_no_strategy(role: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"on {role} 2 .* Call distribute.serve\(\) here"):
+        choose(Context(kind="parameter_server", role=role, index=2, world_size=4))
+
+
+def test_only_servers_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    for task in ({}, {"task": {"type": "chief", "index": 0}}):
+        monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+        with pytest.raises(RuntimeError, match="expected the type 'worker' or 'ps'"):
+            distribute.serve()
+
+
+def test_versions() -> None:
+    tested = {"tensorflow": "2.21.3", "keras": "3.15.0"}
+    assert untested(tested) is None
+    assert untested({**tested, "keras": "3.9.0"}, legacy=True) is None
+    for other in ({"keras": "3.16.0"}, {"tensorflow": "2.2.1"}, {"keras": "3.1.5"}):
+        message = untested({**tested, **other})
+        assert message
+        (found,) = [f"{name} {version}" for name, version in other.items()]
+        for part in (found, "tensorflow 2.21.* with keras 3.15.*", "SPARKDL_ALLOW_UNTESTED=1"):
+            assert part in message
+    assert untested({}) is not None
+    assert "keras" not in (untested({"tensorflow": "2.19.0"}, legacy=True) or "")
+
+
+def test_rates() -> None:
+    assert distribute.scale_learning_rate(0.1) == 0.1
+    assert distribute.scale_learning_rate(0.1, 4) == 0.4
+    with pytest.raises(ValueError, match="num_workers=0"):
+        distribute.scale_learning_rate(0.1, 0)
+    assert distribute.warmed_up(0, 0, 0.1, 0.4) == 0.4

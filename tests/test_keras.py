@@ -1,0 +1,82 @@
+"""What the callbacks refuse. How they work is shown in `tests/distribute` and their examples."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def model(built: bool = True) -> Any:
+    import keras
+
+    first = [keras.layers.Input((1,))] if built else []
+    made = keras.Sequential([*first, keras.layers.Dense(1)], name="small")
+    made.compile("sgd", "mse")
+    return made
+
+
+def fit(made: Any, *callbacks: Any, data: Any = None) -> Any:
+    import numpy as np
+
+    given = [np.zeros((4, 1), "float32")] * 2 if data is None else [data]
+    return made.fit(*given, epochs=1, verbose=0, callbacks=list(callbacks))
+
+
+def test_checkpoint_refuses(tmp_path: Path) -> None:
+    from sparkdl import context
+    from sparkdl.keras import Checkpoint
+
+    with pytest.raises(ValueError, match="every_epochs=0"):
+        Checkpoint(every_epochs=0)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "weights").write_text("mine")
+    context.report({}, step=0, checkpoint=other)
+    with pytest.raises(FileNotFoundError, match=r"no epoch\.json in"):
+        fit(model(), Checkpoint())
+    (other / "epoch.json").write_text('{"epochs_done": 1}')
+    context.report({}, step=1, checkpoint=other)
+    with pytest.raises(ValueError, match="'small': it has no weights yet"):
+        fit(model(built=False), Checkpoint())
+
+
+def test_save_refuses_and_leaves_nothing(tmp_path: Path) -> None:
+    from sparkdl.keras import save
+
+    with pytest.raises(ValueError, match=r"'model\.pb'.*\.keras or \.h5"):
+        save(model(), "model.pb")
+
+    class Broken:
+        def save(self, path: str) -> None:
+            Path(path).write_text("half")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        save(Broken(), tmp_path / "new" / "model.keras")
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_warmup_needs_the_length_of_an_epoch() -> None:
+    import tensorflow as tf
+
+    from sparkdl.keras import LearningRateWarmup
+
+    row = tf.zeros([1, 1])
+    data = tf.data.Dataset.from_tensors((row, row)).filter(lambda x, y: True)
+    with pytest.raises(ValueError, match="steps_per_epoch="):
+        fit(model(), LearningRateWarmup(0.1), data=data)
+    fit(model(), LearningRateWarmup(0.1, steps_per_epoch=1), data=data)
+
+
+def test_tensorboard_knows_where_to_write() -> None:
+    from sparkdl.keras import TensorBoard
+
+    with pytest.raises(TypeError, match="log_dir"):
+        TensorBoard(log_dir="elsewhere")
