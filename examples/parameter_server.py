@@ -3,8 +3,8 @@
 On a laptop, with embedded Spark:     python examples/parameter_server.py
 As a batch job on a cluster:          spark-submit --master <master> examples/parameter_server.py
 
-It needs three slots: the coordinator, one worker and one parameter server. Each epoch is committed
-as a checkpoint; if the parameter server is lost, all start again from the last one.
+It needs three slots: the coordinator, one worker and one parameter server. Every fifth epoch is
+committed as a checkpoint; if the parameter server is lost, all start again from the last one.
 """
 
 import os
@@ -21,6 +21,7 @@ from sparkdl import context, distribute, experiment
 
 BATCH_SIZE = 32
 EPOCHS = 15
+COMMIT_EVERY = 5
 
 
 def digits() -> list[Any]:
@@ -66,7 +67,7 @@ def train() -> float:
 
     state = tf.train.Checkpoint(model=model, optimizer=optimizer, epochs_done=epochs_done)
     if directory := context.get_checkpoint():
-        state.read(str(Path(directory, "state"))).assert_consumed()
+        state.read(str(Path(directory, "state")), options=on_the_chief()).assert_consumed()
     worker_batches = iter(coordinator.create_per_worker_dataset(batches))
     for epoch in range(int(epochs_done), EPOCHS):
         steps = range(len(x_train) // BATCH_SIZE)
@@ -74,17 +75,21 @@ def train() -> float:
         coordinator.join()
         epochs_done.assign_add(1)
         loss = sum(coordinator.fetch(losses)) / len(losses)
-        commit(state, epoch, loss)
+        if epoch % COMMIT_EVERY == COMMIT_EVERY - 1:
+            commit(state, epoch, loss)
         print(f"epoch {epoch}: loss {loss:.4f}")
     return float((model(x_test).numpy().argmax(axis=1) == y_test).mean())
 
 
+def on_the_chief() -> tf.train.CheckpointOptions:
+    """Without it, each parameter server writes and reads its share on its own host."""
+    return tf.train.CheckpointOptions(experimental_io_device="/job:chief")
+
+
 def commit(state: tf.train.Checkpoint, epoch: int, loss: float) -> None:
     """Keep everything that the training needs to go on."""
-    # Otherwise each parameter server would write its share on its own host.
-    here = tf.train.CheckpointOptions(experimental_io_device="/job:chief")
     with tempfile.TemporaryDirectory() as directory:
-        state.write(str(Path(directory, "state")), options=here)
+        state.write(str(Path(directory, "state")), options=on_the_chief())
         context.report({"loss": loss}, step=epoch, checkpoint=directory)
 
 

@@ -71,16 +71,8 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         ValueError: `every_epochs` is less than one.
 
     Example:
-        >>> import keras, numpy
         >>> from sparkdl.keras import Checkpoint
-        >>> model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
-        >>> model.compile("sgd", "mse")
-        >>> x = numpy.zeros((4, 1))
-        >>> history = model.fit(x, x, epochs=2, verbose=0, callbacks=[Checkpoint()])
-        step 0: loss=0
-        step 1: loss=0
-        >>> history = model.fit(x, x, epochs=3, verbose=0, callbacks=[Checkpoint()])
-        step 2: loss=0
+        >>> callbacks = [Checkpoint(every_epochs=2)]  # For model.fit(..., callbacks=callbacks).
     """
 
     def __init__(self, every_epochs: int = 1) -> None:

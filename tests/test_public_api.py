@@ -9,13 +9,14 @@ import sparkdl
 
 PUBLIC = {
     "sparkdl": [
-        *("__version__", "context", "devices", "errors", "experiment", "keras", "runs"),
-        "tensorboard",
+        *("__version__", "context", "devices", "distribute", "errors", "experiment", "keras"),
+        *("runs", "tensorboard"),
     ],
     "sparkdl.context": [
         *("VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"),
     ],
     "sparkdl.devices": ["get_num_gpus", "gpus"],
+    "sparkdl.distribute": ["mean", "scale_learning_rate", "serve", "strategy", "warmed_up"],
     "sparkdl.errors": [
         *("AllTrialsFailedError", "ConfigError", "FunctionError", "InvalidTrial"),
         *("NoCompleteTrialError", "PreflightError", "RemoteTraceback", "RunExistsError"),
@@ -25,7 +26,9 @@ PUBLIC = {
     "sparkdl.experiment": [
         *("allreduce", "history", "launch", "load", "mirrored", "parameter_server"),
     ],
-    "sparkdl.keras": ["Report"],
+    "sparkdl.keras": [
+        *("Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"),
+    ],
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
     "sparkdl.tensorboard": ["logdir"],
 }

@@ -223,7 +223,7 @@ def faults(folder: Path) -> Any:
     import tensorflow as tf
     from keras.src.backend.tensorflow import trainer
 
-    from sparkdl import context
+    from sparkdl import context, distribute
 
     def error(function: Any, *args: Any) -> str:
         try:
@@ -251,6 +251,7 @@ def faults(folder: Path) -> Any:
         "batch": error(model.fit, dataset()),
         "logs": error(tf.function(log), 0.5),
         "statistics": float(norm.moving_mean.numpy()[0]),
+        "late": error(distribute.strategy),
         "empty": bool(np.isnan(empty.moving_mean.numpy()).any()),
     }
 

@@ -1,0 +1,60 @@
+"""The examples as a person runs them: plain Python, without a word about Spark."""
+
+import difflib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PROGRAM_S = 240.0
+# Embedded Spark has as many slots as there are cores.
+TWO_CORES = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two workers need two slots")
+
+
+def _run(name: str, folder: Path) -> str:
+    """What an example printed. It ends well, and so do its processes."""
+    outer = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
+    env = {**outer, "SPARK_LOCAL_IP": "127.0.0.1", "SPARKDL_ROOT": str(folder / "runs")}
+    command = [sys.executable, EXAMPLES / name]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=folder, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=PROGRAM_S)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # Java, a child of it, too.
+            raise
+    assert process.returncode == 0, err
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "single_process.py",
+        pytest.param("allreduce.py", marks=TWO_CORES),
+        "parameter_server.py",
+    ],
+)
+def test_an_example_learns(name: str, tmp_path: Path) -> None:
+    printed = _run(name, tmp_path)
+    found = re.search(r"^accuracy (0\.\d+|1\.0+) on digits it has not seen$", printed, re.MULTILINE)
+    assert found, printed
+    assert float(found[1]) > 0.93
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == (name != "single_process.py")
+
+
+def test_three_lines_make_a_program_distributed() -> None:
+    before, after = (
+        (EXAMPLES / name).read_text().splitlines() for name in ("single_process.py", "allreduce.py")
+    )
+    changes = list(difflib.ndiff(before, after))
+    assert sum(line.startswith("+ ") for line in changes) == 3
+    assert sum(line.startswith("- ") for line in changes) == 2
