@@ -121,6 +121,12 @@ def test_gpu_discovery(tmp_path: Path, answer: str | None, addresses: list[str])
     assert found.stderr == b""
 
 
+def test_gpu_discovery_numbers_what_this_process_may_see() -> None:
+    environ = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "4,6,7"}
+    done = subprocess.run([CONF / "gpu_discovery.sh"], env=environ, capture_output=True, check=True)
+    assert json.loads(done.stdout)["addresses"] == ["0", "1", "2"]
+
+
 def _commands(tmp_path: Path, nvidia_smi: str | None) -> str:
     """A folder with what the script calls, and nvidia-smi only if it has something to say."""
     folder = tmp_path / "bin"

@@ -37,6 +37,9 @@ def job_failed(exc: BaseException) -> JobFailed:
         <JobEnd.CANCELLED: 'cancelled'>
         >>> job_failed(RuntimeError("ExecutorLostFailure (executor 1 exited ...)")).end
         <JobEnd.LOST: 'lost'>
+        >>> why = "Container killed by YARN for exceeding physical memory limits."
+        >>> job_failed(RuntimeError(f"ExecutorLostFailure ({why})")).end
+        <JobEnd.MEMORY: 'memory'>
     """
     text = str(exc)
     if "No module named 'sparkdl" in text:
@@ -52,7 +55,9 @@ def job_failed(exc: BaseException) -> JobFailed:
         ) from exc
     if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
         return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
-    if found := re.search(r"[^\n]*(exceeding \w* ?memory limits|OOMKilled)[^\n]*", text):
+    if found := re.search(
+        r"[^\n]*(exceeding \w* ?memory limits|OOMKilled|container OOM)[^\n]*", text
+    ):
         why = f"the cluster ended its executor for its memory: {found[0].strip()}"
         return JobFailed(JobEnd.MEMORY, f"{why}. Raise spark.executor.memoryOverhead")
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):

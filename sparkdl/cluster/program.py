@@ -60,7 +60,7 @@ def pack(function: Callable[..., Any]) -> Program:
         FunctionError: it holds something that cannot leave this process, which is named.
     """
     try:
-        pickled = cloudpickle.dumps(function)
+        pickled = cloudpickle.dumps(_with_names_of_classes(function))
     except Exception as exc:
         raise FunctionError(
             f"the training function cannot be sent to Spark: {_culprit(function)}. "
@@ -84,6 +84,41 @@ def pack(function: Callable[..., Any]) -> Program:
             imports.add(name)
         names += [name.rpartition(".")[0]] if "." in name else []
     return Program(pickled, modules, frozenset(imports), _too_large(function, pickled))
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A function, and names that it needs beside those that cloudpickle finds."""
+
+    function: FunctionType
+    names: Mapping[str, Any]
+
+    def __call__(self, **params: Any) -> Any:
+        for name, value in self.names.items():
+            self.function.__globals__.setdefault(name, value)
+        return self.function(**params)
+
+
+def _with_names_of_classes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with the global names that bodies of classes inside it use.
+
+    cloudpickle 3.1 takes along the names of LOAD_GLOBAL; the body of a class has LOAD_NAME.
+    """
+    if not isinstance(function, FunctionType) or not _by_value(function):
+        return function
+    here = function.__globals__
+    names = {n: here[n] for n in _names_in_classes(function.__code__) if n in here}
+    return _Told(function, names) if names else function
+
+
+def _names_in_classes(code: CodeType) -> set[str]:
+    found: set[str] = set()
+    for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
+        if not inner.co_flags & inspect.CO_OPTIMIZED:  # The body of a class.
+            steps = dis.get_instructions(inner)
+            found |= {str(step.argval) for step in steps if step.opname == "LOAD_NAME"}
+        found |= _names_in_classes(inner)
+    return found - {"__name__"}
 
 
 def find_framework(imports: frozenset[str]) -> str | None:

@@ -4,11 +4,13 @@ Two faults of its trainer are github.com/keras-team/keras/issues/20585: before `
 strategy for the mean of a batch, a tuple, to learn its shapes; and it takes the mean of each
 step's logs over axis 0, which scalars do not have. BatchNorm has two more. Nothing synchronises
 its moving statistics, so that each worker would evaluate and save another model. And where the
-rows run out, a worker is given a batch of none, whose mean is NaN, and so is the model then.
+rows run out, a worker is given a batch of none, whose mean is NaN, and so is the model then. Last,
+`steps_per_execution` above 1 fails: collectives in the loop that it makes have no valid graph.
 """
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,7 @@ def correct() -> None:
     kind._maybe_symbolic_build = _maybe_symbolic_build
     trainer.reduce_per_replica = _mean_of_logs(trainer.reduce_per_replica)
     kind.fit = _with_average(kind.fit)
+    kind.compile = _with_single_steps(kind.compile)
     BatchNormalization._moments = _moments_of_some(BatchNormalization._moments)
 
 
@@ -126,6 +129,23 @@ def _with_average(fit: Callable[..., Any]) -> Callable[..., Any]:
         return fit(*bound.args, **bound.kwargs)
 
     return fit_and_average
+
+
+def _with_single_steps(compile_: Callable[..., None]) -> Callable[..., None]:
+    """`compile` that goes without what would only have saved time."""
+
+    @functools.wraps(compile_)
+    def compile_single(self: Any, *args: Any, **kwargs: Any) -> None:
+        compile_(self, *args, **kwargs)
+        if _several_workers(self.distribute_strategy) and self.steps_per_execution != 1:
+            warnings.warn(
+                f"steps_per_execution={self.steps_per_execution} does not work in Keras 3 with "
+                "several workers; 1 is used instead.",
+                stacklevel=2,
+            )
+            self.steps_per_execution = 1
+
+    return compile_single
 
 
 def _averaging(model: Any, callbacks: Any) -> Any:

@@ -38,6 +38,21 @@ def test_imports_of_the_body_and_of_what_it_refers_to() -> None:
     assert "keras.layers" in pack(functools.partial(train)).imports
 
 
+def test_names_that_only_the_body_of_a_class_uses() -> None:
+    def train(x: int) -> Any:
+        class Mine:
+            limit: "Any" = Path("/") / str(x)
+
+            def step(self, loss: Any = math.pi) -> Any:
+                return loss
+
+        return Mine
+
+    for loaded in (cloudpickle.loads(pack(train).function),):
+        made = loaded(x=3)
+        assert (made.limit, made().step()) == (Path("/3"), math.pi)
+
+
 def test_whatever_holds_the_reference(local_package: Path) -> None:
     import mine  # type: ignore[import-not-found]
 

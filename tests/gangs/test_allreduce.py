@@ -102,7 +102,7 @@ def dies_in_step(how: str, gone: Path) -> Any:
         from sparkdl import context
 
         class Die(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
                 if context.rank == 1 and batch == 2:
                     gone.write_text(str(time.time()))
                     if how == "raise":

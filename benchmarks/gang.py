@@ -1,0 +1,391 @@
+"""What `experiment.allreduce` costs against the same program started by hand, in one run.
+
+Two workers train a dense Keras model with a global batch of 128, through `fit`. For each size of
+the model these take turns, some rounds long:
+
+- no communication: two single processes at once, half the batch each; the floor
+- allreduce: `experiment.allreduce` with `distribute.strategy()`
+- by hand: two processes with TF_CONFIG, and the same strategy
+- by hand, defaults: the same with a plain `tf.distribute.MultiWorkerMirroredStrategy()`, and the
+  correction of Keras that `fit` needs under it
+- gloo: PyTorch's all-reduce of as many bytes, without any training; with `--torch-python` only
+
+All run with the same numbers of threads. A step is timed inside the function, after warm-up steps,
+from one batch's end to the next one's. What counts are ratios of medians in the same round.
+
+Besides, the time from the call of `allreduce` to the first line of the function: cold, the first
+call in a new Spark session, and warm, the calls after it.
+
+    python benchmarks/gang.py --rounds 3 --params 1e6 25e6
+
+It prints a table, then one JSON document. Nothing passes or fails here: each aim is reported as
+met or not. gloo needs an environment of its own:
+
+    python3 -m venv /tmp/torch && /tmp/torch/bin/pip install torch
+    python benchmarks/gang.py --torch-python /tmp/torch/bin/python
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+# Before Spark is loaded: nothing here needs another host.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+from pyspark.sql import SparkSession
+
+from sparkdl import context, distribute, experiment
+from sparkdl.cluster.environ import tf_config, thread_counts
+from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.distribute import keras3
+
+WORKERS = 2
+GLOBAL_BATCH = 128
+LAYERS = 6
+WARM_UP = 10
+AIM_BY_HAND = 1.02
+AIM_DEFAULTS = 1.4
+TIMEOUT_S = 600.0
+
+GLOO = """
+import json, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+params, warm_up, steps = map(int, sys.argv[1:])
+gradients, steps_s = torch.ones(params), []
+for _ in range(warm_up + steps):
+    began = time.perf_counter()
+    dist.all_reduce(gradients)
+    steps_s.append(time.perf_counter() - began)
+print(json.dumps({"steps_s": steps_s[warm_up:]}))
+"""
+
+Row = dict[str, Any]
+Contenders = Mapping[str, Callable[[int], Row]]
+
+
+# ---- what is measured
+
+
+def num_steps(params: int) -> int:
+    """More of them where they are short."""
+    return max(30, 200_000_000 // params)
+
+
+def train(params: int, strategy: str) -> Row:
+    """The function that every contender runs: steps of `fit` on one batch.
+
+    Returns:
+        `first_line_s` and `formed_s` (the workers have found each other) on the wall clock, the
+        seconds of each step, and the threads that the process may use.
+    """
+    first_line_s = time.time()
+    import keras
+    import tensorflow as tf
+
+    if strategy == "default":
+        chosen = tf.distribute.MultiWorkerMirroredStrategy()
+        keras3.correct()
+    else:
+        chosen = distribute.strategy()
+    formed_s = time.time()
+    width, ends = round((params / LAYERS) ** 0.5), []
+    with chosen.scope():
+        dense = [keras.layers.Dense(width, activation="relu") for _ in range(LAYERS)]
+        model = keras.Sequential([keras.layers.Input((width,)), *dense])
+        model.compile(keras.optimizers.SGD(1e-4), "mse")
+    batch = GLOBAL_BATCH // WORKERS * chosen.num_replicas_in_sync
+    rows = tf.random.stateless_normal((batch, width), (1, 2))
+    watch = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter())
+    )
+    data = tf.data.Dataset.from_tensors((rows, rows)).repeat()
+    steps = WARM_UP + num_steps(params)
+    model.fit(data, steps_per_epoch=steps, verbose=0, callbacks=[watch])
+    return {
+        "first_line_s": first_line_s,
+        "formed_s": formed_s,
+        "steps_s": [after - before for before, after in pairwise(ends[WARM_UP - 1 :])],
+        "threads": {name: os.environ.get(name) for name in thread_counts(1, {})},
+    }
+
+
+# ---- the contenders
+
+
+def through_spark(spark: SparkSession, root: str, threads: Mapping[str, str], params: int) -> Row:
+    """The chief's numbers of a gang that Spark starts."""
+    called_s = time.time()
+    run = experiment.allreduce(
+        partial(train, params, "tuned"),
+        num_workers=WORKERS,
+        env=threads,
+        spark=spark,
+        root=root,
+        progress=False,
+    )
+    return {"called_s": called_s, **run.result}
+
+
+def started_by_hand(command: list[str], environs: list[dict[str, str]]) -> Row:
+    """The first process's numbers, which it prints last."""
+    called_s = time.time()
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for environ in environs
+    ]
+    try:
+        printed = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    if failed := [process.args for process in processes if process.returncode]:
+        raise RuntimeError(f"this failed; run it yourself to see why: {failed[0]}")
+    return {"called_s": called_s, **json.loads(printed[0].splitlines()[-1])}
+
+
+def by_hand(threads: Mapping[str, str], strategy: str, params: int) -> Row:
+    """As `train` would be started without sparkdl: a process for each worker, with TF_CONFIG."""
+    members = Plan("allreduce", (Role("worker", WORKERS, Resources()),), is_gang=True).members
+    endpoints = [f"127.0.0.1:{port}" for port in free_ports()]
+    environs: list[dict[str, str]] = [{**threads} for _ in members]
+    if strategy != "none":
+        for rank, environ in enumerate(environs):
+            environ |= tf_config(members, endpoints, rank)
+    return started_by_hand([sys.executable, __file__, "--train", str(params), strategy], environs)
+
+
+def gloo(python: str, threads: Mapping[str, str], params: int) -> Row:
+    """An all-reduce of one tensor with as many float32 as the model has parameters."""
+    port = str(free_ports()[0])
+    common = {**threads, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common |= {"GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(WORKERS)}
+    numbers = [str(n) for n in (params, WARM_UP, num_steps(params))]
+    environs = [{**common, "RANK": str(rank)} for rank in range(WORKERS)]
+    return started_by_hand([python, "-c", GLOO, *numbers], environs)
+
+
+def free_ports() -> list[int]:
+    """A port for each worker."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(WORKERS)]
+    try:
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def train_here(params: int, strategy: str) -> None:
+    """One worker that was started by hand: tell `distribute` who it is, and print its numbers."""
+    if config := json.loads(os.environ.get("TF_CONFIG", "{}")):
+        rank = config["task"]["index"]
+        me = context.Context(kind="allreduce", rank=rank, index=rank, world_size=WORKERS)
+        context.activate(me)
+    print(json.dumps(train(params, strategy)))
+
+
+# ---- measuring
+
+
+def session(master: str) -> SparkSession:
+    """A new Spark session."""
+    builder = SparkSession.builder.master(master).appName("gang")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.executor.memory", "1g")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def measure_round(options: argparse.Namespace, root: str, number: int) -> list[Row]:
+    """A row for each size and contender; every other round goes backwards."""
+    threads = thread_counts(options.threads, {})
+    spark = session(options.master)
+    contenders: dict[str, Callable[[int], Row]] = {
+        "no communication": partial(by_hand, threads, "none"),
+        "allreduce": partial(through_spark, spark, root, threads),
+        "by hand": partial(by_hand, threads, "tuned"),
+        "by hand, defaults": partial(by_hand, threads, "default"),
+    }
+    if options.torch_python:
+        contenders["gloo"] = partial(gloo, options.torch_python, threads)
+    try:
+        say(f"round {number + 1} of {options.rounds}, a new Spark session")
+        cold = through_spark(spark, root, threads, options.params[0])
+        rows = [{"name": "cold", "params": options.params[0], "round": number, **cold}]
+        names = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
+        for params in options.params:
+            for name in names:
+                say(f"{params / 1e6:g} M parameters, {name}")
+                load = os.getloadavg()[0]
+                found = contenders[name](params)
+                rows.append(
+                    {"name": name, "params": params, "round": number, "load": load, **found}
+                )
+    finally:
+        spark.stop()
+    return rows
+
+
+# ---- reporting
+
+
+def say(text: str) -> None:
+    """Show that it goes on, apart from the result."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
+
+
+def step_rows(rows: list[Row], params: int) -> list[Row]:
+    """Each contender's time per step, and its ratio to `by hand` of the same round."""
+    here = [row for row in rows if row["params"] == params and row["name"] != "cold"]
+    medians = {(row["name"], row["round"]): median(row["steps_s"]) for row in here}
+    found = []
+    for name in dict.fromkeys(row["name"] for row in here):
+        mine = [row for row in here if row["name"] == name]
+        ratios = [medians[name, r["round"]] / medians["by hand", r["round"]] for r in mine]
+        found.append(
+            {
+                "name": name,
+                "params": params,
+                "median_s": [round(median(row["steps_s"]), 5) for row in mine],
+                "min_s": [round(min(row["steps_s"]), 5) for row in mine],
+                "ratios": [round(ratio, 4) for ratio in ratios],
+                "median_ratio": round(median(ratios), 4),
+                "load_before": [round(row["load"], 2) for row in mine],
+            }
+        )
+    return sorted(found, key=lambda row: str(row["name"]))
+
+
+def start_rows(rows: list[Row]) -> list[Row]:
+    """Seconds from the call to the function's first line, and to a strategy of all workers."""
+    names = {"cold": "allreduce, cold", "allreduce": "allreduce, warm", "by hand": "by hand"}
+    found = []
+    for name, shown in names.items():
+        mine = [row for row in rows if row["name"] == name]
+        found.append(
+            {
+                "name": shown,
+                "first_line_s": round(median(r["first_line_s"] - r["called_s"] for r in mine), 3),
+                "formed_s": round(median(r["formed_s"] - r["called_s"] for r in mine), 3),
+                "calls": len(mine),
+            }
+        )
+    return found
+
+
+def aims(steps: list[Row]) -> list[Row]:
+    """What was aimed at, for each size of the model."""
+    found = []
+    for params in dict.fromkeys(row["params"] for row in steps):
+        ratio = {row["name"]: row["median_ratio"] for row in steps if row["params"] == params}
+        size, mine = f"{params / 1e6:g} M", ratio["allreduce"]
+        gain = round(ratio["by hand, defaults"] / mine, 4)
+        found += [
+            {"aim": f"{size}: allreduce / by hand", "value": mine, "at_most": AIM_BY_HAND},
+            {"aim": f"{size}: defaults / allreduce", "value": gain, "at_least": AIM_DEFAULTS},
+        ]
+    for aim in found:
+        high, low = aim.get("at_most", float("inf")), aim.get("at_least", 0.0)
+        aim["met"] = low <= aim["value"] <= high
+    return found
+
+
+def table(result: Row) -> str:
+    """The result for a person."""
+    lines = [f"{'step':<28}{'median':>10}{'min':>10}{'/ by hand':>12}  of each round"]
+    for row in result["steps"]:
+        label = f"{row['params'] / 1e6:g} M, {row['name']}"
+        times = f"{median(row['median_s']) * 1e3:>7.1f} ms{min(row['min_s']) * 1e3:>7.1f} ms"
+        each = " ".join(f"{ratio:.3f}" for ratio in row["ratios"])
+        lines.append(f"{label:<28}{times}{row['median_ratio']:>12.3f}  {each}")
+    lines += ["", f"{'start':<28}{'first line':>12}{'formed':>12}"]
+    for row in result["starts"]:
+        lines.append(f"{row['name']:<28}{row['first_line_s']:>10.2f} s{row['formed_s']:>10.2f} s")
+    lines += [""]
+    for aim in result["aims"]:
+        rule = f"at most {aim['at_most']}" if "at_most" in aim else f"at least {aim['at_least']}"
+        lines.append(
+            f"{aim['aim']}: {aim['value']:.3f}, {rule}: {'met' if aim['met'] else 'NOT MET'}"
+        )
+    return "\n".join(lines)
+
+
+def machine() -> Row:
+    """What it ran on. The load says whether the machine was its own."""
+    packages = ("sparkdl", "pyspark", "tensorflow", "keras")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_before": os.getloadavg()[0],
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def measure(options: argparse.Namespace) -> Row:
+    """Everything, as the JSON document."""
+    about, rows = machine(), []
+    with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
+        for number in range(options.rounds):
+            rows += measure_round(options, root, number)
+    threads = [row["threads"] for row in rows if "threads" in row]
+    if any(one != threads[0] for one in threads):
+        raise RuntimeError(f"the contenders did not run with the same threads: {threads}")
+    steps = [row for params in options.params for row in step_rows(rows, params)]
+    return {
+        "benchmark": "gang",
+        "machine": about,
+        "setting": {
+            "master": options.master,
+            "workers": WORKERS,
+            "global_batch": GLOBAL_BATCH,
+            "rounds": options.rounds,
+            "threads": threads[0],
+        },
+        "steps": steps,
+        "starts": start_rows(rows),
+        "aims": aims(steps),
+    }
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn")
+    parser.add_argument(
+        "--params", type=lambda text: int(float(text)), nargs="+", default=[1_000_000, 25_000_000]
+    )
+    parser.add_argument("--threads", type=int, default=1, help="of each process, in every pool")
+    parser.add_argument("--master", default=f"local-cluster[{WORKERS},1,1024]", help="of Spark")
+    parser.add_argument("--torch-python", help="the python of an environment with PyTorch")
+    parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)  # A worker of ours.
+    options = parser.parse_args()
+    if options.train:
+        train_here(int(options.train[0]), options.train[1])
+        return
+    result = measure(options)
+    print(table(result))
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
