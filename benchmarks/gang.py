@@ -272,7 +272,7 @@ def step_rows(rows: list[Row], params: int) -> list[Row]:
                 "load_before": [round(row["load"], 2) for row in mine],
             }
         )
-    return sorted(found, key=lambda row: str(row["name"]))
+    return found
 
 
 def start_rows(rows: list[Row]) -> list[Row]:

@@ -26,7 +26,7 @@ def correct() -> None:
     kind._maybe_symbolic_build = _maybe_symbolic_build
     trainer.reduce_per_replica = _mean_of_logs(trainer.reduce_per_replica)
     kind.fit = _with_average(kind.fit)
-    kind.compile = _with_single_steps(kind.compile)
+    kind.compile = _in_scope(kind.compile)
     BatchNormalization._moments = _moments_of_some(BatchNormalization._moments)
 
 
@@ -131,21 +131,25 @@ def _with_average(fit: Callable[..., Any]) -> Callable[..., Any]:
     return fit_and_average
 
 
-def _with_single_steps(compile_: Callable[..., None]) -> Callable[..., None]:
-    """`compile` that goes without what would only have saved time."""
+def _in_scope(compile_: Callable[..., None]) -> Callable[..., None]:
+    """`compile` that makes its metrics in the model's scope, else each worker has its own."""
 
     @functools.wraps(compile_)
-    def compile_single(self: Any, *args: Any, **kwargs: Any) -> None:
-        compile_(self, *args, **kwargs)
-        if _several_workers(self.distribute_strategy) and self.steps_per_execution != 1:
+    def compile_in_scope(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not _several_workers(self.distribute_strategy):
+            return compile_(self, *args, **kwargs)
+        with self.distribute_strategy.scope():
+            compile_(self, *args, **kwargs)
+        if self.steps_per_execution != 1:
             warnings.warn(
                 f"steps_per_execution={self.steps_per_execution} does not work in Keras 3 with "
                 "several workers; 1 is used instead.",
                 stacklevel=2,
             )
             self.steps_per_execution = 1
+        return None
 
-    return compile_single
+    return compile_in_scope
 
 
 def _averaging(model: Any, callbacks: Any) -> Any:

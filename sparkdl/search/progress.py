@@ -28,7 +28,9 @@ MOST_LOGS = 8
 _METRICS = "metrics"
 
 # What TensorFlow says on a host without a GPU, in every trial: kept in the log, not shown live.
-_CHATTER = re.compile(r"cuInit: |cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc")
+_CHATTER = re.compile(
+    r"cuInit|cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc|AsGraphDefInternal"
+)
 
 
 @dataclass

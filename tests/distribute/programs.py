@@ -81,6 +81,7 @@ def averages(folder: Path) -> Any:
 
 def inputs(folder: Path) -> Any:
     """Every way to give data, and what comes back for each row."""
+    import keras
     import numpy as np
 
     from sparkdl import distribute
@@ -88,8 +89,8 @@ def inputs(folder: Path) -> Any:
     # With tf_keras each worker predicts with moving statistics of its own.
     legacy = "TF_USE_LEGACY_KERAS" in os.environ
     model = build(norm=not legacy)
-    if not legacy:
-        model.compile("sgd", "mse", steps_per_execution=2)
+    if not legacy:  # Outside the scope, and with an option that has no effect here.
+        model.compile(keras.optimizers.SGD(0.02), "mse", steps_per_execution=2)
     x, y = table()
     model.fit(x, y, batch_size=16, validation_split=0.25, epochs=2, verbose=0)
     # The last batch has one row, which leaves the other workers none.
@@ -109,6 +110,7 @@ def inputs(folder: Path) -> Any:
         "expected_loss": float(((expected - y) ** 2).mean()),
         "rows": rows,
         "steps": int(steps.params["steps"]),
+        "weights": digest(model),
     }
 
 
@@ -226,7 +228,7 @@ def faults(folder: Path) -> Any:
     import tensorflow as tf
     from keras.src.backend.tensorflow import trainer
 
-    from sparkdl import context, distribute
+    from sparkdl import context
 
     def error(function: Any, *args: Any) -> str:
         try:
@@ -254,9 +256,20 @@ def faults(folder: Path) -> Any:
         "batch": error(model.fit, dataset()),
         "logs": error(tf.function(log), 0.5),
         "statistics": float(norm.moving_mean.numpy()[0]),
-        "late": error(distribute.strategy),
         "empty": bool(np.isnan(empty.moving_mean.numpy()).any()),
     }
+
+
+def late(folder: Path) -> Any:
+    import tensorflow as tf
+
+    from sparkdl import distribute
+
+    tf.zeros([1])
+    try:
+        distribute.strategy()
+    except RuntimeError as exc:
+        return str(exc)
 
 
 def parameter_server(folder: Path) -> Any:

@@ -124,8 +124,12 @@ def test_keras_still_has_the_faults_that_are_corrected(tmp_path: Path) -> None:
     assert "PerReplica" in first["batch"], mended.format("_maybe_symbolic_build")
     assert "Invalid reduction dimension" in first["logs"], mended.format("reduce_per_replica")
     assert first["statistics"] != second["statistics"], mended.format("BatchNorm's statistics")
-    assert "before anything that computes" in first["late"]
     assert first["empty"], mended.format("BatchNorm of a batch without rows")
+
+
+def test_a_strategy_that_comes_too_late(tmp_path: Path) -> None:
+    message = launch("late", tmp_path, "worker", world_size=2)[0]
+    assert "Call distribute.strategy() before anything that computes" in message
 
 
 def test_parameter_server(tmp_path: Path) -> None:

@@ -48,8 +48,10 @@ def train() -> dict[str, Any]:
         optimizer.build(model.trainable_variables)
         steps = tf.Variable(0, dtype=tf.int64)
     saved = tf.train.Checkpoint(steps=steps, variables=model.trainable_variables)
+    # Else each parameter server would write and read on its own host.
+    here = tf.train.CheckpointOptions(experimental_io_device="/job:chief")
     if start := context.get_checkpoint():
-        saved.read(f"{start}/model").assert_consumed()
+        saved.read(f"{start}/model", options=here).assert_consumed()
     print(f"attempt {context.attempt} starts at step {int(steps.numpy())}")
 
     def dataset() -> Any:
@@ -78,7 +80,7 @@ def train() -> dict[str, Any]:
             loss = coordinator.schedule(step, args=(batches,))
         coordinator.join()
         with tempfile.TemporaryDirectory() as folder:
-            saved.write(f"{folder}/model")
+            saved.write(f"{folder}/model", options=here)
             context.report({"loss": loss.fetch()}, step=int(steps.numpy()), checkpoint=folder)
     return {"steps": int(steps.numpy()), "loss": float(loss.fetch())}
 
