@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -348,3 +350,32 @@ def test_dynamic_allocation_is_explained(lc: SparkSession, root: str) -> None:
     conf = {"spark.dynamicAllocation.enabled": "true"}
     with pytest.raises(SlotsError, match=r"dynamicAllocation\.enabled=false"):
         check_gang(plan, Slots(8, 8, "8"), conf.get, "yarn")
+
+
+def test_a21_early_stopping_decides_once_for_all(root: str, tmp_path: Path) -> None:
+    def train() -> dict[str, Any]:
+        import keras
+
+        from sparkdl import context
+        from sparkdl.keras import EarlyStopping, save
+
+        class Noise(keras.callbacks.Callback):
+            """Each rank sees another validation loss; alone, each would stop at another epoch."""
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                logs["val_loss"] = abs(epoch - 2 - 2 * context.rank) + 1.0
+
+        model, x, y = mini()
+        stop = EarlyStopping("val_loss", patience=1)
+        done = model.fit(x, y, batch_size=24, epochs=20, verbose=0, callbacks=[Noise(), stop])
+        (tmp_path / f"{context.rank}").write_text(f"{len(done.epoch)} {digest(model)}")
+        return {"epochs": len(done.epoch), "model": save(model, tmp_path / "kept/model.keras")}
+
+    run = experiment.allreduce(train, num_workers=3, **quiet(root))
+    assert len({(tmp_path / f"{rank}").read_text() for rank in range(3)}) == 1
+    assert 2 < run.result["epochs"] < 20
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["model.keras"]
+    artifact = Path(run.trials[0].path, run.result["model"])
+    code = f"import keras; print(keras.saving.load_model({str(artifact)!r}).count_params())"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert loaded.stdout.split()[-1:] == ["5"], loaded.stderr
