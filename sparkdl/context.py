@@ -73,8 +73,12 @@ class Context:
 
     @property
     def logdir(self) -> str:
-        """Where TensorBoard's event files go; the folder exists."""
-        path = Path(self.folder or _LOCAL, "tensorboard").absolute()
+        """Where TensorBoard's event files go; the folder exists.
+
+        Of a gang the chief has the trial's own, and each other rank one of its own below it.
+        """
+        name = "tensorboard" if self.is_chief else f"tensorboard/{self.role}-{self.index}"
+        path = Path(self.folder or _LOCAL, name).absolute()
         path.mkdir(parents=True, exist_ok=True)
         return str(path)
 

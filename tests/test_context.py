@@ -46,3 +46,11 @@ def test_visible_gpus(visible: str, expected: list[str], monkeypatch: pytest.Mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert devices.gpus() == expected
     assert devices.get_num_gpus() == len(expected)
+
+
+def test_each_rank_has_a_logdir_of_its_own(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    chief = context.Context(world_size=2, folder=folder)
+    other = context.Context(rank=1, index=1, world_size=2, folder=folder)
+    assert chief.logdir == str(tmp_path / "tensorboard")
+    assert other.logdir == str(tmp_path / "tensorboard/worker-1")

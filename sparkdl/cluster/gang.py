@@ -6,11 +6,10 @@ it from the run directory and end their processes.
 """
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ class GangTask(TrialTask):
             folder = stack.enter_context(local_folder(trial))
             here = _Here(member, self.attempt, peers, trial, folder)
             said, exception = self._supervised(context, here)
-        return {**who, "host": mine.host, **said}, exception
+        return {**who, "host": mine.host, "ended_s": time.time(), **said}, exception
 
     def _present(
         self, context: BarrierTaskContext, member: Member, trial: TrialPaths
@@ -167,9 +166,10 @@ class GangTask(TrialTask):
         late = (end.stopped or "").startswith(DEADLINE)
         stopped = end.stopped and end.outcome is None and not late
         if stopped:
-            said = self._say(End(0, {}, end.starting_s, end.running_s), "", "")
+            said = self._say(replace(end, outcome={}), "", "")
             return {**said, "stopped": end.stopped}
-        supervisor.tell("failed" if end.is_failure else "done")
+        what = "failed" if end.is_failure else "done"
+        supervisor.tell(what)
         local_log = storage.join(str(here.folder), log)
         said = self._say(end, local_log, storage.join(here.trial.folder, log))
         if late:
@@ -179,4 +179,4 @@ class GangTask(TrialTask):
         if here.rank == 0:
             said["reported"] = last_reported(storage.join(str(here.folder), "metrics.jsonl"))
             self._write_down({k: v for k, v in said.items() if k != "error"}, here.trial)
-        return {**said, "ended_s": time.time(), "pid": os.getpid()}
+        return {**said, "ended_s": supervisor.told[what]}

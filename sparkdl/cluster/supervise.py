@@ -5,6 +5,7 @@ Each rank tells by files in `ranks/<attempt>/` of the trial: `<rank>.pid`, `.sta
 A task that is gone tells nothing: then Spark ends the barrier stage, and all tasks with it.
 """
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -45,13 +46,13 @@ class Supervisor:
         self._look_s = LOOK_S if storage.is_local(folder) else LOOK_REMOTE_S
         self._looked_s = 0.0
         self._names: frozenset[str] = frozenset()
-        self._told: set[str] = set()
+        self.told: dict[str, float] = {}  # When, in seconds since 1970.
         self._since: dict[str, float] = {}
 
     def tell(self, what: str) -> None:
         """Let the others know that this rank is `started`, `done` or `failed`."""
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self.told:
+            self.told[what] = time.time()
             storage.write(storage.join(self._folder, f"{self._rank}.{what}"), b"")
 
     def began(self, pid: int) -> None:
@@ -78,7 +79,8 @@ class Supervisor:
     def _look(self) -> None:
         if time.monotonic() - self._looked_s > self._look_s:
             self._looked_s = time.monotonic()
-            self._names = frozenset(storage.names(self._folder))
+            with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
+                self._names = frozenset(storage.names(self._folder))
 
     def _for(self, what: str) -> float:
         """Seconds since this was first asked for `what`."""
