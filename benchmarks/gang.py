@@ -71,6 +71,8 @@ for _ in range(warm_up + steps):
     dist.all_reduce(gradients)
     steps_s.append(time.perf_counter() - began)
 print(json.dumps({"steps_s": steps_s[warm_up:]}))
+dist.barrier()
+dist.destroy_process_group()
 """
 
 Row = dict[str, Any]
@@ -148,7 +150,6 @@ def started_by_hand(command: list[str], environs: list[dict[str, str]]) -> Row:
             command,
             env={**os.environ, **environ},
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
         )
         for environ in environs
@@ -159,7 +160,7 @@ def started_by_hand(command: list[str], environs: list[dict[str, str]]) -> Row:
         for process in processes:
             process.kill()
     if failed := [process.args for process in processes if process.returncode]:
-        raise RuntimeError(f"this failed; run it yourself to see why: {failed[0]}")
+        raise RuntimeError(f"this failed, see above: {failed[0]}")
     return {"called_s": called_s, **json.loads(printed[0].splitlines()[-1])}
 
 
@@ -234,9 +235,10 @@ def measure_round(options: argparse.Namespace, root: str, number: int) -> list[R
         names = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
         for params in options.params:
             for name in names:
-                say(f"{params / 1e6:g} M parameters, {name}")
                 load = os.getloadavg()[0]
                 found = contenders[name](params)
+                step_ms = median(found["steps_s"]) * 1e3
+                say(f"{params / 1e6:g} M parameters, {name}: {step_ms:.1f} ms, load {load:.1f}")
                 rows.append(
                     {"name": name, "params": params, "round": number, "load": load, **found}
                 )

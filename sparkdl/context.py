@@ -30,7 +30,8 @@ class Context:
     """Who this process is.
 
     Attributes:
-        rank, world_size: this process among all of its run, `0 <= rank < world_size`.
+        rank, world_size: this process among those that train, `0 <= rank < world_size`; an
+            evaluator stands outside and comes after them all.
         local_rank, local_world_size: the same among those of its host.
         role: `worker`, `chief`, `ps` or `evaluator`.
         index: this process among those of its role, from 0.

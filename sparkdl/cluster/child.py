@@ -34,6 +34,7 @@ def main(channel: socket.socket) -> int:
     with the length, a pickled dict.
     """
     asked = _receive(channel)
+    os.environ.clear()  # The fork server's is that of another executor of this host, perhaps.
     os.environ.update(asked["environ"])
     os.chdir(asked["cwd"])
     _open_output(asked["secrets"])

@@ -105,15 +105,18 @@ def gang_variables(
     rank: int,
     local: tuple[int, int],
 ) -> dict[str, str]:
-    """The variables with which the processes of a gang find each other.
+    """The variables with which the processes of a gang find each other, but an evaluator.
 
     Args:
         framework: `torch` and `jax` get their own; anything else gets TensorFlow's.
         members, endpoints, rank: see `tf_config`.
         local: this process's local rank and local world size.
     """
+    if framework not in ("torch", "jax"):
+        return tf_config(members, endpoints, rank)
+    if members[rank].role.name == "evaluator":
+        return {}
+    world = [e for m, e in zip(members, endpoints, strict=True) if m.role.name != "evaluator"]
     if framework == "torch":
-        return torch_variables(endpoints, rank, *local)
-    if framework == "jax":
-        return jax_variables(endpoints, rank)
-    return tf_config(members, endpoints, rank)
+        return torch_variables(world, rank, *local)
+    return jax_variables(world, rank)

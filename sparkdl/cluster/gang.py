@@ -6,16 +6,18 @@ it from the run directory and end their processes.
 """
 
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark import BarrierTaskContext
 
 from sparkdl import checkpoints, storage
+from sparkdl.cluster.assign import assigned_gpus
 from sparkdl.cluster.devicelocks import DevicesTakenError
 from sparkdl.cluster.ends import End, Failure
 from sparkdl.cluster.environ import gang_variables
@@ -23,9 +25,17 @@ from sparkdl.cluster.gpus import visible_devices
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.process import warm
-from sparkdl.cluster.rendezvous import Peer, hold_port, local_places, meet, own_address, this_node
+from sparkdl.cluster.rendezvous import (
+    Peer,
+    deadline,
+    hold_port,
+    local_places,
+    meet,
+    own_address,
+    this_node,
+)
 from sparkdl.cluster.supervise import DEADLINE, Supervisor
-from sparkdl.cluster.task import TrialTask, last_reported, local_folder
+from sparkdl.cluster.task import TrialTask, last_reported, local_folder, usage_of
 from sparkdl.runs.layout import RunPaths, TrialPaths
 
 __all__ = ["GangTask"]
@@ -62,11 +72,16 @@ class GangTask(TrialTask):
         member = self.plan.members[context.partitionId()]
         trial = RunPaths(self.run_path).trial(self.number)
         who = {"attempt": self.attempt, "rank": member.rank, "role": str(member)}
+        who["host"] = socket.gethostname()
         with contextlib.ExitStack() as stack:
-            mine, held = self._present(context, member, trial)
-            if held:
-                stack.enter_context(held)
-            peers = meet(context, mine)
+            try:
+                with deadline(self.plan.start_timeout_s):
+                    mine, held = self._present(context, member, trial)
+                    if held:
+                        stack.enter_context(held)
+                    peers = meet(context, mine)
+            except TimeoutError as late:
+                return {**who, **_failed(f"{DEADLINE}: {late}", Failure.DEADLINE)}, None
             if problems := sorted({peer.problem for peer in peers if peer.problem}):
                 return {**who, "preflight": "\n- ".join(problems)}, None
             if held and self.plan.framework not in _SHARES_PORT:
@@ -74,7 +89,7 @@ class GangTask(TrialTask):
             folder = stack.enter_context(local_folder(trial))
             here = _Here(member, self.attempt, peers, trial, folder)
             said, exception = self._supervised(context, here)
-        return {**who, "host": mine.host, "ended_s": time.time(), **said}, exception
+        return {**who, **said}, exception
 
     def _present(
         self, context: BarrierTaskContext, member: Member, trial: TrialPaths
@@ -96,7 +111,9 @@ class GangTask(TrialTask):
         if not problem:
             warm(start_of(self.plan, self.program, self.application))  # While the others come.
         if member.rank == 0 and not problem:
+            # Before the others know of it and begin to write.
             self._supersede(trial, self.attempt)
+            storage.remove(trial.all_ranks)
             storage.make_directory(trial.ranks(self.attempt))
             found = checkpoints.newest(trial.folder)
             newest = found.number if found else None
@@ -105,26 +122,41 @@ class GangTask(TrialTask):
     def _supervised(
         self, context: BarrierTaskContext, here: _Here
     ) -> tuple[dict[str, Any], bytes | None]:
-        rank, trial = here.rank, here.trial
-        if rank == 0:
-            ranks = {
-                str(member): {"host": peer.host, "endpoint": peer.endpoint}
-                for member, peer in zip(self.plan.members, here.peers, strict=True)
-            }
-            self._begin(trial, self.attempt, {"host": here.peers[0].host, "ranks": ranks})
-        told = trial.ranks(self.attempt)
-        local = Path(TrialPaths(str(here.folder)).ranks(self.attempt))
+        told = here.trial.ranks(here.attempt)
+        local = Path(TrialPaths(str(here.folder)).ranks(here.attempt))
         local.mkdir(parents=True, exist_ok=True)
-        supervisor = Supervisor(self.plan, rank, told, local)
+        supervisor = Supervisor(self.plan, here.rank, told, local)
         try:
-            with self._gpus(context, local_places(here.peers, rank)) as visible:
-                if here.member.role.hides_gpus:
-                    visible = visible_devices([], detect=False)
+            if here.rank == 0:
+                self._begin(here.trial, here.attempt, self._ranks(here))
+            with self._devices(context, here, supervisor) as visible:
                 end = self._train(here, visible, supervisor)
-        except (DevicesTakenError, ValueError) as exc:
+        except (DevicesTakenError, ValueError, OSError) as exc:
             supervisor.tell("failed")
-            return {"error": f"{exc}\n", "failure": str(Failure.GPU), "usage": {}}, None
+            # What is wrong with this host's devices stays wrong; a server or store may come back.
+            kind = Failure.LOST if isinstance(exc, OSError) else Failure.GPU
+            kind = Failure.DEADLINE if isinstance(exc, TimeoutError) else kind
+            return _failed(f"{type(exc).__name__}: {exc}", kind), None
         return self._conclude(here, end, supervisor), (end.outcome or {}).get("exception")
+
+    def _ranks(self, here: _Here) -> dict[str, Any]:
+        """Who makes this attempt, and where."""
+        ranks = {
+            str(member): {"host": peer.host, "endpoint": peer.endpoint}
+            for member, peer in zip(self.plan.members, here.peers, strict=True)
+        }
+        return {"host": here.peers[0].host, "ranks": ranks}
+
+    def _devices(
+        self, context: BarrierTaskContext, here: _Here, supervisor: Supervisor
+    ) -> "contextlib.AbstractContextManager[Mapping[str, str]]":
+        if here.member.role.hides_gpus:
+            return contextlib.nullcontext(visible_devices([], detect=False))
+        # Those that use no GPU take no part in sharing them.
+        sharing = [m.rank for m in self.plan.members if not m.role.hides_gpus]
+        peers = [here.peers[rank] for rank in sharing]
+        local = local_places(peers, sharing.index(here.rank))
+        return assigned_gpus(self.plan, self.run_id, context, local, supervisor.peer_failed)
 
     def _train(self, here: _Here, visible: Mapping[str, str], supervisor: Supervisor) -> End:
         plan, rank, local = self.plan, here.rank, local_places(here.peers, here.rank)
@@ -150,8 +182,9 @@ class GangTask(TrialTask):
                 limit = None if served else plan.trial_timeout_s
                 end = process.wait(limit, lambda: supervisor.watch(process))
             short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0
-            revived = served and here.member.role.name == "worker" and not end.stopped
-            if not revived or end.out_of_memory or short_lives == MOST_SHORT_LIVES:
+            killed = end.outcome is None and not end.stopped and not end.out_of_memory
+            revived = served and here.member.role.name == "worker" and killed
+            if not revived or short_lives == MOST_SHORT_LIVES:
                 return end
 
     def _checkpoint(self, here: _Here) -> str | None:
@@ -166,17 +199,30 @@ class GangTask(TrialTask):
         late = (end.stopped or "").startswith(DEADLINE)
         stopped = end.stopped and end.outcome is None and not late
         if stopped:
-            said = self._say(replace(end, outcome={}), "", "")
-            return {**said, "stopped": end.stopped}
+            return {"usage": usage_of(end), "stopped": end.stopped}
         what = "failed" if end.is_failure else "done"
         supervisor.tell(what)
         local_log = storage.join(str(here.folder), log)
         said = self._say(end, local_log, storage.join(here.trial.folder, log))
-        if late:
-            said["failure"] = str(Failure.DEADLINE)
-        elif "error" in said and here.member.role.served and said["failure"] != Failure.MEMORY:
-            said["failure"] = str(Failure.LOST)  # Not the person's function: a server of ours.
+        if "error" in said:
+            said["failure"] = str(self._kind(here, said["failure"], late, end))
+        elif here.rank == 0:
+            storage.write(here.trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
         if here.rank == 0:
             said["reported"] = last_reported(storage.join(str(here.folder), "metrics.jsonl"))
-            self._write_down({k: v for k, v in said.items() if k != "error"}, here.trial)
         return {**said, "ended_s": supervisor.told[what]}
+
+    def _kind(self, here: _Here, kind: str, late: bool, end: End) -> str:
+        if late:
+            return Failure.DEADLINE
+        if here.member.role.served and end.outcome is None and kind == Failure.SIGNAL:
+            return Failure.LOST  # Not the person's function: a server of ours.
+        if kind == Failure.PORT and self.plan.framework in _SHARES_PORT:
+            return Failure.EXCEPTION  # A port of theirs: we hold those of the gang.
+        return kind
+
+
+def _failed(error: str, failure: Failure) -> dict[str, Any]:
+    """What a rank says that never came to run its function."""
+    said = {"error": f"{error}\n", "failure": str(failure), "ended_s": time.time()}
+    return {**said, "usage": {}}

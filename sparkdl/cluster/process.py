@@ -159,13 +159,20 @@ class TrainingProcess:
         payload: what it does, a picklable value for `child.main`.
         log: the local file that its output is appended to.
         scratch: a folder that is removed if this task dies before the process.
+        timeout_s: how long it may take to fork it, imports included; None for any time.
 
     Raises:
         OSError: the fork server could not be started or is gone.
+        TimeoutError: it took too long.
     """
 
     def __init__(
-        self, start: Start, payload: Mapping[str, Any], log: Path, scratch: Path | None = None
+        self,
+        start: Start,
+        payload: Mapping[str, Any],
+        log: Path,
+        scratch: Path | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self._begun = time.monotonic()
         self._said = b""
@@ -177,7 +184,15 @@ class TrainingProcess:
         socket.send_fds(self._server, [packet], [theirs.fileno(), output])
         theirs.close()
         os.close(output)
-        self.pid: int = self._answer()["pid"]
+        self._server.settimeout(timeout_s)
+        try:
+            self.pid: int = self._answer()["pid"]
+        except TimeoutError as exc:
+            raise TimeoutError(
+                f"the fork server of this host has not imported what the program needs within "
+                f"{timeout_s:g} s"
+            ) from exc
+        self._server.settimeout(None)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             told = pickle.dumps(dict(payload))
             self._channel.sendall(len(told).to_bytes(8, "big") + told)

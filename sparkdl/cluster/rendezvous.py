@@ -1,18 +1,28 @@
 """Where it runs: T. The tasks of a gang meet: each holds a port, all learn of all."""
 
+import contextlib
 import fcntl
 import ipaddress
 import json
 import os
+import signal
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pyspark import BarrierTaskContext
 
-__all__ = ["Peer", "hold_port", "local_places", "meet", "own_address"]
+__all__ = [
+    "Peer",
+    "deadline",
+    "hold_port",
+    "local_places",
+    "meet",
+    "own_address",
+    "this_node",
+]
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
 
@@ -41,6 +51,31 @@ class Peer:
         """`address:port`, the address in brackets where it has colons itself."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{address}:{self.port}"
+
+
+@contextlib.contextmanager
+def deadline(timeout_s: float) -> Iterator[None]:
+    """Raise where this thread is when it takes longer: Spark would let tasks wait for a year.
+
+    Only for the main thread of a process, which the tasks of Spark's Python workers run in.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+
+    def late(*_: object) -> None:
+        raise TimeoutError(
+            f"not all ranks had met after {timeout_s:g} s; look at the executors that are slow or "
+            "cannot read the run directory, or raise SPARKDL_START_TIMEOUT_S"
+        )
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)  # Again, should somebody swallow it.
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def meet(context: BarrierTaskContext, mine: Peer) -> list[Peer]:

@@ -1,7 +1,8 @@
 """Where it runs: T. What one rank's task tells the others of its gang, and learns from them.
 
-Each rank tells by files in `ranks/<attempt>/` of the trial: `<rank>.pid`, `.started`, `.done`,
-`.failed`; its training process adds `.joining` and `.joined` around the strategy's constructor.
+Each rank tells by files in `ranks/<attempt>/` of the trial: `<rank>.joining`, `.done`, `.failed`,
+and `.pid` for onlookers; its training process adds `.joining` and `.joined` around the constructor
+of its strategy.
 A task that is gone tells nothing: then Spark ends the barrier stage, and all tasks with it.
 """
 
@@ -50,26 +51,29 @@ class Supervisor:
         self._since: dict[str, float] = {}
 
     def tell(self, what: str) -> None:
-        """Let the others know that this rank is `started`, `done` or `failed`."""
+        """Let the others know that this rank is `joining`, `done` or `failed`."""
         if what not in self.told:
             self.told[what] = time.time()
             storage.write(storage.join(self._folder, f"{self._rank}.{what}"), b"")
 
     def began(self, pid: int) -> None:
-        """Note the process id of this rank's training process, for whoever looks from outside."""
+        """A process of this rank's has begun, perhaps after another; its id is for onlookers."""
+        self._since.clear()
         storage.write(storage.join(self._folder, f"{self._rank}.pid"), f"{pid}")
 
     def watch(self, process: TrainingProcess) -> str | None:
         """Why to end this process now, None to let it go on."""
-        if process.started:
-            self.tell("started")
         if (outcome := process.outcome) and {"error", "invalid"} & outcome.keys():
             self.tell("failed")
             return "its function raised" if self._for("exit") > EXIT_S else None
-        self._look()
-        if self.others("failed"):
+        if self.peer_failed():
             return PEER_FAILED if self._for("peer") > GRACE_S else None
         return self._complete() or self._late(process)
+
+    def peer_failed(self) -> bool:
+        """Whether another rank has failed, as of a moment ago."""
+        self._look()
+        return bool(self.others("failed"))
 
     def others(self, what: str) -> set[int]:
         """The other ranks that have told this, as of the last look."""
@@ -102,6 +106,7 @@ class Supervisor:
         if not mine.with_suffix(".joining").exists() or mine.with_suffix(".joined").exists():
             self._since.pop("join", None)
             return None
+        self.tell("joining")  # The others may not see the file of this rank's process.
         if self._for("join") <= most:
             return None
         absent = self._absent()

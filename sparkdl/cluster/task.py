@@ -20,19 +20,18 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkdl import storage
-from sparkdl.cluster.devicelocks import locked_devices
-from sparkdl.cluster.ends import End, describe_end, failure_of
+from sparkdl.cluster.assign import assigned_gpus
+from sparkdl.cluster.devicelocks import DevicesTakenError
+from sparkdl.cluster.ends import End, Failure, describe_end, failure_of
 from sparkdl.cluster.environ import thread_counts
-from sparkdl.cluster.gpus import as_seen_by_executor, share, visible_devices
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector, start_of
 from sparkdl.cluster.process import TrainingProcess
 from sparkdl.cluster.program import Program
-from sparkdl.devices import gpus
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 
-__all__ = ["OUTCOME_SCHEMA", "TrialTask", "last_reported", "local_folder"]
+__all__ = ["OUTCOME_SCHEMA", "TrialTask", "last_reported", "local_folder", "usage_of"]
 
 OUTCOME_SCHEMA = "outcome string, exception binary"
 
@@ -99,13 +98,22 @@ class TrialTask:
             return {"preflight": problem, "attempt": attempt}, None
         self._supersede(trial, attempt)
         self._begin(trial, attempt, {"host": socket.gethostname()})
-        with local_folder(trial) as folder, self._gpus(context) as visible:
-            started = self._process(folder, "log.txt", visible, {"attempt": attempt})
-            with started as process:
-                end = process.wait(self.plan.trial_timeout_s)
-            said = self._say(end, storage.join(str(folder), "log.txt"), trial.log)
+        with local_folder(trial) as folder:
+            said: dict[str, Any]
+            try:
+                with assigned_gpus(self.plan, self.run_id, context) as visible:
+                    started = self._process(folder, "log.txt", visible, {"attempt": attempt})
+                    with started as process:
+                        end = process.wait(self.plan.trial_timeout_s)
+            except (DevicesTakenError, ValueError) as exc:
+                end = End(0, {}, 0.0, 0.0)
+                said = {"error": f"{exc}\n", "failure": str(Failure.GPU), "usage": usage_of(end)}
+            else:
+                said = self._say(end, storage.join(str(folder), "log.txt"), trial.log)
             said["reported"] = last_reported(storage.join(str(folder), "metrics.jsonl"))
-        self._write_down(said, trial)
+        if "error" in said:
+            storage.write(trial.error, said["error"])
+        storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
         return {**said, "attempt": attempt}, (end.outcome or {}).get("exception")
 
     def _problem(self, paths: RunPaths) -> str | None:
@@ -126,35 +134,6 @@ class TrialTask:
         storage.write(trial.params, json.dumps(kept, indent=1))
         who = {"attempt": attempt, "pid": os.getpid(), **who}
         storage.write(trial.attempt(attempt), json.dumps(who))
-
-    @contextlib.contextmanager
-    def _gpus(
-        self, context: TaskContext | None, local: tuple[int, int] | None = None
-    ) -> Iterator[dict[str, str]]:
-        """Take this process's GPUs; yields the variable that shows it these and no others.
-
-        Args:
-            context: of this task, with the addresses that Spark assigned.
-            local: the local rank and local world size in a gang, whose ranks share a host's GPUs.
-        """
-        plan, own = self.plan, os.environ.get("CUDA_VISIBLE_DEVICES")
-        count, holder = plan.resources.num_gpus, f"run {self.run_id}, process {os.getpid()}"
-        resources = context.resources() if context else {}
-        if count == 0:
-            yield visible_devices([], detect=False)
-        elif "gpu" in resources:
-            assigned = as_seen_by_executor(resources["gpu"].addresses, own)
-            yield visible_devices(assigned, detect=False)
-        elif plan.detect_gpus and (count or local):
-            # Spark schedules no GPUs here: what other runs hold is not ours.
-            devices = gpus()
-            mine = share(devices, *local) if local else devices
-            wait_s = plan.start_timeout_s if local else None
-            count = len(mine) if count is None else count
-            with locked_devices(mine, count, holder, wait_s) as taken:
-                yield visible_devices(taken, detect=False)
-        else:
-            yield visible_devices([], plan.detect_gpus)
 
     def _process(
         self,
@@ -205,12 +184,8 @@ class TrialTask:
         }
         start = start_of(plan, program, self.application)
         scratch = None if storage.is_local(self.run_path) else folder
-        return TrainingProcess(start, payload, folder / log, scratch)
-
-    def _write_down(self, said: Mapping[str, Any], trial: TrialPaths) -> None:
-        if "error" in said:
-            storage.write(trial.error, said["error"])
-        storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
+        timeout_s = plan.start_timeout_s if plan.is_gang else None
+        return TrainingProcess(start, payload, folder / log, scratch, timeout_s)
 
     def _say(self, end: End, local_log: str, log: str) -> dict[str, Any]:
         secrets = tuple(self.plan.env.values())
@@ -226,14 +201,18 @@ class TrialTask:
             said["invalid"] = mask_text(said["invalid"], secrets)
         if "outputs" in said:
             said["outputs"] = mask_params(said["outputs"], secrets)
-        usage = {
-            "starting_s": end.starting_s,
-            "running_s": end.running_s,
-            "cpu_s": end.cpu_s,
-            "peak_memory_mb": end.peak_memory_mb,
-        }
-        said["usage"] = {name: round(value, 4) for name, value in usage.items()}
-        return said
+        return {**said, "usage": usage_of(end)}
+
+
+def usage_of(end: End) -> dict[str, float]:
+    """What a training process used, as the journal keeps it."""
+    used = {
+        "starting_s": end.starting_s,
+        "running_s": end.running_s,
+        "cpu_s": end.cpu_s,
+        "peak_memory_mb": end.peak_memory_mb,
+    }
+    return {name: round(value, 4) for name, value in used.items()}
 
 
 def _tail(log: str) -> str:

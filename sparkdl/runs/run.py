@@ -1,5 +1,6 @@
 """Where it runs: D. A run as a person sees it, live or read from disk."""
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
@@ -119,7 +120,7 @@ class Run:
             raise TrialFailedError(
                 f"{len(self.failed)} of {len(self.trials)} trials of run {self.id} failed. "
                 f"Trial {first.number} {first.params}: {first.summary}\n"
-                f"Its log is {TrialPaths(first.path).log}"
+                f"Its log is {_log_of(first)}"
             ) from first.exception
 
     def raise_if_none_completed(self) -> None:
@@ -141,7 +142,7 @@ class Run:
         raise AllTrialsFailedError(
             f"no trial of run {self.id} completed: {self.counts_text()}. "
             f"Trial {first.number} with {first.params}: {first.summary}\n"
-            f"Its log is {TrialPaths(first.path).log}, everything is in {self.path}"
+            f"Its log is {_log_of(first)}, everything is in {self.path}"
         ) from first.exception
 
     def attach(self, handle: Handle) -> None:
@@ -204,3 +205,9 @@ def _without_traceback(error: str) -> str:
     """What a rank's error says beside its traceback, which its cause shows: what, and its log."""
     paragraphs = error.strip().split("\n\n")
     return "\n".join(p.strip() for p in paragraphs if not p.startswith(_TRACEBACK))
+
+
+def _log_of(trial: Trial) -> str:
+    """The log that its error names: of a gang, the failing rank's."""
+    found = re.search(r"^Its log: (.*)$", trial.error or "", re.MULTILINE)
+    return found[1] if found else TrialPaths(trial.path).log

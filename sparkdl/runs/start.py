@@ -205,9 +205,10 @@ def _unfinished(run: Run, paths: RunPaths) -> list[dict[str, Any]]:
     for trial in run.trials:
         stopped = trial.state == "CANCELLED" and (trial.error or "").startswith(STOPPED)
         if stopped or trial.state in ("RUNNING", "LOST"):
-            made = [n for n in storage.names(paths.trial(trial.number).attempts) if ".json" in n]
+            names = storage.names(paths.trial(trial.number).attempts)
+            made = [int(n.removesuffix(".json")) for n in names if n.endswith(".json")]
             event = {"event": "trial", "number": trial.number, "state": "WAITING"}
-            events.append({**event, "attempt": len(made) - 1})
+            events.append({**event, "attempt": max(made, default=-1)})
     return events
 
 

@@ -1,5 +1,6 @@
 """Where it runs: D (pure). When a run stops, and how much of it runs at once."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ __all__ = ["Limits", "Retries"]
 
 # How often a gang meets again on other ports, where something else took one.
 MOST_PORTS = 3
+
+# An attempt that is lost sooner than this after it was submitted has not come to do anything.
+SHORT_LIFE_S = 10.0
+MOST_SHORT_LIVES = 5
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,23 @@ class Retries:
     def __init__(self, limits: Limits, is_gang: bool) -> None:
         self._limits, self._is_gang = limits, is_gang
         self._seen: Counter[tuple[int, str]] = Counter()
+        self._short: Counter[int] = Counter()
 
-    def again(self, number: int, failure: str) -> bool:
-        """Count this failure of a trial; whether its budget allows another attempt."""
+    def again(self, number: int, failure: str, lived_s: float = math.inf) -> bool:
+        """Count this failure of a trial; whether its budget allows another attempt.
+
+        What is lost again and again as soon as it starts is not a matter of budget.
+
+        Args:
+            number: the trial's.
+            failure: of which kind it is, see `cluster.ends.Failure`.
+            lived_s: how long the attempt was, in seconds.
+        """
         kind = self._kind(failure)
         self._seen[number, kind] += 1
+        self._short[number] = self._short[number] + 1 if lived_s < SHORT_LIFE_S else 0
+        if kind == "loss" and self._short[number] >= MOST_SHORT_LIVES:
+            return False
         most = {"loss": self._limits.max_losses, "port": MOST_PORTS}.get(
             kind, self._limits.max_restarts
         )

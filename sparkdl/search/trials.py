@@ -13,6 +13,8 @@ from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import TrialTask
 from sparkdl.errors import PreflightError
 from sparkdl.runs.journal import Event
+from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.redact import mask_text
 from sparkdl.runs.start import STOPPED, OpenRun
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial
@@ -112,7 +114,7 @@ class Execution:
             self._drop_waiting()
         if self._waiting:
             self._pace.recount()
-        while self._waiting and self._has_room():
+        while self._waiting and (self._waiting[0].number in self._cancelled or self._has_room()):
             trial = self._waiting.popleft()
             if trial.number in self._cancelled:
                 self._conclude(trial, {"state": "CANCELLED", "error": self._why_cancelled()})
@@ -127,12 +129,14 @@ class Execution:
         # An executor was lost: Spark may bring it back, but nobody waits for ever.
         self._short_since = self._short_since or time.monotonic()
         if time.monotonic() - self._short_since > self._plan.start_timeout_s:
-            need, slots = self._plan.size, self._pace.slots
-            self._stop(
-                RunState.FAILED,
-                f"start deadline: {need} slots are needed and there are {slots.count} "
-                f"({slots.reason}) since {self._plan.start_timeout_s:g} s",
+            trial, need, slots = self._waiting.popleft(), self._plan.size, self._pace.slots
+            error = (
+                f"start deadline: {need} slots are needed, and for "
+                f"{self._plan.start_timeout_s:g} s there are {slots.count} ({slots.reason}). "
+                f"Before: {trial.error or 'it had not started'}"
             )
+            failure = str(Failure.DEADLINE)
+            self._conclude(trial, {"state": "FAILED", "failure": failure, "error": error})
         return False
 
     def _take(self) -> None:
@@ -191,40 +195,47 @@ class Execution:
         event = event_of(outcome, queued_s, self.run.metric)
         if event["state"] == "FAILED":
             flight.trial.exception = exception_of(exception, event["error"])
-            self._fail(flight.trial, event)
+            self._fail(flight, event)
         else:
+            flight.trial.exception = None
             self._conclude(flight.trial, event)
 
     def _land_failed(self, flight: Flight, failed: JobFailed) -> None:
         trial = flight.trial
-        event: Event = {"error": str(failed), "attempt": max(0, flight.seen)}
+        error = mask_text(str(failed), tuple(self._plan.env.values()))
+        event: Event = {"error": error, "attempt": max(0, flight.seen)}
         if failed.end is JobEnd.CANCELLED:
             mine = self._stopped or trial.number in self._cancelled
             why = self._why_cancelled() if mine else "its Spark job was cancelled outside this run"
             self._conclude(trial, {**event, "state": "CANCELLED", "error": why})
             return
-        trial.exception = exception_of(None, str(failed))
+        trial.exception = exception_of(None, error)
         kinds = {JobEnd.LOST: Failure.LOST, JobEnd.MEMORY: Failure.MEMORY}
         kind = kinds.get(failed.end, Failure.EXCEPTION)
         if failed.end is JobEnd.ERROR:
             self._conclude(trial, {**event, "state": "FAILED", "failure": str(kind)})
         else:
-            self._fail(trial, {**event, "state": "FAILED", "failure": str(kind)})
+            self._fail(flight, {**event, "state": "FAILED", "failure": str(kind)})
 
-    def _fail(self, trial: Trial, event: Event) -> None:
+    def _fail(self, flight: Flight, event: Event) -> None:
         """Run a failed trial again where its budget allows; else that was its end."""
-        if self._stopped or not self._retries.again(trial.number, event["failure"]):
+        trial, failure = flight.trial, event["failure"]
+        lived_s = time.monotonic() - flight.submitted_s
+        if self._stopped or not self._retries.again(trial.number, failure, lived_s):
             self._conclude(trial, event)
             return
-        if event["failure"] == Failure.LOST:
+        if failure == Failure.LOST:
             self._lose(trial, event["attempt"], event["error"].split("\n")[0])
-        self._progress.look(trial, last=True)
+        else:
+            self._progress.look(trial, last=True)
         self._record(trial, {**event, "state": "WAITING"})
         self._waiting.append(trial)
 
     def _conclude(self, trial: Trial, event: Event) -> None:
         self._progress.look(trial, last=True)
         self._record(trial, event)
+        if trial.error and self._plan.is_gang:  # Of its ranks none knows which failed first.
+            storage.write(TrialPaths(trial.path).error, trial.error)
         self._progress.ended(trial)
         if why := self._limits.reached(self.run.trials):
             self._stop(RunState.FAILED, why)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster.ends import End, Failure, describe_end, failure_of, is_follow_up
+from sparkdl.cluster.environ import gang_variables
+from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.search.limits import Limits, Retries
 from sparkdl.search.outcome import combined
 
@@ -66,5 +68,19 @@ def test_budgets_are_apart() -> None:
     assert [retries.again(0, Failure.SIGNAL) for _ in range(2)] == [True, False]
     assert [retries.again(0, Failure.LOST) for _ in range(3)] == [True, True, False]
     assert [retries.again(0, Failure.PORT) for _ in range(4)] == [True, True, True, False]
+    # What is lost as soon as it starts, each time, is not a matter of luck.
+    hopeless = Retries(Limits(), is_gang=True)
+    assert [hopeless.again(0, Failure.LOST, lived_s=1.0) for _ in range(5)] == [True] * 4 + [False]
+    assert hopeless.again(0, Failure.LOST, lived_s=60.0)
     # A single process has no peers that a new port would help to find.
     assert not Retries(Limits(), is_gang=False).again(0, Failure.PORT)
+
+
+def test_an_evaluator_is_not_in_the_world_of_the_others() -> None:
+    roles = (Role("worker", 2, Resources()), Role("evaluator", 1, Resources(), needed=False))
+    gang = Plan("allreduce", roles, is_gang=True).members
+    endpoints = ["10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3"]
+    assert gang_variables("torch", gang, endpoints, 1, (1, 2))["WORLD_SIZE"] == "2"
+    assert gang_variables("jax", gang, endpoints, 1, (1, 2))["JAX_NUM_PROCESSES"] == "2"
+    assert gang_variables("torch", gang, endpoints, 2, (0, 1)) == {}
+    assert '"evaluator"' in gang_variables("tensorflow", gang, endpoints, 2, (0, 1))["TF_CONFIG"]

@@ -14,7 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.errors import ConfigError, FunctionError, SlotsError, TrainingFailedError
+from sparkdl.errors import (
+    ConfigError,
+    FunctionError,
+    SlotsError,
+    TrainingFailedError,
+    TrialFailedError,
+)
 from sparkdl.processes import process_start
 from sparkdl.runs import Run
 
@@ -134,6 +140,9 @@ def test_a3_a_rank_dies_in_a_step(root: str, tmp_path: Path, how: str, says: str
     assert len(pids) == 3
     assert eventually(lambda: not any(is_alive(pid) for pid in pids), 10)
     assert not list(Path(run.path).glob("trials/0/ranks")), "what the ranks told stays"
+    assert says in Path(run.trials[0].path, "error.txt").read_text()
+    with pytest.raises(TrialFailedError, match=r"Its log is .*log-worker-1\.txt"):
+        run.raise_for_failures()
 
 
 def test_a4_a_rank_raises_and_a18_the_next_run_is_good(root: str, tmp_path: Path) -> None:
@@ -379,3 +388,44 @@ def test_a21_early_stopping_decides_once_for_all(root: str, tmp_path: Path) -> N
     code = f"import keras; print(keras.saving.load_model({str(artifact)!r}).count_params())"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert loaded.stdout.split()[-1:] == ["5"], loaded.stderr
+
+
+def test_a_killed_fork_server_is_a_loss(root: str, tmp_path: Path) -> None:
+    def train() -> int:
+        from sparkdl import context
+
+        if context.attempt == 0 and context.rank == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(300)
+        return context.attempt
+
+    run = experiment.allreduce(train, num_workers=2, **quiet(root))
+    assert (run.state, run.result, run.trials[0].attempts) == ("COMPLETE", 1, 2)
+
+
+def test_what_an_earlier_attempt_raised_is_not_the_cause(root: str) -> None:
+    def train() -> None:
+        from sparkdl import context
+        from sparkdl.errors import InvalidTrial
+
+        if context.attempt == 0:
+            raise ValueError("of the first attempt")
+        raise InvalidTrial("of the second")
+
+    with pytest.raises(TrainingFailedError, match="of the second") as caught:
+        experiment.allreduce(train, num_workers=1, max_restarts=1, **quiet(root))
+    assert caught.value.__cause__ is None
+
+
+def test_a_port_of_the_persons_own_is_their_error(root: str, tmp_path: Path) -> None:
+    def train() -> None:
+        import tensorflow  # noqa: F401
+
+        from sparkdl import context
+
+        (tmp_path / f"call-{context.attempt}-{context.rank}").touch()
+        raise OSError("[Errno 98] Address already in use")
+
+    with pytest.raises(TrainingFailedError, match="Address already in use"):
+        experiment.allreduce(train, num_workers=2, **quiet(root))
+    assert not list(tmp_path.glob("call-1-*"))

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
+from sparkdl.cluster import devicelocks
 from sparkdl.cluster.devicelocks import DevicesTakenError, locked_devices
 from sparkdl.cluster.gpus import as_seen_by_executor, share
 
@@ -106,6 +107,7 @@ import os, threading, time
 from pathlib import Path
 from pyspark.sql import SparkSession
 from sparkdl import experiment
+from sparkdl.cluster import devicelocks
 
 HERE = Path({here!r})
 
@@ -132,6 +134,12 @@ if __name__ == "__main__":
     for thread in both:
         thread.join()
     run("share", num_workers=2)
+    for verb, options in ((experiment.allreduce, dict(num_workers=1)), (experiment.launch, {{}})):
+        try:
+            verb(lambda: 0, num_gpus=5, root={root!r}, progress=False, **options)
+        except Exception as exc:
+            assert "5 GPUs were asked for, and this host shows 4" in str(exc), exc
+            print(type(exc).__name__)
 """
 
 
@@ -147,6 +155,22 @@ def test_locks_without_gpu_scheduling(root: str, tmp_path: Path) -> None:
     told = {path.name: path.read_text().split(",") for path in tmp_path.glob("*-[01]")}
     assert sorted(told["a-0"] + told["b-0"]) == ["0", "1", "2", "3"]
     assert (told["share-0"], told["share-1"]) == (["0", "1"], ["2", "3"])
+    assert done.stdout.split() == ["TrainingFailedError", "AllTrialsFailedError"]
+
+
+def test_a_lock_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    (folder / "0.lock").symlink_to(victim)
+    monkeypatch.setattr(devicelocks, "FOLDER", folder)
+    with pytest.raises(OSError, match=r"0\.lock"), locked_devices(["0"], 1, "me"):
+        pass
+    (folder / "1.lock").hardlink_to(victim)
+    with pytest.raises(PermissionError, match="no plain file"), locked_devices(["1"], 1, "me"):
+        pass
+    assert victim.read_text() == "precious"
 
 
 def test_a_taken_device_names_its_holder() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,31 @@ def test_a_killed_worker_does_not_fail_the_run_and_comes_back(root: str) -> None
     # A step whose worker died after it had counted may be counted again: at least once each.
     assert STEPS <= run.result["steps"] <= STEPS + 2
     assert_all_gone(pids, run)
+
+
+def test_a_worker_may_be_killed_long_after_the_start(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that takes its place has a start of its own."""
+    monkeypatch.setenv("SPARKDL_START_TIMEOUT_S", "5")
+
+    def train() -> int:
+        from sparkdl import context, distribute
+
+        distribute.strategy()
+        own = context.current()
+        file = Path(own.folder or "", "ranks/0/1.pid")
+        time.sleep(6)  # More than the start may take.
+        before = file.read_text()
+        os.kill(int(before), signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while file.read_text() in (before, "") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(6)
+        return int(file.read_text()) != int(before)
+
+    run = experiment.parameter_server(train, num_workers=1, num_ps=1, **quiet(root))
+    assert (run.state, run.result, run.trials[0].attempts) == ("COMPLETE", 1, 1)
 
 
 def test_a_killed_parameter_server_restarts_the_gang_from_the_checkpoint(root: str) -> None:
