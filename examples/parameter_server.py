@@ -31,6 +31,17 @@ def digits() -> list[Any]:
     return [parts[0], parts[2], parts[1], parts[3]]
 
 
+def build_model() -> keras.Model:
+    """A network of one hidden layer."""
+    return keras.Sequential(
+        [
+            keras.layers.Input(shape=(64,)),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
 def train() -> float:
     """Train on the coordinator; return the accuracy on digits the network has not seen."""
     x_train, y_train, x_test, y_test = digits()
@@ -38,13 +49,7 @@ def train() -> float:
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         keras.utils.set_random_seed(7)
-        model = keras.Sequential(
-            [
-                keras.layers.Input(shape=(64,)),
-                keras.layers.Dense(64, activation="relu"),
-                keras.layers.Dense(10),
-            ]
-        )
+        model = build_model()
         optimizer = keras.optimizers.Adam(0.002)
         optimizer.build(model.trainable_variables)
         epochs_done = tf.Variable(0, dtype=tf.int64)
