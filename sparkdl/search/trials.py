@@ -150,7 +150,8 @@ class Execution:
         """See what runs: starts, lost executors, output. Pass on what is to end."""
         for flight in self._flights:
             self._see_start(flight)
-            self._progress.look(flight.trial)
+            if flight.trial.state == TrialState.RUNNING:  # Until then its log is an earlier one's.
+                self._progress.look(flight.trial)
         states = [flight.trial.state for flight in self._flights]
         self._progress.counts(states.count(TrialState.RUNNING))
         limit = self._limits.timeout_s

@@ -429,3 +429,24 @@ def test_a_port_of_the_persons_own_is_their_error(root: str, tmp_path: Path) -> 
     with pytest.raises(TrainingFailedError, match="Address already in use"):
         experiment.allreduce(train, num_workers=2, **quiet(root))
     assert not list(tmp_path.glob("call-1-*"))
+
+
+def test_live_output_shows_each_line_of_each_attempt_once(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train() -> None:
+        from sparkdl import context
+
+        for line in range(3):
+            print(f"attempt {context.attempt} rank {context.rank} line {line}")
+        time.sleep(1.0)  # Long enough to be looked at while it runs.
+        if context.attempt == 0 and context.rank == 1:
+            raise ValueError("once")
+
+    experiment.allreduce(train, num_workers=2, max_restarts=1, root=root)
+    shown = capsys.readouterr().out.splitlines()
+    for attempt in (0, 1):
+        for rank in (0, 1):
+            for line in range(3):
+                text = f"[worker {rank}] attempt {attempt} rank {rank} line {line}"
+                assert shown.count(text) == 1, "\n".join(shown)
