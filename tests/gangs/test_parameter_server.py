@@ -83,7 +83,8 @@ def train() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             saved.write(f"{folder}/model", options=here)
             context.report({"loss": loss.fetch()}, step=int(steps.numpy()), checkpoint=folder)
-    return {"steps": int(steps.numpy()), "loss": float(loss.fetch())}
+    # After a kill that came behind the last checkpoint there is nothing left to do.
+    return {"steps": int(steps.numpy()), "loss": float(loss.fetch()) if loss else 0.0}
 
 
 def pid_of(run: Run, attempt: int, rank: int) -> int:

@@ -95,6 +95,7 @@ def test_random_kills_leave_nothing(four: SparkSession, root: str, kind: str) ->
             assert "SIGKILL" in str(failed) or "Error" in str(failed), failed
         why = run.trials[0].summary[-90:] if run.trials[0].failure == "exception" else ""
         ends.append(f"{run.state} {run.trials[0].failure or ''} {why}".strip())
+        assert run.trials[0].failure in (None, "signal"), ends
         assert eventually(lambda: not [p for p in pids if is_alive(p)], 20), ends
         assert not [e for e in endpoints if is_listening(e)]
         assert not Path(run.trials[0].path, "ranks").exists()
