@@ -28,10 +28,8 @@ met or not. gloo needs an environment of its own:
 """
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -47,6 +45,7 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
+from machine import machine
 from pyspark.sql import SparkSession
 
 from sparkdl import context, distribute, experiment
@@ -336,18 +335,6 @@ def table(result: Row) -> str:
             f"{aim['aim']}: {aim['value']:.3f}, {rule}: {'met' if aim['met'] else 'NOT MET'}"
         )
     return "\n".join(lines)
-
-
-def machine() -> Row:
-    """What it ran on. The load says whether the machine was its own."""
-    packages = ("sparkdl", "pyspark", "tensorflow", "keras")
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "load_before": os.getloadavg()[0],
-        "versions": {name: importlib.metadata.version(name) for name in packages},
-    }
 
 
 def measure(options: argparse.Namespace) -> Row:

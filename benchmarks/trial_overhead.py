@@ -28,10 +28,8 @@ The peers are left out unless an environment of theirs is given, which they need
 """
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -56,6 +54,7 @@ from floor import (
     sleep_in_one_job,
     time_round,
 )
+from machine import machine
 
 from sparkdl import experiment
 from sparkdl.runs import Trial
@@ -252,19 +251,6 @@ def aims(sleeping: list[Row], keras: list[Row]) -> list[Row]:
     ]
 
 
-def machine(peers: Peers | None) -> Row:
-    """What it ran on. The load says whether the machine was its own."""
-    packages = ("sparkdl", "pyspark", "tensorflow", "keras", "pyarrow")
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "load_before": os.getloadavg()[0],
-        "versions": {name: importlib.metadata.version(name) for name in packages},
-        "peers": peers.versions if peers else None,
-    }
-
-
 def table(result: Row) -> str:
     """The result for a person."""
     lines = [f"{TRIALS} trials of {SLEEP_S} s on {SLOTS} slots, ideally {IDEAL_S:.1f} s"]
@@ -291,7 +277,7 @@ def table(result: Row) -> str:
 
 def measure(rounds: int, peers: Peers | None) -> Row:
     """Everything, as the JSON document."""
-    about = machine(peers)
+    about = {**machine("pyarrow"), "peers": peers.versions if peers else None}
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
         spark = session("trial_overhead")
         try:

@@ -1,5 +1,6 @@
 """Fixtures: real Spark sessions, a root folder with a nasty name, and what a run leaves behind."""
 
+import json
 import os
 import socket
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 # Executors import the test modules' helpers from memory, but sparkdl itself must be installed.
 
 from pyspark.sql import SparkSession
+
+from sparkdl.processes import process_start
 
 
 def start_session(master: str, **conf: str) -> SparkSession:
@@ -46,12 +50,44 @@ def lc() -> Iterator[SparkSession]:
     session.stop()
 
 
+def start_gpu_session(master: str, gpus: int, folder: Path) -> SparkSession:
+    """Executors that each think that they have so many GPUs, and give each task one of them."""
+    script = folder / "discover.sh"
+    found = json.dumps({"name": "gpu", "addresses": [str(i) for i in range(gpus)]})
+    script.write_text(f"#!/bin/sh\necho '{found}'\n")
+    script.chmod(0o755)
+    return start_session(
+        master,
+        spark__executor__memory="1g",
+        spark__worker__resource__gpu__amount=str(gpus),
+        spark__worker__resource__gpu__discoveryScript=str(script),
+        spark__executor__resource__gpu__amount=str(gpus),
+        spark__task__resource__gpu__amount="1",
+    )
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     """Where runs go: a path with a space, quotes and a letter that is not ASCII."""
     path = tmp_path / 'it\'s a "röot"'
     path.mkdir()
     return str(path)
+
+
+def quiet(root: str, **options: Any) -> dict[str, Any]:
+    """The options of a run that says nothing."""
+    return {"root": root, "progress": False, **options}
+
+
+def is_alive(pid: int) -> bool:
+    return process_start(pid) is not None
+
+
+def jvm_of(worker: int) -> int:
+    """The executor above a Python worker: worker, daemon, executor."""
+    for _ in range(2):
+        worker = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return worker
 
 
 def processes_of(run_id: str) -> list[int]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparkdl import devices, experiment
 from sparkdl.errors import SlotsError
 
-from .conftest import start_session
+from .conftest import start_gpu_session
 
 pytestmark = pytest.mark.slow
 
@@ -21,18 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def gpu_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Each executor thinks that it has the GPUs 0 and 1, and gives each task one of them."""
-    script = tmp_path_factory.mktemp("gpus") / "discover.sh"
-    found = json.dumps({"name": "gpu", "addresses": ["0", "1"]})
-    script.write_text(f"#!/bin/sh\necho '{found}'\n")
-    script.chmod(0o755)
-    session = start_session(
-        "local-cluster[2,2,1024]",
-        spark__executor__memory="1g",
-        spark__worker__resource__gpu__amount="2",
-        spark__worker__resource__gpu__discoveryScript=str(script),
-        spark__executor__resource__gpu__amount="2",
-        spark__task__resource__gpu__amount="1",
-    )
+    session = start_gpu_session("local-cluster[2,2,1024]", 2, tmp_path_factory.mktemp("gpus"))
     yield session
     session.stop()
 

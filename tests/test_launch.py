@@ -27,13 +27,9 @@ from sparkdl.errors import (
 )
 from sparkdl.runs import Run
 
-from .conftest import eventually, processes_of
+from .conftest import eventually, processes_of, quiet
 
 pytestmark = pytest.mark.usefixtures("spark")
-
-
-def quiet(root: str, **options: Any) -> dict[str, Any]:
-    return {"root": root, "progress": False, **options}
 
 
 def jobs_so_far(spark: SparkSession) -> int:

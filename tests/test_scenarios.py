@@ -15,13 +15,9 @@ from sparkdl import experiment
 from sparkdl.errors import AllTrialsFailedError
 from sparkdl.runs import Run
 
-from .conftest import eventually, processes_of
+from .conftest import eventually, jvm_of, processes_of, quiet
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lc")]
-
-
-def quiet(root: str, **options: Any) -> dict[str, Any]:
-    return {"root": root, "progress": False, **options}
 
 
 def test_a1_one_of_twelve_raises(root: str, tmp_path: Path) -> None:
@@ -55,12 +51,6 @@ def test_a2_all_raise(root: str, tmp_path: Path) -> None:
     states = experiment.load(str(experiment.history(root)["path"][0])).counts()
     assert states["FAILED"] >= 3
     assert sum(states.values()) == 12
-
-
-def jvm_of(worker: int) -> int:
-    """The executor JVM above a Python worker: worker, daemon, executor."""
-    daemon = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    return int(Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:

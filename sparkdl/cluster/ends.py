@@ -2,11 +2,12 @@
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["End", "Failure", "describe_end", "failure_of", "is_follow_up"]
+__all__ = ["End", "Failure", "describe_end", "failure_of", "is_follow_up", "says_failure"]
 
 # What a rank says when another one has gone: the other's failure is the one to tell of.
 _FOLLOW_UP = re.compile(
@@ -66,7 +67,17 @@ class End:
     @property
     def is_failure(self) -> bool:
         """Whether the function did not return, or raised."""
-        return self.outcome is None or bool({"error", "invalid"} & self.outcome.keys())
+        return self.outcome is None or says_failure(self.outcome)
+
+
+def says_failure(outcome: Mapping[str, Any]) -> bool:
+    """Whether a function raised, by what its process, or its task, said of it.
+
+    Example:
+        >>> says_failure({"outputs": {}}), says_failure({"invalid": "too large"})
+        (False, True)
+    """
+    return "error" in outcome or "invalid" in outcome
 
 
 def describe_end(end: End, timeout_s: float | None) -> str:

@@ -16,6 +16,7 @@ from sparkdl import storage
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process import Start, warm
 from sparkdl.cluster.program import Program, preloadable
+from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.versions import untested
 from sparkdl.errors import PreflightError
 from sparkdl.runs.layout import RunPaths
@@ -96,8 +97,7 @@ def check_pair(plan: Plan, allow_untested: bool) -> None:
     """
     if plan.framework != "tensorflow" or plan.size == 1 or allow_untested:
         return
-    legacy = plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
-    if problem := untested(installed_versions(), legacy=legacy):
+    if problem := untested(installed_versions(), legacy=uses_tf_keras(plan.env)):
         raise PreflightError(problem)
 
 

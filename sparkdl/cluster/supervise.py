@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from sparkdl import storage
+from sparkdl.cluster.ends import says_failure
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process import TrainingProcess
 
@@ -63,7 +64,7 @@ class Supervisor:
 
     def watch(self, process: TrainingProcess) -> str | None:
         """Why to end this process now, None to let it go on."""
-        if (outcome := process.outcome) and {"error", "invalid"} & outcome.keys():
+        if (outcome := process.outcome) and says_failure(outcome):
             self.tell("failed")
             return "its function raised" if self._for("exit") > EXIT_S else None
         if self.peer_failed():

@@ -86,7 +86,8 @@ class Flights:
 
     def landed(self, flight: Flight) -> None:
         """Forget a flight whose end has been written down."""
-        storage.remove(self._paths.trial(flight.trial.number).all_ranks)
+        if self._plan.is_gang:
+            storage.remove(self._paths.trial(flight.trial.number).all_ranks)
         del self._flights[flight.trial.number]
 
     def starts(self, flight: Flight) -> Iterator[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.ends import is_follow_up
+from sparkdl.cluster.ends import is_follow_up, says_failure
 from sparkdl.errors import RemoteTraceback
 from sparkdl.runs.journal import Event
 from sparkdl.runs.states import TrialState, judge
@@ -75,7 +75,7 @@ def combined(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], bytes |
     said = [(json.loads(row["outcome"]), row["exception"]) for row in rows]
     if "rank" not in said[0][0]:
         return said[0]
-    failed = [one for one in said if "error" in one[0] or "invalid" in one[0]]
+    failed = [one for one in said if says_failure(one[0])]
     for outcome, _ in said:
         if "preflight" in outcome:
             return outcome, None

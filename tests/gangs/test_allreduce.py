@@ -21,16 +21,11 @@ from sparkdl.errors import (
     TrainingFailedError,
     TrialFailedError,
 )
-from sparkdl.processes import process_start
 from sparkdl.runs import Run
 
-from ..conftest import eventually, processes_of
+from ..conftest import eventually, is_alive, jvm_of, processes_of, quiet
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lc")]
-
-
-def quiet(root: str, **options: Any) -> dict[str, Any]:
-    return {"root": root, "progress": False, **options}
 
 
 def mini(rows: int = 96) -> tuple[Any, Any, Any]:
@@ -97,10 +92,6 @@ def test_a7_more_workers_than_slots(root: str) -> None:
         experiment.allreduce(lambda: 0, num_workers=5, **quiet(root))
     assert time.monotonic() - began < 30
     assert list(Path(root).iterdir()) == []
-
-
-def is_alive(pid: int) -> bool:
-    return process_start(pid) is not None
 
 
 def dies_in_step(how: str, gone: Path) -> Any:
@@ -270,13 +261,6 @@ def test_cancel_leaves_nothing(root: str, tmp_path: Path) -> None:
     run.wait()
     assert (run.state, run.trials[0].state) == ("CANCELLED", "CANCELLED")
     assert eventually(lambda: not any(is_alive(pid) for pid in pids), 15)
-
-
-def jvm_of(pid: int) -> int:
-    """The executor of a training task: the parent of the daemon that forked its Python worker."""
-    for _ in range(2):
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    return pid
 
 
 def test_a9_a_lost_executor_goes_on_from_the_last_checkpoint(root: str, tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from sparkdl import experiment
 
-from ..conftest import eventually
-from .test_allreduce import is_alive
+from ..conftest import eventually, is_alive
 
 pytestmark = pytest.mark.slow
 

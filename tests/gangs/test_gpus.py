@@ -16,8 +16,7 @@ from sparkdl.cluster import devicelocks
 from sparkdl.cluster.devicelocks import DevicesTakenError, locked_devices
 from sparkdl.cluster.gpus import as_seen_by_executor, share
 
-from ..conftest import start_session
-from .test_allreduce import quiet
+from ..conftest import quiet, start_gpu_session
 
 pytestmark = pytest.mark.slow
 
@@ -41,18 +40,7 @@ def test_an_executors_own_devices_are_respected() -> None:
 @pytest.fixture(scope="module")
 def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two executors that think they have sixteen GPUs each, one a task."""
-    script = tmp_path_factory.mktemp("gpus") / "discover.sh"
-    found = json.dumps({"name": "gpu", "addresses": [str(i) for i in range(16)]})
-    script.write_text(f"#!/bin/sh\necho '{found}'\n")
-    script.chmod(0o755)
-    session = start_session(
-        "local-cluster[2,4,1024]",
-        spark__executor__memory="1g",
-        spark__worker__resource__gpu__amount="16",
-        spark__worker__resource__gpu__discoveryScript=str(script),
-        spark__executor__resource__gpu__amount="16",
-        spark__task__resource__gpu__amount="1",
-    )
+    session = start_gpu_session("local-cluster[2,4,1024]", 16, tmp_path_factory.mktemp("gpus"))
     yield session
     session.stop()
 

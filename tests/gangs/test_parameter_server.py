@@ -14,8 +14,7 @@ from sparkdl import experiment
 from sparkdl.errors import ConfigError, SlotsError, TrainingFailedError
 from sparkdl.runs import Run
 
-from ..conftest import eventually, start_session
-from .test_allreduce import is_alive, quiet
+from ..conftest import eventually, is_alive, quiet, start_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("four")]
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from sparkdl import experiment, storage
 from sparkdl.cluster.rendezvous import hold_port, own_address
 
-from ..conftest import start_session
-from .test_allreduce import digest, mini, quiet
+from ..conftest import quiet, start_session
+from .test_allreduce import digest, mini
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_executor")]
 

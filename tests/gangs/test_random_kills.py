@@ -6,32 +6,22 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import TrainingFailedError
 from sparkdl.runs import Run
 
-from ..conftest import eventually, start_session
-from .test_allreduce import is_alive, mini, quiet
+from ..conftest import eventually, is_alive, jvm_of, quiet, start_session
+from .test_allreduce import mini
 from .test_parameter_server import train as train_with_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KILLS = 15  # Of each kind of gang.
-
-
-@pytest.fixture
-def four() -> Iterator[SparkSession]:
-    session = start_session("local-cluster[4,1,1024]", spark__executor__memory="1g")
-    yield session
-    if session.getActiveSession():
-        session.stop()
 
 
 def train() -> int:
@@ -42,11 +32,7 @@ def train() -> int:
     return len(history.history["loss"])
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-
-
-def seen(run: Run, size: int) -> tuple[list[int], list[int], list[str]]:
+def seen(run: Run) -> tuple[list[int], list[int], list[str]]:
     """The training processes, the Python worker of the chief, the endpoints: as far as known."""
     trial = Path(run.trials[0].path)
     pids = [int(p.read_text()) for p in trial.glob("ranks/0/*.pid") if p.read_text()]
@@ -68,7 +54,8 @@ def files_in_tmp() -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "parameter_server"])
-def test_random_kills_leave_nothing(four: SparkSession, root: str, kind: str) -> None:
+def test_random_kills_leave_nothing(root: str, kind: str) -> None:
+    session = start_session("local-cluster[4,1,1024]", spark__executor__memory="1g")
     chance = random.Random(7 if kind == "allreduce" else 8)
     ends: list[str] = []
     for number in range(KILLS):
@@ -81,12 +68,12 @@ def test_random_kills_leave_nothing(four: SparkSession, root: str, kind: str) ->
                 train_with_servers, num_workers=2, num_ps=1, wait=False, **quiet(where)
             )
             size = 4
-        assert eventually(lambda: len(seen(run, size)[0]) == size, 90), run
+        assert eventually(lambda: len(seen(run)[0]) == size, 90), run
         time.sleep(chance.uniform(0.0, 2.5))  # The moment is what is random here.
-        pids, workers, endpoints = seen(run, size)
+        pids, workers, endpoints = seen(run)
         target: Any = chance.choice([*pids, *pids, *workers])
         if target in workers and chance.random() < 0.3 and is_alive(target):
-            target = parent(parent(target))  # The executor.
+            target = jvm_of(target)  # The executor.
         if is_alive(target):
             os.kill(target, signal.SIGKILL)
         try:
@@ -100,5 +87,5 @@ def test_random_kills_leave_nothing(four: SparkSession, root: str, kind: str) ->
         assert not [e for e in endpoints if is_listening(e)]
         assert not Path(run.trials[0].path, "ranks").exists()
     print(f"{kind}: {sorted(ends)}")
-    four.stop()
+    session.stop()
     assert eventually(lambda: not files_in_tmp(), 30), files_in_tmp()
