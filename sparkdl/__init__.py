@@ -12,6 +12,7 @@ from sparkdl._version import __version__
 __all__ = [
     "__version__",
     "context",
+    "data",
     "devices",
     "distribute",
     "errors",

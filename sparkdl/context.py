@@ -46,6 +46,7 @@ class Context:
         checkpoint: the local path of the last committed checkpoint when this attempt started.
         keep_checkpoints: which checkpoints are kept, such as `best+last`.
         metric, direction: which of a checkpoint's numbers makes it the best.
+        feed: the descriptor from which `data.dataset` gets its rows; None without `data=`.
     """
 
     rank: int = 0
@@ -66,6 +67,7 @@ class Context:
     keep_checkpoints: str | int = "best+last"
     metric: str | None = None
     direction: str = "max"
+    feed: int | None = None
 
     @property
     def is_chief(self) -> bool:

@@ -20,13 +20,14 @@ from sparkdl import config, storage
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.cluster.spark import Cluster
 from sparkdl.errors import ConfigError
+from sparkdl.models.prediction import predict
 from sparkdl.options import Options, takes_options
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
 from sparkdl.search.execute import execute
 from sparkdl.search.grid import check_call, combine_values
 
-__all__ = ["allreduce", "history", "launch", "load", "mirrored", "parameter_server"]
+__all__ = ["allreduce", "history", "launch", "load", "mirrored", "parameter_server", "predict"]
 
 
 @takes_options
@@ -36,6 +37,7 @@ def launch(
     more: Mapping[str, Sequence[Any]] | None = None,
     *,
     combine: str = "product",
+    data: Any = None,
     **options: Any,
 ) -> Run:
     """Run a training function once for every combination of parameters, one per Spark slot.
@@ -49,6 +51,8 @@ def launch(
         args: a list of values for each parameter; None for a single trial without any.
         more: `args`, where the first argument is the SparkSession.
         combine: `product` runs every combination, `zip` the first values together, and so on.
+        data: a DataFrame, or several by name: every trial gets all rows, see `data.dataset`.
+            Spark reads it once for each trial; `df.cache()` saves it what can be saved.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -78,12 +82,17 @@ def launch(
     params = combine_values(values, combine)
     check_call(train, params[0])
     role = Role("worker", 1, Resources(parsed.num_cpus, parsed.num_gpus))
-    return execute("launch", (role,), train, params, parsed)
+    return execute("launch", (role,), train, params, parsed, data)
 
 
 @takes_options
 def allreduce(
-    train: Callable[[], Any], *, num_workers: int, evaluator: bool = False, **options: Any
+    train: Callable[[], Any],
+    *,
+    num_workers: int,
+    data: Any = None,
+    evaluator: bool = False,
+    **options: Any,
 ) -> Run:
     """Run a training function as one job of equal workers, all at the same time.
 
@@ -95,6 +104,8 @@ def allreduce(
     Args:
         train: a function without parameters; every worker calls it.
         num_workers: how many, each in a Spark slot of its own.
+        data: a DataFrame, or several by name, such as `{"train": df, "validation": other}`: every
+            worker gets an equal share of the rows, see `data.dataset`.
         evaluator: one more process with the role `evaluator`, outside the workers' cluster. It is
             ended a minute after the workers have returned.
         **options: see `sparkdl.options.Options`.
@@ -119,17 +130,18 @@ def allreduce(
     check_call(train, {})
     resources = Resources(parsed.num_cpus, parsed.num_gpus)
     roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
-    return execute("allreduce", roles, train, [{}], parsed)
+    return execute("allreduce", roles, train, [{}], parsed, data)
 
 
 @takes_options
-def mirrored(train: Callable[[], Any], **options: Any) -> Run:
+def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> Run:
     """Run a training function in one process with all GPUs of one executor.
 
     `distribute.strategy()` is then a `tf.distribute.MirroredStrategy` over these GPUs.
 
     Args:
         train: a function without parameters.
+        data: a DataFrame, or several by name, see `data.dataset`.
         **options: see `sparkdl.options.Options`; `num_gpus` asks for fewer than all.
 
     Returns:
@@ -149,7 +161,7 @@ def mirrored(train: Callable[[], Any], **options: Any) -> Run:
     if num_gpus is None:
         num_gpus = Cluster(parsed.spark).most_gpus
     role = Role("worker", 1, Resources(parsed.num_cpus, num_gpus))
-    return execute("mirrored", (role,), train, [{}], parsed)
+    return execute("mirrored", (role,), train, [{}], parsed, data)
 
 
 @takes_options

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Options", "takes_options"]
+__all__ = ["Options", "shows_fields_of", "takes_options"]
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -182,18 +182,29 @@ class Options:
         return _DIRECTIONS[direction]
 
 
-def takes_options(verb: Verb) -> Verb:
-    """Show the fields of `Options` in a verb's signature, for `help` and completion."""
-    signature = inspect.signature(verb)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    common = [
-        inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=f.type
-        )
-        for f in dataclasses.fields(Options)
-    ]
-    verb.__signature__ = signature.replace(parameters=own + common)  # type: ignore[attr-defined]
-    return verb
+def shows_fields_of(kind: type) -> Callable[[Verb], Verb]:
+    """Show the fields of a dataclass as a function's keyword arguments, for `help` and completion.
+
+    The function takes them as `**` of any name.
+    """
+
+    def decorate(verb: Verb) -> Verb:
+        signature = inspect.signature(verb)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        common = [
+            inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=f.type
+            )
+            for f in dataclasses.fields(kind)
+        ]
+        shown = signature.replace(parameters=own + common)
+        verb.__signature__ = shown  # type: ignore[attr-defined]
+        return verb
+
+    return decorate
+
+
+takes_options = shows_fields_of(Options)
 
 
 def _default(option: "dataclasses.Field[Any]") -> Any:

@@ -20,6 +20,7 @@ __all__ = [
     "copy",
     "download",
     "exists",
+    "filesystem",
     "is_local",
     "join",
     "local_path",
@@ -72,6 +73,11 @@ def _remote(url: str) -> tuple[Any, str]:
     url = re.sub(r"^s3[an]://", "s3://", url)
     filesystem, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     return filesystem, path
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec filesystem of a place and its path there, for libraries that open files."""
+    return (_remote("/")[0], str(local_path(url).absolute())) if is_local(url) else _remote(url)
 
 
 def read(url: str, offset: int = 0, size: int | None = None) -> bytes:

@@ -14,7 +14,15 @@ NAMES = [
     for path in sorted(PACKAGE.rglob("*.py"))
     if ">>>" in path.read_text() and path.name != "__init__.py"
 ]
-SLOW = {"sparkdl.experiment", "sparkdl.keras"}
+SPARK = {
+    *("sparkdl.data.dataset", "sparkdl.data.outside", "sparkdl.data.records.spark"),
+    *("sparkdl.experiment", "sparkdl.models.prediction"),
+}
+# These import TensorFlow.
+SLOW = {
+    *("sparkdl.data.readers.delimited", "sparkdl.data.readers.images", "sparkdl.keras"),
+    *("sparkdl.data.readers.parquet", "sparkdl.data.readers.tfrecord"),
+} | SPARK
 
 
 @pytest.mark.parametrize(
@@ -24,7 +32,7 @@ def test_examples_in_docstrings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if name == "sparkdl.experiment":
+    if name in SPARK:
         request.getfixturevalue("spark")
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert results.attempted > 0

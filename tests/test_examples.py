@@ -41,6 +41,8 @@ def _run(name: str, folder: Path) -> str:
         "single_process.py",
         pytest.param("allreduce.py", marks=TWO_CORES),
         "parameter_server.py",
+        pytest.param("dataframe.py", marks=TWO_CORES),
+        "predict.py",
     ],
 )
 def test_an_example_learns(name: str, tmp_path: Path) -> None:

@@ -9,11 +9,16 @@ import sparkdl
 
 PUBLIC = {
     "sparkdl": [
-        *("__version__", "context", "devices", "distribute", "errors", "experiment", "keras"),
+        *("__version__", "context", "data", "devices", "distribute", "errors", "experiment"),
+        "keras",
         *("runs", "tensorboard"),
     ],
     "sparkdl.context": [
         *("VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"),
+    ],
+    "sparkdl.data": [
+        *("csv", "dataset", "images", "local", "parquet", "petastorm", "read_tfrecord"),
+        *("tfrecord", "write_tfrecord"),
     ],
     "sparkdl.devices": ["get_num_gpus", "gpus"],
     "sparkdl.distribute": ["mean", "scale_learning_rate", "serve", "strategy", "warmed_up"],
@@ -24,7 +29,7 @@ PUBLIC = {
         *("TrialFailedError", "suggest"),
     ],
     "sparkdl.experiment": [
-        *("allreduce", "history", "launch", "load", "mirrored", "parameter_server"),
+        *("allreduce", "history", "launch", "load", "mirrored", "parameter_server", "predict"),
     ],
     "sparkdl.keras": [
         *("Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"),
@@ -49,7 +54,7 @@ def test_launch_shows_all_options_by_keyword() -> None:
     parameters = inspect.signature(sparkdl.experiment.launch).parameters
     assert list(parameters)[:3] == ["train", "args", "more"]
     keywords = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    assert keywords == OPTIONS | {"combine"}
+    assert keywords == OPTIONS | {"combine", "data"}
 
 
 def test_wrong_name_names_the_right_ones() -> None:

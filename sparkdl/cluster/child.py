@@ -27,8 +27,8 @@ __all__ = ["main"]
 _HERE = str(Path(__file__).parent)
 
 
-def main(channel: socket.socket) -> int:
-    """Run what `channel` asks for, answer on it, return the exit code.
+def main(channel: socket.socket, feed: int | None = None) -> int:
+    """Run what `channel` asks for, answer on it, return the exit code; `feed` is for its rows.
 
     Two things are said: `s` when the person's function starts, and its outcome: `o`, eight bytes
     with the length, a pickled dict.
@@ -38,7 +38,7 @@ def main(channel: socket.socket) -> int:
     os.environ.update(asked["environ"])
     os.chdir(asked["cwd"])
     _open_output(asked["secrets"])
-    context.activate(context.Context(**asked["context"]))
+    context.activate(context.Context(**asked["context"], feed=feed))
     outcome = pickle.dumps(_outcome(channel, asked))
     channel.sendall(b"o" + len(outcome).to_bytes(8, "big") + outcome)
     channel.close()

@@ -5,8 +5,9 @@ forked: it reaps each process and reports how it ended and what it used, it kill
 whose task is gone, and it ends when the last executor that used it is gone.
 
 Tasks talk to it over a Unix socket in a folder that only this user can enter. One packet asks for
-a process and carries two descriptors: the channel between task and training process, and the log
-file. Two packets answer: the process id at once, and the end of the process later.
+a process and carries two or three descriptors: the channel between task and training process, the
+log file, and the channel of its rows where it gets any. Two packets answer: the process id at once,
+and the end of the process later.
 
 Only the standard library is imported here: this module is loaded before any framework.
 """
@@ -130,7 +131,7 @@ class _Server:
 
     def _read(self, connection: socket.socket) -> None:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES, 2)
+            packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES, 3)
         except ConnectionError:
             packet, descriptors = b"", []
         if packet:
@@ -155,8 +156,8 @@ class _Server:
         if request["lease"]:
             self._leases.add(tuple(request["lease"]))
         _preload(request["preload"], request["path"])
-        if request["fork"] and len(descriptors) != 2:
-            raise OSError(f"{len(descriptors)} descriptors arrived; expected 2")
+        if request["fork"] and len(descriptors) not in (2, 3):
+            raise OSError(f"{len(descriptors)} descriptors arrived; expected 2 or 3")
         if request["fork"]:
             self._fork(connection, request["scratch"], descriptors)
 
@@ -171,7 +172,7 @@ class _Server:
         self._children[pid] = _Child(connection, scratch, kills)
         _answer(connection, {"pid": pid})
 
-    def _become_child(self, parent: int, channel: int, log: int) -> None:
+    def _become_child(self, parent: int, channel: int, log: int, feed: int | None = None) -> None:
         code = 70
         try:
             os.setsid()
@@ -187,7 +188,7 @@ class _Server:
             adopt_orphans()
             from sparkdl.cluster import child
 
-            code = child.main(socket.socket(fileno=channel))
+            code = child.main(socket.socket(fileno=channel), feed)
         except BaseException:  # noqa: BLE001 Whatever it was must not return into the server.
             traceback.print_exc()
         finally:

@@ -9,11 +9,12 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import BarrierTaskContext
 
 from sparkdl import checkpoints, storage
@@ -21,6 +22,7 @@ from sparkdl.cluster.assign import assigned_gpus
 from sparkdl.cluster.devicelocks import DevicesTakenError
 from sparkdl.cluster.ends import End, Failure
 from sparkdl.cluster.environ import gang_variables
+from sparkdl.cluster.folder import last_reported, local_folder
 from sparkdl.cluster.gpus import visible_devices
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import start_of
@@ -35,7 +37,8 @@ from sparkdl.cluster.rendezvous import (
     this_node,
 )
 from sparkdl.cluster.supervise import DEADLINE, Supervisor
-from sparkdl.cluster.task import TrialTask, last_reported, local_folder, usage_of
+from sparkdl.cluster.task import TrialTask, counted, usage_of
+from sparkdl.data.feed import Feeder
 from sparkdl.runs.layout import RunPaths, TrialPaths
 
 __all__ = ["GangTask"]
@@ -67,7 +70,7 @@ class _Here:
 class GangTask(TrialTask):
     """Runs one rank of a gang; the attributes are those of `TrialTask`."""
 
-    def _run(self) -> tuple[dict[str, Any], bytes | None]:
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, Any], bytes | None]:
         context = BarrierTaskContext.get()
         member = self.plan.members[context.partitionId()]
         trial = RunPaths(self.run_path).trial(self.number)
@@ -88,7 +91,8 @@ class GangTask(TrialTask):
                 held.close()
             folder = stack.enter_context(local_folder(trial))
             here = _Here(member, self.attempt, peers, trial, folder)
-            said, exception = self._supervised(context, here)
+            feeder = stack.enter_context(self._feeding(batches, here.rank))
+            said, exception = self._supervised(context, here, feeder)
         return {**who, **said}, exception
 
     def _present(
@@ -120,7 +124,7 @@ class GangTask(TrialTask):
         return Peer(address, port, host, this_node(), problem, newest), held
 
     def _supervised(
-        self, context: BarrierTaskContext, here: _Here
+        self, context: BarrierTaskContext, here: _Here, feeder: Feeder | None
     ) -> tuple[dict[str, Any], bytes | None]:
         told = here.trial.ranks(here.attempt)
         local = Path(TrialPaths(str(here.folder)).ranks(here.attempt))
@@ -130,7 +134,7 @@ class GangTask(TrialTask):
             if here.rank == 0:
                 self._begin(here.trial, here.attempt, self._ranks(here))
             with self._devices(context, here, supervisor) as visible:
-                end = self._train(here, visible, supervisor)
+                end = counted(self._train(here, visible, supervisor, feeder), feeder)
         except (DevicesTakenError, ValueError, OSError) as exc:
             supervisor.tell("failed")
             # What is wrong with this host's devices stays wrong; a server or store may come back.
@@ -158,7 +162,13 @@ class GangTask(TrialTask):
         local = local_places(peers, sharing.index(here.rank))
         return assigned_gpus(self.plan, self.run_id, context, local, supervisor.peer_failed)
 
-    def _train(self, here: _Here, visible: Mapping[str, str], supervisor: Supervisor) -> End:
+    def _train(
+        self,
+        here: _Here,
+        visible: Mapping[str, str],
+        supervisor: Supervisor,
+        feeder: Feeder | None,
+    ) -> End:
         plan, rank, local = self.plan, here.rank, local_places(here.peers, here.rank)
         endpoints = [peer.endpoint for peer in here.peers]
         environ = gang_variables(plan.framework, plan.members, endpoints, rank, local)
@@ -176,7 +186,8 @@ class GangTask(TrialTask):
         while True:
             begun = time.monotonic()
             log = here.member.log
-            started = self._process(here.folder, log, {**visible, **environ}, who, served)
+            variables = {**visible, **environ}
+            started = self._process(here.folder, log, variables, who, feeder, served)
             with started as process:
                 supervisor.began(process.pid)
                 limit = None if served else plan.trial_timeout_s

@@ -62,4 +62,16 @@ def job_failed(exc: BaseException) -> JobFailed:
         return JobFailed(JobEnd.MEMORY, f"{why}. Raise spark.executor.memoryOverhead")
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
         return JobFailed(JobEnd.LOST, "its executor was lost")
-    return JobFailed(JobEnd.ERROR, text)
+    return JobFailed(JobEnd.ERROR, _with_summary(text))
+
+
+def _with_summary(text: str) -> str:
+    """Spark's message, the line first that says what a Python function of the person's raised.
+
+    Example:
+        >>> text = "Traceback (most recent call last):\\n  File ...\\nValueError: no"
+        >>> _with_summary(text).split("\\n")[0]
+        'ValueError: no'
+    """
+    raised = re.search(r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\S[^\n]*)", text)
+    return f"{raised[1]}\n{text}" if raised else text

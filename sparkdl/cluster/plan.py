@@ -109,6 +109,13 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
         return tuple(Member(rank, role, index) for rank, (role, index) in enumerate(places))
 
     @property
+    def readers(self) -> tuple[int, ...]:
+        """The ranks that train, and get the rows of DataFrames."""
+        apart = ("ps", "evaluator")
+        members = (m for m in self.members if not m.role.served and m.role.name not in apart)
+        return tuple(member.rank for member in members)
+
+    @property
     def logs(self) -> dict[str, str]:
         """The files that the processes of a trial print into, by the process's name."""
         return {str(m): m.log for m in self.members} if self.is_gang else {"": "log.txt"}

@@ -160,6 +160,7 @@ class TrainingProcess:
         log: the local file that its output is appended to.
         scratch: a folder that is removed if this task dies before the process.
         timeout_s: how long it may take to fork it, imports included; None for any time.
+        feed: the end of a channel from which it reads rows; ours is closed.
 
     Raises:
         OSError: the fork server could not be started or is gone.
@@ -173,6 +174,7 @@ class TrainingProcess:
         log: Path,
         scratch: Path | None = None,
         timeout_s: float | None = None,
+        feed: socket.socket | None = None,
     ) -> None:
         self._begun = time.monotonic()
         self._said = b""
@@ -181,8 +183,11 @@ class TrainingProcess:
         self._channel, theirs = socket.socketpair()
         self._server = _connect(start)
         packet = _packet(start, fork=True, scratch=str(scratch) if scratch else None)
-        socket.send_fds(self._server, [packet], [theirs.fileno(), output])
-        theirs.close()
+        channels = [theirs, feed] if feed else [theirs]
+        first, *others = (channel.fileno() for channel in channels)
+        socket.send_fds(self._server, [packet], [first, output, *others])
+        for channel in channels:
+            channel.close()
         os.close(output)
         self._server.settimeout(timeout_s)
         try:

@@ -4,12 +4,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import config
 from sparkdl.cluster.jobs import job_failed
@@ -232,8 +232,11 @@ class Cluster:
         description: str,
         tags: tuple[str, ...],
         barrier: bool = False,
+        rows: DataFrame | None = None,
     ) -> list[Any]:
-        """Run a job of `num_tasks` tasks, each given its number as a row; return their rows.
+        """Run a job of `num_tasks` tasks; return their rows.
+
+        Each is given a partition of `rows`, which has as many, by default its number as a row.
 
         With `barrier`, Spark starts all tasks at once or none, and they know of each other.
 
@@ -241,14 +244,19 @@ class Cluster:
             JobFailed: the job was cancelled, lost its executor too often, or raised.
         """
         with self._labelled(description, tags):
-            rows = self.spark.range(num_tasks, numPartitions=num_tasks)
+            numbers = self.spark.range(num_tasks, numPartitions=num_tasks)
             profile = self._profile(resources)
-            job = rows.mapInArrow(task, schema, barrier=barrier, profile=profile)
-            try:
-                collected: list[Any] = job.collect()
-                return collected
-            except Exception as exc:
-                raise job_failed(exc) from exc
+
+            def run(given: DataFrame) -> list[Any]:
+                job = given.mapInArrow(task, schema, barrier=barrier, profile=profile)
+                try:
+                    collected: list[Any] = job.collect()
+                    return collected
+                except Exception as exc:
+                    raise job_failed(exc) from exc
+
+            # Of rows that Spark finds to be none it makes no task at all.
+            return run(rows or numbers) or run(numbers.mapInArrow(_nothing, "id long"))
 
     @contextmanager
     def _labelled(self, description: str, tags: tuple[str, ...]) -> Iterator[None]:
@@ -275,6 +283,13 @@ class Cluster:
             self._context.cancelJobsWithTag(tag)
         else:
             self.spark.interruptTag(tag)
+
+
+def _nothing(batches: Iterable[Any]) -> Iterator[Any]:
+    """No row, which Spark cannot know beforehand."""
+    for _ in batches:
+        pass
+    yield from ()
 
 
 def _new_session() -> SparkSession:

@@ -9,10 +9,8 @@ import json
 import os
 import socket
 import sys
-import tempfile
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +22,24 @@ from sparkdl.cluster.assign import assigned_gpus
 from sparkdl.cluster.devicelocks import DevicesTakenError
 from sparkdl.cluster.ends import End, Failure, describe_end, failure_of
 from sparkdl.cluster.environ import thread_counts
+from sparkdl.cluster.folder import last_reported, local_folder
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector, start_of
 from sparkdl.cluster.process import TrainingProcess
 from sparkdl.cluster.program import Program
+from sparkdl.data.feed import Feeder
+from sparkdl.data.frames import Feed
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 
-__all__ = ["OUTCOME_SCHEMA", "TrialTask", "last_reported", "local_folder", "usage_of"]
+__all__ = ["OUTCOME_SCHEMA", "TrialTask", "counted", "usage_of"]
 
 OUTCOME_SCHEMA = "outcome string, exception binary"
 
-MIRROR_S = 5.0
 TAIL_LINES = 20
 
 # What an attempt leaves in the trial's folder, beside its logs and metrics.
-_PER_ATTEMPT = ("error.txt", "artifacts", "tensorboard", "ranks")
-
-# Checkpoints are published as a whole by whoever commits them; ranks tell each other directly.
-_NOT_MIRRORED = ("checkpoints", "ranks")
+_PER_ATTEMPT = ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl")
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class TrialTask:
         cores: the CPU cores that are this process's share.
         attempt: how often the trial was submitted before; Spark's own attempts count on top.
         versions: what the executor must have, see `preflight.check_executor`.
+        feed: the datasets whose rows are in the partition; None if it has none of the person's.
     """
 
     plan: Plan
@@ -75,13 +73,14 @@ class TrialTask:
     cores: int
     attempt: int
     versions: Mapping[str, str]
+    feed: Feed | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the trial and yield its outcome as one row of `OUTCOME_SCHEMA`."""
-        for _ in batches:
-            pass  # An iterator left unread costs Spark this Python worker.
+        if self.feed is None:
+            exhaust(batches)
         spare_collector()
-        outcome, exception = self._run()
+        outcome, exception = self._run(batches)
         yield pa.RecordBatch.from_pydict(
             {
                 "outcome": pa.array([json.dumps(outcome)]),
@@ -89,7 +88,7 @@ class TrialTask:
             }
         )
 
-    def _run(self) -> tuple[dict[str, Any], bytes | None]:
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, Any], bytes | None]:
         context = TaskContext.get()
         attempt = self.attempt + (context.attemptNumber() if context else 0)
         paths = RunPaths(self.run_path)
@@ -100,11 +99,16 @@ class TrialTask:
         self._begin(trial, attempt, {"host": socket.gethostname()})
         with local_folder(trial) as folder:
             said: dict[str, Any]
+            feeder = None
             try:
-                with assigned_gpus(self.plan, self.run_id, context) as visible:
-                    started = self._process(folder, "log.txt", visible, {"attempt": attempt})
-                    with started as process:
+                with (
+                    assigned_gpus(self.plan, self.run_id, context) as visible,
+                    self._feeding(batches, 0) as feeder,
+                ):
+                    who = {"attempt": attempt}
+                    with self._process(folder, "log.txt", visible, who, feeder) as process:
                         end = process.wait(self.plan.trial_timeout_s)
+                    end = counted(end, feeder)
             except (DevicesTakenError, ValueError) as exc:
                 end = End(0, {}, 0.0, 0.0)
                 said = {"error": f"{exc}\n", "failure": str(Failure.GPU), "usage": usage_of(end)}
@@ -114,7 +118,11 @@ class TrialTask:
         if "error" in said:
             storage.write(trial.error, said["error"])
         storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
-        return {**said, "attempt": attempt}, (end.outcome or {}).get("exception")
+        said["attempt"] = attempt
+        if feeder and not feeder.is_exhausted:
+            # Spark computes all rows of a slow DataFrame before it looks at what a task says.
+            storage.write(trial.outcome(attempt), json.dumps(said))
+        return said, (end.outcome or {}).get("exception")
 
     def _problem(self, paths: RunPaths) -> str | None:
         imports, framework = self.program.imports, self.plan.framework
@@ -141,6 +149,7 @@ class TrialTask:
         log: str,
         environ: Mapping[str, str],
         who: Mapping[str, Any],
+        feeder: Feeder | None = None,
         served: bool = False,
     ) -> TrainingProcess:
         """Start a training process of this trial.
@@ -149,6 +158,7 @@ class TrialTask:
             folder: the local folder that it writes into; `log` is the file for its output there.
             environ: its GPUs, and what lets it find its peers.
             who: the fields of its `Context` that are not the same for all processes of a trial.
+            feeder: where it gets rows from.
             served: it is to run TensorFlow's server instead of the person's function.
         """
         plan, program = self.plan, self.program
@@ -185,7 +195,17 @@ class TrialTask:
         start = start_of(plan, program, self.application)
         scratch = None if storage.is_local(self.run_path) else folder
         timeout_s = plan.start_timeout_s if plan.is_gang else None
-        return TrainingProcess(start, payload, folder / log, scratch, timeout_s)
+        feed = feeder.theirs if feeder else None
+        return TrainingProcess(start, payload, folder / log, scratch, timeout_s, feed)
+
+    def _feeding(
+        self, batches: Iterable[pa.RecordBatch], rank: int
+    ) -> "contextlib.AbstractContextManager[Feeder | None]":
+        """What streams the partition to the training process; None where it reads none."""
+        if self.feed and rank in self.feed.readers:
+            return Feeder(self.feed, batches)
+        exhaust(batches)
+        return contextlib.nullcontext()
 
     def _say(self, end: End, local_log: str, log: str) -> dict[str, Any]:
         secrets = tuple(self.plan.env.values())
@@ -202,6 +222,19 @@ class TrialTask:
         if "outputs" in said:
             said["outputs"] = mask_params(said["outputs"], secrets)
         return {**said, "usage": usage_of(end)}
+
+
+def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
+    """Read a partition to its end: one that is left unread costs Spark this Python worker."""
+    for _ in batches:
+        pass
+
+
+def counted(end: End, feeder: Feeder | None) -> End:
+    """The end, a failure if the process has not got the rows that it was sent."""
+    if end.is_failure or not feeder or not feeder.problem:
+        return end
+    return replace(end, outcome={"error": feeder.problem, "traceback": ""})
 
 
 def usage_of(end: End) -> dict[str, float]:
@@ -221,46 +254,3 @@ def _tail(log: str) -> str:
     data = storage.read(log, max(0, size - (1 << 16)))
     lines = data.decode(errors="replace").splitlines()
     return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"
-
-
-def last_reported(metrics: str) -> dict[str, float]:
-    """The last number of each name in a metrics file; none where there is no such file."""
-    last: dict[str, float] = {}
-    try:
-        lines = storage.read(metrics).split(b"\n")[:-1]
-    except FileNotFoundError:
-        return last
-    for line in lines:
-        last |= json.loads(line)["metrics"]
-    return last
-
-
-class local_folder:
-    """The folder that a training process writes into: the trial's own, or one mirrored to it."""
-
-    def __init__(self, trial: TrialPaths) -> None:
-        self._mirror: storage.Mirror | None = None
-        if storage.is_local(trial.folder):
-            self.folder = storage.local_path(trial.folder)
-            return
-        self.folder = Path(tempfile.mkdtemp(prefix="sparkdl-"))
-        self._mirror = storage.Mirror(self.folder, trial.folder, _NOT_MIRRORED)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep_in_step, daemon=True)
-
-    def _keep_in_step(self) -> None:
-        while not self._stop.wait(MIRROR_S):
-            with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
-                if self._mirror:
-                    self._mirror.sync()
-
-    def __enter__(self) -> Path:
-        if self._mirror:
-            self._thread.start()
-        return self.folder
-
-    def __exit__(self, *_: object) -> None:
-        if self._mirror:
-            self._stop.set()
-            self._thread.join()
-            self._mirror.close()

@@ -10,6 +10,7 @@ from typing import Any
 from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.distribute import keras3, versions
+from sparkdl.distribute.shares import leave_shares
 
 __all__ = ["choose", "strategy", "uses_tf_keras"]
 
@@ -109,6 +110,7 @@ def _multi_worker(me: Context) -> Any:
             "before anything that computes with TensorFlow, and make no other strategy."
         ) from exc
     _mark(me, "joined")
+    leave_shares(made, me.world_size)
     if not uses_tf_keras(os.environ):
         _correct_keras(tf.__version__)
     return made

@@ -61,6 +61,11 @@ class TrialPaths:
         return storage.join(self.folder, FOLDER)
 
     @property
+    def data(self) -> str:
+        """What was read, one JSON line per dataset. Written by the chief."""
+        return storage.join(self.folder, "data.jsonl")
+
+    @property
     def artifacts(self) -> str:
         """Copies of the files that the training function returned."""
         return storage.join(self.folder, "artifacts")
@@ -82,6 +87,10 @@ class TrialPaths:
     def attempt(self, number: int) -> str:
         """Who makes this attempt, written by its task when it starts."""
         return storage.join(self.attempts, f"{number}.json")
+
+    def outcome(self, number: int) -> str:
+        """What came out of this attempt, where Spark would go on reading rows for it."""
+        return storage.join(self.attempts, f"{number}.outcome.json")
 
     def superseded(self, number: int) -> str:
         """Where the files of a lost attempt are moved when the next one starts."""

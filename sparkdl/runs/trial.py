@@ -89,10 +89,16 @@ class Trial:
         paths = TrialPaths(self.path)
         lost = sorted(int(name) for name in storage.names(paths.attempts) if name.isdigit())
         folders = [paths.superseded(number) for number in lost]
-        attempts = [_reported(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
+        attempts = [_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
         rows = merge_attempts(attempts)
         frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
         return frame.groupby("step").last() if len(frame) else frame
+
+    @property
+    def data(self) -> list[dict[str, Any]]:
+        """What it read, in the order in which it opened it: rows, batch sizes, steps of a pass,
+        and how many rows of a pass all ranks together repeated or left out."""
+        return _lines(TrialPaths(self.path).data)
 
     @property
     def checkpoint(self) -> str | None:
@@ -127,9 +133,10 @@ def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[st
     return merged
 
 
-def _reported(metrics: str) -> list[dict[str, Any]]:
+def _lines(url: str) -> list[dict[str, Any]]:
+    """The values of a file with a JSON value a line; none where there is no such file."""
     try:
-        lines = storage.read(metrics).split(b"\n")[:-1]
+        lines = storage.read(url).split(b"\n")[:-1]
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines]

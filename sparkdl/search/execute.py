@@ -19,10 +19,12 @@ from sparkdl.cluster.program import Program, find_framework, pack
 from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import TrialTask
+from sparkdl.data.source import Data, session_of
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.options import Options
 from sparkdl.runs import Run, Trial, record
 from sparkdl.runs.start import IfExists, OpenRun, Wanted, new_run_id, open_run
+from sparkdl.search.flights import Flights
 from sparkdl.search.limits import Limits
 from sparkdl.search.live import Live
 from sparkdl.search.pace import Pace
@@ -41,6 +43,7 @@ def execute(
     train: Callable[..., Any],
     params: list[dict[str, Any]],
     options: Options,
+    data: Any = None,
 ) -> Run:
     """Run `train` once for each of `params`, each time in processes of these roles.
 
@@ -49,6 +52,7 @@ def execute(
         roles: the processes of each trial.
         train, params: the person's function, and what it is called with.
         options: the verb's options.
+        data: the DataFrames whose rows the processes get.
 
     Raises:
         ConfigError, FunctionError, PreflightError, RunExistsError: before anything was started.
@@ -56,8 +60,9 @@ def execute(
     """
     versioned = _check_resources(options)
     program = pack(train)
-    cluster = Cluster(options.spark)
-    plan = _plan(kind, roles, program, options, cluster)
+    cluster = Cluster(options.spark or session_of(data))
+    plan = _plan(kind, roles, program, options, cluster, data is not None)
+    given = None if data is None else Data.of(data, cluster.spark, len(plan.readers))
     cluster.check(plan)
     check_pair(plan, config.resolve("allow_untested", None, cluster.conf))
     cluster.wait_for_executors()
@@ -78,7 +83,7 @@ def execute(
     if opened.finished_before:
         opened.owner.release()
         return opened.run
-    execution = _execution(opened, cluster, plan, program, params, options, pace)
+    execution = _execution(opened, cluster, plan, program, params, options, pace, given)
     with execution.failing():
         _write_down(opened, train, program, versioned, options)
         if not plan.is_gang:  # Its tasks check their executors when they meet, before they start.
@@ -93,13 +98,20 @@ def execute(
 
 
 def _plan(
-    kind: str, roles: tuple[Role, ...], program: Program, options: Options, cluster: Cluster
+    kind: str,
+    roles: tuple[Role, ...],
+    program: Program,
+    options: Options,
+    cluster: Cluster,
+    reads_rows: bool,
 ) -> Plan:
     served = any(role.served for role in roles)
+    found = "tensorflow" if served else find_framework(program.imports)
     return Plan(
         kind,
         roles,
-        options.framework or ("tensorflow" if served else find_framework(program.imports)),
+        # Rows reach a program as a tf.data.Dataset.
+        options.framework or found or ("tensorflow" if reads_rows else None),
         dict(options.env),
         config.resolve("detect_gpus", None, cluster.conf),
         config.resolve("fork_server", None, cluster.conf),
@@ -175,7 +187,10 @@ def _execution(
     params: list[dict[str, Any]],
     options: Options,
     pace: Pace,
+    data: Data | None,
 ) -> Execution:
+    feed = data.feed(plan.readers) if data else None
+    rows = data.rows(plan.size, plan.readers, plan.is_gang) if data else None
     task_type = GangTask if plan.is_gang else TrialTask
 
     def make_task(trial: Trial, cores: int) -> TrialTask:
@@ -194,6 +209,7 @@ def _execution(
             cores=cores,
             attempt=trial.attempts,
             versions=record.versions(),
+            feed=feed,
         )
 
     limits = Limits(
@@ -209,7 +225,8 @@ def _execution(
     progress.say(f"Everything is kept in {opened.paths.folder}")
     if program.warning:
         progress.say(f"Note: {program.warning}")
-    return Execution(opened, cluster, plan, make_task, pace, limits, progress)
+    flights = Flights(cluster, plan, opened.paths, rows)
+    return Execution(opened, plan, flights, make_task, pace, limits, progress)
 
 
 def _preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -> None:

@@ -7,7 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 from sparkdl import storage
+from sparkdl.cluster.jobs import JobFailed
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import OUTCOME_SCHEMA, TrialTask
@@ -15,6 +18,9 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.trial import Trial
 
 __all__ = ["Flight", "Flights"]
+
+# A job whose training is over gets so long to end by itself.
+OVER_S = 5.0
 
 
 @dataclass
@@ -27,6 +33,7 @@ class Flight:
         submitted_s: when, on the monotonic clock.
         first: its first attempt; Spark may make more by itself.
         seen: the last attempt whose start was seen, `first - 1` before any.
+        over_s: when it was seen that its training is over while Spark goes on, None before.
     """
 
     trial: Trial
@@ -34,6 +41,7 @@ class Flight:
     submitted_s: float
     first: int
     seen: int
+    over_s: float | None = None
 
 
 class Flights:
@@ -42,10 +50,13 @@ class Flights:
     Args:
         cluster, plan: where and with what trials run.
         paths: the run directory, where tasks show that they have started.
+        rows: what the tasks of each trial are given.
     """
 
-    def __init__(self, cluster: Cluster, plan: Plan, paths: RunPaths) -> None:
-        self._cluster, self._plan, self._paths = cluster, plan, paths
+    def __init__(
+        self, cluster: Cluster, plan: Plan, paths: RunPaths, rows: DataFrame | None = None
+    ) -> None:
+        self._cluster, self._plan, self._paths, self._rows = cluster, plan, paths, rows
         self._tag = f"sparkdl:{paths.folder.rsplit('/', 1)[-1]}"
         self._pool = ThreadPoolExecutor(max_workers=4096, thread_name_prefix="sparkdl-trial")
         self._news = threading.Event()
@@ -69,6 +80,7 @@ class Flights:
             resources=self._plan.resources,
             description=f"{task.run_id} trial {trial.number}: {params}",
             tags=(self._tag, f"{self._tag}:{trial.number}"),
+            rows=self._rows,
         )
         first = trial.attempts
         self._flights[trial.number] = Flight(trial, job, time.monotonic(), first, first - 1)
@@ -82,7 +94,34 @@ class Flights:
         """Wait a moment for a flight to end; all that have. Each stays until it is `landed`."""
         self._news.wait(timeout_s)
         self._news.clear()
+        if self._rows is not None and not self._plan.is_gang:
+            for flight in self._flights.values():
+                self._cut_short(flight)
         return [flight for flight in self._flights.values() if flight.job.done()]
+
+    def _cut_short(self, flight: Flight) -> None:
+        """End a job for which Spark goes on computing rows that nobody reads any more."""
+        if flight.over_s is None and storage.exists(self._outcome(flight)):
+            flight.over_s = time.monotonic()
+        if flight.over_s and time.monotonic() - flight.over_s > OVER_S:
+            self.cancel({flight.trial.number})
+
+    def _outcome(self, flight: Flight) -> str:
+        return self._paths.trial(flight.trial.number).outcome(flight.seen)
+
+    def rows_of(self, flight: Flight) -> list[Any]:
+        """What the tasks of a flight that has ended said.
+
+        Raises:
+            JobFailed: Spark did not bring it.
+        """
+        try:
+            return flight.job.result()
+        except JobFailed:
+            if flight.over_s is None:
+                raise
+            said = storage.read(self._outcome(flight)).decode()
+            return [{"outcome": said, "exception": None}]
 
     def landed(self, flight: Flight) -> None:
         """Forget a flight whose end has been written down."""

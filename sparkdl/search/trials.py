@@ -9,7 +9,6 @@ from sparkdl import storage
 from sparkdl.cluster.ends import Failure
 from sparkdl.cluster.jobs import JobEnd, JobFailed
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import TrialTask
 from sparkdl.errors import PreflightError
 from sparkdl.runs.journal import Event
@@ -35,7 +34,7 @@ class Execution:
 
     Args:
         opened: the run directory.
-        cluster, plan: where to run, and what each trial needs.
+        plan, flights: what each trial needs, and the way to Spark.
         make_task: from a trial and the cores it may use to what Spark executes.
         pace: how many at once.
         limits: when to stop.
@@ -45,8 +44,8 @@ class Execution:
     def __init__(
         self,
         opened: OpenRun,
-        cluster: Cluster,
         plan: Plan,
+        flights: Flights,
         make_task: Callable[[Trial, int], TrialTask],
         pace: Pace,
         limits: Limits,
@@ -56,7 +55,7 @@ class Execution:
         self._opened, self._plan, self._make_task = opened, plan, make_task
         self._pace, self._limits, self._progress = pace, limits, progress
         self._waiting = deque(t for t in opened.run.trials if not t.state.is_final)
-        self._flights = Flights(cluster, plan, opened.paths)
+        self._flights = flights
         self._cancelled: set[int] = set()
         self._started = 0
         self._retries = Retries(limits, plan.is_gang)
@@ -179,7 +178,7 @@ class Execution:
     def _land(self, flight: Flight) -> None:
         self._see_start(flight)
         try:
-            outcome, exception = combined(flight.job.result())
+            outcome, exception = combined(self._flights.rows_of(flight))
         except JobFailed as failed:
             self._land_failed(flight, failed)
             return

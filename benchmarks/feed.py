@@ -1,0 +1,389 @@
+"""What it costs to bring rows from Spark into a training process, against peers, in one run.
+
+Parquet is read through Spark, as one partition, and a training process takes it as batches of
+1024 from tf.data. Two shapes of rows: wide ones, an array of 784 float32 and a label; and narrow
+ones, 20 columns of float32 and a label. For each these take turns, some rounds long:
+
+- ceiling: `mapInArrow` with a function that throws away what it gets; no training process
+- sparkdl: `experiment.launch(train, data=df)` with `data.dataset` in the function
+- TensorFlowOnSpark: `TFCluster.train`, its rows taken 1024 at a time and stacked with NumPy, which
+  is faster than the row by row of its own examples; in an environment of its own
+
+All read the same kind of file on the same kind of master. Each has two sizes of data. What a row
+takes is the difference between the two, divided by the rows between: that leaves out what starting
+takes, and counts what was read ahead before the function began. Seconds are those until the last
+batch: from the call of the function that takes them, or from the first batch for TensorFlowOnSpark,
+which feeds only some time after that call. CPU seconds are those of everything: drivers, JVMs,
+Python workers, training process. What counts is a contender's best round of each size: what else
+the machine does only ever adds.
+
+    python benchmarks/feed.py --rounds 3
+
+It prints a table, then one JSON document. Nothing passes or fails here: each aim is reported as
+met or not. TensorFlowOnSpark needs an environment of its own:
+
+    python3 -m venv /tmp/tfos
+    /tmp/tfos/bin/pip install tensorflowonspark==2.2.5 pyspark==4.2.1 tensorflow-cpu==2.21.0 \\
+        numpy "setuptools<81"
+    python benchmarks/feed.py --tfos-python /tmp/tfos/bin/python
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+# Before Spark is loaded: nothing here needs another host.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from feed_tfos import BATCH, LABEL, drain, session
+from machine import machine
+from pyspark.sql import SparkSession
+
+from sparkdl import experiment
+from sparkdl.processes import adopt_orphans
+
+SHAPES = {"wide": 784, "narrow": 20}  # Floats in a row.
+ROW_GROUP_BYTES = 128 << 20  # As Spark writes them.
+PEER = "TensorFlowOnSpark"
+AIM_CPU = 0.85
+AIM_PEER = {"wide": 20.0, "narrow": 80.0}
+
+# Batches of the small and of the large size: so many that the rows between outweigh the noise.
+BATCHES = {"wide": (50, 200), "narrow": (1000, 4000)}
+PEER_BATCHES = {"wide": (5, 20), "narrow": (10, 80)}
+QUICK_BATCHES = {"wide": (5, 20), "narrow": (100, 400)}
+
+Row = dict[str, Any]
+Contenders = Mapping[str, Callable[[Path], Row]]
+
+
+# ---- the data
+
+
+def write_rows(folder: Path, shape: str, batches: int) -> Path:
+    """Write a Parquet file with so many batches of random rows, unless it is there."""
+    path, width = folder / f"{shape}-{batches}.parquet", SHAPES[shape]
+    if path.exists():
+        return path
+    random, group = np.random.default_rng(0), max(1, ROW_GROUP_BYTES // (4 * width * BATCH))
+    writer = None
+    for begin in range(0, batches, group):
+        rows = BATCH * min(group, batches - begin)
+        table = table_of(shape, random.random((rows, width), np.float32))
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table, row_group_size=rows)
+    assert writer
+    writer.close()
+    return path
+
+
+def table_of(shape: str, floats: Any) -> pa.Table:
+    """The columns of some rows."""
+    rows, width = floats.shape
+    labels = pa.array(np.arange(rows, dtype=np.int32) % 10)
+    if shape == "wide":
+        ends = np.arange(0, rows * width + 1, width, dtype=np.int32)
+        return pa.table({"features": pa.ListArray.from_arrays(ends, floats.ravel()), LABEL: labels})
+    columns = {f"f{i}": np.ascontiguousarray(floats[:, i]) for i in range(width)}
+    return pa.table({**columns, LABEL: labels})
+
+
+# ---- CPU time of processes
+
+
+def processes() -> dict[tuple[int, int], float]:
+    """CPU seconds of this process and its descendants, with those of the children they reaped.
+
+    The key is the process id and when it started. Those that have ended and wait to be reaped are
+    among them. See proc(5) for the fields of `/proc/<pid>/stat`.
+    """
+    found: dict[int, tuple[int, int, int]] = {}
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue  # It has ended just now.
+        # From the third field on: the parent is 4, utime to cstime 14 to 17, the start 22.
+        found[pid] = int(fields[1]), sum(map(int, fields[11:15])), int(fields[19])
+    members = [os.getpid()]
+    for member in members:
+        members += [pid for pid, (parent, _, _) in found.items() if parent == member]
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {(pid, found[pid][2]): found[pid][1] / ticks for pid in members}
+
+
+def cpu_since(before: Mapping[tuple[int, int], float]) -> float:
+    """CPU seconds since then.
+
+    What a Python worker of Spark used is known as long as it lives: nobody waits for them. They
+    live for a minute after their last task, so one that is gone now was idle in between.
+    """
+    return sum(cpu_s - before.get(key, 0.0) for key, cpu_s in processes().items())
+
+
+# ---- the contenders
+
+
+def ceiling(spark: SparkSession, path: Path) -> Row:
+    """Spark's own way to Python, with nothing behind it."""
+
+    def throw_away(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first_s = time.time()
+        rows = sum(batch.num_rows for batch in batches)
+        last_s = time.time()
+        yield pa.RecordBatch.from_pylist([{"rows": rows, "first_s": first_s, "last_s": last_s}])
+
+    frame = spark.read.parquet(str(path)).coalesce(1)
+    schema = "rows long, first_s double, last_s double"
+    found: Row = frame.mapInArrow(throw_away, schema).collect()[0].asDict()
+    return found
+
+
+def through_sparkdl(spark: SparkSession, root: str, path: Path) -> Row:
+    """What this package does."""
+    frame = spark.read.parquet(str(path)).coalesce(1)
+    features = [name for name in frame.columns if name != LABEL]
+
+    def train() -> dict[str, float]:
+        from sparkdl import data
+
+        first_s = time.time()
+        dataset = data.dataset(
+            batch_size_per_worker=BATCH, feature_cols=features, label_cols=[LABEL]
+        )
+        return {**drain(dataset), "first_s": first_s}
+
+    run = experiment.launch(train, data=frame, spark=spark, root=root, progress=False)
+    run.raise_for_failures()
+    return dict(run.trials[0].outputs)
+
+
+class Peer:
+    """The program `feed_tfos.py` under another interpreter; a context manager."""
+
+    def __init__(self, python: str, master: str) -> None:
+        program = str(Path(__file__).with_name("feed_tfos.py"))
+        # Its Python workers must be its own interpreter too.
+        env = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+        self._process = subprocess.Popen(
+            [python, program, master],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        self.versions: dict[str, str] = self._read()
+
+    def _read(self) -> Any:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"feed_tfos.py ended with code {self._process.wait()}; see above")
+        return json.loads(line)
+
+    def feed(self, path: Path) -> Row:
+        """What its training process saw of a file's rows."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{path}\n")
+        self._process.stdin.flush()
+        found: Row = self._read()
+        return found
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # Closes its input, which ends it.
+
+
+# ---- measuring
+
+
+def batches_of(options: argparse.Namespace, name: str, shape: str) -> tuple[int, int]:
+    """The small and the large size of a contender."""
+    if name == PEER:
+        return PEER_BATCHES[shape]
+    return (QUICK_BATCHES if options.quick else BATCHES)[shape]
+
+
+def measure_one(run: Callable[[Path], Row], path: Path, batches: int) -> Row:
+    """What one contender takes for one file."""
+    before, load = processes(), os.getloadavg()[0]
+    found = run(path)
+    cpu_s = cpu_since(before)
+    if found["rows"] != batches * BATCH:
+        raise RuntimeError(f"{found['rows']} rows came of the {batches * BATCH} in {path}")
+    seconds = found["last_s"] - found["first_s"]
+    return {"rows": found["rows"], "seconds": seconds, "cpu_s": cpu_s, "load": load}
+
+
+def measure_round(
+    options: argparse.Namespace, contenders: Contenders, folder: Path, number: int
+) -> list[Row]:
+    """A row for each shape, contender and size; every other round goes backwards."""
+    names = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
+    rows = []
+    for shape in SHAPES:
+        for name in names:
+            sizes = batches_of(options, name, shape)
+            paths = [write_rows(folder, shape, batches) for batches in sizes]
+            # Spark ends Python workers that were idle for a minute: each round warms up.
+            contenders[name](paths[0])
+            for path, batches in zip(paths, sizes, strict=True):
+                found = measure_one(contenders[name], path, batches)
+                say(
+                    f"{shape}, {name}, {found['rows']} rows: {found['seconds']:.2f} s, "
+                    f"{found['cpu_s']:.2f} CPU s, load {found['load']:.1f}"
+                )
+                rows.append({"name": name, "shape": shape, "round": number, **found})
+    return rows
+
+
+# ---- reporting
+
+
+def say(text: str) -> None:
+    """Show that it goes on, apart from the result."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
+
+
+def result_row(rows: list[Row], shape: str, name: str) -> Row:
+    """What a row takes one contender; without numbers where it did not run."""
+    mine = [row for row in rows if row["shape"] == shape and row["name"] == name]
+    found: Row = {"name": name, "shape": shape}
+    if not mine:
+        return found
+    sizes = sorted({row["rows"] for row in mine})
+
+    def per_million(key: str) -> float:
+        """The difference between the sizes, in seconds per million rows."""
+        small, large = (min(row[key] for row in mine if row["rows"] == size) for size in sizes)
+        return float((large - small) / (sizes[1] - sizes[0]) * 1e6)
+
+    each = {key: [round(row[key], 3) for row in mine] for key in ("rows", "seconds", "cpu_s")}
+    return {
+        **found,
+        "rows_per_s": round(1e6 / per_million("seconds")),
+        "cpu_s_per_million": round(per_million("cpu_s"), 4),
+        "each": each,
+        "load_before": [round(row["load"], 2) for row in mine],
+    }
+
+
+def add_ratios(rows: list[Row]) -> None:
+    """CPU efficiency against the ceiling's, and rows per second against the peer's."""
+    for row in rows:
+        floor, _, peer = (other for other in rows if other["shape"] == row["shape"])
+        if "rows_per_s" in row:
+            ratio = floor["cpu_s_per_million"] / row["cpu_s_per_million"]
+            row["cpu_efficiency"] = round(ratio, 4)
+        if "rows_per_s" in row and "rows_per_s" in peer:
+            row["times_peer"] = round(row["rows_per_s"] / peer["rows_per_s"], 2)
+
+
+def aims(rows: list[Row]) -> list[Row]:
+    """What was aimed at; `met` is None where it could not be measured."""
+    found = []
+    for row in (row for row in rows if row["name"] == "sparkdl"):
+        shape = row["shape"]
+        wanted = {
+            f"{shape}: CPU efficiency / ceiling": (row["cpu_efficiency"], AIM_CPU),
+            f"{shape}: rows per second / {PEER}": (row.get("times_peer"), AIM_PEER[shape]),
+        }
+        for aim, (value, least) in wanted.items():
+            met = None if value is None else value >= least
+            found.append({"aim": aim, "value": value, "at_least": least, "met": met})
+    return found
+
+
+def table(result: Row) -> str:
+    """The result for a person."""
+    lines = [f"{'':<28}{'rows/s':>12}{'CPU s / M rows':>16}{'/ ceiling':>11}{'/ peer':>9}"]
+    for row in result["contenders"]:
+        label = f"{row['shape']}, {row['name']}"
+        if "rows_per_s" not in row:
+            lines.append(f"{label:<28}  not installed (--tfos-python)")
+            continue
+        times = f"{row['times_peer']:.1f}" if "times_peer" in row else "-"
+        lines.append(
+            f"{label:<28}{row['rows_per_s']:>12,}{row['cpu_s_per_million']:>16.2f}"
+            f"{row['cpu_efficiency']:>11.2f}{times:>9}"
+        )
+    words = {True: "met", False: "NOT MET", None: "not measured"}
+    lines += [""]
+    for aim in result["aims"]:
+        value = "" if aim["value"] is None else f"{aim['value']:.2f}, "
+        lines.append(f"{aim['aim']}: {value}at least {aim['at_least']}: {words[aim['met']]}")
+    return "\n".join(lines)
+
+
+def measure(options: argparse.Namespace, peer: Peer | None) -> Row:
+    """Everything, as the JSON document."""
+    about, rows = {**machine("pyarrow", "numpy"), "peer": peer.versions if peer else None}, []
+    with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
+        spark = session(options.master)
+        contenders: dict[str, Callable[[Path], Row]] = {
+            "ceiling": partial(ceiling, spark),
+            "sparkdl": partial(through_sparkdl, spark, str(Path(root, "runs"))),
+        }
+        if peer:
+            contenders[PEER] = peer.feed
+        try:
+            for number in range(options.rounds):
+                say(f"round {number + 1} of {options.rounds}")
+                rows += measure_round(options, contenders, Path(root), number)
+        finally:
+            spark.stop()
+    names = ("ceiling", "sparkdl", PEER)
+    found = [result_row(rows, shape, name) for shape in SHAPES for name in names]
+    add_ratios(found)
+    return {
+        "benchmark": "feed",
+        "machine": about,
+        "setting": {"master": options.master, "batch": BATCH, "rounds": options.rounds},
+        "contenders": found,
+        "aims": aims(found),
+    }
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn")
+    parser.add_argument("--master", default="local-cluster[1,1,2048]", help="of Spark")
+    parser.add_argument("--quick", action="store_true", help="fewer rows: does it run at all")
+    parser.add_argument(
+        "--tfos-python",
+        default=os.environ.get("SPARKDL_TFOS_PYTHON"),
+        help=f"the python of an environment with {PEER}",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse()
+    adopt_orphans()  # Their CPU time counts too.
+    if options.tfos_python:
+        with Peer(options.tfos_python, options.master) as peer:
+            result = measure(options, peer)
+    else:
+        result = measure(options, None)
+    print(table(result))
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

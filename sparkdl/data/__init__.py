@@ -1,0 +1,44 @@
+"""Data for training functions, from Spark or from files (runs in the training process).
+
+What runs on the driver, and needs pyspark, is imported when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.data.dataset import dataset
+from sparkdl.data.readers.delimited import csv
+from sparkdl.data.readers.images import images
+from sparkdl.data.readers.parquet import parquet
+from sparkdl.data.readers.petastorm import petastorm
+from sparkdl.data.readers.tfrecord import tfrecord
+
+if TYPE_CHECKING:
+    from sparkdl.data.outside import local
+    from sparkdl.data.records.spark import read_tfrecord, write_tfrecord
+
+__all__ = [
+    "csv",
+    "dataset",
+    "images",
+    "local",
+    "parquet",
+    "petastorm",
+    "read_tfrecord",
+    "tfrecord",
+    "write_tfrecord",
+]
+
+_ON_DRIVER = {
+    "local": "sparkdl.data.outside",
+    "read_tfrecord": "sparkdl.data.records.spark",
+    "write_tfrecord": "sparkdl.data.records.spark",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DRIVER:
+        return getattr(importlib.import_module(_ON_DRIVER[name]), name)
+    raise AttributeError(
+        f"module 'sparkdl.data' has no attribute {name!r}. Expected one of {', '.join(__all__)}."
+    )

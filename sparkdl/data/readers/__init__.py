@@ -1,0 +1,1 @@
+"""Where it runs: P. Readers of files, TENSORFLOW mode: a `Source` for each format."""

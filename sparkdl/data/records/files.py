@@ -1,0 +1,165 @@
+"""Where it runs: anywhere. Which files a person means, and what their first records hold."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparkdl import storage
+from sparkdl.data.records.columns import Kind
+from sparkdl.data.records.decode import Examples, NotAnExample, decode
+from sparkdl.data.records.framing import COMPRESSIONS, chunks, compression_of
+from sparkdl.data.records.to_arrow import values_of
+from sparkdl.errors import ConfigError, suggest
+
+__all__ = ["Inspected", "Paths", "check_compression", "find", "inspect"]
+
+# A file, a folder, a pattern, or a list of them.
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+# From how many records a schema is inferred, and from how many chunks of a file at most.
+INSPECTED_RECORDS, INSPECTED_CHUNKS = 1000, 4
+
+
+def find(paths: Paths) -> list[str]:
+    """The files that are meant, in order: those of a folder or a pattern sorted by name.
+
+    Args:
+        paths: a file; a folder, for all files in and below it; a pattern with `*`, `?` or `[`; or
+            a list of such. Local, or URLs that fsspec understands. What is in a folder and begins
+            with `_` or `.` is left out, with all that is below it.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    found = []
+    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        files = _find(storage.absolute(path))
+        if not files:
+            raise FileNotFoundError(
+                f"{os.fspath(path)!r} is no file, holds none, and matches none; expected a file, "
+                "a folder, or a pattern such as 's3://bucket/data/part-*.tfrecord'."
+            )
+        found += files
+    if not found:
+        raise ConfigError("the list of files is empty; expected at least one.")
+    return found
+
+
+def _find(url: str) -> list[str]:
+    filesystem, at = storage.filesystem(url)
+    if filesystem.isfile(at):
+        return [url]
+    folder = at.rstrip("/") + "/"
+    files = filesystem.find(at) if filesystem.isdir(at) else []
+    shown = [file for file in files if not _is_hidden(file[len(folder) :])]
+    if not files and any(sign in at for sign in "*?["):
+        shown = [file for file in filesystem.glob(at) if filesystem.isfile(file)]
+    urls = [filesystem.unstrip_protocol(file) for file in sorted(shown)]
+    return [str(storage.local_path(url)) if storage.is_local(url) else url for url in urls]
+
+
+def _is_hidden(below: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in below.split("/"))
+
+
+def check_compression(given: str | None, also: Sequence[str | None] = (None, "auto")) -> None:
+    """Refuse what is no way to compress TFRecord files.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    known = (*COMPRESSIONS, *also)
+    if given not in known:
+        near = suggest(str(given).lower(), COMPRESSIONS)
+        raise ConfigError(f"compression is {given!r}; expected one of {known}.{near}")
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What the first records of some files hold.
+
+    Attributes:
+        records: how many were looked at.
+        kinds: of each feature, by name.
+        lengths: how many values each has in a record; -1 stands for records that have it not.
+    """
+
+    records: int
+    kinds: dict[str, Kind]
+    lengths: dict[str, frozenset[int]]
+
+    def length(self, name: str) -> int | None:
+        """How many values every record has; None where they differ or some have none."""
+        [first, *others] = self.lengths[name]
+        return None if others or first < 1 else first
+
+    def is_array(self, name: str) -> bool:
+        """Whether the records that have it do not all have one value."""
+        return self.lengths[name] - {-1} != {1}
+
+
+def inspect(urls: Iterable[str], compression: str | None) -> Inspected:
+    """Look at the first 1000 records of the files, or at their first 32 MiB if these are fewer.
+
+    Args:
+        urls: the files.
+        compression: see `framing.compression_of`.
+
+    Raises:
+        ConfigError: there is no record, or no feature in them.
+        NotAnExample: they are no Examples, or a feature changes its kind.
+        CorruptRecord: a file is damaged.
+    """
+    urls = list(urls)
+    seen, records = [], 0
+    for examples in _first(urls, compression):
+        seen.append(examples)
+        records += examples.rows
+        if records >= INSPECTED_RECORDS or len(seen) >= INSPECTED_CHUNKS:
+            break
+    names = list(dict.fromkeys(name for examples in seen for name in examples.features))
+    if not names:
+        what = f"the first {records} records have no features" if records else "there is no record"
+        raise ConfigError(f"{urls[0]!r} and files after it: {what} to infer a schema from; give it")
+    return Inspected(
+        records,
+        {name: _same_kind(seen, name) for name in names},
+        {
+            name: frozenset().union(*(_lengths(examples, name) for examples in seen))
+            for name in names
+        },
+    )
+
+
+def _first(urls: Sequence[str], compression: str | None) -> Any:
+    for url in urls:
+        for offset, data, spans in chunks(url, compression_of(url, compression)):
+            try:
+                yield decode(data, spans[:INSPECTED_RECORDS], None)
+            except NotAnExample as error:
+                raise not_an_example(url, offset, error) from error
+
+
+def not_an_example(url: str, offset: int, error: NotAnExample) -> NotAnExample:
+    """The same error with the file that it is about, and from which byte on to look."""
+    return NotAnExample(f"{url!r}, in the records from byte {offset} on: {error}.")
+
+
+def _same_kind(seen: Sequence[Examples], name: str) -> Kind:
+    [kind, *others] = {e.features[name].kind for e in seen if name in e.features}
+    if others:
+        raise NotAnExample(
+            f"feature {name!r} holds {kind.name} in one record and {others[0].name} in another; "
+            "expected one kind."
+        )
+    return kind
+
+
+def _lengths(examples: Examples, name: str) -> set[int]:
+    if name not in examples.features:
+        return {-1}
+    counts: Any = np.unique(values_of(examples, name)[1])
+    return set(counts.tolist())

@@ -1,0 +1,546 @@
+"""Datasets of petastorm: written by Spark, read row by row, next to petastorm's own readers."""
+
+import importlib
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PythonException
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from sparkdl import context, storage
+from sparkdl.data.batches import Pass
+from sparkdl.data.readers import petastorm_compat
+from sparkdl.data.readers.petastorm import PetastormSource, UnischemaWarning, petastorm
+from sparkdl.data.readers.petastorm_materialize import materialize
+from sparkdl.data.readers.petastorm_schema import to_arrow
+from sparkdl.data.shard import Range
+from sparkdl.errors import ConfigError
+
+pytestmark = pytest.mark.slow
+
+
+def unischema(*fields: Any) -> Any:
+    """A Unischema of fields (name, dtype, shape, codec, nullable)."""
+    petastorm_compat.load()
+    module = importlib.import_module("petastorm.unischema")
+    return module.Unischema("test", [module.UnischemaField(*field) for field in fields])
+
+
+def codecs() -> Any:
+    petastorm_compat.load()
+    return importlib.import_module("petastorm.codecs")
+
+
+def many(spark: SparkSession, rows: int = 103) -> DataFrame:
+    """A DataFrame with a column of every kind that has a codec."""
+    return (
+        spark.range(rows)
+        .repartition(3)
+        .selectExpr(
+            "id",
+            "cast(id % 100 as tinyint) tiny",
+            "cast(id as smallint) small",
+            "cast(id as int) `a whole.number`",
+            "cast(id as float) / 4f x",
+            "cast(id as double) / 3 y",
+            "id % 2 = 0 even",
+            "concat('nö ', id) text",
+            "cast(concat('b', id) as binary) raw",
+            "date_add(date '2020-01-01', cast(id as int)) day",
+            "timestamp_ntz '2020-01-01 00:00:00' + make_dt_interval(0, 0, 0, id / 8) time",
+            "cast(id / 4 as decimal(10, 2)) money",
+            "array(cast(id as float), 1.5f, -1f) vector",
+            "array(array(id, 1L), array(2L, id), array(0L, 0L)) matrix",
+            "if(id % 7 = 0, null, id) hole",
+            "if(id % 5 = 0, null, array(cast(id as double), 1d)) hollow",
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A dataset of several files with several row groups."""
+    url = str(tmp_path_factory.mktemp("petastorm") / 'it\'s a "röw" #1%20')
+    materialize(many(spark), url, rows_per_file=20)
+    yield url
+
+
+def read(source: PetastormSource, names: Any = None, ranges: Any = None) -> list[dict[str, Any]]:
+    """The rows of a source as Python values."""
+    ranges = ranges or [Range(piece, 0, rows) for piece, rows in enumerate(source.sizes)]
+    batches = list(source.read(ranges, names or source.columns))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Makes this process one of several ranks."""
+    monkeypatch.setenv(context.VARIABLE, "{}")
+
+    def become(rank: int, world_size: int) -> None:
+        context.activate(context.Context(run="r", rank=rank, world_size=world_size))
+
+    return become
+
+
+def test_what_spark_wrote_is_read_row_by_row(spark: SparkSession, written: str) -> None:
+    source = PetastormSource(written, trust=True)
+    assert len(source.sizes) >= 6
+    assert sum(source.sizes) == 103
+    expected = {row.id: row.asDict() for row in many(spark).collect()}
+    assert {row["id"]: row for row in read(source)} == {
+        number: {**row, "raw": bytes(row["raw"])} for number, row in expected.items()
+    }
+
+
+def test_any_part_of_any_row_group_can_be_read(written: str) -> None:
+    source = PetastormSource(written, trust=True)
+    last = len(source.sizes) - 1
+    rows = read(source, ["vector", "id"])
+    assert list(rows[0]) == ["vector", "id"]
+    begin = sum(source.sizes[:last])
+    ranges = [Range(last, 1, 3), Range(0, 0, 1), Range(last, 2, 2), Range(last, 0, 2)]
+    found = read(source, ["vector", "id"], ranges)
+    assert found == [*rows[begin + 1 : begin + 3], rows[0], *rows[begin : begin + 2]]
+
+
+def test_row_groups_stand_in_petastorms_own_order(written: str) -> None:
+    """What petastorm calls shard i of as many as there are row groups is our piece i."""
+    source = PetastormSource(written, trust=True)
+    filesystem, path = storage.filesystem(written)
+    dataset = petastorm_compat.ParquetDataset(path, filesystem)
+    metadata = importlib.import_module("petastorm.etl.dataset_metadata")
+    pieces = metadata.load_row_groups(dataset)
+    assert len(pieces) == len(source.sizes)
+    for number, piece in enumerate(pieces):
+        ids = [row["id"] for row in read(source, ["id"], [Range(number, 0, source.sizes[number])])]
+        assert piece.read(["id"], None).column("id").to_pylist() == ids
+
+
+def test_petastorms_own_reader_gives_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "ds")  # petastorm takes URLs, where a space or a quote is another thing.
+    df = many(spark).select("id", "small", "x", "even", "text", "day", "time", "matrix", "hollow")
+    # (A column's name must be a name in Python there.)
+    materialize(df, url, rows_per_file=20)
+    module = petastorm_compat.load()
+    source = PetastormSource(url, trust=True)
+    ours = {row["id"]: row for row in read(source)}
+    for number in (0, len(source.sizes) - 1):
+        with module.make_reader(
+            f"file://{url}",
+            reader_pool_type="dummy",
+            shuffle_row_groups=False,
+            cur_shard=number,
+            shard_count=len(source.sizes),
+        ) as reader:
+            theirs = [row._asdict() for row in reader]
+        assert len(theirs) == source.sizes[number]
+        for row in theirs:
+            same = ours[row["id"]]
+            for name, value in row.items():
+                if name in ("day", "time"):
+                    assert value == np.datetime64(same[name])
+                elif isinstance(value, np.ndarray):
+                    assert value.tolist() == same[name]
+                else:
+                    assert value == same[name] or (value is None and same[name] is None)
+
+
+def test_a_dataset_that_petastorm_wrote(spark: SparkSession, tmp_path: Path) -> None:
+    """Its own functions reach Spark's tasks, and work there."""
+    schema = unischema(("id", np.int64, (), codecs().ScalarCodec(T.LongType()), False))
+    metadata = importlib.import_module("petastorm.etl.dataset_metadata")
+    with metadata.materialize_dataset(spark, f"file://{tmp_path}/ds", schema, 1):
+        spark.range(40, numPartitions=3).write.parquet(f"{tmp_path}/ds")
+    source = PetastormSource(f"{tmp_path}/ds", trust=True)
+    assert len(source.sizes) == 3
+    assert sorted(row["id"] for row in read(source)) == list(range(40))
+
+
+def test_every_read_gives_every_row(written: str) -> None:
+    for _ in range(100):
+        assert len(read(PetastormSource(written, trust=True), ["id"])) == 103
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_ranks_share_the_rows(
+    written: str, world_size: int, rank: Callable[[int, int], None]
+) -> None:
+    shared, steps = [], set()
+    for number in range(world_size):
+        rank(number, world_size)
+        dataset = petastorm(
+            written,
+            feature_cols=("vector", "matrix"),
+            label_cols="id",
+            batch_size_per_worker=8,
+            shuffle=True,
+            last_batch="drop",
+            trust=True,
+        )
+        batches = list(dataset.as_numpy_iterator())
+        steps.add(len(batches))
+        for (vector, matrix), ids in batches:
+            assert vector.shape == (8, 3) and vector.dtype == np.float32
+            assert matrix.shape == (8, 3, 2) and matrix.dtype == np.int64
+            assert (vector[:, 0] == ids).all() and (matrix[:, 1, 1] == ids).all()
+            shared += ids.tolist()
+    assert len(steps) == 1
+    assert len(shared) == len(set(shared)) == 103 // (8 * world_size) * 8 * world_size
+
+
+def test_shapes_are_known_before_a_row_is_read(written: str) -> None:
+    source = PetastormSource(written, ["matrix"], trust=True)
+    elements = source.blocks(lambda: Pass(()), ["matrix"])
+    assert elements.element_spec["matrix"].shape.as_list() == [None, 3, 2]
+
+
+def test_nulls_are_refused_or_filled(written: str) -> None:
+    with pytest.raises(Exception, match="column 'hole' has"):
+        list(petastorm(written, feature_cols="hole", batch_size_per_worker=8, trust=True))
+    filled = petastorm(
+        written, feature_cols="hole", fill={"hole": -1}, batch_size_per_worker=103, trust=True
+    )
+    (found,) = filled.as_numpy_iterator()
+    assert (found == -1).sum() == 15 and found.dtype == np.int64
+
+
+def test_arrays_of_different_shapes_are_ragged(spark: SparkSession, tmp_path: Path) -> None:
+    schema = unischema(
+        ("id", np.int64, (), codecs().ScalarCodec(T.LongType()), False),
+        ("words", np.int32, (None,), codecs().NdarrayCodec(), True),
+        ("cloud", np.float32, (None, 3), codecs().CompressedNdarrayCodec(), False),
+    )
+    df = (
+        spark.range(40)
+        .repartition(2)
+        .selectExpr(
+            "id",
+            "if(id = 3, null, array_repeat(cast(id as int), cast(id % 4 as int))) words",
+            "array_repeat(array(cast(id as double), 0.5d, 1d), cast(id % 3 as int)) cloud",
+        )
+    )
+    url = str(tmp_path / "ragged")
+    assert materialize(df, url, schema) is schema
+    rows = {row["id"]: row for row in read(PetastormSource(url, trust=True))}
+    assert rows == {row.id: row.asDict() for row in df.collect()}
+    dataset = petastorm(url, columns=["id", "cloud"], batch_size_per_worker=40, trust=True)
+    (batch,) = dataset
+    lists = batch["cloud"].to_list()
+    assert [len(cloud) for cloud in lists] == [number % 3 for number in batch["id"].numpy()]
+    with pytest.raises(PythonException, match=r"'vector' does not fit.*None for them"):
+        uneven = spark.range(9, numPartitions=1).selectExpr(
+            "array_repeat(1f, 1 + cast(id as int)) vector"
+        )
+        materialize(uneven, str(tmp_path / "uneven"))
+    assert not (tmp_path / "uneven").exists()
+
+
+def test_numbers_as_bytes_or_as_one_flat_array(spark: SparkSession, tmp_path: Path) -> None:
+    schema = unischema(
+        ("a", np.uint8, (2, 3), codecs().NdarrayCodec(), False),
+        ("b", np.float32, (None, 2), codecs().NdarrayCodec(), False),
+        ("c", np.uint8, (), codecs().ScalarCodec(T.ShortType()), False),
+    )
+    rows = [(bytes(range(n, n + 6)), [float(n)] * 2 * n, n + 200) for n in range(1, 5)]
+    df = spark.createDataFrame(rows, "a binary, b array<double>, c int")
+    url = f"file://{tmp_path}/flat"
+    materialize(df, url, schema)
+    found = sorted(read(PetastormSource(url, trust=True)), key=lambda row: row["c"])
+    assert [row["c"] for row in found] == [201, 202, 203, 204]
+    assert found[1]["a"] == [[2, 3, 4], [5, 6, 7]]
+    assert found[1]["b"] == [[2.0, 2.0], [2.0, 2.0]]
+    source = PetastormSource(url, trust=True)
+    assert source.schema.field("c").type == pa.uint8()
+    large = spark.createDataFrame(
+        [([300] * 6, [1.0, 2.0], 3)], "a array<int>, b array<double>, c int"
+    )
+    with pytest.raises(PythonException, match="'a' does not fit"):
+        materialize(large, str(tmp_path / "large"), schema)
+
+
+def test_a_null_where_the_unischema_has_none(spark: SparkSession, tmp_path: Path) -> None:
+    schema = unischema(("a", np.int64, (), codecs().ScalarCodec(T.LongType()), False))
+    df = spark.createDataFrame([(1,), (None,)], "a long")
+    with pytest.raises(PythonException, match="'a' has a null"):
+        materialize(df, str(tmp_path / "nulls"), schema)
+
+
+def test_images(spark: SparkSession, tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    schema = unischema(
+        ("id", np.int64, (), codecs().ScalarCodec(T.LongType()), False),
+        ("image", np.uint8, (4, 5, 3), codecs().CompressedImageCodec("png"), False),
+    )
+    pixels = np.arange(60, dtype=np.uint8)
+    rows = [(n, bytes(pixels + n)) for n in range(10)]
+    url = str(tmp_path / "images")
+    materialize(spark.createDataFrame(rows, "id long, image binary"), url, schema)
+    dataset = petastorm(
+        url, feature_cols="image", label_cols="id", batch_size_per_worker=10, trust=True
+    )
+    ((images, ids),) = dataset.as_numpy_iterator()
+    assert images.dtype == np.uint8
+    assert (images == (pixels + ids[:, None]).astype(np.uint8).reshape(10, 4, 5, 3)).all()
+
+
+def test_images_without_opencv(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = codecs()
+    monkeypatch.setattr(module, "OPENCV_AVAILABLE", True)  # Only to write its name.
+    codec = module.CompressedImageCodec("png")
+    schema = unischema(
+        ("id", np.int64, (), module.ScalarCodec(T.LongType()), False),
+        ("image", np.uint8, (1, 1), codec, True),
+    )
+    url = str(tmp_path / "images")
+    materialize(spark.createDataFrame([(1, None)], "id long, image binary"), url, schema)
+    monkeypatch.setattr(module, "OPENCV_AVAILABLE", False)
+    with pytest.raises(ImportError, match="pip install opencv-python-headless"):
+        PetastormSource(url, trust=True)
+    assert read(PetastormSource(url, ["id"], trust=True)) == [{"id": 1}]
+
+
+# ---- plain Parquet
+
+
+@pytest.mark.filterwarnings("ignore:.*ARROW-1644.*matrix")  # What petastorm's own reader drops.
+def test_plain_parquet_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "plain")
+    df = many(spark).selectExpr("*", "id % 3 part", "concat('a/b=', id % 2) `other part`")
+    df.write.partitionBy("part", "other part").option("maxRecordsPerFile", 9).parquet(url)
+    source = PetastormSource(url)
+    assert {row["id"]: row for row in read(source)} == {
+        row.id: {**row.asDict(), "raw": bytes(row["raw"])} for row in df.collect()
+    }
+    assert source.schema.field("part").type == pa.int64()
+    names = ["id", "x", "part", "even"]
+    with petastorm_compat.load().make_batch_reader(
+        f"file://{url}", schema_fields=names, reader_pool_type="dummy", shuffle_row_groups=False
+    ) as reader:
+        theirs = [
+            dict(zip(names, row, strict=True))
+            for batch in reader
+            for row in zip(*(getattr(batch, name).tolist() for name in names), strict=True)
+        ]
+    assert theirs == read(source, names)
+
+
+def test_only_columns_of_folders(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "plain")
+    spark.range(10).selectExpr("id", "if(id < 4, null, id % 2) part").write.partitionBy(
+        "part"
+    ).parquet(url)
+    found = [row["part"] for row in read(PetastormSource(url, ["part"]))]
+    assert sorted(found, key=str) == [0, 0, 0, 1, 1, 1, None, None, None, None]
+
+
+@pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning")
+def test_what_a_spark_converter_wrote(spark: SparkSession, tmp_path: Path) -> None:
+    petastorm_compat.load()
+    converters = importlib.import_module("petastorm.spark")
+    spark.conf.set(converters.SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{tmp_path}")
+    df = spark.createDataFrame(
+        [(n, [n / 2, 1.0], Vectors.dense([n, 2.0])) for n in range(50)],
+        ["id", "x", "v"],
+    )
+    converter = converters.make_spark_converter(df)
+    dataset = petastorm(
+        converter.cache_dir_url,
+        feature_cols=["x", "v"],
+        label_cols="id",
+        batch_size_per_worker=50,
+    )
+    ((x, ids),) = dataset.as_numpy_iterator()
+    assert x.dtype == np.float32
+    assert x.tolist() == [[n / 2, 1.0, n, 2.0] for n in ids]
+    assert sorted(ids) == list(range(50))
+
+
+def test_fixed_size_lists_that_petastorm_drops(tmp_path: Path) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(range(12), pa.float32()), 3)
+    pq.write_table(pa.table({"id": range(4), "v": vectors}), tmp_path / "a.parquet")
+    source = PetastormSource(str(tmp_path))
+    assert list(source.columns) == ["id", "v"]
+    assert read(source, ["v"])[1] == {"v": [3.0, 4.0, 5.0]}
+
+
+@pytest.mark.parametrize("unischema", [True, False])
+def test_datasets_on_s3(spark: SparkSession, s3: str, tmp_path: Path, unischema: bool) -> None:
+    df = spark.range(30).selectExpr("id", "array(cast(id as float), 2f) v")
+    here = tmp_path / "here"
+    if unischema:
+        materialize(df, str(here), rows_per_file=4)
+    else:
+        df.write.parquet(str(here))
+    url = f"{s3}/{tmp_path.name} ü'"
+    storage.copy(here, url)
+    rows = read(PetastormSource(url.replace("s3://", "s3a://"), trust=True))
+    assert sorted(row["id"] for row in rows) == list(range(30))
+    assert all(row["v"] == [row["id"], 2.0] for row in rows)
+
+
+# ---- trust
+
+
+def test_a_unischema_is_a_pickle_and_says_so_once(
+    spark: SparkSession, written: str, tmp_path: Path
+) -> None:
+    other = str(tmp_path / "other")
+    materialize(spark.range(3), other)
+    plain = str(tmp_path / "plain")
+    spark.range(3).write.parquet(plain)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        petastorm(plain, batch_size_per_worker=8)
+        petastorm(other, batch_size_per_worker=8, trust=True)
+        for _ in range(3):
+            petastorm(written, feature_cols="id", batch_size_per_worker=8)
+    (warning,) = [w for w in caught if w.category is UnischemaWarning]
+    assert "is a pickle" in str(warning.message) and "trust=True" in str(warning.message)
+    assert warning.filename == __file__
+
+
+# ---- what is refused
+
+
+def test_files_that_came_or_went(spark: SparkSession, tmp_path: Path) -> None:
+    url = tmp_path / "ds"
+    materialize(spark.range(30), str(url), rows_per_file=5)
+    files = sorted(url.glob("*.parquet"))
+    files[0].with_name("_other").mkdir()
+    files[0].rename(url / "_other" / files[0].name)
+    with pytest.raises(ValueError, match="1 files have other row groups"):
+        PetastormSource(str(url), trust=True)
+    (url / "_other" / files[0].name).rename(files[0])
+    assert len(read(PetastormSource(str(url), trust=True))) == 30
+    spark.range(5).write.mode("append").parquet(str(url))
+    with pytest.raises(ValueError, match="none expected, 1 there"):
+        PetastormSource(str(url), trust=True)
+
+
+def test_a_file_that_changed_while_open(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(30).coalesce(1).write.parquet(str(tmp_path / "ds"))
+    source = PetastormSource(str(tmp_path / "ds"))
+    (file,) = (tmp_path / "ds").glob("*.parquet")
+    for rows in (12, 40):
+        pq.write_table(pa.table({"id": range(rows)}), file)
+        with pytest.raises(ValueError, match=f"{rows} rows came of 30 expected"):
+            read(source, None, [Range(0, 3, 5)])
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no Parquet file at"):
+        PetastormSource(str(tmp_path / "nothing"))
+    pq.write_table(pa.table({"id": range(12)}), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"b\.parquet is no Parquet file, or cut short"):
+        PetastormSource(str(tmp_path))
+
+
+def test_columns_that_are_not_there(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"no column 'vektor'\. Did you mean 'vector'"):
+        PetastormSource(written, ["vektor"], trust=True)
+
+
+def test_values_without_a_tensor(spark: SparkSession, tmp_path: Path) -> None:
+    schema = unischema(
+        ("id", np.int64, (), codecs().ScalarCodec(T.LongType()), False),
+        ("wave", np.complex64, (2,), codecs().NdarrayCodec(), True),
+    )
+    df = spark.createDataFrame([(1, None)], "id long, wave binary")
+    materialize(df, str(tmp_path / "ds"), schema)
+    with pytest.raises(ConfigError, match="'wave' holds complex64"):
+        PetastormSource(str(tmp_path / "ds"), trust=True)
+    assert read(PetastormSource(str(tmp_path / "ds"), ["id"], trust=True)) == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("map('a', id)", r"'x' is map<string,bigint>, which has no codec\. Select the values"),
+        ("struct(id)", "which has no codec. Select its fields"),
+        ("array('a')", "'x' is array<string>; only arrays of numbers"),
+        ("cast(null as array<float>)", "no array to take the shape from"),
+    ],
+)
+def test_columns_without_a_codec(
+    spark: SparkSession, tmp_path: Path, column: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        materialize(spark.range(3).selectExpr(f"{column} x"), str(tmp_path / "ds"))
+    assert not (tmp_path / "ds").exists()
+
+
+def test_arguments_of_materialize(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(3)
+    with pytest.raises(ConfigError, match="rows_per_file is 0"):
+        materialize(df, str(tmp_path / "ds"), rows_per_file=0)
+    with pytest.raises(ConfigError, match=r"row_group_size_mb is 1\.5"):
+        materialize(df, str(tmp_path / "ds"), row_group_size_mb=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="exists already"):
+        materialize(df, str(tmp_path))
+    schema = unischema(("a", np.int64, (), codecs().ScalarCodec(T.LongType()), False))
+    with pytest.raises(ConfigError, match="the Unischema has the fields a; the DataFrame"):
+        materialize(df, str(tmp_path / "ds"), schema)
+
+
+def test_size_of_row_groups(spark: SparkSession, tmp_path: Path) -> None:
+    df = (
+        spark.range(64)
+        .coalesce(1)
+        .selectExpr("id", "transform(sequence(1, 20000), i -> sqrt(id * 20000d + i)) noise")
+    )
+    before = spark.sparkContext._jsc.hadoopConfiguration().get("parquet.block.size")
+    materialize(df, str(tmp_path / "ds"), row_group_size_mb=1)
+    sizes = PetastormSource(str(tmp_path / "ds"), trust=True).sizes
+    assert sum(sizes) == 64 and len(sizes) >= 8
+    assert spark.sparkContext._jsc.hadoopConfiguration().get("parquet.block.size") == before
+
+
+def test_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    materialize(spark.range(0), str(tmp_path / "ds"))
+    source = PetastormSource(str(tmp_path / "ds"), trust=True)
+    assert sum(source.sizes) == 0
+    assert list(source.columns) == ["id"]
+
+
+def test_without_petastorm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['petastorm'] = None\n"
+        "from sparkdl.data.readers.petastorm import petastorm\n"
+        "petastorm('/nowhere', batch_size_per_worker=1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ImportError" in done.stderr and "pip install 'sparkdl[petastorm]'" in done.stderr
+
+
+# ---- arrays
+
+
+def test_arrays_and_lists() -> None:
+    ragged = [np.ones((2, 0)), None, np.arange(6.0).reshape(3, 2)]
+    assert to_arrow(ragged, np.float64, (None, None)).to_pylist() == [
+        [[], []],
+        None,
+        [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]],
+    ]
+    fixed = to_arrow([None, np.array([["a", "bc"]])], np.str_, (1, 2))
+    assert fixed.to_pylist() == [None, [["a", "bc"]]]
+    assert to_arrow([np.float32(1), None], np.float32, ()).to_pylist() == [1.0, None]
+    assert to_arrow([], np.int8, (2, None)).to_pylist() == []
+    with pytest.raises(ValueError, match=r"has the shape \(3,\); the Unischema says \(2,\)"):
+        to_arrow([np.ones(3)], np.float64, (2,))
+    with pytest.raises(ValueError, match="300"):
+        to_arrow([np.array([300])], np.uint8, (1,))

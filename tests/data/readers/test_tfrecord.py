@@ -1,0 +1,231 @@
+"""TFRecord files as batches in a training process, by real TensorFlow."""
+
+import contextlib
+import gzip
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparkdl import context, storage
+from sparkdl.data.batches import Pass
+from sparkdl.data.readers import tfrecord as module
+from sparkdl.data.readers.tfrecord import TFRecordSource, tfrecord
+from sparkdl.data.records.columns import Column, Kind
+from sparkdl.data.records.encode import encode
+from sparkdl.data.records.framing import frame
+from sparkdl.data.shard import Range
+from sparkdl.errors import ConfigError
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+COLUMNS = [
+    Column("id", Kind.INT64, pa.int64()),
+    Column("pixels", Kind.FLOAT, pa.float32(), is_array=True),
+    Column("näme", Kind.BYTES, pa.string()),
+    Column("words", Kind.BYTES, pa.string(), is_array=True),
+]
+
+
+def rows(start: int, stop: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            {"id": i, "pixels": [i / 4] * 6, "näme": f"ü {i}", "words": ["w"] * (i % 3)}
+            for i in range(start, stop)
+        ],
+        schema=pa.schema([(column.name, column.arrow_type) for column in COLUMNS]),
+    )
+
+
+def written(folder: str, sizes: Sequence[int]) -> str:
+    """Files of so many records each, every third of them compressed."""
+    before = 0
+    for number, size in enumerate(sizes):
+        data = frame(encode(rows(before, before + size), COLUMNS))
+        data = gzip.compress(data) if number % 3 == 1 else data
+        storage.write(f"{folder}/{number:02d}", data)
+        before += size
+    return folder
+
+
+def ids(source: TFRecordSource, ranges: Sequence[Range], seed: int | None = None) -> list[int]:
+    dataset = source.blocks(lambda: Pass(tuple(ranges), seed), ["id"])
+    return [int(i) for block in dataset for i in block["id"]]
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Makes this process one of several ranks."""
+    monkeypatch.setenv(context.VARIABLE, "{}")
+
+    def become(rank: int, world_size: int) -> None:
+        context.activate(context.Context(run="r", rank=rank, world_size=world_size, seed=5))
+
+    return become
+
+
+def test_columns_are_inferred_and_told(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = TFRecordSource(written(root, [5, 0, 3]))
+    assert source.sizes == [5, 0, 3]
+    assert list(source.columns) == ["id", "näme", "pixels", "words"]
+    assert capsys.readouterr().out == (
+        f"sparkdl: {root}: the first 8 of 8 records have id: int64, näme: string, pixels: float32 "
+        "[6], words: string [ragged]. Give schema= if others differ\n"
+    )
+    [block] = source.blocks(lambda: Pass((Range(0, 1, 3),)), source.columns)
+    assert block["id"].numpy().tolist() == [1, 2]
+    assert block["pixels"].numpy().tolist() == [[0.25] * 6, [0.5] * 6]
+    assert block["näme"].numpy().tolist() == ["ü 1".encode(), "ü 2".encode()]
+    assert block["words"].to_list() == [[b"w"], [b"w", b"w"]]
+    assert block["pixels"].shape == (2, 6)
+
+
+def test_schemas(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import tensorflow as tf
+
+    folder = written(root, [4])
+    schema = {
+        "pixels": ("float32", [2, 3]),
+        "words": ("bytes", [None]),
+        "näme": tf.string,
+        "id": tf.io.FixedLenFeature([], tf.int64),
+        "missing": tf.io.FixedLenFeature([], tf.int64, default_value=7),
+        "none": tf.io.VarLenFeature(tf.int64),
+    }
+    source = TFRecordSource(folder, schema)
+    assert capsys.readouterr().out == ""
+    dataset = source.blocks(lambda: Pass((Range(0, 0, 4),)), source.columns)
+    assert dataset.element_spec["pixels"].shape.as_list() == [None, 2, 3]
+    [block] = dataset
+    assert block["pixels"].shape == (4, 2, 3)
+    assert block["missing"].numpy().tolist() == [7] * 4
+    assert block["words"].to_list()[2] == [b"w", b"w"]
+    assert block["none"].to_list() == [[]] * 4
+    for entry in ("float64", ("float32", [None, 3]), 3, ("float32", [2], 0), "flaot32"):
+        with pytest.raises(ConfigError, match=r"schema\['x'\] is .*; expected a dtype"):
+            TFRecordSource(folder, {"x": entry})
+    with pytest.raises(ConfigError, match="expected a dict from names to features"):
+        TFRecordSource(folder, {})
+
+
+def test_ranges_in_order_and_shuffled(root: str) -> None:
+    source = TFRecordSource(written(root, [700, 1500, 0, 900]), {"id": "int64"})
+    ranges = [Range(3, 10, 900), Range(0, 0, 700), Range(1, 1400, 1500), Range(0, 3, 4)]
+    expected = [*range(2210, 3100), *range(700), *range(2100, 2200), 3]
+    assert ids(source, ranges) == expected
+    one, again, two = (ids(source, ranges, seed) for seed in (1, 1, 2))
+    assert one == again != two
+    assert Counter(one) == Counter(two) == Counter(expected)
+    assert one != expected
+    # Rows of different files are mixed from the beginning.
+    assert len({int(np.searchsorted([700, 2200], i)) for i in one[:100]}) == 3
+
+
+def test_each_iteration_asks_for_a_pass(root: str) -> None:
+    source = TFRecordSource(written(root, [4]), {"id": "int64"})
+    passes = iter([Pass((Range(0, 0, 2),)), Pass((Range(0, 2, 4),)), Pass(())])
+    dataset = source.blocks(lambda: next(passes), ["id"])
+    assert [[b["id"].numpy().tolist() for b in dataset] for _ in range(3)] == [
+        [[0, 1]],
+        [[2, 3]],
+        [],
+    ]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_all_ranks_together_see_every_row(
+    root: str, rank: Callable[[int, int], None], world_size: int, shuffle: bool
+) -> None:
+    folder = written(root, [13, 1, 40, 0, 29])
+    batches = []
+    for number in range(world_size):
+        rank(number, world_size)
+        dataset = tfrecord(
+            folder,
+            batch_size_per_worker=8,
+            label_cols="id",
+            shuffle=shuffle,
+            epochs=2,
+            feature_cols=["pixels", "id"],
+        )
+        batches.append([label.numpy().tolist() for _, label in dataset])
+    assert len({tuple(map(len, of_rank)) for of_rank in batches}) == 1  # Equal steps and sizes.
+    for epoch in (0, 1):
+        steps = len(batches[0]) // 2
+        seen = [i for b in batches for step in b[epoch * steps : (epoch + 1) * steps] for i in step]
+        assert set(seen) == set(range(83))
+        assert len(seen) == -(-83 // world_size) * world_size
+    assert (batches[0][:steps] == batches[0][steps:]) is not shuffle
+
+
+def test_fit(root: str) -> None:
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    dataset = tfrecord(
+        written(root, [40, 24]), batch_size_per_worker=16, feature_cols="pixels", label_cols="id"
+    )
+    assert len(dataset) == 4
+    model.fit(dataset, epochs=2, verbose=0, shuffle=False)
+
+
+def nameless() -> int:
+    """How many files this process has open that no folder has any more."""
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return sum(link.endswith("(deleted)") for link in links)
+
+
+def test_files_that_are_not_local(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(f"{s3}/{tmp_path.name} ü", [30, 50, 20])
+    monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
+    source = TFRecordSource(f"{folder}/*")
+    assert source.sizes == [30, 50, 20]
+    ranges = [Range(2, 0, 20), Range(1, 5, 50)]
+    before = nameless()
+    expected = [*range(80, 100), *range(35, 80)]
+    assert ids(source, ranges) == expected
+    assert nameless() == before + 2  # Copies of those that were wanted.
+    storage.remove(folder)
+    assert ids(source, ranges) == expected  # A second pass needs no download.
+
+
+def test_a_file_cut_off_or_damaged(root: str) -> None:
+    import tensorflow as tf
+
+    written(root, [6])
+    path = Path(root, "00")
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])
+    with pytest.raises(
+        ValueError,
+        match=r"röot.*/00' is no sound TFRecord file: the record at byte \d+: the file ends",
+    ):
+        TFRecordSource(root)
+    path.write_bytes(data[:-8] + b"\1" + data[-7:])
+    source = TFRecordSource(root, {"id": "int64"})
+    with pytest.raises(tf.errors.DataLossError, match="corrupted record at"):
+        ids(source, [Range(0, 0, 6)])
+    path.write_bytes(frame([b"no example"]))
+    with pytest.raises(ValueError, match=r"röot.*/00', in the records from byte 0 on: "):
+        TFRecordSource(root)
+    with pytest.raises(FileNotFoundError, match="is no file, holds none"):
+        tfrecord(f"{root}/no*", batch_size_per_worker=1)
+    with pytest.raises(ConfigError, match="compression is 'GZIP'"):
+        tfrecord(root, compression="GZIP", batch_size_per_worker=1)
+
+
+def test_large_records_make_small_blocks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
+    source = TFRecordSource(written(root, [40]), {"id": "int64"})
+    sizes = [int(b["id"].shape[0]) for b in source.blocks(lambda: Pass((Range(0, 0, 40),)), ["id"])]
+    assert sum(sizes) == 40
+    assert max(sizes) <= 1000 // 60
