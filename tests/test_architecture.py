@@ -18,7 +18,7 @@ ROOMS = [
     {"cluster", "models"},
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
-    {"options", "context", "devices", "processes"},
+    {"options", "context", "devices", "gpus", "processes"},
     {"checkpoints"},
     {"storage"},
     {"config"},

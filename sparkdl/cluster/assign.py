@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pyspark import TaskContext
 
 from sparkdl.cluster.devicelocks import locked_devices
-from sparkdl.cluster.gpus import as_seen_by_executor, share, visible_devices
 from sparkdl.cluster.plan import Plan
 from sparkdl.devices import gpus
+from sparkdl.gpus import as_seen_by_executor, share, visible_devices
 
 __all__ = ["assigned_gpus"]
 

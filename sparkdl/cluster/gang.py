@@ -23,7 +23,6 @@ from sparkdl.cluster.devicelocks import DevicesTakenError
 from sparkdl.cluster.ends import End, Failure
 from sparkdl.cluster.environ import gang_variables
 from sparkdl.cluster.folder import last_reported, local_folder
-from sparkdl.cluster.gpus import visible_devices
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.process import warm
@@ -39,6 +38,7 @@ from sparkdl.cluster.rendezvous import (
 from sparkdl.cluster.supervise import DEADLINE, Supervisor
 from sparkdl.cluster.task import TrialTask, counted, usage_of
 from sparkdl.data.feed import Feeder
+from sparkdl.gpus import visible_devices
 from sparkdl.runs.layout import RunPaths, TrialPaths
 
 __all__ = ["GangTask"]
@@ -84,6 +84,8 @@ class GangTask(TrialTask):
                         stack.enter_context(held)
                     peers = meet(context, mine)
             except TimeoutError as late:
+                with contextlib.suppress(OSError):  # Some may have met, and wait for this one.
+                    storage.write(trial.told(self.attempt, member.rank, "failed"), b"")
                 return {**who, **_failed(f"{DEADLINE}: {late}", Failure.DEADLINE)}, None
             if problems := sorted({peer.problem for peer in peers if peer.problem}):
                 return {**who, "preflight": "\n- ".join(problems)}, None

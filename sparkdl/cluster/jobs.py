@@ -73,5 +73,6 @@ def _with_summary(text: str) -> str:
         >>> _with_summary(text).split("\\n")[0]
         'ValueError: no'
     """
-    raised = re.search(r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\S[^\n]*)", text)
-    return f"{raised[1]}\n{text}" if raised else text
+    trace = r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\S[^\n]*)"
+    raised = re.findall(trace, text)  # The last of a chain is what was raised at last.
+    return f"{raised[-1]}\n{text}" if raised else text

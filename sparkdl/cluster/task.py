@@ -119,7 +119,7 @@ class TrialTask:
             storage.write(trial.error, said["error"])
         storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
         said["attempt"] = attempt
-        if feeder and not feeder.is_exhausted:
+        if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it looks at what a task says.
             storage.write(trial.outcome(attempt), json.dumps(said))
         return said, (end.outcome or {}).get("exception")

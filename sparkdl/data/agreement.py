@@ -142,7 +142,7 @@ class Agreement:
                     "data.dataset; every rank must"
                 )
             if not is_all:
-                self._arriving.wait(self._told[0])
+                self._arriving.wait(self._told[0], self._look_s)
             time.sleep(self._look_s)
 
     def _tell(self, rows: int, is_all: bool) -> None:

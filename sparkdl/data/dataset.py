@@ -53,8 +53,8 @@ def dataset(
         ragged: columns whose arrays differ in length; the others have the first one's.
         decode: binary columns that hold numbers, with their dtype, such as `{"image": "uint8"}`.
         fill: what stands for a null, by column; without it a null is an error.
-        cache: keep the rows for further passes; False is for a single pass over more rows than
-            the local disk holds.
+        cache: keep the rows for further passes; False is for a single pass, faster, and over more
+            rows than the local disk holds.
         **batches: see `sparkdl.data.batches.Batches`.
 
     Returns:

@@ -11,21 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkdl.data.frames import (
+    AHEAD_BYTES,
     ANSWER,
     BATCH,
     END,
     ERROR,
+    HAVE,
     HEADER,
-    RELEASED,
+    KEPT,
+    LEAST_AHEAD,
+    MOST_TEXT,
     SCHEMAS,
     Feed,
 )
 from sparkdl.data.spool import Spool, local_disk
 
 __all__ = ["Feeder"]
-
-# So much may wait to be taken in; beyond, Spark waits.
-AHEAD_BYTES = 256 << 20
 
 
 class Feeder:
@@ -36,7 +37,7 @@ class Feeder:
 
     Attributes:
         theirs: the end of the channel for the training process.
-        is_exhausted: all batches were read.
+        is_cut_short: not all batches were read, and not for a fault of theirs.
 
     Args:
         feed: the datasets that the batches hold: as they are if it is one, else each in a column
@@ -53,9 +54,9 @@ class Feeder:
         self._mine, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._spool = Spool(local_disk())
         self._thread = threading.Thread(target=self._pass_on, name="sparkdl-feed", daemon=True)
-        self._ahead_bytes = 0
+        self._ahead = self._ahead_bytes = 0
         self._answer: int | None = None
-        self.is_exhausted = False
+        self.is_cut_short = True
 
     def __enter__(self) -> "Feeder":
         self._thread.start()
@@ -82,7 +83,7 @@ class Feeder:
                 for number, rows in self._split(batch):
                     self._rows[number] += rows.num_rows
                     self._send(BATCH, number, rows.num_rows, self._writers[number].parts(rows))
-            self.is_exhausted = True
+            self.is_cut_short = False
             for number, count in enumerate(self._rows):
                 self._send(END, number, count)
             while self._answer is None:
@@ -90,10 +91,14 @@ class Feeder:
         except (BrokenPipeError, ConnectionResetError):
             pass  # It has ended, or wants no more; which of both, its own outcome tells.
         except BaseException as exc:  # noqa: BLE001 Whatever it was, the rows are not all there.
+            self.is_cut_short = False
+            text = f"{type(exc).__name__}: {exc}".encode()[:MOST_TEXT]
             with contextlib.suppress(OSError):
-                self._send(ERROR, 0, 0, [f"{type(exc).__name__}: {exc}".encode()])
+                self._mine.send(HEADER.pack(ERROR, 0, 0, 0, 0, 0) + text)
         finally:
             self._spool.close()
+            with contextlib.suppress(OSError):
+                self._mine.shutdown(socket.SHUT_WR)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows of a batch, by the number of their dataset."""
@@ -110,11 +115,12 @@ class Feeder:
         self, kind: int, number: int, rows: int, parts: Sequence["bytes | pa.Buffer"] = ()
     ) -> None:
         length = sum(len(part) for part in parts)
-        offset, is_new = self._spool.write(parts) if parts else (0, False)
-        header = HEADER.pack(kind, number, rows, offset, length)
-        socket.send_fds(self._mine, [header], [self._spool.descriptor] if is_new else [])
+        file, offset, descriptor = self._spool.write(parts) if length else (0, 0, None)
+        header = HEADER.pack(kind, number, rows, file, offset, length)
+        socket.send_fds(self._mine, [header], [] if descriptor is None else [descriptor])
         self._ahead_bytes += length
-        while self._hear(self._ahead_bytes > AHEAD_BYTES):
+        self._ahead += length > 0
+        while self._hear(self._ahead > LEAST_AHEAD and self._ahead_bytes > AHEAD_BYTES):
             pass
 
     def _hear(self, waits: bool = True) -> bool:
@@ -129,11 +135,16 @@ class Feeder:
             return False
         if not packet:
             raise ConnectionResetError("the training process has closed its channel")
-        kind, value = ANSWER.unpack(packet)
-        if kind == RELEASED:
-            self._ahead_bytes -= value
-        else:
+        kind, file, value = ANSWER.unpack(packet)
+        if kind == HAVE:
             self._answer = value
+            return True
+        self._ahead_bytes -= value
+        self._ahead -= 1
+        if kind == KEPT:
+            self._spool.keep(file)
+        else:
+            self._spool.free(file, value)
         return True
 
 

@@ -6,9 +6,12 @@ arrow.apache.org/docs/format/Columnar.html) and passes the descriptor of each fi
 process maps it. So every byte is copied once, and the file is the copy for later passes.
 
 A packet of the task is a header: where a message stands, which dataset it belongs to, how many
-rows it holds. The first one holds the schemas. A dataset ends with one that counts all its rows;
-what ends without was cut off. The training process answers how many bytes it has no need of any
-more, so that the task does not run too far ahead, and at last how many rows it has got.
+rows it holds. The first one is of the schemas. A dataset ends with one that counts all its rows;
+what ends without was cut off. An error's text comes behind its header, as no disk may be left.
+
+The training process answers which messages it has taken in to keep, so that the task does not run
+too far ahead; or, of rows for a single pass, which it needs no more, so that the task writes the
+next ones over them. At last it says how many rows it has got.
 """
 
 import json
@@ -20,25 +23,36 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 __all__ = [
+    "AHEAD_BYTES",
     "ANSWER",
     "BATCH",
     "END",
     "ERROR",
+    "FREED",
     "HAVE",
     "HEADER",
-    "RELEASED",
+    "KEPT",
+    "LEAST_AHEAD",
+    "MOST_TEXT",
     "SCHEMAS",
     "Feed",
     "unpack_schemas",
 ]
 
-# Kind, number of the dataset, rows, and where the message stands: offset and length.
-HEADER = struct.Struct("<HHQQQ")
+# Kind, number of the dataset, rows, and where the message stands: file, offset and length.
+HEADER = struct.Struct("<HHQIQQ")
 SCHEMAS, BATCH, END, ERROR = 0, 1, 2, 3
 
-# Kind, and a number of bytes or of rows.
-ANSWER = struct.Struct("<HQ")
-RELEASED, HAVE = 0, 1
+MOST_TEXT = 4096
+
+# So much may be in use by the process; beyond, the task waits, and Spark with it. But so many
+# messages always may, however large: a pipeline holds some while it waits for the next one.
+AHEAD_BYTES = 256 << 20
+LEAST_AHEAD = 8
+
+# Kind, file, and a number of bytes or of rows.
+ANSWER = struct.Struct("<HIQ")
+KEPT, FREED, HAVE = 0, 1, 2
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,16 @@
 """Where it runs: P. SPARK mode, the training process's side: a thread takes the rows in."""
 
-import contextlib
 import mmap
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from sparkdl.data.frames import (
@@ -15,9 +18,12 @@ from sparkdl.data.frames import (
     BATCH,
     END,
     ERROR,
+    FREED,
     HAVE,
     HEADER,
-    RELEASED,
+    KEPT,
+    MOST_TEXT,
+    SCHEMAS,
     unpack_schemas,
 )
 from sparkdl.errors import ConfigError
@@ -27,11 +33,12 @@ __all__ = ["Arriving", "Receiver"]
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """A received batch, and the number of rows before it."""
+    """A received batch, the number of rows before it, and the file that it stands in."""
 
     before: int
     rows: int
-    message: memoryview
+    message: "np.ndarray[Any, Any]"
+    file: mmap.mmap
 
     @property
     def end(self) -> int:
@@ -52,16 +59,13 @@ class Arriving:
         rows: how many have arrived.
         is_complete: no more will come.
 
-    Args:
-        release: called with the length of a message that the task need not wait for any more.
     """
 
-    def __init__(self, name: str, schema: pa.Schema, release: Callable[[int], None]) -> None:
+    def __init__(self, name: str, schema: pa.Schema) -> None:
         self.name, self.schema = name, schema
         self.rows, self.is_complete = 0, False
         self._blocks: list[_Block] = []
-        self._release = release
-        self._error: str | None = None
+        self.error: str | None = None
         self._changed = threading.Condition()
         self._keeps: bool | None = None
         self._most: int | None = 0
@@ -69,30 +73,29 @@ class Arriving:
 
     # ---- for the thread that fills it
 
-    def add(self, rows: int, message: memoryview) -> None:
-        """The next batch."""
+    def add(self, rows: int, message: "np.ndarray[Any, Any]", file: mmap.mmap) -> bool:
+        """Take in the next batch; whether it is kept, else it is given away once used."""
         with self._changed:
             # The first stays, see `take`, and so do all that are kept.
             is_kept = self._keeps is not False or not self._blocks
-            self._blocks.append(_Block(self.rows, rows, message))
+            self._blocks.append(_Block(self.rows, rows, message, file))
             self.rows += rows
             self._changed.notify_all()
-        if is_kept:
-            self._release(len(message))
+        return is_kept
 
     def complete(self, rows: int) -> None:
         """No more will come; `rows` were sent."""
         with self._changed:
             self.is_complete = rows == self.rows
             if not self.is_complete:
-                self._error = f"Spark sent {rows} rows and {self.rows} arrived"
+                self.error = f"Spark sent {rows} rows and {self.rows} arrived"
             self._changed.notify_all()
 
     def fail(self, error: str) -> None:
         """No more will come, though there are more."""
         with self._changed:
             if not self.is_complete:
-                self._error = self._error or error
+                self.error = self.error or error
             self._changed.notify_all()
 
     @property
@@ -130,20 +133,21 @@ class Arriving:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._error or self.is_complete or self.rows > beyond, timeout_s
+                lambda: self.error or self.is_complete or self.rows > beyond, timeout_s
             )
-            if self._error and self.rows <= beyond:
+            if self.error and self.rows <= beyond:
                 raise RuntimeError(
-                    f"the rows of data {self.name!r} are not all there: {self._error}"
+                    f"the rows of data {self.name!r} are not all there: {self.error}"
                 )
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Rows `start <= i < stop`, which have arrived, in batches."""
-        last: memoryview | None = None
+        last: mmap.mmap | None = None
         for block in self._overlapping(start, stop):
-            if last is not None and last.obj is not block.message.obj:
-                _forget(last)
-            last = block.message
+            if last is not None and last is not block.file:
+                # To the page cache: it counts as this process's memory no longer.
+                last.madvise(mmap.MADV_DONTNEED)
+            last = block.file
             yield block.slice(start, stop, self.schema)
 
     def take(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
@@ -159,19 +163,17 @@ class Arriving:
             raise RuntimeError(
                 f"data {self.name!r} is read a second time; cache=False allows one pass only."
             )
-        for block in self._overlapping(start, stop):
-            yield block.slice(start, stop, self.schema)
-            self._give_away(block, stop)
+        blocks = deque(self._overlapping(start, stop))
+        while blocks:
+            yield blocks[0].slice(start, stop, self.schema)
+            self._give_away(blocks.popleft(), stop)
 
-    def _give_away(self, block: "_Block", stop: int) -> None:
+    def _give_away(self, block: _Block, stop: int) -> None:
         with self._changed:
             self._taken = min(stop, block.end)
             # A row of the first may be repeated at the end of the pass.
-            is_over = block.before > 0 and self._taken == block.end
-            if is_over:
+            if block.before and self._taken == block.end:
                 self._blocks.remove(block)
-        if is_over:
-            self._release(len(block.message))
 
     def bounds(self, stop: int) -> list[tuple[int, int]]:
         """Where the batches of the first `stop` rows begin and end."""
@@ -183,12 +185,6 @@ class Arriving:
             return [b for b in self._blocks if b.before < stop and start < b.end]
 
 
-def _forget(message: memoryview) -> None:
-    """Leave a file to the page cache: it counts as this process's memory no longer."""
-    if isinstance(message.obj, mmap.mmap):
-        message.obj.madvise(mmap.MADV_DONTNEED)
-
-
 class Receiver:
     """Hears the task that supervises this process, in a thread; one `Arriving` for each dataset.
 
@@ -197,58 +193,104 @@ class Receiver:
 
     Raises:
         ConnectionError: the task is gone.
+        RuntimeError: it cannot pass rows on.
     """
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._file: mmap.mmap | None = None
-        _, _, _, body = self._next()
+        self._files: dict[int, mmap.mmap] = {}
+        self._unsaid: deque[bytes] = deque()
+        self._saying = threading.Lock()
+        first = self._next()
+        if first.kind != SCHEMAS:
+            raise RuntimeError(f"no rows can be had: {first.message.tobytes().decode()}")
         self.datasets = {
-            name: Arriving(name, schema, self._release)
-            for name, schema in unpack_schemas(bytes(body)).items()
+            name: Arriving(name, schema)
+            for name, schema in unpack_schemas(first.message.tobytes()).items()
         }
         threading.Thread(target=self._receive, name="sparkdl-rows", daemon=True).start()
 
     def _receive(self) -> None:
         numbered = list(self.datasets.values())
-        error = "they ended early"
+        error: str | None = None
         try:
-            while not all(dataset.is_enough for dataset in numbered):
-                kind, number, rows, body = self._next()
-                if kind == BATCH:
-                    numbered[number].add(rows, body)
-                elif kind == END:
-                    numbered[number].complete(rows)
-                elif kind == ERROR:
-                    error = bytes(body).decode()
-                    break
+            while not error and not all(dataset.is_enough for dataset in numbered):
+                error = self._hear(numbered)
             if all(dataset.is_complete for dataset in numbered):
-                self._answer(HAVE, sum(d.rows for d in numbered))
+                self._channel.send(ANSWER.pack(HAVE, 0, sum(d.rows for d in numbered)))
+            error = error or (
+                "another data.dataset, which had fewer steps, was enough. Call the one first that "
+                "reads the most"
+            )
         except ConnectionError:
-            pass
+            error = "they ended early"
         except Exception as exc:  # noqa: BLE001 Whatever it was, whoever waits must know.
             error = f"{type(exc).__name__}: {exc}"
         finally:
             for dataset in numbered:
-                dataset.fail(error)
+                dataset.fail(error or "they ended early")
             self._channel.close()  # What Spark still has, nobody would read.
 
-    def _next(self) -> tuple[int, int, int, memoryview]:
-        """Kind, number, rows and message of the next packet."""
-        packet, descriptors, _, _ = socket.recv_fds(self._channel, HEADER.size, 1)
-        if not packet:
+    def _hear(self, numbered: Sequence[Arriving]) -> str | None:
+        """Take in the next packet; what is wrong, if something is."""
+        packet = self._next()
+        dataset = numbered[packet.number]
+        if packet.kind == ERROR:
+            return packet.message.tobytes().decode()
+        if packet.kind == BATCH:
+            self._take_in(packet, dataset)
+        elif packet.kind == END:
+            dataset.complete(packet.rows)
+        return dataset.error
+
+    def _next(self) -> "_Packet":
+        data, descriptors, _, _ = socket.recv_fds(self._channel, HEADER.size + MOST_TEXT, 1)
+        if not data:
             raise ConnectionError("the task has closed the channel")
-        kind, number, rows, offset, length = HEADER.unpack(packet)
+        kind, number, rows, file, offset, length = HEADER.unpack_from(data)
         for descriptor in descriptors:
             size = os.fstat(descriptor).st_size
-            self._file = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+            self._files[file] = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
             os.close(descriptor)
-        body = memoryview(self._file or b"")
-        return kind, number, rows, body[offset : offset + length]
+        if kind == ERROR:
+            message = np.frombuffer(data, np.uint8, offset=HEADER.size)
+        elif length:
+            message = np.frombuffer(self._files[file], np.uint8, length, offset)
+        else:
+            message = np.empty(0, np.uint8)
+        return _Packet(kind, number, rows, file, message)
 
-    def _release(self, length: int) -> None:
-        self._answer(RELEASED, length)
+    def _take_in(self, packet: "_Packet", dataset: Arriving) -> None:
+        file, message = packet.file, packet.message
+        if dataset.add(packet.rows, message, self._files[file]):
+            self._say(ANSWER.pack(KEPT, file, len(message)))
+        else:
+            self._say_all()
+            # Tensors may stand in the same memory: it is free when the last of them is gone.
+            freed = ANSWER.pack(FREED, file, len(message))
+            weakref.finalize(message, self._say, freed).atexit = False
 
-    def _answer(self, kind: int, value: int) -> None:
-        with contextlib.suppress(OSError):  # It is gone, or was told that this is enough.
-            self._channel.send(ANSWER.pack(kind, value))
+    def _say(self, answer: bytes) -> None:
+        """Tell the task, and never wait: one that waits for Spark hears nothing meanwhile."""
+        self._unsaid.append(answer)
+        self._say_all()
+
+    def _say_all(self) -> None:
+        # It may be called while it runs: whenever an array goes.
+        if self._saying.acquire(blocking=False):
+            try:
+                while self._unsaid:
+                    self._channel.send(self._unsaid[0], socket.MSG_DONTWAIT)
+                    self._unsaid.popleft()
+            except OSError:
+                pass  # Full, and said with the next one; or gone.
+            finally:
+                self._saying.release()
+
+
+class _Packet(NamedTuple):
+    kind: int
+    number: int
+    rows: int
+    file: int
+    message: "np.ndarray[Any, Any]"

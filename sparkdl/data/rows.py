@@ -85,15 +85,20 @@ class RowPacker:
 
 
 def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
     if isinstance(rows[0], Mapping):
-        rows = [tuple(row[name] for name in schema.names) for row in rows]
-    for kind, values in zip(schema, zip(*rows, strict=True), strict=True):
+        rows = [_values(row, schema) for row in rows]
+    columns = []
+    for place, kind in enumerate(schema):
         try:
-            columns.append(pa.array([_plain(value) for value in values], kind.type))
-        except pa.ArrowException as exc:
+            values = pa.array([_plain(row[place]) for row in rows])
+            columns.append(values.cast(kind.type))  # Refuses what would lose something.
+        except (pa.ArrowException, TypeError, LookupError) as exc:
             raise TypeError(
-                f"column {kind.name!r} of the RDD does not fit {kind.type}, the type of its first "
-                f"row: {exc}"
+                f"a row of the RDD has no value for column {kind.name!r} that fits {kind.type}, "
+                f"the type in its first row: {exc}"
             ) from exc
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _values(row: Any, schema: pa.Schema) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in schema.names)

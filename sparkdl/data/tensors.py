@@ -95,7 +95,7 @@ def _scalars(values: pa.Array, column: Column) -> "np.ndarray[Any, Any]":
     if types.is_date32(kind):
         values = values.view(pa.int32())
     elif types.is_timestamp(kind):
-        values = values.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
+        values = _microseconds(values, column).view(pa.int64())
     elif types.is_decimal(kind) and len(values):
         # At most 15 digits, so both are exact, and so is what they divide to. Arrow's own cast is
         # off in the last bit for one value in four.
@@ -107,6 +107,16 @@ def _scalars(values: pa.Array, column: Column) -> "np.ndarray[Any, Any]":
         values = values.cast(pa.float64())
     array: np.ndarray[Any, Any] = values.to_numpy(zero_copy_only=False)
     return array
+
+
+def _microseconds(values: pa.Array, column: Column) -> pa.Array:
+    try:
+        return values.cast(pa.timestamp("us", values.type.tz))
+    except pa.ArrowInvalid as exc:
+        raise ValueError(
+            f"column {column.name!r} is {values.type}, and a tensor holds whole microseconds: "
+            f"{exc}. Round it before, or cast it to a whole number."
+        ) from exc
 
 
 def _refuse_nulls(values: pa.Array, column: Column) -> None:

@@ -70,11 +70,13 @@ def _names(choice: Any) -> list[str]:
     if isinstance(choice, str):
         return [choice]
     if isinstance(choice, Mapping):
-        choice = list(choice.values())
-    if not isinstance(choice, list | tuple) or not choice or any(part is None for part in choice):
+        choice = tuple(choice.values())
+    kinds: Any = str if isinstance(choice, list) else str | list | tuple | Mapping
+    parts = choice if isinstance(choice, list | tuple) else ()
+    if not parts or not all(isinstance(part, kinds) for part in parts):
         raise ConfigError(
             f"columns are chosen by {choice!r}; expected a column's name, or a list, tuple or dict "
-            "of names."
+            "of names. In a list, which is stacked into one tensor, there are names alone."
         )
     return [name for part in choice for name in _names(part)]
 

@@ -51,7 +51,7 @@ def _custom_names(config: Any) -> Iterator[str]:
     name, module = config.get("registered_name"), config.get("module") or ""
     if name == "function":
         yield str(config["config"])
-    elif name and not module.startswith(("keras", "tf_keras")):
+    elif name and module.partition(".")[0] not in ("keras", "tf_keras"):
         yield name
     # How it is trained does not matter here.
     for key, part in config.items():

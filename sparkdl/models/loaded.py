@@ -73,7 +73,8 @@ class Loaded:
         if isinstance(outputs, Mapping):
             return [str(name) for name in outputs], list(outputs.values())
         if isinstance(outputs, list | tuple):
-            named = len(self.output_names) == len(outputs)
+            # A layer that is used twice gives both its outputs one name.
+            named = len(self.output_names) == len({*self.output_names}) == len(outputs)
             names = self.output_names if named else [f"output_{i}" for i in range(len(outputs))]
             return list(names), list(outputs)
         return ["output"], [outputs]

@@ -30,6 +30,11 @@ _TYPES: dict[str, tuple[str, pa.DataType]] = {
 }
 
 
+# Arrow's lists, as Spark reads them, count their values in 32 bits.
+_MOST_VALUES = 2**31 - 1
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
 @dataclass(frozen=True)
 class Tensor:
     """An input or output of a model.
@@ -84,7 +89,13 @@ def fitted(array: "np.ndarray[Any, Any]", tensor: Tensor, dtype: Any) -> "np.nda
         )
     if array.ndim != 1 + len(wanted):
         array = array.reshape(len(array), *(-1 if n is None else n for n in wanted))
-    return array.astype(dtype, copy=False)
+    cast = array.astype(dtype, copy=False)
+    if cast is not array and cast.dtype.kind in "iu" and (cast != array).any():
+        raise ValueError(
+            f"the model's input {tensor.name!r} takes {cast.dtype}, and the feature columns hold "
+            f"{array[cast != array][0]}, which is none."
+        )
+    return cast
 
 
 def _shown(shape: Sequence[int | None]) -> str:
@@ -140,6 +151,12 @@ def to_arrow(values: "np.ndarray[Any, Any]", output: Tensor) -> pa.Array:
     else:
         dtype = _WIDER.get(output.dtype, output.dtype)
         array = pa.array(flat.astype(dtype, copy=False), _type_of(output)[1])
+    if values.ndim > 1 and values.size > _MOST_VALUES:
+        raise ValueError(
+            f"the model's output {output.name!r} has {values.size} values for {len(values)} rows, "
+            f"and a column of arrays holds {_MOST_VALUES} at once. Give Spark fewer rows at a "
+            f"time: set {_ROWS} below {len(values)}."
+        )
     for axis in range(values.ndim - 1, 0, -1):
         ends = np.arange(prod(values.shape[:axis]) + 1, dtype=np.int32) * values.shape[axis]
         field = pa.list_(pa.field("element", array.type))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pyspark import TaskContext
 
+from sparkdl.gpus import as_seen_by_executor, visible_devices
 from sparkdl.models import loaded
 from sparkdl.models.stored import Stored
 from sparkdl.models.tensors import Tensor, fitted
@@ -88,15 +89,21 @@ def start_framework(library: str, detect_gpus: bool) -> None:
 
     Spark uses its Python workers again, for tasks that must not inherit this one's GPUs. A worker
     whose TensorFlow has started before keeps the GPUs that it has.
+
+    Raises:
+        ValueError: Spark assigned a GPU that this executor may not see.
     """
     context = TaskContext.get()
     before = dict(os.environ)
+    resources = context.resources() if context else {}
+    addresses = resources["gpu"].addresses if "gpu" in resources else ()
+    assigned = as_seen_by_executor(addresses, before.get("CUDA_VISIBLE_DEVICES"))
     for name in _THREADS:
         os.environ.setdefault(name, str(context.cpus() if context else 1))
     # Other workers may use the same GPU.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    os.environ.update(_visible_gpus(context, before.get("CUDA_VISIBLE_DEVICES"), detect_gpus))
+    os.environ.update(visible_devices(assigned, detect_gpus))
     try:
         import tensorflow as tf
 
@@ -105,17 +112,3 @@ def start_framework(library: str, detect_gpus: bool) -> None:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def _visible_gpus(context: TaskContext | None, own: str | None, detect: bool) -> dict[str, str]:
-    """The variable that shows this process the GPUs that Spark gave its task, and no others."""
-    resources = context.resources() if context else {}
-    if "gpu" not in resources:
-        return {} if detect else {"CUDA_VISIBLE_DEVICES": ""}
-    # An executor that was shown some of its host's devices numbers them from 0.
-    visible = own.split(",") if own else []
-    found = [
-        visible[int(address)] if address.isdigit() and int(address) < len(visible) else address
-        for address in resources["gpu"].addresses
-    ]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(found)}

@@ -79,6 +79,10 @@ class TrialPaths:
         """The same of one attempt."""
         return storage.join(self.all_ranks, attempt)
 
+    def told(self, attempt: int, rank: int, what: str) -> str:
+        """The file by which a rank tells the others that it is `joining`, `done` or `failed`."""
+        return storage.join(self.ranks(attempt), f"{rank}.{what}")
+
     @property
     def attempts(self) -> str:
         """A file for each attempt, and the files of those that were lost."""

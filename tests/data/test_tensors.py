@@ -196,6 +196,13 @@ def test_a_decimal_is_the_nearest_float(value: Decimal) -> None:
     assert converted(pa.array([value], pa.decimal128(15, 6))).tolist() == [float(value)]
 
 
+def test_what_is_below_a_microsecond_is_refused_not_cut_off() -> None:
+    kind = pa.timestamp("ns")
+    assert converted(pa.array([1_000, 2_000], kind)).tolist() == [1, 2]
+    with pytest.raises(ValueError, match=r"column 'c' is timestamp\[ns\].*whole microseconds"):
+        converted(pa.array([1_000, 2_001], kind))
+
+
 def test_arrays_of_another_length_are_refused() -> None:
     values = pa.array([[1, 2], [3, 4], [5]])
     with pytest.raises(ValueError, match=r"column 'c'.* has 1 values, the first one has 2.*ragged"):
@@ -338,6 +345,8 @@ def test_a_list_is_one_tensor_with_values_side_by_side(
 def test_what_cannot_be_stacked_is_refused() -> None:
     with pytest.raises(ConfigError, match="strings do not go with numbers"):
         arrays_of(BATCH, ["i", "t"])
+    with pytest.raises(ConfigError, match="there are names alone"):
+        arrays_of(BATCH, ["i", ("f",)])
     with pytest.raises(ConfigError, match="'m' cannot be stacked"):
         arrays_of(BATCH, ["f", "m"])
     with pytest.raises(ConfigError, match="'v' cannot be stacked"):

@@ -22,12 +22,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl import storage
+from sparkdl.data.readers.files import find, urls_of
 from sparkdl.data.records import files, framing
 from sparkdl.data.records import spark as records
 from sparkdl.data.records.columns import Column, Kind
 from sparkdl.data.records.decode import NotAnExample, decode, features
 from sparkdl.data.records.encode import encode, varint
-from sparkdl.data.records.files import find, inspect
+from sparkdl.data.records.files import inspect
 from sparkdl.data.records.framing import (
     CorruptRecord,
     chunks,
@@ -129,7 +130,8 @@ def test_what_protobuf_allows_and_tensorflow_does_not_write() -> None:
         (example(a=field(3, field(1, b"\x80"))), "cut off"),
         (example(a=field(3, field(1, b"\x80" * 10 + b"\x01"))), "more than 10"),
         (example(a=field(2, field(1, b"abc"))), "4 bytes"),
-        (example(a=field(1, field(2, b"abc"))), "something else than bytes"),
+        (example(a=field(1, field(2, b"abc"))), "'a' has something else than bytes"),
+        (example(a=field(1, b"\x0a")), "'a' ends within a value"),
     ],
 )
 def test_what_is_no_example(record: bytes, message: str) -> None:
@@ -212,12 +214,20 @@ def test_compressed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             path.write_bytes(stored[:-9])
             with pytest.raises(CorruptRecord, match="ends before its end"):
                 measure(str(path), "gzip")
+    # The last piece is full, and nothing comes after it.
+    monkeypatch.setattr(framing, "CHUNK_BYTES", len(data))
+    path.write_bytes(gzip.compress(data))
+    assert measure(str(path), "gzip") == (30, len(data))
     path.write_bytes(gzip.compress(data) + b"junk" * 9)
     with pytest.raises(CorruptRecord, match="not decompressed"):
         measure(str(path), "gzip")
     path.write_text("label,pixel\n1,2\n")
     with pytest.raises(CorruptRecord, match="neither a record, gzip nor zlib"):
         compression_of(str(path))
+
+
+def meant(paths: Any) -> list[str]:
+    return urls_of(find(paths))
 
 
 def test_which_files_are_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,40 +237,44 @@ def test_which_files_are_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"")
     a, b, d = (str(folder / name) for name in ("a", "b", "in/d"))
-    assert find(folder) == find(f"file://{folder}/") == [a, b, d]
-    assert find([b, folder / "a"]) == [b, a]
+    assert meant(folder) == meant(f"file://{folder}/") == [a, b, d]
+    assert meant([b, folder / "a"]) == [b, a]
     monkeypatch.chdir(folder)
-    assert find("a") == [a]
-    assert find(f"{tmp_path}/*/?") == [a, b]
+    assert meant("a") == [a]
+    assert meant(f"{tmp_path}/*/?") == meant(f"{tmp_path}/it*/[ab]") == [a, b]
+    assert meant(f"{tmp_path}/*") == [a, b, d]
     for missing in ("c", "x*", tmp_path / "no"):
         with pytest.raises(FileNotFoundError, match="is no file, holds none, and matches none"):
-            find(missing)
-    with pytest.raises(ValueError, match="list of files is empty"):
-        find([])
+            meant(missing)
+    with pytest.raises(ValueError, match="list of paths is empty"):
+        meant([])
 
 
 def test_what_the_first_records_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"")
     with pytest.raises(ValueError, match="there is no record"):
-        inspect(find(tmp_path), "auto")
+        inspect(meant(tmp_path), "auto")
     batch = pa.RecordBatch.from_pydict(
         {"i": range(20), "x y": [[1.0] * 3] * 20, "wörds": [["ö"]] * 20}
     )
+    (tmp_path / "b").write_bytes(frame([example(a=field(2, field(1, b"abc")))]))
+    with pytest.raises(NotAnExample, match=r"/b', in the records from byte 0 on: feature 'a' has"):
+        inspect(meant(tmp_path), "auto")
     (tmp_path / "b").write_bytes(frame(encode(batch, [INT, FLOATS, WORDS])))
-    found = inspect(find(tmp_path), "auto")
+    found = inspect(meant(tmp_path), "auto")
     assert [found.length(n) for n in ("i", "x y", "wörds")] == [1, 3, 1]
     (tmp_path / "c").write_bytes(frame(encode(batch.slice(0, 2), [INT])))
-    found = inspect(find(tmp_path), "auto")
+    found = inspect(meant(tmp_path), "auto")
     assert found.records == 22
     assert found.kinds == {"i": Kind.INT64, "x y": Kind.FLOAT, "wörds": Kind.BYTES}
     assert [found.length(n) for n in ("i", "x y", "wörds")] == [1, None, None]
     assert [found.is_array(n) for n in ("i", "x y", "wörds")] == [False, True, False]
     monkeypatch.setattr(files, "INSPECTED_RECORDS", 5)
-    assert inspect(find(tmp_path), "auto").records == 5
+    assert inspect(meant(tmp_path), "auto").records == 5
     (tmp_path / "d").write_bytes(frame([example(i=field(2, b""))]))
     with pytest.raises(NotAnExample, match=r"'i' holds (INT64|FLOAT) in one"):
         monkeypatch.setattr(files, "INSPECTED_RECORDS", 50)
-        inspect(find(tmp_path), "auto")
+        inspect(meant(tmp_path), "auto")
 
 
 # ---- DataFrames
@@ -386,7 +400,7 @@ def test_schemas_that_do_not_fit(spark: SparkSession, root: str) -> None:
 @pytest.mark.slow
 def test_a_damaged_file_fails_the_job_that_reads_it(spark: SparkSession, root: str) -> None:
     write_tfrecord(spark.range(100), f"{root}/out", num_files=1)
-    [path] = find(f"{root}/out")
+    [path] = meant(f"{root}/out")
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     broken = read_tfrecord(spark, f"{root}/out", "id long")
@@ -445,6 +459,13 @@ def test_overwriting_what_is_read(spark: SparkSession, root: str) -> None:
 
 
 @pytest.mark.slow
+def test_names_with_dots(spark: SparkSession, root: str) -> None:
+    df = spark.createDataFrame([(1, 0.5)], "`a.b` long, `a` float")
+    assert write_tfrecord(df, f"{root}/out") == 1
+    assert read_tfrecord(spark, f"{root}/out").collect() == [Row(**{"a": 0.5, "a.b": 1})]
+
+
+@pytest.mark.slow
 def test_partitions_without_rows(spark: SparkSession, root: str) -> None:
     few = spark.range(0, 10, 1, 10).where("id = 3 or id = 7")
     assert write_tfrecord(few, f"{root}/few") == 2
@@ -489,7 +510,7 @@ def test_tensorflow_reads_what_we_write(spark: SparkSession, every: DataFrame, r
     ]
     for compression in (None, "gzip"):
         write_tfrecord(every, root, compression=compression, mode="overwrite")
-        dataset = tf.data.TFRecordDataset(find(root), "GZIP" if compression else "")
+        dataset = tf.data.TFRecordDataset(meant(root), "GZIP" if compression else "")
         read = [lists(record) for record in dataset.as_numpy_iterator()]
         # Equal dicts, whatever their order; True is 1.
         assert len(read) == 101
@@ -508,7 +529,7 @@ def test_wide_floats_are_bit_for_bit(spark: SparkSession, root: str) -> None:
     )
     write_tfrecord(df, f"{root}/out")
     spec = {"i": tf.io.FixedLenFeature([], tf.int64), "x": tf.io.FixedLenFeature([784], tf.float32)}
-    for record in tf.data.TFRecordDataset(find(f"{root}/out")):
+    for record in tf.data.TFRecordDataset(meant(f"{root}/out")):
         one = tf.io.parse_single_example(record, spec)
         assert one["x"].numpy().tobytes() == x[one["i"].numpy()].tobytes()
     back = {r.i: r.x for r in read_tfrecord(spark, f"{root}/out").collect()}
@@ -578,7 +599,7 @@ def test_s3(s3: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is there already"):
             write_tfrecord(df, f"{path}/out")
         assert [name[:5] for name in storage.names(f"{path}/out")] == ["_SUCC", *["part-"] * 3]
-        for where in (f"{path}/out", f"{path}/*/part-*.tfrecord", find(f"{path}/out")):
+        for where in (f"{path}/out", f"{path}/*/part-*.tfrecord", meant(f"{path}/out")):
             assert rows_of(read_tfrecord(spark, where, ALL)) == rows_of(df)
     finally:
         spark.stop()

@@ -14,27 +14,10 @@ from pyspark.sql import SparkSession
 from sparkdl import experiment
 from sparkdl.cluster import devicelocks
 from sparkdl.cluster.devicelocks import DevicesTakenError, locked_devices
-from sparkdl.cluster.gpus import as_seen_by_executor, share
 
 from ..conftest import quiet, start_gpu_session
 
 pytestmark = pytest.mark.slow
-
-
-def test_shares_are_exact_and_disjoint() -> None:
-    for ranks in (2, 4, 6, 8):
-        for gpus in (1, 2, 4):
-            devices = [str(i) for i in range(ranks * gpus)]
-            shares = [share(devices, rank, ranks) for rank in range(ranks)]
-            assert [len(one) for one in shares] == [gpus] * ranks
-            assert [device for one in shares for device in one] == devices
-
-
-def test_an_executors_own_devices_are_respected() -> None:
-    assert as_seen_by_executor(["0", "2"], "4,5,6") == ["4", "6"]
-    assert as_seen_by_executor(["GPU-b"], "GPU-a,GPU-b") == ["GPU-b"]
-    with pytest.raises(ValueError, match=r"'7'.*CUDA_VISIBLE_DEVICES='4,5'"):
-        as_seen_by_executor(["7"], "4,5")
 
 
 @pytest.fixture(scope="module")

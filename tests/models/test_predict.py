@@ -124,6 +124,20 @@ def test_several_inputs_and_outputs(spark: SparkSession) -> None:
     assert listed.dtypes[-2:] == [("p", "float"), ("q", "array<float>")]
 
 
+def test_a_layer_that_gives_two_outputs(spark: SparkSession) -> None:
+    """Keras gives both the layer's name."""
+    import keras
+
+    ends = [keras.layers.Input((1,)), keras.layers.Input((1,))]
+    total = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Model(ends, [total(end) for end in ends])
+    df = spark.createDataFrame([(1.0, 2.0)], "a float, b float")
+    scored = experiment.predict(model, df, feature_cols=("a", "b"), prediction_col=["p", "q"])
+    assert scored.first() == (1.0, 2.0, 1.0, 2.0)
+    both = experiment.predict(model, df, feature_cols=("a", "b"))
+    assert both.columns[2:] == ["prediction_output_0", "prediction_output_1"]
+
+
 def test_inputs_of_text_and_whole_numbers(spark: SparkSession) -> None:
     import keras
 

@@ -119,7 +119,7 @@ def test_classes_of_ones_own_travel(
     lc: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a module beside the program, which no executor has."""
-    (tmp_path / "own_layers.py").write_text(
+    (tmp_path / "keras_own_layers.py").write_text(
         "import keras\n"
         "OFFSET = 7.0\n"
         "@keras.saving.register_keras_serializable()\n"
@@ -140,7 +140,7 @@ def test_classes_of_ones_own_travel(
         "        return {'y': -self.shifted(self.dense(x)) if training else self.dense(x)}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    own = importlib.import_module("own_layers")
+    own = importlib.import_module("keras_own_layers")
     try:
         import keras
 
@@ -156,7 +156,7 @@ def test_classes_of_ones_own_travel(
         scored = experiment.predict(whole, df, feature_cols=["x0", "x1"])
         assert np.allclose(values(scored, "prediction"), whole(x, training=False)["y"], atol=1e-4)
     finally:
-        del sys.modules["own_layers"]
+        del sys.modules["keras_own_layers"]
 
 
 def test_a_model_on_s3(s3: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sparkdl.models import tensors
 from sparkdl.models.tensors import Tensor, fits, fitted, to_arrow, type_name
 
 OUTPUTS = [
@@ -76,3 +77,18 @@ def test_rows_fit_an_input(shape: tuple, wanted: tuple, fit: bool) -> None:
 def test_rows_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"'x' takes rows of shape \[any, 3\].* give \[7\]"):
         fitted(np.zeros((5, 7)), Tensor("x", (None, 3), "float32"), np.float32)
+
+
+def test_whole_numbers_that_an_input_cannot_hold_are_an_error() -> None:
+    ids = Tensor("ids", (), "int32")
+    assert fitted(np.array([2**31 - 1]), ids, np.int32).tolist() == [2**31 - 1]
+    with pytest.raises(ValueError, match=r"'ids' takes int32.* hold 2147483648, which is none"):
+        fitted(np.array([1, 2**31]), ids, np.int32)
+
+
+def test_more_values_than_a_column_holds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "_MOST_VALUES", 5)
+    output = Tensor("y", (2,), "float32")
+    assert len(to_arrow(np.zeros((2, 2), "float32"), output)) == 2
+    with pytest.raises(ValueError, match=r"'y' has 6 values for 3 rows.*PerBatch below 3"):
+        to_arrow(np.zeros((3, 2), "float32"), output)

@@ -163,6 +163,12 @@ class DelimitedSource(ArrowSource):
         if not full:
             raise ValueError(f"{self.name}: no file has columns. Expected a header at least.")
         first = next((piece for piece in full if self.sizes[piece]), full[0])
+        names = schemas[first].names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"{self._url(first)} has several columns called {', '.join(map(repr, twice))}. "
+                "Name all of them: column_names=[...]."
+            )
         for piece in full:
             if set(schemas[piece].names) != set(schemas[first].names):
                 raise ValueError(
@@ -202,6 +208,9 @@ class DelimitedSource(ArrowSource):
             ):
                 yield reader
         except (pa.ArrowException, OSError) as exc:
-            guessed = "conversion error" in str(exc)
-            advice = ". Types that were not given are those of the first rows: see schema=."
-            raise ValueError(f"{files.url(path)}: {exc}{advice if guessed else ''}") from exc
+            said = str(exc)
+            if "newlines_in_values" in said:  # With it, pyarrow may lose the end of a line.
+                said = "in a file this large no value may hold line ends. Write it as Parquet."
+            if "conversion error" in said:
+                said += ". Types that were not given are those of the first rows: see schema=."
+            raise ValueError(f"{files.url(path)}: {said}") from exc

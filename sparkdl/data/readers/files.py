@@ -1,4 +1,4 @@
-"""Where it runs: P. Which files a person means."""
+"""Where it runs: anywhere. Which files a person means."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import pyarrow.fs
 from sparkdl import storage
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Files", "Paths", "check_names", "find", "shown"]
+__all__ = ["Files", "Paths", "check_names", "find", "shown", "urls_of"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -82,6 +82,11 @@ def find(paths: Paths) -> list[Files]:
     return [_find(storage.absolute(path)) for path in given]
 
 
+def urls_of(found: Iterable[Files]) -> list[str]:
+    """All files that were found, as a person would write them."""
+    return [files.url(path) for files in found for path in files.paths]
+
+
 def shown(paths: Paths) -> str:
     """Some paths in a few words."""
     if isinstance(paths, str | os.PathLike):
@@ -114,10 +119,11 @@ def _find(url: str) -> Files:
     folder, wild = path, _WILD.search(path)
     if wild and not filesystem.isdir(path):
         folder = path[: wild.start()].rpartition("/")[0]
-        matches = filesystem.glob(path)
+        matches = filesystem.glob(path, detail=True)
+        folders = [at for at, entry in matches.items() if entry["type"] == "directory"]
     else:
-        matches = [path]
-    found = {file for match in matches for file in filesystem.find(match)}
+        matches, folders = {}, [path]
+    found = {*matches}.difference(folders).union(*map(filesystem.find, folders))
     files = tuple(sorted(file for file in found if not _is_hidden(file[len(folder) :])))
     if not files:
         raise FileNotFoundError(

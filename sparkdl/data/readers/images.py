@@ -196,16 +196,16 @@ def _classes(path: Paths) -> tuple[list[str], Any, list[str]]:
     folders = [entry["name"].rstrip("/") for entry in below if entry["type"] == "directory"]
     found, names = [], sorted(folder.rpartition("/")[2] for folder in folders)
     names = [name for name in names if not name.startswith((".", "_"))]
+    number = {name: label for label, name in enumerate(names)}
     for file in files.paths:
         name, _, inner = file[len(files.folder) + 1 :].partition("/")
-        if inner and file.lower().endswith(ENDINGS):
+        if inner and name in number and file.lower().endswith(ENDINGS):
             found.append((name, file))
     if not found:
         raise FileNotFoundError(
             f"{os.fspath(path)!r} has no image in a folder for its class; expected files such as "
             f"<class>/<name>.jpg, with one of {', '.join(ENDINGS)}. A list of files needs labels=."
         )
-    number = {name: label for label, name in enumerate(names)}
     labels = np.array([number[name] for name, _ in found], np.int32)  # As Keras has them.
     return [files.url(file) for _, file in found], labels, names
 

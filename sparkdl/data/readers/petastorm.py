@@ -24,6 +24,7 @@ from pyarrow.parquet import ParquetFile
 from sparkdl import storage
 from sparkdl.data.batches import ArrowSource, Batches, make_dataset, takes_batches
 from sparkdl.data.readers import petastorm_compat
+from sparkdl.data.readers.files import check_names
 from sparkdl.data.readers.petastorm_materialize import materialize
 from sparkdl.data.readers.petastorm_schema import decode, decoded_type
 from sparkdl.data.shard import Range
@@ -140,6 +141,7 @@ class PetastormSource(ArrowSource):
         variable = [name for name, field in self._fields.items() if None in field.shape]
         ragged = [n for n in variable if n in self.schema.names] if ragged is None else ragged
         self.options = {"ragged": ragged, "decode": decode, "fill": fill}
+        check_names(self.options, self.schema)
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """See `ArrowSource.read`.

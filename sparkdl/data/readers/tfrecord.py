@@ -11,8 +11,9 @@ import numpy as np
 
 from sparkdl import context, storage
 from sparkdl.data.batches import Batches, Pass, Source, make_dataset, takes_batches
+from sparkdl.data.readers.files import Paths, find, shown, urls_of
 from sparkdl.data.records.columns import Kind
-from sparkdl.data.records.files import Inspected, Paths, check_compression, find, inspect
+from sparkdl.data.records.files import Inspected, check_compression, inspect
 from sparkdl.data.records.framing import CHUNK_BYTES, compression_of, measure
 from sparkdl.errors import ConfigError
 
@@ -94,8 +95,8 @@ class TFRecordSource(Source):
     ) -> None:
         check_compression(compression)
         self.features = None if schema is None else _given(schema)
-        files = find(paths)
-        self.name = str(paths) if isinstance(paths, str | os.PathLike) else f"{len(files)} files"
+        files = urls_of(find(paths))
+        self.name = shown(paths)
         with ThreadPoolExecutor(8) as pool:  # Each waits for its store, not for the others.
             self._compressions = list(pool.map(lambda url: compression_of(url, compression), files))
             measured = list(pool.map(measure, files, self._compressions))

@@ -1,68 +1,21 @@
-"""Where it runs: anywhere. Which files a person means, and what their first records hold."""
+"""Where it runs: anywhere. What the first records of TFRecord files hold."""
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sparkdl import storage
 from sparkdl.data.records.columns import Kind
 from sparkdl.data.records.decode import Examples, NotAnExample, decode
 from sparkdl.data.records.framing import COMPRESSIONS, chunks, compression_of
 from sparkdl.data.records.to_arrow import values_of
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Inspected", "Paths", "check_compression", "find", "inspect"]
-
-# A file, a folder, a pattern, or a list of them.
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+__all__ = ["Inspected", "check_compression", "inspect", "not_an_example"]
 
 # From how many records a schema is inferred, and from how many chunks of a file at most.
 INSPECTED_RECORDS, INSPECTED_CHUNKS = 1000, 4
-
-
-def find(paths: Paths) -> list[str]:
-    """The files that are meant, in order: those of a folder or a pattern sorted by name.
-
-    Args:
-        paths: a file; a folder, for all files in and below it; a pattern with `*`, `?` or `[`; or
-            a list of such. Local, or URLs that fsspec understands. What is in a folder and begins
-            with `_` or `.` is left out, with all that is below it.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    found = []
-    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
-        files = _find(storage.absolute(path))
-        if not files:
-            raise FileNotFoundError(
-                f"{os.fspath(path)!r} is no file, holds none, and matches none; expected a file, "
-                "a folder, or a pattern such as 's3://bucket/data/part-*.tfrecord'."
-            )
-        found += files
-    if not found:
-        raise ConfigError("the list of files is empty; expected at least one.")
-    return found
-
-
-def _find(url: str) -> list[str]:
-    filesystem, at = storage.filesystem(url)
-    if filesystem.isfile(at):
-        return [url]
-    folder = at.rstrip("/") + "/"
-    files = filesystem.find(at) if filesystem.isdir(at) else []
-    shown = [file for file in files if not _is_hidden(file[len(folder) :])]
-    if not files and any(sign in at for sign in "*?["):
-        shown = [file for file in filesystem.glob(at) if filesystem.isfile(file)]
-    urls = [filesystem.unstrip_protocol(file) for file in sorted(shown)]
-    return [str(storage.local_path(url)) if storage.is_local(url) else url for url in urls]
-
-
-def _is_hidden(below: str) -> bool:
-    return any(part.startswith(("_", ".")) for part in below.split("/"))
 
 
 def check_compression(given: str | None, also: Sequence[str | None] = (None, "auto")) -> None:
@@ -115,32 +68,37 @@ def inspect(urls: Iterable[str], compression: str | None) -> Inspected:
     """
     urls = list(urls)
     seen, records = [], 0
-    for examples in _first(urls, compression):
-        seen.append(examples)
+    for examples, lengths in _first(urls, compression):
+        seen.append((examples, lengths))
         records += examples.rows
         if records >= INSPECTED_RECORDS or len(seen) >= INSPECTED_CHUNKS:
             break
-    names = list(dict.fromkeys(name for examples in seen for name in examples.features))
+    names = list(dict.fromkeys(name for _, lengths in seen for name in lengths))
     if not names:
         what = f"the first {records} records have no features" if records else "there is no record"
         raise ConfigError(f"{urls[0]!r} and files after it: {what} to infer a schema from; give it")
     return Inspected(
         records,
-        {name: _same_kind(seen, name) for name in names},
+        {name: _same_kind([examples for examples, _ in seen], name) for name in names},
         {
-            name: frozenset().union(*(_lengths(examples, name) for examples in seen))
+            name: frozenset().union(*(lengths.get(name, {-1}) for _, lengths in seen))
             for name in names
         },
     )
 
 
-def _first(urls: Sequence[str], compression: str | None) -> Any:
+def _first(
+    urls: Sequence[str], compression: str | None
+) -> Iterator[tuple[Examples, dict[str, set[int]]]]:
+    """The first records of each chunk, and how many values these have of each feature."""
     for url in urls:
         for offset, data, spans in chunks(url, compression_of(url, compression)):
             try:
-                yield decode(data, spans[:INSPECTED_RECORDS], None)
+                examples = decode(data, spans[:INSPECTED_RECORDS], None)
+                lengths = {name: _lengths(examples, name) for name in examples.features}
             except NotAnExample as error:
                 raise not_an_example(url, offset, error) from error
+            yield examples, lengths
 
 
 def not_an_example(url: str, offset: int, error: NotAnExample) -> NotAnExample:
@@ -159,7 +117,5 @@ def _same_kind(seen: Sequence[Examples], name: str) -> Kind:
 
 
 def _lengths(examples: Examples, name: str) -> set[int]:
-    if name not in examples.features:
-        return {-1}
     counts: Any = np.unique(values_of(examples, name)[1])
     return set(counts.tolist())

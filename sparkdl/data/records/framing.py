@@ -133,7 +133,7 @@ def _inflated(blocks: Iterable[bytes], url: str) -> Iterator[bytes]:
         read += len(block)
         data = b""
         # A full piece may have left some of itself behind, even if all of the block is read.
-        while block or len(data) == CHUNK_BYTES:
+        while block or (len(data) == CHUNK_BYTES and not inflate.eof):
             if inflate.eof:  # Several streams may follow each other in one file.
                 inflate = zlib.decompressobj(_WINDOW_BITS)
             try:

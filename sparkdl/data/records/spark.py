@@ -16,10 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from sparkdl import storage
+from sparkdl.data.readers.files import Paths, find, urls_of
 from sparkdl.data.records.columns import Column, columns_of, struct_of
 from sparkdl.data.records.decode import NotAnExample, decode
 from sparkdl.data.records.encode import encode
-from sparkdl.data.records.files import Paths, check_compression, find, inspect, not_an_example
+from sparkdl.data.records.files import check_compression, inspect, not_an_example
 from sparkdl.data.records.framing import CHUNK_BYTES, chunks, compression_of, frame
 from sparkdl.data.records.to_arrow import to_batch
 from sparkdl.errors import ConfigError
@@ -78,6 +79,7 @@ def write_tfrecord(
     _check_free(folder, mode)
     aside = storage.join(folder, f"_temporary-{uuid.uuid4().hex}")
     df = df if num_files is None else df.repartition(num_files)
+    df = df.toDF(*map(str, range(len(columns))))  # mapInArrow fails on a name with a dot.
     task = partial(_write, columns=columns, folder=aside, compression=compression)
     try:
         written = df.mapInArrow(task, "name string, rows long").collect()
@@ -134,6 +136,7 @@ def _write(
         here.mkdir(parents=True, exist_ok=True)
         with _opened(here / name, compression) as file:
             for batch in batches:
+                batch = batch.rename_columns([column.name for column in columns])
                 for piece in _pieces(batch):
                     file.write(frame(encode(piece, columns)))
                 rows += batch.num_rows
@@ -189,7 +192,7 @@ def read_tfrecord(
         See `write_tfrecord`.
     """
     check_compression(compression)
-    urls = find(path)
+    urls = urls_of(find(path))
     if schema is None:
         schema = _inferred(urls, compression, strings)
     elif strings:

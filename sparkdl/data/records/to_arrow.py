@@ -22,7 +22,12 @@ def values_of(examples: Examples, name: str) -> tuple[pa.Array, Ints]:
     data, lengths = examples.content(name)
     there = lengths >= 0
     counts = np.where(there, 0, -1)
-    values, counts[there] = _READERS[kind](data, lengths[there])
+    try:
+        values, counts[there] = _READERS[kind](data, lengths[there])
+    except NotAnExample as error:
+        raise NotAnExample(f"feature {name!r} {error}") from error
+    except IndexError as error:
+        raise NotAnExample(f"feature {name!r} ends within a value") from error
     return values, counts
 
 
@@ -98,10 +103,10 @@ def _array(examples: Examples, column: Column) -> pa.Array:
             f"feature {column.name!r} holds {feature.kind.name}; expected {column.kind.name} for "
             f"a column of {column.arrow_type}"
         )
+    values, counts = values_of(examples, column.name)
     try:
-        values, counts = values_of(examples, column.name)
         values = values.cast(column.type)
-    except ValueError as error:  # NotAnExample and ArrowInvalid are such.
+    except pa.ArrowInvalid as error:
         raise NotAnExample(f"feature {column.name!r}: {error}") from error
     return _list(values, counts, column) if column.is_array else _scalar(values, counts, column)
 

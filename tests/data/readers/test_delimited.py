@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import storage
+from sparkdl.data.readers import delimited
 from sparkdl.data.readers.delimited import BLOCK_BYTES, csv
 from sparkdl.errors import ConfigError
 
@@ -66,6 +67,13 @@ def test_quotes_newlines_and_delimiters(file: Path) -> None:
     assert read(file, delimiter="\t") == {"a": [1], "b": [2]}
 
 
+def test_newlines_where_a_block_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 1 << 10)
+    file.write_text("text,i\n" + "".join(f'"{"x" * 50}\n{i}",{i}\n' for i in range(400)))
+    with pytest.raises(ValueError, match=r"csv: in a file this large no value may hold line ends"):
+        read(file)
+
+
 @pytest.mark.parametrize(
     ("options", "names", "rows"),
     [
@@ -88,6 +96,13 @@ def test_compressed_files(file: Path, ending: str, compress: Any) -> None:
     packed.write_bytes(compress(b"a,b\n" + b"1,2\n" * 1000))
     packed.with_name(f"0.{ending}").write_bytes(compress(b""))
     assert read(packed.parent) == {"a": [1] * 1000, "b": [2] * 1000}
+
+
+def test_columns_of_one_name(file: Path) -> None:
+    file.write_text("a,b,a\n1,2,3\n")
+    with pytest.raises(ValueError, match=r"several columns called 'a'.*column_names"):
+        csv(file, global_batch_size=1)
+    assert read(file, column_names=["a", "b", "c"]) == {"a": [1], "b": [2], "c": [3]}
 
 
 def test_a_file_of_many_blocks(file: Path) -> None:

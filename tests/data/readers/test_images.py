@@ -57,6 +57,12 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
+def assert_equal(ours: Any, theirs: Any) -> None:
+    for (x, y), (other_x, other_y) in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(x, other_x)
+        np.testing.assert_array_equal(y, other_y)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_folders_are_classes_and_all_is_as_keras_has_it(folder: Path, channels: int) -> None:
     import keras
@@ -72,9 +78,7 @@ def test_folders_are_classes_and_all_is_as_keras_has_it(folder: Path, channels: 
     ours = images(folder, size=(16, 12), channels=channels, global_batch_size=4)
     assert ours.class_names == theirs.class_names == ["cat", "dog", "emu"]
     assert ours.element_spec == theirs.element_spec
-    for (x, y), (expected_x, expected_y) in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(x, expected_x)
-        np.testing.assert_array_equal(y, expected_y)
+    assert_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,15 @@ def test_images_stand_in_order_however_long_each_takes(tmp_path: Path) -> None:
         assert x.numpy()[:, 0, 0, 0].tolist() == y.numpy().tolist()
 
 
+def test_hidden_folders_are_no_classes(folder: Path) -> None:
+    for hidden in ("_old", "_old=1", ".old"):
+        (folder / hidden).mkdir()
+        (folder / hidden / "1.png").write_bytes(encoded(1, ".png"))
+    dataset = images(folder, size=(8, 8), global_batch_size=10)
+    assert dataset.class_names == ["cat", "dog", "emu"]
+    assert [len(y) for _, y in dataset] == [6]
+
+
 @pytest.mark.parametrize("store", ["memory", "s3"])
 def test_stores(store: str, request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> None:
     root = "memory://" if store == "memory" else request.getfixturevalue("s3")
@@ -160,9 +173,7 @@ def test_stores(store: str, request: pytest.FixtureRequest, folder: Path, tmp_pa
     (folder / "emu").rmdir()
     remote, local = (images(p, size=(8, 8), global_batch_size=4) for p in (url, folder))
     assert remote.class_names == local.class_names
-    for (x, y), (other_x, other_y) in zip(remote, local, strict=True):
-        np.testing.assert_array_equal(x, other_x)
-        np.testing.assert_array_equal(y, other_y)
+    assert_equal(remote, local)
 
 
 @pytest.mark.parametrize(

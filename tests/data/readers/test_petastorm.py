@@ -213,6 +213,8 @@ def test_nulls_are_refused_or_filled(written: str) -> None:
     )
     (found,) = filled.as_numpy_iterator()
     assert (found == -1).sum() == 15 and found.dtype == np.int64
+    with pytest.raises(ConfigError, match="fill names column 'holes', which is not there"):
+        petastorm(written, fill={"holes": -1}, batch_size_per_worker=8, trust=True)
 
 
 def test_arrays_of_different_shapes_are_ragged(spark: SparkSession, tmp_path: Path) -> None:

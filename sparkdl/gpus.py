@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). Which GPUs a training process may see."""
+"""Where it runs: anywhere (pure). Which GPUs a process may see."""
 
 from collections.abc import Sequence
 
