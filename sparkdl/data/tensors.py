@@ -167,6 +167,8 @@ def _ragged(values: pa.Array, column: Column) -> Any:
 
 def _stack_arrays(parts: list[Any]) -> Any:
     parts = [part.reshape(len(part), -1) for part in parts]
+    if len(parts) == 1:
+        return parts[0]
     shape = len(parts[0]), sum(part.shape[1] for part in parts)
     stacked = np.empty(shape, stacked_dtype([part.dtype for part in parts]))
     begin = 0
