@@ -90,9 +90,11 @@ class TrialTask:
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, Any], bytes | None]:
         context = TaskContext.get()
-        attempt = self.attempt + (context.attemptNumber() if context else 0)
         paths = RunPaths(self.run_path)
         trial = paths.trial(self.number)
+        # Spark counts from 0 again when it repeats a whole stage: no attempt takes another's place.
+        attempt = self.attempt + (context.attemptNumber() if context else 0)
+        attempt = max(attempt, trial.num_attempts())
         if problem := self._problem(paths):
             return {"preflight": problem, "attempt": attempt}, None
         self._supersede(trial, attempt)

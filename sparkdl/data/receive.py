@@ -57,11 +57,11 @@ class Arriving:
     Attributes:
         name, schema: its name, and its columns.
         rows: how many have arrived.
-        is_complete: no more will come.
-
+        is_complete: all have arrived.
+        error: why not all will come.
     """
 
-    def __init__(self, name: str, schema: pa.Schema) -> None:
+    def __init__(self, name: str, schema: pa.Schema, wanted: threading.Event) -> None:
         self.name, self.schema = name, schema
         self.rows, self.is_complete = 0, False
         self._blocks: list[_Block] = []
@@ -70,6 +70,7 @@ class Arriving:
         self._keeps: bool | None = None
         self._most: int | None = 0
         self._taken = 0
+        self._wanted = wanted
 
     # ---- for the thread that fills it
 
@@ -124,6 +125,7 @@ class Arriving:
             self._keeps = keeps
             wants_all = most is None or self._most is None
             self._most = None if wants_all else max(most or 0, self._most or 0)
+        self._wanted.set()
 
     def wait(self, beyond: int, timeout_s: float | None = None) -> None:
         """Return when more rows than `beyond` have arrived, all have, or the time is over.
@@ -201,11 +203,12 @@ class Receiver:
         self._files: dict[int, mmap.mmap] = {}
         self._unsaid: deque[bytes] = deque()
         self._saying = threading.Lock()
+        self._wanted = threading.Event()
         first = self._next()
         if first.kind != SCHEMAS:
             raise RuntimeError(f"no rows can be had: {first.message.tobytes().decode()}")
         self.datasets = {
-            name: Arriving(name, schema)
+            name: Arriving(name, schema, self._wanted)
             for name, schema in unpack_schemas(first.message.tobytes()).items()
         }
         threading.Thread(target=self._receive, name="sparkdl-rows", daemon=True).start()
@@ -214,14 +217,13 @@ class Receiver:
         numbered = list(self.datasets.values())
         error: str | None = None
         try:
-            while not error and not all(dataset.is_enough for dataset in numbered):
+            while not error and not all(dataset.is_complete for dataset in numbered):
+                while all(dataset.is_enough for dataset in numbered):
+                    self._wanted.wait()  # The task, and Spark, wait too.
+                    self._wanted.clear()
                 error = self._hear(numbered)
-            if all(dataset.is_complete for dataset in numbered):
+            if not error:
                 self._channel.send(ANSWER.pack(HAVE, 0, sum(d.rows for d in numbered)))
-            error = error or (
-                "another data.dataset, which had fewer steps, was enough. Call the one first that "
-                "reads the most"
-            )
         except ConnectionError:
             error = "they ended early"
         except Exception as exc:  # noqa: BLE001 Whatever it was, whoever waits must know.

@@ -24,6 +24,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from sparkdl.errors import ConfigError, suggest
+
 __all__ = ["Column", "UnsupportedType", "arrow_type", "column", "columns"]
 
 # Spark's types, by `DataType.typeName()`, that need no look at their parameters.
@@ -150,8 +152,10 @@ def columns(schema: pa.Schema, names: Sequence[str], **options: Any) -> list[Col
 
     Raises:
         UnsupportedType: of one or more columns; all are named.
+        ConfigError: an option names a column that is not there.
         KeyError: there is no such column.
     """
+    _check_options(schema.names, options)
     found, wrong = [], []
     for name in names:
         try:
@@ -161,6 +165,18 @@ def columns(schema: pa.Schema, names: Sequence[str], **options: Any) -> list[Col
     if wrong:
         raise UnsupportedType("\n".join(wrong))
     return found
+
+
+def _check_options(names: Sequence[str], options: Mapping[str, Any]) -> None:
+    for option, given in options.items():
+        if isinstance(given, str):
+            raise ConfigError(f"{option} is {given!r}; expected columns by name, not one string.")
+        for name in given or ():
+            if name not in names:
+                raise ConfigError(
+                    f"{option} names {name!r}, which is no column.{suggest(name, names)} Columns "
+                    f"are {', '.join(names)}."
+                )
 
 
 def _dtype(name: str, kind: Any) -> Any:

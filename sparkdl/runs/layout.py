@@ -88,6 +88,11 @@ class TrialPaths:
         """A file for each attempt, and the files of those that were lost."""
         return storage.join(self.folder, "attempts")
 
+    def num_attempts(self) -> int:
+        """How many attempts have started."""
+        numbers = [name.removesuffix(".json") for name in storage.names(self.attempts)]
+        return 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
+
     def attempt(self, number: int) -> str:
         """Who makes this attempt, written by its task when it starts."""
         return storage.join(self.attempts, f"{number}.json")

@@ -190,15 +190,16 @@ def endless(seen: list[int], width: int = 1000) -> Iterator[pa.RecordBatch]:
         yield from batches(10, start=10 * number, width=width)
 
 
-def test_enough_rows_end_the_stream_and_what_was_read_stays(tmp_path: Path) -> None:
+def test_enough_rows_let_the_task_wait_until_more_are_wanted(tmp_path: Path) -> None:
     seen: list[int] = []
     with Feeder(FEED, endless(seen)) as feeder:
         arriving = Receiver(feeder.theirs).datasets["train"]
-        arriving.open(True, 35)
-        assert one_pass(arriving, Alone(arriving, 35)) == list(range(35))
-        feeder._thread.join(10)
-        assert not feeder._thread.is_alive()
+        for rows in (35, 50):
+            arriving.open(True, rows)
+            assert one_pass(arriving, Alone(arriving, rows)) == list(range(rows))
         assert feeder.problem is None
+    feeder._thread.join(10)
+    assert not feeder._thread.is_alive()
     assert len(seen) < 1000  # As many packets as the socket holds.
 
 
