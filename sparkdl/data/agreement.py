@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparkdl import storage
 from sparkdl.context import Context
-from sparkdl.data.receive import Arriving
+from sparkdl.data.arriving import Arriving
 from sparkdl.data.shard import Transfer, balance
 
 __all__ = ["Agreement", "Alone", "Settled"]
@@ -113,26 +113,24 @@ class Agreement:
                 self._error = exc
                 self._changed.notify_all()
 
-    def _here(self) -> int:
-        return min(self._arriving.rows, self._most or self._arriving.rows)
-
-    def _is_all(self) -> bool:
-        enough = self._most is not None and self._arriving.rows >= self._most
-        return enough or self._arriving.is_complete
-
     def _counts(self) -> list[int]:
-        """The rows of every rank, once all have arrived."""
+        """The rows of every rank, once all have arrived, or as many as are wanted."""
         reminded_s = time.monotonic()
         while True:
-            is_all = self._is_all()  # Before the count: none may come between the two.
-            self._tell(self._here(), is_all)
+            is_all = self._arriving.is_complete  # Before the count: none may come between the two.
+            self._tell(self._arriving.rows, is_all)
             told = self._look()
+            is_heard = len(told) == self._me.world_size
+            least = min(rows for rows, _ in told.values()) if is_heard else 0
+            if self._most is not None and least >= self._most:
+                return [self._most] * self._me.world_size
             with self._changed:
-                is_heard = len(told) == self._me.world_size
-                self._certain = min(rows for rows, _ in told.values()) if is_heard else 0
+                self._certain = least
                 self._changed.notify_all()
             if is_heard and all(done for _, done in told.values()):
                 return [told[rank][0] for rank in self._ranks]
+            if any(done and rows < (self._most or 0) for rows, done in told.values()):
+                self._arriving.want(None)  # Others have to help out.
             self._refuse_ended([r for r in self._ranks if not told.get(r, _NOTHING)[1]])
             if not is_heard and time.monotonic() - reminded_s > REMIND_S:
                 reminded_s = time.monotonic()

@@ -15,8 +15,9 @@ from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data import schema as table
 from sparkdl.data.agreement import Agreement, Alone, Settled
+from sparkdl.data.arriving import Arriving
 from sparkdl.data.batches import Batches, finished, shuffled, takes_batches, tell
-from sparkdl.data.receive import Arriving, Receiver
+from sparkdl.data.receive import Receiver
 from sparkdl.data.shard import totals
 from sparkdl.data.tensors import Arrays, arrow_dataset
 from sparkdl.data.wanted import Wanted

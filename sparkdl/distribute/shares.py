@@ -41,13 +41,21 @@ def leave_shares(strategy: Any, num_workers: int) -> None:
 
 
 def _divided(dataset: Any, parts: int) -> Any:
-    """Each batch as so many smaller ones, for the GPUs of one worker."""
+    """Each batch as exactly so many smaller ones, for the GPUs of one worker.
+
+    The last ones may be of no row: then all workers still take equally many.
+    """
     import tensorflow as tf
 
     def slices(*batch: Any) -> Any:
         batch = batch if len(batch) > 1 else batch[0]
         rows = tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
-        each = tf.maximum(-(-rows // parts), 1)
-        return tf.data.Dataset.from_tensor_slices(batch).batch(each)
+        each = -(-rows // parts)
+
+        def part(place: Any) -> Any:
+            begin, end = place * each, (place + 1) * each
+            return tf.nest.map_structure(lambda values: values[begin:end], batch)
+
+        return tf.data.Dataset.range(parts).map(part)
 
     return dataset.flat_map(slices)

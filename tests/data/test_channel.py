@@ -16,9 +16,10 @@ import pytest
 from sparkdl.context import Context
 from sparkdl.data import feed, receive, spool
 from sparkdl.data.agreement import Agreement, Alone
+from sparkdl.data.arriving import Arriving
 from sparkdl.data.feed import Feeder
 from sparkdl.data.frames import Feed
-from sparkdl.data.receive import Arriving, Receiver
+from sparkdl.data.receive import Receiver
 
 from ..conftest import eventually
 
