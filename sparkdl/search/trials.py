@@ -234,8 +234,11 @@ class Execution:
     def _conclude(self, trial: Trial, event: Event) -> None:
         self._progress.look(trial, last=True)
         self._record(trial, event)
-        if trial.error and self._plan.is_gang:  # Of its ranks none knows which failed first.
-            storage.write(TrialPaths(trial.path).error, trial.error)
+        error = TrialPaths(trial.path).error
+        # Of a gang's ranks none knows which failed first; and Spark's own error no task writes.
+        untold = trial.state == TrialState.FAILED and not storage.exists(error)
+        if trial.error and (self._plan.is_gang or untold):
+            storage.write(error, trial.error)
         self._progress.ended(trial)
         if why := self._limits.reached(self.run.trials):
             self._stop(RunState.FAILED, why)

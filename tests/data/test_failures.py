@@ -255,7 +255,8 @@ def test_a_lost_executor_in_mid_stream(
         run.wait()
     assert run.state == "COMPLETE", run
     said = [notes(tmp_path, "ids", rank) for rank in ranks]
-    assert [[one["attempt"] for one in rank] for rank in said] == [[1]] * len(ranks)
+    # How often Spark tries is its own: a retry may meet shuffle files that are lost too.
+    assert all(len(rank) == 1 and rank[0]["attempt"] > 0 for rank in said)
     used = [i for rank in said for batch in rank[0]["ids"] for i in batch]
     assert set(used) == set(range(1001))
     assert len(used) == (1001 if verb == "launch" else 1002)
