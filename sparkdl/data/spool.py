@@ -13,7 +13,7 @@ import pyarrow as pa
 __all__ = ["Spool", "local_disk"]
 
 FILE_BYTES = 16 << 20
-ALIGNMENT = 64  # TensorFlow takes numbers that are aligned so without a copy.
+ALIGNMENT = 64  # What Arrow's format recommends for buffers.
 
 # Buffers in one call of the system, see IOV_MAX in sysconf(3).
 MOST_PARTS = 1024

@@ -17,6 +17,9 @@ from sparkdl.errors import ConfigError
 
 __all__ = ["Arrays", "arrow_dataset", "inner_shape", "to_array"]
 
+# Numbers that are aligned so, TensorFlow takes without a further copy.
+_ALIGNMENT = 64
+
 # ---- one column
 
 
@@ -159,7 +162,7 @@ def _ragged(values: pa.Array, column: Column) -> Any:
     for _ in range(column.depth):
         lengths.append(_lengths(values, column).astype(np.int64))
         values = values.flatten()
-    return tf.RaggedTensor.from_nested_row_lengths(_scalars(values, column), lengths)
+    return tf.RaggedTensor.from_nested_row_lengths(_own(_scalars(values, column)), lengths)
 
 
 # ---- several columns
@@ -241,6 +244,22 @@ class Arrays:
         return self._wanted.pick({c.name: spec(c) for c in self._columns}, stacked)
 
 
+def _own(array: Any) -> Any:
+    """The array in memory of its own, if it stands in Arrow's.
+
+    TensorFlow takes aligned memory as it is, and computes in place: a slice of a tensor does not
+    know that it must not. Files of received rows are mapped read-only, and read again.
+    """
+    is_shared = isinstance(array, np.ndarray) and not array.flags.owndata
+    if not is_shared or array.dtype == object:
+        return array
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    mine = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(mine, array)
+    return mine
+
+
 def arrow_dataset(batches: Callable[[], Iterator[pa.RecordBatch]], arrays: Arrays) -> Any:
     """A `tf.data.Dataset` with an element for each Arrow batch; each iteration calls `batches`."""
     import tensorflow as tf
@@ -248,6 +267,6 @@ def arrow_dataset(batches: Callable[[], Iterator[pa.RecordBatch]], arrays: Array
     def elements() -> Iterator[Any]:
         for batch in batches():
             if batch.num_rows:
-                yield arrays(batch)
+                yield tf.nest.map_structure(_own, arrays(batch))
 
     return tf.data.Dataset.from_generator(elements, output_signature=arrays.signature())
