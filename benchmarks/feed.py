@@ -33,7 +33,6 @@ met or not. TensorFlowOnSpark needs an environment of its own:
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -51,6 +50,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from feed_tfos import BATCH, LABEL, drain, session
 from machine import machine
+from peer import Peer
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
@@ -170,44 +170,6 @@ def through_sparkdl(spark: SparkSession, root: str, cache: bool, path: Path) -> 
     run = experiment.launch(train, data=frame, spark=spark, root=root, progress=False)
     run.raise_for_failures()
     return dict(run.trials[0].outputs)
-
-
-class Peer:
-    """The program `feed_tfos.py` under another interpreter; a context manager."""
-
-    def __init__(self, python: str, master: str) -> None:
-        program = str(Path(__file__).with_name("feed_tfos.py"))
-        # Its Python workers must be its own interpreter too.
-        env = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-        self._process = subprocess.Popen(
-            [python, program, master],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
-        self.versions: dict[str, str] = self._read()
-
-    def _read(self) -> Any:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"feed_tfos.py ended with code {self._process.wait()}; see above")
-        return json.loads(line)
-
-    def feed(self, path: Path) -> Row:
-        """What its training process saw of a file's rows."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{path}\n")
-        self._process.stdin.flush()
-        found: Row = self._read()
-        return found
-
-    def __enter__(self) -> "Peer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # Closes its input, which ends it.
 
 
 # ---- measuring
@@ -342,7 +304,7 @@ def measure(options: argparse.Namespace, peer: Peer | None) -> Row:
             "sparkdl, kept": partial(through_sparkdl, spark, str(Path(root, "runs")), True),
         }
         if peer:
-            contenders[PEER] = peer.feed
+            contenders[PEER] = peer.ask
         try:
             for number in range(options.rounds):
                 say(f"round {number + 1} of {options.rounds}")
@@ -380,7 +342,7 @@ def main() -> None:
     options = parse()
     adopt_orphans()  # Their CPU time counts too.
     if options.tfos_python:
-        with Peer(options.tfos_python, options.master) as peer:
+        with Peer(options.tfos_python, "feed_tfos.py", options.master) as peer:
             result = measure(options, peer)
     else:
         result = measure(options, None)

@@ -9,14 +9,14 @@ of rows that it reads, what a training process saw of these rows. It ends with i
 import importlib.metadata
 import json
 import logging
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from peer import own_stdout
 from pyspark.sql import SparkSession
 
 BATCH = 1024
@@ -96,13 +96,6 @@ def feed(spark: SparkSession, path: str) -> Any:
                 raise TimeoutError(f"no result within {TIMEOUT_S:g} s; see its executor's log")
             time.sleep(0.1)
         return json.loads(told.read_text())
-
-
-def own_stdout() -> TextIO:
-    """The pipe to the caller. Whatever else is printed here goes to standard error."""
-    pipe = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    return pipe
 
 
 def main() -> None:

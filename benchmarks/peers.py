@@ -6,17 +6,16 @@ contender for every round number that it reads. It ends with its standard input.
 
 import importlib.metadata
 import json
-import os
 import sys
 import time
 from functools import partial
-from typing import TextIO
 
 import joblib
 import numpy
 from floor import SLEEP_S, SLOTS, Contenders, session, sleep_in_one_job, time_round
 from hyperopt import SparkTrials, fmin, hp, rand
 from joblibspark import register_spark
+from peer import own_stdout
 from pyspark.sql import SparkSession
 
 
@@ -54,13 +53,6 @@ def contenders(spark: SparkSession) -> Contenders:
         "joblib-spark": joblib_spark,
         "hyperopt": partial(spark_trials, spark),
     }
-
-
-def own_stdout() -> TextIO:
-    """The pipe to the caller. Whatever else is printed here goes to standard error."""
-    pipe = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    return pipe
 
 
 def main() -> None:

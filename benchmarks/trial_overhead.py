@@ -30,14 +30,12 @@ The peers are left out unless an environment of theirs is given, which they need
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -55,6 +53,7 @@ from floor import (
     time_round,
 )
 from machine import machine
+from peer import Peer
 
 from sparkdl import experiment
 from sparkdl.runs import Trial
@@ -82,47 +81,6 @@ def fit(i: int) -> float:
     model.compile(optimizer="sgd", loss="mse")
     x, y = numpy.ones((4, 8)), numpy.ones((4, 2))
     return float(model.fit(x, y, batch_size=4, epochs=1, verbose=0).history["loss"][0])
-
-
-# ---- the peers, in a process of their own
-
-
-class Peers:
-    """The program `peers.py` under another interpreter; a context manager."""
-
-    def __init__(self, python: str) -> None:
-        program = Path(__file__).with_name("peers.py")
-        # Their Python workers must be their own interpreter too.
-        env = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-        self._process = subprocess.Popen(
-            [python, str(program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
-        self.versions: dict[str, str] = self._read()
-
-    def _read(self) -> Any:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"peers.py ended with code {self._process.wait()}; see above")
-        return json.loads(line)
-
-    def time_round(self, number: int) -> dict[str, float]:
-        """The seconds of each of them, and of their own floor."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{number}\n")
-        self._process.stdin.flush()
-        seconds: dict[str, float] = self._read()
-        return seconds
-
-    def __enter__(self) -> "Peers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # Closes its input, which ends it.
 
 
 # ---- measuring
@@ -158,7 +116,7 @@ def environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def measure_sleeps(spark: Any, root: str, peers: Peers | None, rounds: int) -> tuple[Rounds, ...]:
+def measure_sleeps(spark: Any, root: str, peers: Peer | None, rounds: int) -> tuple[Rounds, ...]:
     """For each round the seconds of each contender: of this process, and of the peers'."""
     contenders = {
         "floor": partial(sleep_in_one_job, spark),
@@ -169,7 +127,7 @@ def measure_sleeps(spark: Any, root: str, peers: Peers | None, rounds: int) -> t
         say(f"sleeping trials, round {number + 1} of {rounds}")
         own.append(time_round(contenders, number))
         if peers:
-            theirs.append(peers.time_round(number))
+            theirs.append(peers.ask(number))
     return own, theirs
 
 
@@ -275,7 +233,7 @@ def table(result: Row) -> str:
     return "\n".join(lines)
 
 
-def measure(rounds: int, peers: Peers | None) -> Row:
+def measure(rounds: int, peers: Peer | None) -> Row:
     """Everything, as the JSON document."""
     about = {**machine("pyarrow"), "peers": peers.versions if peers else None}
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
@@ -305,7 +263,7 @@ def main() -> None:
     parser.add_argument("--peers", help="the python of an environment that has the peers")
     options = parser.parse_args()
     if options.peers:
-        with Peers(options.peers) as peers:
+        with Peer(options.peers, "peers.py") as peers:
             result = measure(options.rounds, peers)
     else:
         result = measure(options.rounds, None)

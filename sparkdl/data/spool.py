@@ -51,7 +51,7 @@ class _File:
 
     def write(self, views: list[memoryview], length: int) -> int:
         """Write a message and return its offset."""
-        offset = at = self.end + (-self.end - _before_largest(views)) % ALIGNMENT
+        offset = at = self.end + -self.end % ALIGNMENT
         while views:
             written = os.pwritev(self.descriptor, views[:MOST_PARTS], at)
             at += written
@@ -135,9 +135,3 @@ class Spool:
         """Close all files."""
         for file in list(self._files.values()):
             self._forget(file)
-
-
-def _before_largest(views: Sequence[memoryview]) -> int:
-    """How many bytes stand before the largest part: the one that is worth aligning."""
-    sizes = [len(view) for view in views]
-    return sum(sizes[: sizes.index(max(sizes))]) if sizes else 0
