@@ -307,6 +307,8 @@ def test_secrets_stay_out_of_the_run_directory(root: str, capsys: Any) -> None:
 
 
 def test_live_output_and_lines_without_a_terminal(root: str, capsys: Any) -> None:
+    import ipykernel  # noqa: F401 Some libraries do: that makes no notebook of a program.
+
     def train(x: int) -> float:
         print("hello", x)
         os.system("echo from a subprocess")

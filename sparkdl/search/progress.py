@@ -65,6 +65,12 @@ class LogTail:
             self.offset, self._partial, self._torn = size - LOOK_BYTES, b"", True
 
 
+def _is_notebook() -> bool:
+    """Whether this runs in a Jupyter kernel; that one was imported says nothing."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
 class Progress:
     """A progress bar, or lines where there is no terminal; prefixed live output of the trials.
 
@@ -77,7 +83,7 @@ class Progress:
         self._bar: Any = None
         self._tails: dict[int, dict[str, LogTail]] = {}
         self._newest: Trial | None = None
-        self._is_text = not sys.stderr.isatty() and "ipykernel" not in sys.modules
+        self._is_text = not sys.stderr.isatty() and not _is_notebook()
         self._last_s = 0.0
 
     def __enter__(self) -> "Progress":
