@@ -19,6 +19,7 @@ __all__ = [
     "experiment",
     "keras",
     "runs",
+    "search",
     "tensorboard",
 ]
 

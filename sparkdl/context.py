@@ -10,15 +10,23 @@ import functools
 import json
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sparkdl import checkpoints, storage
+from sparkdl.reporting import Reporter
 
-__all__ = ["VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"]
+__all__ = [
+    "VARIABLE",
+    "Context",
+    "activate",
+    "current",
+    "get_checkpoint",
+    "report",
+    "this_reporter",
+]
 
 VARIABLE = "SPARKDL_CONTEXT"
 MOST_BYTES = 1 << 16
@@ -153,6 +161,7 @@ def report(
         TypeError: a value is not a number.
         NotADirectoryError: `checkpoint` is no directory.
         ValueError: `checkpoint` has no file in it, or cannot be copied; the message says why.
+        TrialPruned: the search has stopped this trial. Let it pass: it is no failure.
 
     Example:
         >>> from pathlib import Path
@@ -167,10 +176,11 @@ def report(
         '0.5'
     """
     metrics = {k: _number(k, v) for k, v in _named(value).items()}
-    reporter = _this_reporter()
+    reporter = this_reporter()
     reporter.write(metrics, step)
     if checkpoint is not None and current().is_chief:
-        reporter.commit(checkpoint)
+        _commit(reporter, checkpoint)
+    reporter.obey()
 
 
 def get_checkpoint() -> str | None:
@@ -189,7 +199,7 @@ def get_checkpoint() -> str | None:
         >>> if directory := context.get_checkpoint():
         ...     print("continue from", directory)
     """
-    me, reporter = current(), _this_reporter()
+    me, reporter = current(), this_reporter()
     path = me.checkpoint
     if me.folder is None:
         path = reporter.committed
@@ -215,49 +225,27 @@ def _number(name: str, value: Any) -> float:
         ) from None
 
 
-class _Reporter:
-    """What this process reports. One unbuffered write per line: a kill loses none."""
-
-    def __init__(self, file: Path | None) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        self._file = None if file is None else os.open(file, flags, 0o644)
-        self._step = -1
-        self._metrics: dict[str, float] = {}
-        self._lock = threading.Lock()
-        self.committed: str | None = None
-
-    def continue_after(self, step: int) -> None:
-        self._step = max(self._step, step)
-
-    def write(self, metrics: dict[str, float], step: int | None) -> None:
-        self._step = self._step + 1 if step is None else int(step)
-        self._metrics |= metrics
-        if self._file is None:
-            shown = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
-            print(f"step {step}: {shown}" if step is not None else shown)
-        else:
-            line = json.dumps({"step": self._step, "metrics": metrics})
-            os.write(self._file, line.encode() + b"\n")
-
-    def commit(self, directory: str | os.PathLike[str]) -> None:
-        me = current()
-        rule = (me.keep_checkpoints, me.metric, me.direction)
-        with self._lock:
-            done = checkpoints.commit(directory, me._trial, self._step, self._metrics)
-            self.committed = str(Path(done.url).absolute())
-            checkpoints.prune(me._trial, *rule, spare=me.checkpoint)
+def _commit(reporter: Reporter, directory: str | os.PathLike[str]) -> None:
+    me = current()
+    rule = (me.keep_checkpoints, me.metric, me.direction)
+    with reporter.lock:
+        done = checkpoints.commit(directory, me._trial, reporter.step, reporter.metrics)
+        reporter.committed = str(Path(done.url).absolute())
+        checkpoints.prune(me._trial, *rule, spare=me.checkpoint)
 
 
-def _this_reporter() -> _Reporter:
+def this_reporter() -> Reporter:
+    """What this process reports and asks with."""
     me = current()
     # Each file has one writer: the driver follows the chief's.
     name = "metrics.jsonl" if me.is_chief else f"metrics-{me.role}-{me.index}.jsonl"
-    return _reporter(Path(me.folder, name) if me.folder else None, os.getpid())
+    return _reporter(Path(me.folder) if me.folder else None, name, me.world_size == 1, os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
-def _reporter(file: Path | None, pid: int) -> _Reporter:
-    return _Reporter(file)
+def _reporter(folder: Path | None, name: str, obeys: bool, pid: int) -> Reporter:
+    # Of a gang, one rank that stopped would leave the others waiting: it is ended as a whole.
+    return Reporter(folder, name, obeys)
 
 
 _PROPERTIES = {"checkpoint_dir", "is_chief", "logdir"}

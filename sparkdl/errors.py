@@ -13,7 +13,8 @@ SparkDLError
 │   ├── AllTrialsFailedError             no trial completed; its cause is the first trial's error
 │   └── TrainingFailedError              a distributed run failed; its cause is a rank's own error
 ├── RemoteTraceback                      the cause of a person's exception: where it was raised
-└── InvalidTrial                         raised by a training function: this trial cannot be judged
+├── InvalidTrial                         raised by a training function: this trial cannot be judged
+└── TrialPruned                          raised by `context.report()`: the search stopped this trial
 ```
 """
 
@@ -34,6 +35,7 @@ __all__ = [
     "SparkDLError",
     "TrainingFailedError",
     "TrialFailedError",
+    "TrialPruned",
     "suggest",
 ]
 
@@ -102,6 +104,10 @@ class InvalidTrial(SparkDLError):
         ...     if hidden * layers > 4096:
         ...         raise InvalidTrial(f"{hidden} x {layers} does not fit the device")
     """
+
+
+class TrialPruned(SparkDLError):
+    """The search has stopped this trial. Let it pass, after whatever must be put in order."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Options", "shows_fields_of", "takes_options"]
+__all__ = ["Options", "check_count", "shows_fields_of", "takes_options"]
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -35,6 +35,14 @@ _ELSEWHERE = {
         "keep_checkpoints",
     ),
     **dict.fromkeys(("max_failures", "max_retries", "retries"), "max_restarts"),
+    **dict.fromkeys(
+        ("n_trials", "num_samples", "max_evals", "max_trials", "num_iterations"), "num_trials"
+    ),
+    **dict.fromkeys(("sampler", "algo", "search_alg", "optimizer", "tuner"), "algorithm"),
+    **dict.fromkeys(("scheduler", "early_stopping", "es_policy"), "pruner"),
+    **dict.fromkeys(("points_to_evaluate", "enqueue"), "initial_params"),
+    **dict.fromkeys(("num_workers", "n_workers"), "workers_per_trial"),
+    **dict.fromkeys(("searchspace", "search_space", "config", "param_space"), "space"),
 }
 _DIRECTIONS = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
 
@@ -103,8 +111,12 @@ class Options:
     progress: bool = True
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "Options":
+    def parse(cls, given: Mapping[str, Any], verb: Callable[..., Any] | None = None) -> "Options":
         """Options from keyword arguments.
+
+        Args:
+            given: these.
+            verb: what they were given to; its own arguments are suggested too.
 
         Raises:
             ConfigError: a name or a value is wrong; the message names the right one.
@@ -114,13 +126,13 @@ class Options:
             'max'
         """
         known = [f.name for f in dataclasses.fields(cls)]
+        own = [*inspect.signature(verb).parameters] if verb else []
         for name in given:
             if name not in known:
-                near = f" Did you mean {_ELSEWHERE[name]!r}?" if name in _ELSEWHERE else ""
-                raise ConfigError(
-                    f"unknown option {name!r}.{near or suggest(name, known)} Options are "
-                    f"{', '.join(known)}."
-                )
+                names = list(dict.fromkeys([*own, *known]))
+                meant = _ELSEWHERE.get(name)
+                near = f" Did you mean {meant!r}?" if meant in names else suggest(name, names)
+                raise ConfigError(f"unknown option {name!r}.{near} Options are {', '.join(names)}.")
         options = cls(**given)
         options._check_numbers()
         options._check_values()
@@ -211,3 +223,13 @@ def _default(option: "dataclasses.Field[Any]") -> Any:
     if option.default_factory is not dataclasses.MISSING:
         return option.default_factory()
     return option.default
+
+
+def check_count(name: str, value: object) -> None:
+    """See that an argument is a number of things, at least one.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1.")

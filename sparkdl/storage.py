@@ -7,14 +7,12 @@ plain local path. Local paths go straight to the operating system: they are the 
 import os
 import re
 import shutil
-import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "Mirror",
     "absolute",
     "append",
     "copy",
@@ -28,6 +26,7 @@ __all__ = [
     "names",
     "put",
     "read",
+    "read_new",
     "remove",
     "rename",
     "settle",
@@ -96,6 +95,35 @@ def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
     end = None if size is None else offset + size
     data: bytes = filesystem.cat_file(path, start=offset or None, end=end)
     return data
+
+
+def read_new(offsets: Mapping[str, int]) -> dict[str, bytes]:
+    """What each of many files has beyond an offset; those without anything new are left out.
+
+    A store is asked for all of them at once.
+    """
+    local = {url: _tail(url, offset) for url, offset in offsets.items() if is_local(url)}
+    found: dict[str, bytes] = {url: data for url, data in local.items() if data}
+    remote = [url for url in offsets if url not in local]
+    if remote:
+        filesystem, _ = _remote(remote[0])
+        paths = [_remote(url)[1] for url in remote]
+        starts = [offsets[url] for url in remote]
+        # Some stores refuse a range beyond the end, and that is an answer too.
+        got = filesystem.cat_ranges(paths, starts, [None] * len(paths), on_error="return")
+        answers = zip(remote, got, strict=True)
+        found |= {url: data for url, data in answers if isinstance(data, bytes) and data}
+    return found
+
+
+def _tail(url: str, offset: int) -> bytes:
+    path = _PROTOCOL.sub("", url)
+    try:
+        if os.stat(path).st_size <= offset:
+            return b""
+        return read(url, offset)
+    except FileNotFoundError:
+        return b""
 
 
 def write(url: str, data: bytes | str) -> None:
@@ -251,50 +279,3 @@ def settle(paths: Iterable[Path]) -> None:
                 raise
         finally:
             os.close(descriptor)
-
-
-class Mirror:
-    """Copies what changes in a local folder to a URL.
-
-    TensorFlow, and a log file that grows, need a local disk; the run directory may be on an
-    object store. The training process writes into the local folder, and its task calls `sync`.
-
-    Args:
-        folder: the local folder.
-        url: where it is copied to.
-        skip: names in `folder` that stay here, with all below them.
-    """
-
-    def __init__(self, folder: Path, url: str, skip: Collection[str] = ()) -> None:
-        self.folder = folder
-        self.url = url
-        self._skip = skip
-        self._seen: dict[Path, tuple[int, int]] = {}
-
-    def sync(self) -> None:
-        """Upload every file whose size or time of change differs from the last call."""
-        for path in sorted(self.folder.rglob("*")):
-            if path.relative_to(self.folder).parts[0] in self._skip:
-                continue
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue  # It was there a moment ago; programs remove files of theirs.
-            mark = (status.st_size, status.st_mtime_ns)
-            if path.is_file() and self._seen.get(path) != mark:
-                put(self.folder, path.relative_to(self.folder).as_posix(), self.url)
-                self._seen[path] = mark
-
-    def close(self) -> None:
-        """A last `sync`, tried again where the store fails for a moment; the local folder goes."""
-        try:
-            for pause_s in (1.0, 5.0, None):
-                try:
-                    self.sync()
-                    return
-                except OSError:
-                    if pause_s is None:
-                        raise
-                    time.sleep(pause_s)
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)

@@ -19,6 +19,7 @@ ROOMS = [
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
     {"options", "context", "devices", "gpus", "processes"},
+    {"reporting"},
     {"checkpoints"},
     {"storage"},
     {"config"},

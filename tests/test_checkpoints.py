@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from sparkdl import checkpoints, context, storage
 from sparkdl.checkpoints import Checkpoint, commit, committed, kept, newest, prune
+from sparkdl.cluster.folder import Mirror
 from sparkdl.runs import Trial
 from sparkdl.runs.layout import TrialPaths
 
@@ -345,7 +346,7 @@ def test_scratch(trial: str, here: Callable[..., context.Context]) -> None:
     assert scratch == Path(str(me.folder), "scratch")
     (scratch / "state").write_text("5")
     if trial != me.folder:
-        storage.Mirror(Path(str(me.folder)), trial, {"checkpoints"}).close()
+        Mirror(Path(str(me.folder)), trial, {"checkpoints"}).close()
         assert not scratch.exists()
     here(trial, attempt=1)
     assert Path(context.checkpoint_dir, "state").read_text() == "5"

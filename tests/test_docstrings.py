@@ -16,7 +16,8 @@ NAMES = [
 ]
 SPARK = {
     *("sparkdl.data.dataset", "sparkdl.data.outside", "sparkdl.data.records.spark"),
-    *("sparkdl.experiment", "sparkdl.models.prediction"),
+    *("sparkdl.experiment.gangs", "sparkdl.experiment.kept", "sparkdl.experiment.trials"),
+    "sparkdl.models.prediction",
 }
 # These import TensorFlow.
 SLOW = {

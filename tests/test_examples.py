@@ -43,6 +43,7 @@ def _run(name: str, folder: Path) -> str:
         "parameter_server.py",
         pytest.param("dataframe.py", marks=TWO_CORES),
         "predict.py",
+        "search.py",
     ],
 )
 def test_an_example_learns(name: str, tmp_path: Path) -> None:

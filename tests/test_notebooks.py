@@ -36,6 +36,22 @@ def test_first_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "6 of 6 trials complete" in _html_of(result.nb, "run")
 
 
+@pytest.mark.slow
+def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path))
+    notebook = next(path for path in NOTEBOOKS if path.stem == "search")
+    result = NotebookRun(notebook, default_timeout=300).execute()
+    assert result.error is None, result.error.trace
+    run = experiment.load(experiment.history(str(tmp_path))["path"][0])
+    assert len(run.trials) == 25
+    assert run.counts()["PRUNED"] > 3
+    assert "of 20 trials complete" in _html_of(result.nb, "run")
+    plot = next(cell for cell in result.nb.cells if cell.source == 'run.plot("curves")')
+    assert "application/vnd.plotly.v1+json" in plot.outputs[0]["data"]
+    assert Path(run.path, "report.html").exists()
+
+
 def _html_of(notebook: nbformat.NotebookNode, source: str) -> str:
     """What a cell with this source showed as HTML."""
     cell = next(cell for cell in notebook.cells if cell.source == source)

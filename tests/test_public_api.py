@@ -11,10 +11,11 @@ PUBLIC = {
     "sparkdl": [
         *("__version__", "context", "data", "devices", "distribute", "errors", "experiment"),
         "keras",
-        *("runs", "tensorboard"),
+        *("runs", "search", "tensorboard"),
     ],
     "sparkdl.context": [
         *("VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"),
+        "this_reporter",
     ],
     "sparkdl.data": [
         *("csv", "dataset", "images", "local", "parquet", "petastorm", "read_tfrecord"),
@@ -26,15 +27,17 @@ PUBLIC = {
         *("AllTrialsFailedError", "ConfigError", "FunctionError", "InvalidTrial"),
         *("NoCompleteTrialError", "PreflightError", "RemoteTraceback", "RunExistsError"),
         *("RunNotFoundError", "SlotsError", "SparkDLError", "TrainingFailedError"),
-        *("TrialFailedError", "suggest"),
+        *("TrialFailedError", "TrialPruned", "suggest"),
     ],
     "sparkdl.experiment": [
         *("allreduce", "history", "launch", "load", "mirrored", "parameter_server", "predict"),
+        *("resume", "search"),
     ],
     "sparkdl.keras": [
         *("Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"),
     ],
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
+    "sparkdl.search": ["Categorical", "Float", "Int"],
     "sparkdl.tensorboard": ["logdir"],
 }
 OPTIONS = {
@@ -54,7 +57,7 @@ def test_launch_shows_all_options_by_keyword() -> None:
     parameters = inspect.signature(sparkdl.experiment.launch).parameters
     assert list(parameters)[:3] == ["train", "args", "more"]
     keywords = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    assert keywords == OPTIONS | {"combine", "data"}
+    assert keywords == OPTIONS | {"combine", "data", "init_from"}
 
 
 def test_wrong_name_names_the_right_ones() -> None:

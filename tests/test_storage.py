@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl import storage
+from sparkdl.cluster.folder import Mirror
 
 
 @pytest.fixture(params=["local", "file", "memory", pytest.param("s3", marks=pytest.mark.slow)])
@@ -48,7 +49,7 @@ def test_mirror_uploads_what_changed(place: str, tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     (folder / "sub").mkdir(parents=True)
     (folder / "log.txt").write_text("one")
-    mirror = storage.Mirror(folder, place)
+    mirror = Mirror(folder, place)
     if storage.is_local(place):
         pytest.skip("a local place is written to directly")
     mirror.sync()

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from sparkdl._version import __version__
-from sparkdl.cli import logs, runs, show
+from sparkdl.cli import logs, resume, runs, show
 from sparkdl.errors import SparkDLError
 
 __all__ = ["main"]
@@ -17,10 +17,10 @@ def main(words: list[str] | None = None) -> int:
         >>> main(["show", "/nowhere"])
         2
     """
-    parser = argparse.ArgumentParser(prog="sparkdl", description="Look at runs.")
+    parser = argparse.ArgumentParser(prog="sparkdl", description="Look at runs, and finish them.")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (runs, show, logs):
+    for verb in (runs, show, logs, resume):
         verb.add(verbs)
     chosen = parser.parse_args(words)
     try:

@@ -9,8 +9,9 @@ import random
 import shutil
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +20,7 @@ import cloudpickle
 
 from sparkdl import context
 from sparkdl.cluster.modules import install
-from sparkdl.errors import InvalidTrial
+from sparkdl.errors import InvalidTrial, TrialPruned
 from sparkdl.runs.redact import MASK
 
 __all__ = ["main"]
@@ -39,7 +40,8 @@ def main(channel: socket.socket, feed: int | None = None) -> int:
     os.chdir(asked["cwd"])
     _open_output(asked["secrets"])
     context.activate(context.Context(**asked["context"], feed=feed))
-    outcome = pickle.dumps(_outcome(channel, asked))
+    begun = time.monotonic()
+    outcome = pickle.dumps({**_outcome(channel, asked), "spent": _spent(begun)})
     channel.sendall(b"o" + len(outcome).to_bytes(8, "big") + outcome)
     channel.close()
     atexit._run_exitfuncs()
@@ -65,17 +67,26 @@ def _outcome(channel: socket.socket, asked: dict[str, Any]) -> dict[str, Any]:
         returned = function(**asked["context"]["params"])
         if not context.current().is_chief:
             return {"outputs": {}}  # The chief's value is the value of all.
-        return {"outputs": keep(returned, asked["metric"], context.current().folder or ".")}
+        return {"outputs": keep(returned, asked["metrics"], context.current().folder or ".")}
     except InvalidTrial as invalid:
         return {"invalid": str(invalid)}
+    except TrialPruned:
+        return {"pruned": True}
     except SystemExit as left:
         error = f"SystemExit: the function called sys.exit({left.code!r})"
         return {"error": error, "traceback": _traceback(left)}
     except BaseException as exc:  # noqa: BLE001 An error of the person's is a value to us.
-        return _failure(exc)
+        return {"pruned": True} if _is_optunas(exc) else _failure(exc)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _spent(begun: float) -> dict[str, float]:
+    """How long it was until the first report, and what all of them took, in seconds."""
+    reporter = context.this_reporter()
+    first_s = reporter.first_s - begun if reporter.first_s else 0.0
+    return {"first_step_s": round(first_s, 4), "reporting_s": round(reporter.spent_s, 4)}
 
 
 def _function(pickled: bytes | None) -> Callable[..., Any]:
@@ -85,6 +96,14 @@ def _function(pickled: bytes | None) -> Callable[..., Any]:
         return serve
     function: Callable[..., Any] = cloudpickle.loads(pickled)
     return function
+
+
+def _is_optunas(exc: BaseException) -> bool:
+    """Whether it is `optuna.TrialPruned`, which only a program that uses Optuna has."""
+    return any(
+        kind.__name__ == "TrialPruned" and kind.__module__.startswith("optuna.")
+        for kind in type(exc).__mro__
+    )
 
 
 def _failure(exc: BaseException) -> dict[str, Any]:
@@ -121,20 +140,22 @@ def seed_everything(seed: int) -> None:
             module.utils.set_random_seed(seed)
 
 
-def keep(returned: Any, metric: str | None, folder: str) -> dict[str, Any]:
+def keep(returned: Any, metrics: Sequence[str | None], folder: str) -> dict[str, Any]:
     """What a function returned, as JSON can hold it; files are copied into the trial's folder.
 
-    A number stands under the metric's name, or under `value`. A path of a file, and a `Path` of a
+    A number stands under the metric's name, or under `value`; as many numbers as there are
+    metrics under their names. A path of a file, and a `Path` of a
     folder, is replaced by its copy's path, relative to `folder`.
 
     Example:
-        >>> keep(0.9, "accuracy", ".")
-        {'accuracy': 0.9}
+        >>> keep(0.9, ["accuracy"], "."), keep((0.9, 5), ["accuracy", "latency"], ".")
+        ({'accuracy': 0.9}, {'accuracy': 0.9, 'latency': 5})
     """
     if returned is None:
         return {}
     if not isinstance(returned, Mapping):
-        returned = {metric or "value": returned}
+        values = returned if len(metrics) > 1 and isinstance(returned, tuple | list) else [returned]
+        returned = {name or "value": value for name, value in zip(metrics, values, strict=False)}
     return {str(name): _kept(str(name), value, folder) for name, value in returned.items()}
 
 

@@ -71,13 +71,13 @@ class End:
 
 
 def says_failure(outcome: Mapping[str, Any]) -> bool:
-    """Whether a function raised, by what its process, or its task, said of it.
+    """Whether a function ended by an exception, by what its process, or its task, said of it.
 
     Example:
         >>> says_failure({"outputs": {}}), says_failure({"invalid": "too large"})
         (False, True)
     """
-    return "error" in outcome or "invalid" in outcome
+    return not outcome.keys().isdisjoint(("error", "invalid", "pruned"))
 
 
 def describe_end(end: End, timeout_s: float | None) -> str:

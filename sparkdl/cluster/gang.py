@@ -203,7 +203,7 @@ class GangTask(TrialTask):
     def _checkpoint(self, here: _Here) -> str | None:
         number = here.peers[0].checkpoint
         if number is None:
-            return None
+            return self._initial(here.folder)
         return checkpoints.fetch(here.trial.folder, number, str(here.folder))
 
     def _conclude(self, here: _Here, end: End, supervisor: Supervisor) -> dict[str, Any]:

@@ -5,6 +5,7 @@ person's own go with it, see `modules`. What is installed on the driver must be 
 executors; the preflight compares.
 """
 
+import base64
 import dis
 import functools
 import inspect
@@ -51,6 +52,21 @@ class Program:
     modules: Mapping[str, Source] = field(repr=False)
     imports: frozenset[str] = frozenset()
     warning: str | None = None
+
+    def kept(self) -> dict[str, Any]:
+        """As JSON can hold it; the function stays pickled, and the driver never loads it."""
+        return {
+            "function": base64.b64encode(self.function).decode(),
+            "modules": {name: list(source) for name, source in self.modules.items()},
+            "imports": sorted(self.imports),
+        }
+
+    @classmethod
+    def restored(cls, kept: Mapping[str, Any]) -> "Program":
+        """From what `kept` gave."""
+        modules = {name: Source(*source) for name, source in kept["modules"].items()}
+        function = base64.b64decode(kept["function"])
+        return cls(function, modules, frozenset(kept["imports"]))
 
 
 def pack(function: Callable[..., Any]) -> Program:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkdl import storage
+from sparkdl import checkpoints, storage
 from sparkdl.cluster.assign import assigned_gpus
 from sparkdl.cluster.devicelocks import DevicesTakenError
 from sparkdl.cluster.ends import End, Failure, describe_end, failure_of
@@ -29,6 +29,7 @@ from sparkdl.cluster.process import TrainingProcess
 from sparkdl.cluster.program import Program
 from sparkdl.data.feed import Feeder
 from sparkdl.data.frames import Feed
+from sparkdl.reporting import ASKS, ORDERS
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 
@@ -39,7 +40,7 @@ OUTCOME_SCHEMA = "outcome string, exception binary"
 TAIL_LINES = 20
 
 # What an attempt leaves in the trial's folder, beside its logs and metrics.
-_PER_ATTEMPT = ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl")
+_PER_ATTEMPT = ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl", ASKS, ORDERS)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class TrialTask:
         attempt: how often the trial was submitted before; Spark's own attempts count on top.
         versions: what the executor must have, see `preflight.check_executor`.
         feed: the datasets whose rows are in the partition; None if it has none of the person's.
+        init_from: the folder of a trial, and the number of its checkpoint to begin with.
+        others: the names of more numbers that count.
     """
 
     plan: Plan
@@ -74,6 +77,8 @@ class TrialTask:
     attempt: int
     versions: Mapping[str, str]
     feed: Feed | None = None
+    init_from: tuple[str, int] | None = None
+    others: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the trial and yield its outcome as one row of `OUTCOME_SCHEMA`."""
@@ -107,7 +112,7 @@ class TrialTask:
                     assigned_gpus(self.plan, self.run_id, context) as visible,
                     self._feeding(batches, 0) as feeder,
                 ):
-                    who = {"attempt": attempt}
+                    who = {"attempt": attempt, "checkpoint": self._initial(folder)}
                     with self._process(folder, "log.txt", visible, who, feeder) as process:
                         end = process.wait(self.plan.trial_timeout_s)
                     end = counted(end, feeder)
@@ -125,6 +130,10 @@ class TrialTask:
             # Spark computes all rows of a slow DataFrame before it looks at what a task says.
             storage.write(trial.outcome(attempt), json.dumps(said))
         return said, (end.outcome or {}).get("exception")
+
+    def _initial(self, folder: Path) -> str | None:
+        """The local path of the checkpoint that a trial without one of its own begins with."""
+        return self.init_from and checkpoints.fetch(*self.init_from, str(folder))
 
     def _problem(self, paths: RunPaths) -> str | None:
         imports, framework = self.program.imports, self.plan.framework
@@ -191,7 +200,7 @@ class TrialTask:
                 "direction": self.direction,
                 **who,
             },
-            "metric": self.metric,
+            "metrics": [self.metric, *self.others],
             "secrets": list(plan.env.values()),
         }
         start = start_of(plan, program, self.application)
@@ -211,7 +220,7 @@ class TrialTask:
 
     def _say(self, end: End, local_log: str, log: str) -> dict[str, Any]:
         secrets = tuple(self.plan.env.values())
-        said = {k: v for k, v in (end.outcome or {}).items() if k != "exception"}
+        said = {k: v for k, v in (end.outcome or {}).items() if k not in ("exception", "spent")}
         if end.outcome is None:
             said = {"error": end.stopped or describe_end(end, self.plan.trial_timeout_s)}
             said["traceback"] = f"The last lines of its log:\n{_tail(local_log)}"
@@ -247,7 +256,8 @@ def usage_of(end: End) -> dict[str, float]:
         "cpu_s": end.cpu_s,
         "peak_memory_mb": end.peak_memory_mb,
     }
-    return {name: round(value, 4) for name, value in used.items()}
+    spent = (end.outcome or {}).get("spent", {})
+    return {name: round(value, 4) for name, value in {**used, **spent}.items()}
 
 
 def _tail(log: str) -> str:

@@ -35,6 +35,7 @@ def replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
     """A run from its description and journal."""
     names = ("id", "name", "kind", "metric", "direction")
     run = Run(path=path, **{name: description[name] for name in names})
+    run.objectives = description.get("objectives", {})
     for event in events:
         run.apply(event)
     return run

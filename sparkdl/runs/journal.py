@@ -42,9 +42,11 @@ class Journal:
         except FileNotFoundError:
             self._torn = False
 
-    def write(self, events: list[Event]) -> None:
-        """Append `events`, each stamped with the time in seconds since the epoch."""
+    def write(self, events: list[Event]) -> list[Event]:
+        """Append `events`, each stamped with the time in seconds since the epoch; return them."""
         now = round(time.time(), 3)
-        lines = "".join(json.dumps({"time": now, **event}) + "\n" for event in events)
+        stamped = [{"time": now, **event} for event in events]
+        lines = "".join(json.dumps(event) + "\n" for event in stamped)
         storage.append(self.url, ("\n" if self._torn else "").encode() + lines.encode())
         self._torn = False
+        return stamped

@@ -2,9 +2,10 @@
 
 ```
 <root>/<run id>/run.json  owner.json  journal.jsonl  environment.txt  source/  resources/
+               /report.html
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.json  tensorboard/  artifacts/
-                                checkpoints/<number>/  scratch/
+                                checkpoints/<number>/  scratch/  asks.jsonl  orders.jsonl
 ```
 
 Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt`, and all
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from sparkdl import storage
 from sparkdl.checkpoints import FOLDER
+from sparkdl.reporting import ASKS, ORDERS
 
 __all__ = ["RunPaths", "TrialPaths"]
 
@@ -69,6 +71,16 @@ class TrialPaths:
     def artifacts(self) -> str:
         """Copies of the files that the training function returned."""
         return storage.join(self.folder, "artifacts")
+
+    @property
+    def asks(self) -> str:
+        """What an objective in Optuna's style asks the driver. Written by the training process."""
+        return storage.join(self.folder, ASKS)
+
+    @property
+    def orders(self) -> str:
+        """Answers, and the order to stop. Written by the driver."""
+        return storage.join(self.folder, ORDERS)
 
     @property
     def all_ranks(self) -> str:
@@ -136,6 +148,16 @@ class RunPaths:
     def source(self) -> str:
         """The person's program: the function and the local modules it imports."""
         return storage.join(self.folder, "source")
+
+    @property
+    def program(self) -> str:
+        """The function as it travels to the executors, to be resumed or reproduced."""
+        return storage.join(self.source, "program.json")
+
+    @property
+    def report(self) -> str:
+        """A page with what came out."""
+        return storage.join(self.folder, "report.html")
 
     @property
     def resources(self) -> str:

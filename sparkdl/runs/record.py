@@ -1,9 +1,11 @@
 """Where it runs: D. What is written down when a run starts, so that it can be understood later."""
 
+import base64
 import functools
 import getpass
 import importlib.metadata
 import inspect
+import json
 import platform
 import socket
 import subprocess
@@ -14,10 +16,20 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl._version import __version__
+from sparkdl.errors import ConfigError
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.redact import mask_text
 
-__all__ = ["environment", "function_name", "git_commit", "versions", "write_source"]
+__all__ = [
+    "environment",
+    "function_name",
+    "git_commit",
+    "read_program",
+    "source_of",
+    "versions",
+    "write_program",
+    "write_source",
+]
 
 # What must agree between the driver and every executor, by the name it is installed under.
 COMPARED = ("tensorflow", "keras", "pyarrow")
@@ -79,6 +91,14 @@ def who() -> dict[str, str]:
     return {"user": user, "host": socket.gethostname()}
 
 
+def source_of(function: Callable[..., Any]) -> str | None:
+    """Its source; None of one typed at a prompt, or a callable object."""
+    try:
+        return inspect.getsource(inspect.unwrap(getattr(function, "func", function)))
+    except (OSError, TypeError):
+        return None
+
+
 def write_source(
     paths: RunPaths,
     function: Callable[..., Any],
@@ -87,10 +107,41 @@ def write_source(
 ) -> None:
     """Keep the function's source as `function.py`, and each local module's beside it."""
     sources = {f"modules/{name.replace('.', '/')}.py": text for name, text in modules.items()}
-    try:
-        inner = inspect.unwrap(getattr(function, "func", function))
-        sources["function.py"] = inspect.getsource(inner)
-    except (OSError, TypeError):
-        pass  # Typed at a prompt, or a callable object: there is no source to keep.
+    if text := source_of(function):
+        sources["function.py"] = text
     for name, text in sources.items():
         storage.write(storage.join(paths.source, name), mask_text(text, secrets))
+
+
+def write_program(paths: RunPaths, program: Mapping[str, Any], secrets: Iterable[str]) -> None:
+    """Keep the program as it travels; not one that holds what looks like a credential."""
+    pickled = base64.b64decode(program["function"]).decode("latin-1")
+    texts = [pickled, *(text for text, *_ in program["modules"].values())]
+    if any(mask_text(text, secrets) != text for text in texts):
+        storage.remove(paths.program)
+        return
+    python = versions()["python"]
+    storage.write(paths.program, json.dumps({"python": python, **program}))
+
+
+def read_program(paths: RunPaths) -> dict[str, Any]:
+    """What `write_program` kept.
+
+    Raises:
+        ConfigError: there is none, or this Python cannot load it.
+    """
+    again = "Pass train= with the function."
+    try:
+        program: dict[str, Any] = json.loads(storage.read(paths.program))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"the function of this run was not kept in {paths.program}, as it holds what looks "
+            f"like a credential. {again}"
+        ) from None
+    here = versions()["python"]
+    if program["python"] != here:
+        raise ConfigError(
+            f"{paths.program} was written by Python {program['python']}, and this is {here}, "
+            f"which cannot load it. {again}"
+        )
+    return program

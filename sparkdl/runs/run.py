@@ -13,7 +13,7 @@ from sparkdl.errors import (
     TrainingFailedError,
     TrialFailedError,
 )
-from sparkdl.runs import table
+from sparkdl.runs import ranking, table
 from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.states import RunState, TrialState
@@ -39,6 +39,15 @@ class Run:
     """One call of a verb: its trials and what came out.
 
     `print(run)` shows a table; a notebook shows it as HTML.
+
+    Attributes:
+        id, path, name, kind: its directory's name and place, what it is called, and the verb.
+        metric, direction: the number that counts, and which of its values are better.
+        objectives: of a search with several, the direction of each metric; `metric` is the first.
+        state, reason: see `RunState`, and why it ended early.
+        trials: in the order in which they were made.
+        duration_s: seconds from its start to its end.
+        idle: in a sentence, how much of the slots' time no trial used.
     """
 
     id: str
@@ -47,20 +56,27 @@ class Run:
     kind: str
     metric: str | None = None
     direction: Literal["max", "min"] = "max"
+    objectives: dict[str, str] = field(default_factory=dict)
     state: RunState = RunState.RUNNING
     reason: str | None = None
     trials: list[Trial] = field(default_factory=list)
     duration_s: float = 0.0
+    idle: str | None = None
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     _started: float | None = field(default=None, repr=False, compare=False)
 
     @property
     def best(self) -> Trial:
-        """The COMPLETE trial with the best value.
+        """The COMPLETE trial with the best value; with `repeats=`, of the best configuration.
 
         Raises:
-            NoCompleteTrialError: no trial is COMPLETE with a value.
+            NoCompleteTrialError: no trial is COMPLETE with a value, or there are several metrics.
         """
+        if len(self.objectives) > 1:
+            raise NoCompleteTrialError(
+                f"run {self.id} has the metrics {', '.join(self.objectives)}, and no trial is the "
+                "best in all of them. Choose among run.pareto."
+            )
         best = self.top(1)
         if not best:
             raise NoCompleteTrialError(
@@ -70,10 +86,20 @@ class Run:
         return best[0]
 
     def top(self, n: int) -> list[Trial]:
-        """The `n` best COMPLETE trials, best first; among equals the earlier trial."""
-        sign = -1.0 if self.direction == "max" else 1.0
-        valued = [t for t in self.trials if t.state == "COMPLETE" and t.value is not None]
-        return sorted(valued, key=lambda t: (sign * float(t.value or 0.0), t.number))[:n]
+        """The `n` best COMPLETE trials, best first; among equals the earlier trial.
+
+        With `repeats=` the trials of the configuration with the best mean come first.
+        """
+        return ranking.ranked(self.trials, self.direction)[:n]
+
+    @property
+    def pareto(self) -> list[Trial]:
+        """The COMPLETE trials that no other beats in one metric and equals in the rest."""
+        return ranking.pareto(self.trials, self.objectives) if self.objectives else self.top(1)
+
+    def means(self) -> dict[int, tuple[float, float]]:
+        """Of each configuration, the mean of its COMPLETE trials and their standard deviation."""
+        return ranking.means(self.trials)
 
     @property
     def failed(self) -> list[Trial]:
@@ -166,9 +192,11 @@ class Run:
             "start": self._apply_start,
             "trials": self._apply_trials,
             "trial": lambda e: self.trials[e["number"]].apply(e),
+            "suggested": self._apply_suggested,
             "end": self._apply_end,
         }
-        handlers[event["event"]](event)
+        if event["event"] in handlers:  # Others say what a search saw.
+            handlers[event["event"]](event)
 
     def _apply_start(self, event: Event) -> None:
         self.state, self.reason = RunState.RUNNING, None
@@ -178,18 +206,51 @@ class Run:
         paths = RunPaths(self.path)
         for new in event["trials"]:
             path = paths.trial(new["number"]).folder
-            self.trials.append(Trial(new["number"], new["params"], path, new["seed"]))
+            configuration = new.get("configuration", new["number"])
+            self.trials.append(
+                Trial(new["number"], new["params"], path, new["seed"], configuration)
+            )
+
+    def _apply_suggested(self, event: Event) -> None:
+        self.trials[event["number"]].params[event["name"]] = event["value"]
 
     def _apply_end(self, event: Event) -> None:
         self.state, self.reason = RunState(event["state"]), event.get("reason")
-        self.duration_s = event.get("duration_s", 0.0)
+        self.duration_s, self.idle = event.get("duration_s", 0.0), event.get("idle")
 
     def _view(self) -> table.View:
         why = f" ({self.reason})" if self.reason else ""
         seconds = f" in {self.duration_s:.1f} s" if self.duration_s else ""
         headline = f"Run {self.id}: {self.state}{why}, {self.counts_text()}{seconds}"
         ranked = self.top(len(self.trials))
-        return table.View(headline, self.trials, ranked, self.metric or "value", self.path)
+        means = self.means()
+        return table.View(
+            headline,
+            self.trials,
+            ranked,
+            self.metric or "value",
+            self.path,
+            others=list(self.objectives)[1:],
+            means=means if len({t.configuration for t in self.trials}) < len(self.trials) else {},
+            pareto=self.pareto if len(self.objectives) > 1 else [],
+        )
+
+    def plot(self, what: str | None = None) -> Any:
+        """A figure of plotly's, which a notebook shows.
+
+        Args:
+            what: `history`, `parallel`, `importance`, `curves`, `timeline` or `pareto`; by default
+                what shows this run best.
+        """
+        from sparkdl.runs.figures import plot  # Plotly takes a second to import.
+
+        return plot(self, what)
+
+    def report(self) -> str:
+        """Write `report.html` into the run directory, a page that needs no network; its path."""
+        from sparkdl.runs.report import write_report
+
+        return write_report(self)
 
     def __repr__(self) -> str:
         return f"<{self._view().headline}>"

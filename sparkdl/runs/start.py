@@ -11,13 +11,24 @@ from typing import Any, Literal
 from sparkdl import storage
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.runs.history import read_description, replay
-from sparkdl.runs.journal import Journal, read_journal
+from sparkdl.runs.journal import Event, Journal, read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner, describe_owner, living_owner
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.run import Run
+from sparkdl.runs.trial import Trial
 
-__all__ = ["STOPPED", "IfExists", "OpenRun", "Wanted", "new_run_id", "open_run", "trial_seed"]
+__all__ = [
+    "STOPPED",
+    "IfExists",
+    "OpenRun",
+    "Wanted",
+    "continue_run",
+    "difference",
+    "new_run_id",
+    "open_run",
+    "trial_seed",
+]
 
 IfExists = Literal["error", "resume", "new"]
 
@@ -31,10 +42,11 @@ class Wanted:
 
     Attributes:
         id, name, kind, description, metric, direction: see `Run`.
-        params: the parameters of each trial.
+        params: the parameters of each trial; None where a search finds them.
         seed: the run's seed.
         secrets: values that may not be kept.
-        facts: whatever else `run.json` is to say.
+        facts: whatever else `run.json` is to say; under `space`, what a search varies.
+        count: how many configurations there are to be at most, where a search finds them.
     """
 
     id: str
@@ -43,10 +55,11 @@ class Wanted:
     description: str | None
     metric: str | None
     direction: str
-    params: list[dict[str, Any]]
+    params: list[dict[str, Any]] | None
     seed: int
     secrets: tuple[str, ...]
     facts: Mapping[str, Any]
+    count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,21 @@ class OpenRun:
     owner: Owner
     seed: int
     finished_before: bool
+    secrets: tuple[str, ...] = ()
+
+    def record(self, *events: Event) -> None:
+        """Write down what happened, and take it over."""
+        for event in self.journal.write(list(events)):
+            self.run.apply(event)
+
+    def add(self, params: dict[str, Any], configuration: int) -> Trial:
+        """One more trial."""
+        number = len(self.run.trials)
+        storage.make_directory(self.paths.trial(number).folder)
+        kept = mask_params(params, self.secrets)
+        new = {"number": number, "params": kept, "seed": trial_seed(self.seed, number)}
+        self.record({"event": "trials", "trials": [{**new, "configuration": configuration}]})
+        return self.run.trials[number]
 
 
 def new_run_id(name: str) -> str:
@@ -109,10 +137,7 @@ def open_run(root: str, wanted: Wanted, if_exists: IfExists) -> OpenRun:
     if if_exists == "new":
         return open_run(root, replace(wanted, id=_next_id(root, wanted.id)), "new")
     if owner := living_owner(paths):
-        raise RunExistsError(
-            f"run {wanted.id} is being run by {describe_owner(owner)}. Wait for it, or end that "
-            f"process; its directory is {paths.folder}."
-        )
+        raise _being_run(wanted.id, owner, paths.folder)
     if if_exists == "error":
         raise RunExistsError(
             f"run {wanted.id} exists already in {paths.folder}. Choose another run_id, or pass "
@@ -138,7 +163,6 @@ def _create(paths: RunPaths, wanted: Wanted) -> OpenRun:
         "metric": wanted.metric,
         "direction": wanted.direction,
         "seed": wanted.seed,
-        "num_trials": len(wanted.params),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **wanted.facts,
     }
@@ -147,23 +171,20 @@ def _create(paths: RunPaths, wanted: Wanted) -> OpenRun:
     owner.hold()
     storage.remove(paths.journal)  # Of a start that was killed before it wrote run.json.
     run = replay(description, paths.folder, [])
-    journal = Journal(paths.journal)
     trials = _as_kept(wanted)
     for trial in trials:
         storage.make_directory(paths.trial(trial["number"]).folder)
-    events: list[dict[str, Any]] = [{"event": "start"}, {"event": "trials", "trials": trials}]
-    journal.write(events)
-    for event in events:
-        run.apply(event)
+    opened = OpenRun(run, paths, Journal(paths.journal), owner, wanted.seed, False, wanted.secrets)
+    opened.record({"event": "start"}, {"event": "trials", "trials": trials})
     storage.write(paths.run, json.dumps(description, indent=1))  # The last: now it is a run.
-    return OpenRun(run, paths, journal, owner, wanted.seed, finished_before=False)
+    return opened
 
 
 def _as_kept(wanted: Wanted, seed: int | None = None) -> list[dict[str, Any]]:
     seed = wanted.seed if seed is None else seed
     kept = [
         {"number": i, "params": mask_params(params, wanted.secrets), "seed": trial_seed(seed, i)}
-        for i, params in enumerate(wanted.params)
+        for i, params in enumerate(wanted.params or ())
     ]
     plain: list[dict[str, Any]] = json.loads(json.dumps(kept))
     return plain
@@ -172,45 +193,89 @@ def _as_kept(wanted: Wanted, seed: int | None = None) -> list[dict[str, Any]]:
 def _take_over(paths: RunPaths, wanted: Wanted) -> OpenRun:
     description = read_description(paths.folder)
     before = replay(description, paths.folder, read_journal(paths.journal))
-    now = [trial["params"] for trial in _as_kept(wanted)]
-    then = [trial.params for trial in before.trials]
+    now: Any = wanted.facts.get("space")
+    then: Any = description.get("space")
+    if wanted.params is not None:
+        now = [trial["params"] for trial in _as_kept(wanted)]
+        then = [trial.params for trial in before.trials]
     for name, old, new in (
         ("kind", before.kind, wanted.kind),
         ("metric", before.metric, wanted.metric),
         ("direction", before.direction, wanted.direction),
-        ("args", then, now),
+        ("objectives", before.objectives, dict(wanted.facts.get("objectives", {}))),
+        ("args" if wanted.params is not None else "space", then, now),
     ):
         if old != new:
-            if name == "args":
-                old, new = _difference(then, now), _difference(now, then)
+            old, new = difference(old, new), difference(new, old)
             raise RunExistsError(
                 f"run {wanted.id} cannot be resumed: {name} was {old!r} and is now {new!r}. Ask "
                 "for what it was, or pass if_exists='new'. Nothing was changed."
             )
-    owner = Owner(paths)
-    owner.hold()
+    more = (wanted.count or 0) > len({trial.configuration for trial in before.trials})
+    return continue_run(paths.folder, again=more, secrets=wanted.secrets)
+
+
+def continue_run(
+    path: str,
+    *,
+    again: bool = False,
+    retry_failed: bool = False,
+    changed: Event | None = None,
+    secrets: tuple[str, ...] = (),
+) -> OpenRun:
+    """Take over a run that no living driver has; trials that have not finished wait again.
+
+    Args:
+        path: the run's directory.
+        again: open it although it is COMPLETE, as there is more to do.
+        retry_failed: trials that have failed wait again too.
+        changed: what is not as it was, for the journal.
+        secrets: values that may not be kept.
+
+    Raises:
+        RunNotFoundError: there is no run at `path`.
+        RunExistsError: it is being run.
+    """
+    paths = RunPaths(path)
+    description = read_description(path)
+    if owner := living_owner(paths):
+        raise _being_run(description["id"], owner, path)
+    run = replay(description, path, read_journal(paths.journal))
+    owner_now = Owner(paths)
+    owner_now.hold()
     journal = Journal(paths.journal)
-    done = before.state == "COMPLETE"
+    waiting = _unfinished(run, paths, retry_failed)
+    done = run.state == "COMPLETE" and not again and not (retry_failed and waiting)
+    opened = OpenRun(run, paths, journal, owner_now, description["seed"], done, secrets)
     if not done:
-        events = [{"event": "start"}, *_unfinished(before, paths)]
-        journal.write(events)
-        for event in events:
-            before.apply(event)
-    return OpenRun(before, paths, journal, owner, description["seed"], finished_before=done)
+        opened.record({"event": "start", **(changed or {})}, *waiting)
+    return opened
 
 
-def _unfinished(run: Run, paths: RunPaths) -> list[dict[str, Any]]:
+def _being_run(run_id: str, owner: dict[str, Any], folder: str) -> RunExistsError:
+    return RunExistsError(
+        f"run {run_id} is being run by {describe_owner(owner)}. Wait for it, or end that process; "
+        f"its directory is {folder}."
+    )
+
+
+def _unfinished(run: Run, paths: RunPaths, retry_failed: bool) -> list[Event]:
     """The trials that were running, lost, or cancelled with their run: they wait again."""
     events = []
     for trial in run.trials:
         stopped = trial.state == "CANCELLED" and (trial.error or "").startswith(STOPPED)
-        if stopped or trial.state in ("RUNNING", "LOST"):
-            names = storage.names(paths.trial(trial.number).attempts)
-            made = [int(n.removesuffix(".json")) for n in names if n.endswith(".json")]
+        failed = retry_failed and trial.state == "FAILED"
+        if stopped or failed or trial.state in ("RUNNING", "LOST"):
             event = {"event": "trial", "number": trial.number, "state": "WAITING"}
-            events.append({**event, "attempt": max(made, default=-1)})
+            made = paths.trial(trial.number).num_attempts() - 1
+            events.append({**event, "attempt": made})
     return events
 
 
-def _difference(some: list[Any], others: list[Any]) -> list[Any]:
+def difference(some: Any, others: Any) -> Any:
+    """What of the one is not in the other."""
+    if isinstance(some, Mapping) and isinstance(others, Mapping):
+        return {name: value for name, value in some.items() if others.get(name) != value}
+    if not isinstance(some, list):
+        return some
     return [params for params in some if params not in others] or [f"{len(some)} combinations"]

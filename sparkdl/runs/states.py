@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["RunState", "TrialState", "Verdict", "judge"]
+__all__ = ["RunState", "TrialState", "Verdict", "judge", "natural_state"]
 
 
 class _Text(str, Enum):
@@ -41,6 +41,18 @@ class TrialState(_Text):
     CANCELLED = "CANCELLED"
 
 
+def natural_state(counts: Mapping[str, int]) -> RunState:
+    """The state of a run that nothing stopped, from how many trials ended in each state.
+
+    Example:
+        >>> str(natural_state({"COMPLETE": 1, "FAILED": 5})), str(natural_state({"INVALID": 1}))
+        ('COMPLETE', 'FAILED')
+    """
+    if counts.get("COMPLETE") or counts.get("PRUNED"):
+        return RunState.COMPLETE
+    return RunState.FAILED if counts.keys() & {"FAILED", "INVALID"} else RunState.CANCELLED
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a returned value means: the state, the metric's number, and why it is INVALID."""
@@ -50,7 +62,12 @@ class Verdict:
     reason: str | None = None
 
 
-def judge(outputs: Mapping[str, Any], reported: Mapping[str, float], metric: str | None) -> Verdict:
+def judge(
+    outputs: Mapping[str, Any],
+    reported: Mapping[str, float],
+    metric: str | None,
+    needed: bool = False,
+) -> Verdict:
     """Find the number that counts and say whether it can be compared.
 
     Args:
@@ -58,6 +75,7 @@ def judge(outputs: Mapping[str, Any], reported: Mapping[str, float], metric: str
             name, or under `value` where no metric was named.
         reported: the last reported number of each name, used where `outputs` lacks the metric.
         metric: the name that counts; None takes the only number there is, if there is just one.
+        needed: without a number it is INVALID.
 
     Example:
         >>> judge({"accuracy": 0.9, "loss": 0.3}, {}, "accuracy")
@@ -67,6 +85,10 @@ def judge(outputs: Mapping[str, Any], reported: Mapping[str, float], metric: str
     """
     if metric is None:
         numbers = {k: v for k, v in outputs.items() if _is_number(v)} or dict(reported)
+        if len(numbers) != 1 and needed:
+            have = ", ".join(numbers) or "none"
+            why = f"a search needs one number, and there are: {have}. Name it with metric="
+            return Verdict(TrialState.INVALID, None, why)
         if len(numbers) != 1:
             return Verdict(TrialState.COMPLETE, None)
         metric = next(iter(numbers))

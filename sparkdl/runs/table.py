@@ -2,7 +2,7 @@
 
 import html as markup
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
-__all__ = ["View", "frame", "html", "text"]
+__all__ = ["View", "cell", "frame", "grid", "html", "padded", "running", "text"]
 
 # A longer run shows its best trials and its failures; to_pandas() has them all.
 MOST_ROWS = 40
@@ -22,6 +22,7 @@ _COLORS = {
     TrialState.INVALID: "#cf222e",
     TrialState.CANCELLED: "#9a6700",
     TrialState.LOST: "#9a6700",
+    TrialState.PRUNED: "#9a6700",
 }
 
 
@@ -34,6 +35,9 @@ class View:
         trials: all trials.
         ranked: the COMPLETE ones with a value, best first.
         metric: the title of the values.
+        others: the names of more numbers that count.
+        means: with repeats, the mean and the deviation of each configuration.
+        pareto: of several numbers, the trials among which to choose.
         path: where everything is kept.
     """
 
@@ -42,6 +46,14 @@ class View:
     ranked: Sequence[Trial]
     metric: str
     path: str
+    others: Sequence[str] = ()
+    means: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    pareto: Sequence[Trial] = ()
+
+    @property
+    def starred(self) -> Sequence[Trial]:
+        """The best trial, or those among which to choose."""
+        return self.pareto or self.ranked[:1]
 
     def shown(self) -> Sequence[Trial]:
         """The trials that get a row."""
@@ -62,7 +74,12 @@ class View:
         common = _common(self.trials)
         if common:
             lines.append(f"In all trials: {_params(common)}")
-        if self.ranked:
+        if self.pareto:
+            numbers = ", ".join(str(trial.number) for trial in self.pareto)
+            lines.append(
+                f"None is better in all of {self.metric}, {', '.join(self.others)}: {numbers}"
+            )
+        elif self.ranked:
             best = self.ranked[0]
             varying = {k: v for k, v in best.params.items() if k not in common}
             what = f"Best: trial {best.number}, {self.metric} {best.value:.5g}"
@@ -71,7 +88,7 @@ class View:
 
 
 def _params(params: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_cell(value)}" for name, value in params.items())
+    return ", ".join(f"{name}={cell(value)}" for name, value in params.items())
 
 
 def _common(trials: Sequence[Trial]) -> dict[str, Any]:
@@ -105,7 +122,7 @@ def _apart(name: str, params: Mapping[str, Any]) -> str:
 
 def _columns(view: View) -> list[tuple[str, list[str]]]:
     """The short table: titles, each with its cells."""
-    trials, best = view.shown(), view.ranked[:1]
+    trials, best = view.shown(), view.starred
     names = dict.fromkeys(name for trial in trials for name in trial.params)
     columns = [
         ("trial", [f"{t.number}{' *' if t in best else ''}" for t in trials]),
@@ -113,37 +130,75 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
     ]
     for name in names:
         if name not in _common(view.trials):
-            columns.append((name, [_cell(t.params.get(name)) for t in trials]))
+            columns.append((name, [cell(t.params.get(name, "")) for t in trials]))
     values = ["" if t.value is None else _number(t.value) for t in trials]
+    columns.append((view.metric, values))
+    if view.means:
+        columns.append(("mean", [_mean(view.means.get(t.configuration)) for t in trials]))
+    for name in view.others:
+        numbers = [t.metrics.get(name) if t.value is not None else None for t in trials]
+        columns.append((name, ["" if n is None else _number(n) for n in numbers]))
     seconds = [f"{t.usage.running_s:.1f}" if t.usage.running_s else "" for t in trials]
-    columns += [(view.metric, values), ("seconds", seconds)]
+    columns.append(("seconds", seconds))
     if any(t.failure for t in trials):
         columns.append(("failure", [t.failure or "" for t in trials]))
     if any(t.error for t in trials):
-        columns.append(("error", [_cell(t.summary, 60) for t in trials]))
+        columns.append(("error", [cell(t.summary, 60) for t in trials]))
     return columns
+
+
+def running(
+    trials: Sequence[Trial], steps: Mapping[int, int], started: Mapping[int, float], metric: str
+) -> list[tuple[str, list[str]]]:
+    """The columns of a table of trials that run now.
+
+    Args:
+        trials: those that are shown.
+        steps: the last step that each has reported, by number.
+        started: for how many seconds each has run.
+        metric: the reported number to show; else a trial's last.
+    """
+    names = dict.fromkeys(name for trial in trials for name in trial.params)
+    columns = [
+        ("trial", [str(t.number) for t in trials]),
+        ("state", [str(t.state) for t in trials]),
+    ]
+    columns += [(name, [cell(t.params.get(name, "")) for t in trials]) for name in names]
+    values = [t.metrics.get(metric, next(iter(t.metrics.values()), None)) for t in trials]
+    columns.append((metric, ["" if v is None else _number(v) for v in values]))
+    columns.append(("step", [str(steps.get(t.number, "")) for t in trials]))
+    return [*columns, ("seconds", [f"{started[t.number]:.0f}" for t in trials])]
 
 
 def _number(value: float) -> str:
     return f"{value:.5f}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.5g}"
 
 
-def _cell(value: Any, width: int = 24) -> str:
+def _mean(found: tuple[float, float] | None) -> str:
+    return f"{_number(found[0])} ± {found[1]:.2g}" if found else ""
+
+
+def cell(value: Any, width: int = 24) -> str:
+    """A value as a table shows it."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def text(view: View) -> str:
     """The run as lines of text; `*` marks the best trial."""
-    columns = _columns(view) if view.trials else []
-    padded = []
+    rows = padded(_columns(view) if view.trials else [])
+    lines = [view.headline, *rows, view.hidden(), *view.footlines()]
+    return "\n".join(line for line in lines if line)
+
+
+def padded(columns: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Columns, each a title with its cells, as lines of text."""
+    aligned = []
     for title, cells in columns:
         width = max(len(cell) for cell in (title, *cells))
         align = str.ljust if title in _LEFT else str.rjust
-        padded.append([align(cell, width) for cell in (title, *cells)])
-    rows = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
-    lines = [view.headline, *rows, view.hidden(), *view.footlines()]
-    return "\n".join(line for line in lines if line)
+        aligned.append([align(cell, width) for cell in (title, *cells)])
+    return ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
 def html(view: View) -> str:
@@ -154,7 +209,7 @@ def html(view: View) -> str:
     body = []
     rows = zip(*(cells for _, cells in columns), strict=True)
     for trial, cells in zip(view.shown(), rows, strict=True):
-        style = "font-weight:bold" if trial in view.ranked[:1] else ""
+        style = "font-weight:bold" if trial in view.starred else ""
         color = _COLORS.get(trial.state, "inherit")
         cells_html = "".join(
             _td(title, cell, style + (f";color:{color}" if title == "state" else ""), trial)
@@ -164,6 +219,17 @@ def html(view: View) -> str:
     foot = "<br>".join(markup.escape(line) for line in [view.hidden(), *view.footlines()] if line)
     table = f"<table><tr>{head}</tr>{''.join(body)}</table>" if columns else ""
     return f"<p><b>{markup.escape(view.headline)}</b></p>{table}<p>{foot}</p>"
+
+
+def grid(columns: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Columns, each a title with its cells, as a table of HTML."""
+    head = "".join(_td(title, title, "font-weight:bold") for title, _ in columns)
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    titles = [title for title, _ in columns]
+    body = [
+        "".join(_td(title, one, "") for title, one in zip(titles, row, strict=True)) for row in rows
+    ]
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
 
 
 def _td(title: str, cell: str, style: str, trial: Trial | None = None) -> str:

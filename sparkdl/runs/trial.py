@@ -24,6 +24,8 @@ class Usage:
         queued_s: seconds from its submission to Spark until its task started.
         starting_s: seconds from there to the first line of the training function.
         running_s: seconds in the training function.
+        first_step_s: of these, those until its first `context.report`; 0 without any.
+        reporting_s: of these, those spent in `context.report`.
         cpu_s: CPU seconds of the training process and its children, user and system.
         peak_memory_mb: the largest resident size of the training process, in MiB.
     """
@@ -31,6 +33,8 @@ class Usage:
     queued_s: float = 0.0
     starting_s: float = 0.0
     running_s: float = 0.0
+    first_step_s: float = 0.0
+    reporting_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_mb: float = 0.0
 
@@ -44,8 +48,9 @@ class Trial:
         params: the parameters; values that look like credentials are masked.
         path: its folder in the run directory.
         seed: what `random`, NumPy and the framework were seeded with.
+        configuration: trials of one differ in nothing but their seed, see `repeats=`.
         state: see `TrialState`; equal to its name.
-        value: the metric's number, None unless COMPLETE.
+        value: the metric's number, None unless COMPLETE; of several metrics the first one's.
         metrics: the last of each number reported or returned.
         outputs: what the training function returned, by name.
         error: what went wrong, its first line the summary.
@@ -53,6 +58,7 @@ class Trial:
             `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
         attempts: how often it was started; more than one after a lost executor.
         usage: where its time went.
+        spans: when each attempt started and ended, in seconds since 1970; the end is None before.
         exception: the person's own exception, on the driver that ran it.
     """
 
@@ -60,6 +66,7 @@ class Trial:
     params: dict[str, Any]
     path: str
     seed: int = 0
+    configuration: int = 0
     state: TrialState = TrialState.WAITING
     value: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -68,6 +75,7 @@ class Trial:
     failure: str | None = None
     attempts: int = 0
     usage: Usage = Usage()
+    spans: list[tuple[float, float | None]] = field(default_factory=list, repr=False)
     exception: BaseException | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -109,12 +117,20 @@ class Trial:
     def apply(self, event: Event) -> None:
         """Take over what a journal event says of this trial."""
         self.state = TrialState(event["state"])
+        self._apply_time(event.get("time", 0.0))
+        self.params = event.get("params", self.params)
         self.attempts = event.get("attempt", self.attempts - 1) + 1
         self.value = event.get("value")
         self.metrics = event.get("metrics", self.metrics)
         self.outputs = event.get("outputs", self.outputs)
         self.error, self.failure = event.get("error"), event.get("failure")
         self.usage = Usage(**event["usage"]) if "usage" in event else self.usage
+
+    def _apply_time(self, now: float) -> None:
+        if self.state == TrialState.RUNNING:
+            self.spans.append((now, None))
+        elif self.spans and self.spans[-1][1] is None:
+            self.spans[-1] = (self.spans[-1][0], now)
 
 
 def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkdl.errors import ConfigError, FunctionError, suggest
 
-__all__ = ["check_call", "combine_values"]
+__all__ = ["check_call", "checked_name", "combine_values", "plain", "takes_one"]
 
 Params = dict[str, Any]
 
@@ -38,7 +38,7 @@ def combine_values(values: Mapping[str, Any] | None, combine: str = "product") -
             f"args is a {type(values).__name__}; expected a dict of lists, such as "
             '{"learning_rate": [0.001, 0.01]}.'
         )
-    lists = {_checked_name(name): _checked_list(name, given) for name, given in values.items()}
+    lists = {checked_name(name): _checked_list(name, given) for name, given in values.items()}
     if combine == "product":
         rows: Iterable[tuple[Any, ...]] = itertools.product(*lists.values())
     else:
@@ -52,7 +52,12 @@ def combine_values(values: Mapping[str, Any] | None, combine: str = "product") -
     return [dict(zip(lists, row, strict=True)) for row in rows]
 
 
-def _checked_name(name: object) -> str:
+def checked_name(name: object) -> str:
+    """The name of a parameter.
+
+    Raises:
+        ConfigError: no function takes it by that.
+    """
     if not isinstance(name, str) or not name.isidentifier():
         raise ConfigError(f"{name!r} is not a parameter name; expected a Python identifier.")
     return name
@@ -68,21 +73,25 @@ def _checked_list(name: str, given: Any) -> list[Any]:
         )
     if not given:
         raise ConfigError(f"args[{name!r}] is empty; expected at least one value, or leave it out.")
-    return [_plain(name, value) for value in given]
+    return [plain(name, value) for value in given]
 
 
-def _plain(name: str, value: Any) -> Any:
-    """The value as the run directory can hold it, so that a resumed run passes the same."""
+def plain(name: str, value: Any) -> Any:
+    """The value as the run directory can hold it, so that a resumed run passes the same.
+
+    Raises:
+        ConfigError: it cannot; the message names the parameter.
+    """
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return value.item()  # A NumPy scalar.
     if isinstance(value, list | tuple):
-        return type(value)(_plain(name, item) for item in value)
+        return type(value)(plain(name, item) for item in value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(name, item) for key, item in value.items()}
+        return {key: plain(name, item) for key, item in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(
-        f"args[{name!r}] holds {value!r}, a {type(value).__name__}; expected numbers, strings, "
+        f"{name!r} holds {value!r}, a {type(value).__name__}; expected numbers, strings, "
         "booleans, None, lists or dicts. Give it a name, and look the name up in the function."
     )
 
@@ -132,3 +141,17 @@ def check_call(function: Callable[..., Any], names: Iterable[str]) -> None:
                 f"{label} needs {name!r}, which args does not have. Add {name!r}: [...] to args, "
                 "or give the parameter a default."
             )
+
+
+def takes_one(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with a single argument.
+
+    Example:
+        >>> takes_one(lambda trial: 0), takes_one(lambda learning_rate, dropout: 0)
+        (True, False)
+    """
+    try:
+        inspect.signature(function).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -2,12 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparkdl.cluster.ends import Failure
-from sparkdl.runs.states import TrialState
-from sparkdl.runs.trial import Trial
 
 __all__ = ["Limits", "Retries"]
 
@@ -38,26 +35,6 @@ class Limits:
     fail_fast_identical: int | None = None
     max_restarts: int = 0
     max_losses: int | None = None
-
-    def reached(self, trials: Sequence[Trial]) -> str | None:
-        """Why the failures so far end the run; None while they do not.
-
-        Example:
-            >>> one = Trial(0, {}, "", state=TrialState.FAILED, error="ValueError: no")
-            >>> Limits(max_failed_trials=0).reached([one])
-            'more than max_failed_trials=0 trials failed'
-        """
-        if self.max_failed_trials is None and self.fail_fast_identical is None:
-            return None
-        failed = [trial for trial in trials if trial.state == TrialState.FAILED]
-        ended = [trial for trial in trials if trial.state.is_final]
-        most, alike = self.max_failed_trials, self.fail_fast_identical
-        if most is not None and len(failed) > most:
-            return f"more than max_failed_trials={most} trials failed"
-        errors = {trial.summary for trial in failed}
-        if alike and len(failed) == len(ended) >= alike and len(errors) == 1:
-            return f"the first {len(failed)} trials failed alike: {errors.pop()}"
-        return None
 
 
 class Retries:

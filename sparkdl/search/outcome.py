@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import cloudpickle
@@ -10,17 +11,24 @@ from sparkdl.cluster.ends import is_follow_up, says_failure
 from sparkdl.errors import RemoteTraceback
 from sparkdl.runs.journal import Event
 from sparkdl.runs.states import TrialState, judge
+from sparkdl.runs.trial import Usage
 
 __all__ = ["combined", "event_of", "exception_of"]
 
 
-def event_of(outcome: Mapping[str, Any], queued_s: float, metric: str | None) -> Event:
+def event_of(
+    outcome: Mapping[str, Any],
+    queued_s: float,
+    metric: str | Sequence[str] | None,
+    needed: bool = False,
+) -> Event:
     """The fields of a trial's final journal event.
 
     Args:
         outcome: the row of `cluster.task.TrialTask`, parsed.
         queued_s: seconds that it waited for a slot.
-        metric: the name of the number that counts.
+        metric: the name of the number that counts, or of several.
+        needed: a trial without such a number is INVALID.
 
     Example:
         >>> said = {"outputs": {"accuracy": 0.9}, "reported": {}, "usage": {}, "attempt": 0}
@@ -34,6 +42,9 @@ def event_of(outcome: Mapping[str, Any], queued_s: float, metric: str | None) ->
     if "error" in outcome:
         why = {"error": outcome["error"], "failure": outcome["failure"]}
         return {**event, "state": str(TrialState.FAILED), **why}
+    if "pruned" in outcome:
+        pruned = {"state": str(TrialState.PRUNED), "metrics": dict(outcome["reported"])}
+        return {**event, **pruned}
     if "invalid" in outcome:
         return {
             **event,
@@ -41,9 +52,11 @@ def event_of(outcome: Mapping[str, Any], queued_s: float, metric: str | None) ->
             "error": f"InvalidTrial: {outcome['invalid']}",
         }
     outputs, reported = outcome["outputs"], dict(outcome["reported"])
-    if metric and "value" in reported:
-        reported.setdefault(metric, reported.pop("value"))  # A plain number stands for it.
-    verdict = judge(outputs, reported, metric)
+    metrics = [metric] if isinstance(metric, str | None) else metric
+    if metrics[0] and "value" in reported:
+        reported.setdefault(metrics[0], reported.pop("value"))  # A plain number stands for it.
+    verdicts = [judge(outputs, reported, name, needed) for name in metrics]
+    verdict = next((one for one in verdicts if one.reason), verdicts[0])
     numbers = {k: float(v) for k, v in outputs.items() if isinstance(v, int | float)}
     return {
         **event,
@@ -95,9 +108,7 @@ def _order(one: tuple[dict[str, Any], bytes | None]) -> tuple[bool, float]:
 
 def _usage(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The CPU seconds of all ranks, the longest times, the largest memory."""
-    found: dict[str, float] = dict.fromkeys(
-        ("starting_s", "running_s", "cpu_s", "peak_memory_mb"), 0.0
-    )
+    found = {f.name: 0.0 for f in fields(Usage) if f.name != "queued_s"}
     for used in (outcome["usage"] for outcome in outcomes):
         for name, value in used.items():
             found[name] = found[name] + value if name == "cpu_s" else max(found[name], value)

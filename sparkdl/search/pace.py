@@ -18,6 +18,8 @@ class Pace:
         parallelism: the person's limit, or None.
         enforced: Spark itself runs no more at once than it has slots.
         size: the processes of one trial, each in a slot of its own.
+        ahead: let Spark have trials before there is a slot for them; else each is made from all
+            that is known when its slot is free.
     """
 
     def __init__(
@@ -26,10 +28,12 @@ class Pace:
         parallelism: int | None,
         enforced: bool,
         size: int = 1,
+        ahead: bool = True,
     ) -> None:
         self._count, self._parallelism, self._enforced = count_slots, parallelism, enforced
-        self._size = size
+        self._size, self._ahead = size, ahead
         self._counted_s = time.monotonic()
+        self._short_since: float | None = None
         self.slots = count_slots()
 
     def recount(self) -> None:
@@ -44,10 +48,20 @@ class Pace:
         fit = self.slots.count // self._size
         return max(1, min(fit, self._parallelism or fit))
 
-    @property
-    def fits(self) -> bool:
-        """Whether Spark has the slots for even one trial now; a lost executor may come back."""
-        return self.slots.count >= self._size
+    def short_s(self) -> float:
+        """For how many seconds Spark lacks the slots for even one trial; a lost executor may come
+        back."""
+        if self.slots.count >= self._size:
+            self._short_since = None
+            return 0.0
+        now = time.monotonic()
+        self._short_since = self._short_since or now
+        return max(now - self._short_since, 1e-3)
+
+    def too_few(self, for_s: float) -> str:
+        """What is missing where not even one trial fits."""
+        have = f"{self.slots.count} ({self.slots.reason})"
+        return f"{self._size} slots are needed, and for {for_s:g} s there are {have}."
 
     def submitted(self, started: int) -> int:
         """How many trials Spark may have: those that run, and some ready for the next free slot.
@@ -57,7 +71,7 @@ class Pace:
         """
         # Of two gangs inside Spark one might hold slots that the other lacks.
         limited = self.limit < self.slots.count or not self._enforced or self._size > 1
-        ready = 0 if limited or started < self.limit else max(1, self.limit // 4)
+        ready = 0 if limited or not self._ahead or started < self.limit else max(1, self.limit // 4)
         return self.limit + ready
 
     def cores(self, trials: int) -> int:

@@ -7,21 +7,24 @@ from contextlib import contextmanager
 
 from sparkdl import storage
 from sparkdl.cluster.ends import Failure
-from sparkdl.cluster.jobs import JobEnd, JobFailed
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.task import TrialTask
 from sparkdl.errors import PreflightError
 from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.runs.redact import mask_text
 from sparkdl.runs.start import STOPPED, OpenRun
-from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.states import RunState, TrialState, natural_state
 from sparkdl.runs.trial import Trial
 from sparkdl.search.flights import Flight, Flights
-from sparkdl.search.limits import Limits, Retries
-from sparkdl.search.outcome import combined, event_of, exception_of
+from sparkdl.search.idle import idle_sentence
+from sparkdl.search.landing import land
+from sparkdl.search.limits import Retries
+from sparkdl.search.listener import Listener
 from sparkdl.search.pace import Pace
+from sparkdl.search.pages import Pages
 from sparkdl.search.progress import Progress
+from sparkdl.search.source import Source
+from sparkdl.search.stops import Stops
 
 __all__ = ["Execution"]
 
@@ -37,8 +40,9 @@ class Execution:
         plan, flights: what each trial needs, and the way to Spark.
         make_task: from a trial and the cores it may use to what Spark executes.
         pace: how many at once.
-        limits: when to stop.
-        progress: shows the person how it goes.
+        stops: when to stop.
+        progress, pages: show the person how it goes, and how it went.
+        source: makes trials, beyond those that the run has.
     """
 
     def __init__(
@@ -48,18 +52,21 @@ class Execution:
         flights: Flights,
         make_task: Callable[[Trial, int], TrialTask],
         pace: Pace,
-        limits: Limits,
+        stops: Stops,
         progress: Progress,
+        pages: Pages,
+        source: Source,
     ) -> None:
         self.run = opened.run
         self._opened, self._plan, self._make_task = opened, plan, make_task
-        self._pace, self._limits, self._progress = pace, limits, progress
+        self._pace, self._stops, self._progress, self._pages = pace, stops, progress, pages
+        self._source = source
+        self._listener = Listener(source, opened.journal, plan.is_gang)
         self._waiting = deque(t for t in opened.run.trials if not t.state.is_final)
         self._flights = flights
         self._cancelled: set[int] = set()
         self._started = 0
-        self._retries = Retries(limits, plan.is_gang)
-        self._short_since: float | None = None
+        self._retries = Retries(stops.limits, plan.is_gang)
         self._stopped: tuple[RunState, str] | None = None
         self._begun = self._trials_begun = time.monotonic()
         self._fatal: PreflightError | None = None
@@ -93,8 +100,9 @@ class Execution:
         try:
             with self._progress:
                 self._trials_begun = time.monotonic()
-                self._progress.announce(len(self._waiting), self._pace.limit, self._pace.slots)
-                while self._waiting or self._flights:
+                count = len(self._waiting) + self._source.left
+                self._progress.announce(count, self._pace.limit, self._pace.slots)
+                while self._has_more or self._flights:
                     self._fill()
                     self._take()
                     self._look()
@@ -104,36 +112,43 @@ class Execution:
         finally:
             self._finish()
             self._progress.finished()
+            self._pages.finished()
         if self._fatal:
             raise self._fatal
         self.run.raise_if_none_completed()
 
+    @property
+    def _has_more(self) -> bool:
+        """Whether a trial waits, or may come."""
+        return bool(self._waiting) or (not self._stopped and self._source.left > 0)
+
     def _fill(self) -> None:
         if self._stopped:
             self._drop_waiting()
-        if self._waiting:
+        if self._has_more:
             self._pace.recount()
-        while self._waiting and (self._waiting[0].number in self._cancelled or self._has_room()):
-            trial = self._waiting.popleft()
-            if trial.number in self._cancelled:
-                self._conclude(trial, {"state": "CANCELLED", "error": self._why_cancelled()})
+        while self._has_more and (self._is_over_before() or self._has_room()):
+            trial = self._waiting.popleft() if self._waiting else self._source.next()
+            if why := self._why_stopped(trial):
+                self._conclude(trial, why)
             else:
-                cores = self._pace.cores(len(self._waiting) + len(self._flights) + 1)
+                wanted = min(len(self._waiting) + self._source.left, self._pace.limit)
+                cores = self._pace.cores(int(wanted) + len(self._flights) + 1)
                 self._flights.submit(trial, self._make_task(trial, cores))
 
+    def _is_over_before(self) -> bool:
+        """Whether the next trial needs no room, as it will not run."""
+        return bool(self._waiting) and self._why_stopped(self._waiting[0]) is not None
+
     def _has_room(self) -> bool:
-        if self._pace.fits or not self._plan.is_gang:
-            self._short_since = None
+        short_s = self._pace.short_s() if self._plan.is_gang else 0.0
+        if not short_s:
             return len(self._flights) < self._pace.submitted(self._started)
         # An executor was lost: Spark may bring it back, but nobody waits for ever.
-        self._short_since = self._short_since or time.monotonic()
-        if time.monotonic() - self._short_since > self._plan.start_timeout_s:
-            trial, need, slots = self._waiting.popleft(), self._plan.size, self._pace.slots
-            error = (
-                f"start deadline: {need} slots are needed, and for "
-                f"{self._plan.start_timeout_s:g} s there are {slots.count} ({slots.reason}). "
-                f"Before: {trial.error or 'it had not started'}"
-            )
+        if short_s > self._plan.start_timeout_s:
+            trial = self._waiting.popleft() if self._waiting else self._source.next()
+            why = self._pace.too_few(self._plan.start_timeout_s)
+            error = f"start deadline: {why} Before: {trial.error or 'it had not started'}"
             failure = str(Failure.DEADLINE)
             self._conclude(trial, {"state": "FAILED", "failure": failure, "error": error})
         return False
@@ -141,7 +156,7 @@ class Execution:
     def _take(self) -> None:
         """Wait a moment for trials to end; write down what came out."""
         look_s = LOOK_S if storage.is_local(self.run.path) else LOOK_REMOTE_S
-        for flight in self._flights.ended(look_s):
+        for flight in self._flights.ended(self._listener.look_s(look_s)):
             self._land(flight)
             self._flights.landed(flight)
 
@@ -149,15 +164,18 @@ class Execution:
         """See what runs: starts, lost executors, output. Pass on what is to end."""
         for flight in self._flights:
             self._see_start(flight)
-            if flight.trial.state == TrialState.RUNNING:  # Until then its log is an earlier one's.
-                self._progress.look(flight.trial)
-        states = [flight.trial.state for flight in self._flights]
-        self._progress.counts(states.count(TrialState.RUNNING))
-        limit = self._limits.timeout_s
-        left = self._waiting or self._flights
-        if limit and left and time.monotonic() - self._trials_begun > limit:
-            self._stop(RunState.CANCELLED, f"timeout_s={limit:g} is over")
-        self._flights.cancel(None if self._stopped else self._cancelled)
+        # Until a trial runs, its log is an earlier one's.
+        running = [f.trial for f in self._flights if f.trial.state == TrialState.RUNNING]
+        if self._progress.shown or self._source.prunes or self._source.asks:
+            self._listener.listen(running)
+        for trial in running:
+            self._progress.look(trial)
+        self._progress.counts(running, self._listener.newest, self._listener.steps)
+        lasted_s = time.monotonic() - self._trials_begun
+        if (enough := self._stops.used_up(running, lasted_s)) and (self._has_more or self._flights):
+            self._stop(*enough)
+        over = self._cancelled | self._listener.overdue()
+        self._flights.cancel(None if self._stopped else over)
 
     def _see_start(self, flight: Flight) -> None:
         for attempt in self._flights.starts(flight):
@@ -165,6 +183,7 @@ class Execution:
                 self._retries.again(flight.trial.number, Failure.LOST)
                 self._lose(flight.trial, attempt - 1, "its executor was lost")
             self._started += 1
+            self._listener.forget(flight.trial)
             self._record(flight.trial, {"state": "RUNNING", "attempt": attempt})
             self._progress.started(flight.trial, attempt)
 
@@ -177,45 +196,31 @@ class Execution:
 
     def _land(self, flight: Flight) -> None:
         self._see_start(flight)
-        try:
-            outcome, exception = combined(self._flights.rows_of(flight))
-        except JobFailed as failed:
-            self._land_failed(flight, failed)
-            return
-        if "preflight" in outcome:
+        trial = flight.trial
+        self._listener.listen([trial])
+        stopped = self._why_stopped(trial)
+        landing = land(flight, self._flights, self.run, self._plan, stopped)
+        trial.exception = landing.exception
+        event = landing.event
+        if landing.fatal:
             # An executor that came later than the preflight: the run cannot go on.
-            self._fatal = PreflightError(f"trial {flight.trial.number}: {outcome['preflight']}")
-            self._stop(RunState.FAILED, str(self._fatal))
-            event: Event = {"state": "CANCELLED", "error": self._why_cancelled()}
-            self._conclude(flight.trial, event)
-            return
-        used = outcome["usage"]
-        in_job_s = time.monotonic() - flight.submitted_s
-        queued_s = max(0.0, in_job_s - used["starting_s"] - used["running_s"])
-        event = event_of(outcome, queued_s, self.run.metric)
-        if event["state"] == "FAILED":
-            flight.trial.exception = exception_of(exception, event["error"])
+            self._fatal = landing.fatal
+            self._stop(RunState.FAILED, str(landing.fatal))
+            event = {"state": "CANCELLED", "error": self._why_cancelled()}
+        elif event["state"] == "FAILED" and self._listener.is_stopped(trial):
+            event = {**event, "state": "PRUNED", "error": None}  # What it raised followed from it.
+        if event["state"] == "FAILED" and landing.may_retry:
             self._fail(flight, event)
         else:
-            flight.trial.exception = None
-            self._conclude(flight.trial, event)
+            self._conclude(trial, event)
 
-    def _land_failed(self, flight: Flight, failed: JobFailed) -> None:
-        trial = flight.trial
-        error = mask_text(str(failed), tuple(self._plan.env.values()))
-        event: Event = {"error": error, "attempt": max(0, flight.seen)}
-        if failed.end is JobEnd.CANCELLED:
-            mine = self._stopped or trial.number in self._cancelled
-            why = self._why_cancelled() if mine else "its Spark job was cancelled outside this run"
-            self._conclude(trial, {**event, "state": "CANCELLED", "error": why})
-            return
-        trial.exception = exception_of(None, error)
-        kinds = {JobEnd.LOST: Failure.LOST, JobEnd.MEMORY: Failure.MEMORY}
-        kind = kinds.get(failed.end, Failure.EXCEPTION)
-        if failed.end is JobEnd.ERROR:
-            self._conclude(trial, {**event, "state": "FAILED", "failure": str(kind)})
-        else:
-            self._fail(flight, {**event, "state": "FAILED", "failure": str(kind)})
+    def _why_stopped(self, trial: Trial) -> Event | None:
+        """What is written of it if its job was cancelled by us."""
+        if self._listener.is_stopped(trial):
+            return {"state": "PRUNED", "error": None}
+        if self._stopped or trial.number in self._cancelled:
+            return {"state": "CANCELLED", "error": self._why_cancelled()}
+        return None
 
     def _fail(self, flight: Flight, event: Event) -> None:
         """Run a failed trial again where its budget allows; else that was its end."""
@@ -229,24 +234,26 @@ class Execution:
         else:
             self._progress.look(trial, last=True)
         self._record(trial, {**event, "state": "WAITING"})
+        self._listener.forget(trial)
         self._waiting.append(trial)
 
     def _conclude(self, trial: Trial, event: Event) -> None:
         self._progress.look(trial, last=True)
-        self._record(trial, event)
+        self._record(trial, {"metrics": trial.metrics, **event})  # Unless it said them itself.
         error = TrialPaths(trial.path).error
         # Of a gang's ranks none knows which failed first; and Spark's own error no task writes.
         untold = trial.state == TrialState.FAILED and not storage.exists(error)
         if trial.error and (self._plan.is_gang or untold):
             storage.write(error, trial.error)
+        self._listener.ended(trial)
+        self._source.ended(trial)
         self._progress.ended(trial)
-        if why := self._limits.reached(self.run.trials):
-            self._stop(RunState.FAILED, why)
+        self._pages.ended(trial)
+        if enough := self._stops.ended(trial):
+            self._stop(*enough)
 
     def _record(self, trial: Trial, event: Event) -> None:
-        event = {"event": "trial", "number": trial.number, **event}
-        self._opened.journal.write([event])
-        self.run.apply(event)
+        self._opened.record({"event": "trial", "number": trial.number, **event})
 
     # ---- the end of the run
 
@@ -258,6 +265,8 @@ class Execution:
         interrupted = isinstance(exc, KeyboardInterrupt)
         why = "interrupted" if interrupted else f"{exc}".split("\n")[0]
         self._stop(RunState.CANCELLED if interrupted else RunState.FAILED, why)
+        self._source = Source()  # It may be what cannot go on.
+        self._listener = Listener(self._source, self._opened.journal, self._plan.is_gang)
         self._abandon()
 
     def _drop_waiting(self) -> None:
@@ -266,31 +275,26 @@ class Execution:
         events = [{**event, "number": trial.number} for trial in self._waiting]
         self._waiting.clear()
         if events:
-            self._opened.journal.write(events)
-        for dropped in events:
-            self.run.apply(dropped)
+            self._opened.record(*events)
 
     def _why_cancelled(self) -> str:
         return f"{STOPPED}: {self._stopped[1]}" if self._stopped else "cancelled"
 
     def _abandon(self) -> None:
         """End everything that has not ended, whatever it is doing."""
-        while self._waiting or self._flights:
+        while self._has_more or self._flights:
             self._fill()
             self._flights.cancel()
             self._take()
 
     def _finish(self) -> None:
         self._flights.close()
-        counts = self.run.counts()
-        natural = RunState.CANCELLED
-        if counts.get("COMPLETE"):
-            natural = RunState.COMPLETE
-        elif counts.keys() & {"FAILED", "INVALID"}:
-            natural = RunState.FAILED
-        state, reason = self._stopped or (natural, None)
+        state, reason = self._stopped or (natural_state(self.run.counts()), None)
         seconds = round(time.monotonic() - self._begun, 3)
         event = {"event": "end", "state": str(state), "reason": reason, "duration_s": seconds}
-        self._opened.journal.write([event])
-        self.run.apply(event)
+        now = time.time()  # The journal's clock.
+        spans = [span for trial in self.run.trials for span in trial.spans]
+        lasted_s = time.monotonic() - self._trials_begun
+        idle = idle_sentence(spans, self._pace.limit, now - lasted_s, now)
+        self._opened.record({**event, "idle": idle if len(spans) > 1 else None})
         self._opened.owner.release()

@@ -28,7 +28,7 @@ def payload(function: Any, folder: Path, **params: Any) -> dict[str, Any]:
         "cwd": str(folder),
         "environ": {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         "context": {"run": "r", "params": params, "seed": 1, "folder": str(folder)},
-        "metric": None,
+        "metrics": [None],
         "secrets": [],
     }
 
@@ -36,6 +36,11 @@ def payload(function: Any, folder: Path, **params: Any) -> dict[str, Any]:
 def run(function: Any, folder: Path, timeout_s: float | None = None, **params: Any) -> End:
     with TrainingProcess(ALONE, payload(function, folder, **params), folder / "log.txt") as one:
         return one.wait(timeout_s)
+
+
+def outputs_of(end: End) -> Any:
+    assert end.outcome is not None
+    return end.outcome["outputs"]
 
 
 def test_outcome_output_and_usage(tmp_path: Path) -> None:
@@ -47,7 +52,7 @@ def test_outcome_output_and_usage(tmp_path: Path) -> None:
 
     end = run(train, tmp_path, x=1)
     assert end.code == 0
-    assert end.outcome == {"outputs": {"value": 2}}
+    assert outputs_of(end) == {"value": 2}
     assert (tmp_path / "log.txt").read_text() == "to stdout\nto stderr\n"
     assert end.cpu_s > 0.01
     assert end.peak_memory_mb > 5
@@ -61,7 +66,7 @@ def test_exit_functions_run_and_stdin_is_empty(tmp_path: Path) -> None:
         atexit.register(print, "bye")
         return len(sys.stdin.read())
 
-    assert run(train, tmp_path).outcome == {"outputs": {"value": 0}}
+    assert outputs_of(run(train, tmp_path)) == {"value": 0}
     assert (tmp_path / "log.txt").read_text() == "bye\n"
 
 
@@ -95,7 +100,7 @@ def test_a_grandchild_that_holds_everything_open_does_not_delay_the_end(tmp_path
             signal.pause()
         return 1
 
-    assert run(train, tmp_path).outcome == {"outputs": {"value": 1}}
+    assert outputs_of(run(train, tmp_path)) == {"value": 1}
 
 
 TASK = """
@@ -177,5 +182,5 @@ def test_a_stale_socket_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(str(folder / "socket"))
-    assert run(lambda: 5, tmp_path).outcome == {"outputs": {"value": 5}}
+    assert outputs_of(run(lambda: 5, tmp_path)) == {"value": 5}
     assert eventually(lambda: not (tmp_path / f"sparkdl-{os.getuid()}").exists(), 10)

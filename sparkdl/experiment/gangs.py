@@ -1,88 +1,18 @@
-"""Where it runs: D. The verbs a person types.
+"""Where it runs: D. The verbs that run one training function in several processes at once."""
 
-```python
-from sparkdl import experiment
-
-run = experiment.launch(train, {"learning_rate": [0.001, 0.01], "dropout": [0.5, 0.6]},
-                        metric="accuracy")
-print(run)
-```
-"""
-
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
-from pyspark.sql import SparkSession
-
-from sparkdl import config, storage
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.cluster.spark import Cluster
 from sparkdl.errors import ConfigError
-from sparkdl.models.prediction import predict
-from sparkdl.options import Options, takes_options
+from sparkdl.options import Options, check_count, takes_options
 from sparkdl.runs import Run
-from sparkdl.runs import history as _history
 from sparkdl.search.execute import execute
-from sparkdl.search.grid import check_call, combine_values
+from sparkdl.search.grid import check_call
+from sparkdl.search.request import Request
 
-__all__ = ["allreduce", "history", "launch", "load", "mirrored", "parameter_server", "predict"]
-
-
-@takes_options
-def launch(
-    train: Callable[..., Any] | Any,
-    args: Mapping[str, Sequence[Any]] | Callable[..., Any] | None = None,
-    more: Mapping[str, Sequence[Any]] | None = None,
-    *,
-    combine: str = "product",
-    data: Any = None,
-    **options: Any,
-) -> Run:
-    """Run a training function once for every combination of parameters, one per Spark slot.
-
-    Each trial runs in a fresh process. What it prints, reports, returns and writes is kept in the
-    run directory. `launch(spark, train, args)` is accepted too.
-
-    Args:
-        train: a function that takes its parameters by name and returns a number, a dict of
-            numbers and file paths, or None. An exception makes its trial FAILED, not the run.
-        args: a list of values for each parameter; None for a single trial without any.
-        more: `args`, where the first argument is the SparkSession.
-        combine: `product` runs every combination, `zip` the first values together, and so on.
-        data: a DataFrame, or several by name: every trial gets all rows, see `data.dataset`.
-            Spark reads it once for each trial; `df.cache()` saves it what can be saved.
-        **options: see `sparkdl.options.Options`.
-
-    Returns:
-        The run: `run.best`, `run.to_pandas()`, `print(run)`.
-
-    Raises:
-        ConfigError, FunctionError: an argument is wrong. Nothing was started.
-        PreflightError: the cluster cannot run it. No trial was started.
-        RunExistsError: `run_id` exists, or is being run.
-        AllTrialsFailedError: no trial completed; its cause is the first one's own exception.
-
-    Example:
-        >>> def train(learning_rate, dropout=0.5):
-        ...     return {"accuracy": 1 - learning_rate * dropout}
-        >>> run = launch(train, {"learning_rate": [0.1, 0.2]}, metric="accuracy", progress=False)
-        >>> run.best.params
-        {'learning_rate': 0.1}
-    """
-    parsed = Options.parse(options)
-    if _is_session(train):
-        parsed = Options.parse({**options, "spark": train})
-        train, values = args, more
-    elif more is not None:
-        raise ConfigError("launch takes (train, args) or (spark, train, args); got three others.")
-    else:
-        values = args  # type: ignore[assignment]
-    params = combine_values(values, combine)
-    check_call(train, params[0])
-    role = Role("worker", 1, Resources(parsed.num_cpus, parsed.num_gpus))
-    return execute("launch", (role,), train, params, parsed, data)
+__all__ = ["allreduce", "mirrored", "parameter_server"]
 
 
 @takes_options
@@ -125,12 +55,12 @@ def allreduce(
         >>> allreduce(train, num_workers=2, progress=False).result
         2
     """
-    parsed = Options.parse(options)
-    _check_count("num_workers", num_workers)
+    parsed = Options.parse(options, allreduce)
+    check_count("num_workers", num_workers)
     check_call(train, {})
     resources = Resources(parsed.num_cpus, parsed.num_gpus)
     roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
-    return execute("allreduce", roles, train, [{}], parsed, data)
+    return execute(Request("allreduce", roles, train, parsed, [{}], is_gang=True, data=data))
 
 
 @takes_options
@@ -155,13 +85,13 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
         >>> mirrored(lambda: 0.9, progress=False).result
         0.9
     """
-    parsed = Options.parse(options)
+    parsed = Options.parse(options, mirrored)
     check_call(train, {})
     num_gpus = parsed.num_gpus
     if num_gpus is None:
         num_gpus = Cluster(parsed.spark).most_gpus
     role = Role("worker", 1, Resources(parsed.num_cpus, num_gpus))
-    return execute("mirrored", (role,), train, [{}], parsed, data)
+    return execute(Request("mirrored", (role,), train, parsed, [{}], data=data))
 
 
 @takes_options
@@ -208,9 +138,9 @@ def parameter_server(
         >>> run = parameter_server(train, num_workers=1, num_ps=1, roles="all", progress=False)
         ... # doctest: +SKIP
     """
-    parsed = Options.parse(options)
-    _check_count("num_workers", num_workers)
-    _check_count("num_ps", num_ps)
+    parsed = Options.parse(options, parameter_server)
+    check_count("num_workers", num_workers)
+    check_count("num_ps", num_ps)
     if roles not in ("coordinator", "all"):
         raise ConfigError(f"roles is {roles!r}; expected 'coordinator' or 'all'.")
     if ps_num_gpus not in (0, parsed.num_gpus):
@@ -227,52 +157,8 @@ def parameter_server(
         Role("ps", num_ps, resources, served, needed=False, hides_gpus=ps_num_gpus == 0),
         *_evaluator(evaluator, resources),
     )
-    return execute("parameter_server", gang, train, [{}], parsed)
-
-
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1.")
+    return execute(Request("parameter_server", gang, train, parsed, [{}], is_gang=True))
 
 
 def _evaluator(wanted: bool, resources: Resources) -> tuple[Role, ...]:
     return (Role("evaluator", 1, resources, needed=False),) if wanted else ()
-
-
-def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
-    """Read a run from its directory: its trials, their values, errors and metrics.
-
-    Args:
-        run_or_path: the directory of a run, or a run to read anew.
-
-    Raises:
-        RunNotFoundError: there is no run there.
-
-    Example:
-        >>> run = launch(lambda: 1.0, progress=False)
-        >>> load(run.path).state == "COMPLETE"
-        True
-    """
-    path = run_or_path.path if isinstance(run_or_path, Run) else run_or_path
-    return _history.load(os.fspath(path))
-
-
-def history(root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    """The runs below a root, newest first, a row each.
-
-    Args:
-        root: where runs are kept; by default where `launch` puts them.
-
-    Example:
-        >>> run = launch(lambda: 1.0, name="one", progress=False)
-        >>> run.id in set(history()["run"])
-        True
-    """
-    if root is None and (active := SparkSession.getActiveSession()):
-        root = Cluster(active).root()
-    return _history.history(storage.absolute(config.resolve("root", root) or "runs"))
-
-
-def _is_session(value: object) -> bool:
-    """Whether this is a SparkSession, of Spark classic or Spark Connect."""
-    return any(base.__name__ == "SparkSession" for base in type(value).__mro__)

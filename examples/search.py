@@ -1,0 +1,55 @@
+"""A search over a small Keras network for scikit-learn's handwritten digits; bad trials stop early.
+
+On a laptop, with embedded Spark:     python examples/search.py
+As a batch job on a cluster:          spark-submit --master <master> examples/search.py
+"""
+
+from sparkdl import experiment, search
+
+
+def train(learning_rate: float, units: int, dropout: float) -> float:
+    """Train on most of the digits, reporting each epoch; return the accuracy on the others."""
+    import keras
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    from sparkdl.keras import Report
+
+    images, labels = load_digits(return_X_y=True)
+    split = train_test_split(images / 16.0, labels, test_size=450, random_state=0)
+    x_train, x_test, y_train, y_test = split
+    model = keras.Sequential(
+        [
+            keras.layers.Input(shape=(64,)),
+            keras.layers.Dense(units, activation="relu"),
+            keras.layers.Dropout(dropout),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+    optimizer = keras.optimizers.Adam(learning_rate)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    # Each epoch's val_accuracy is what the pruner sees.
+    unseen = (x_test, y_test)
+    report = Report("val_accuracy")
+    model.fit(x_train, y_train, epochs=16, validation_data=unseen, verbose=0, callbacks=[report])
+    return model.evaluate(x_test, y_test, verbose=0)[1]
+
+
+SPACE = {
+    "learning_rate": search.Float(1e-5, 1e-1, log=True),
+    "units": search.Int(16, 128, log=True),
+    "dropout": search.Float(0.0, 0.6),
+}
+
+if __name__ == "__main__":
+    run = experiment.search(
+        train,
+        SPACE,
+        num_trials=12,
+        pruner="asha",
+        metric="val_accuracy",
+        seed=7,
+    )
+    print(run)
+    print(f"accuracy {run.best.value:.4f} on digits it has not seen")
+    print(f"Look at {run.path}/report.html")

@@ -1,0 +1,27 @@
+"""The verbs a person types (runs on the driver).
+
+```python
+from sparkdl import experiment
+
+run = experiment.launch(train, {"learning_rate": [0.001, 0.01], "dropout": [0.5, 0.6]},
+                        metric="accuracy")
+print(run)
+```
+"""
+
+from sparkdl.experiment.gangs import allreduce, mirrored, parameter_server
+from sparkdl.experiment.kept import history, load, resume
+from sparkdl.experiment.trials import launch, search
+from sparkdl.models.prediction import predict
+
+__all__ = [
+    "allreduce",
+    "history",
+    "launch",
+    "load",
+    "mirrored",
+    "parameter_server",
+    "predict",
+    "resume",
+    "search",
+]

@@ -1,0 +1,233 @@
+"""Where it runs: D. A run's `report.html`: all there is to look at, in one file for any browser."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.runs import table
+from sparkdl.runs.figures import FIGURES, Shown
+from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.page import escaped, page
+from sparkdl.runs.states import TrialState
+from sparkdl.runs.trial import Trial
+
+__all__ = ["write_report"]
+
+MOST_FAILURES = 50
+MOST_ERROR = 8000
+MOST_FRONT = 20
+MOST_PARAM = 200
+
+_TIMES = {
+    "queued": ("#d0d4da", "waiting for a slot"),
+    "starting": ("#9aa1ab", "starting the process and its imports"),
+    "first step": ("#a8d3ee", "in the function, until its first report"),
+    "reporting": ("#009e73", "in context.report"),
+    "running": ("#0072b2", "in the rest of the function"),
+}
+_FACTS = (
+    *("description", "function", "plan", "created", "user", "host", "framework", "seed"),
+    *("git_commit", "versions", "spark", "env"),
+)
+
+
+def write_report(run: Shown) -> str:
+    """Write `report.html` into the run's directory, in place of an earlier one.
+
+    The page holds the best trial, the figures of `figures.plot`, the trials, where the time went,
+    the failures with their tracebacks, and what it ran on. It needs no network. Of a long run not
+    all is drawn, which it says.
+
+    Args:
+        run: the run, live or read back; its directory holds its `run.json`.
+
+    Returns:
+        Its path or URL.
+
+    Raises:
+        FileNotFoundError: there is no run in `run.path`.
+    """
+    facts = json.loads(storage.read(RunPaths(run.path).run))
+    figures = _figures(run)
+    library = ""
+    if figures:
+        from plotly.offline import get_plotlyjs
+
+        library = get_plotlyjs()
+    sections = [
+        _head(run),
+        _best(run),
+        _times(run),
+        *figures,
+        _trials(run),
+        _failures(run),
+        _facts(facts, run.path),
+    ]
+    url = RunPaths(run.path).report
+    storage.write(url, page(f"{run.name}: {run.id}", [s for s in sections if s], library))
+    return url
+
+
+def _section(title: str, note: str, body: str) -> str:
+    soft = f'<p class="soft">{note}</p>' if note else ""
+    return f"<section><h2>{title}</h2>{soft}{body}</section>"
+
+
+def _pairs(pairs: Mapping[str, Any]) -> str:
+    rows = (f"<dt>{escaped(name)}</dt><dd>{escaped(one)}</dd>" for name, one in pairs.items())
+    return f"<dl>{''.join(rows)}</dl>" if pairs else ""
+
+
+def _params(trial: Trial) -> str:
+    return _pairs({name: _short(value) for name, value in trial.params.items()})
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:MOST_PARAM]
+
+
+def _row(cells: Iterable[object]) -> str:
+    return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _head(run: Shown) -> str:
+    seconds = f" in {_duration(run.duration_s)}" if run.duration_s else ""
+    why = f" ({escaped(run.reason)})" if run.reason else ""
+    return (
+        f"<header><h1>{escaped(run.name)}</h1>"
+        f"<p><b>{escaped(run.state)}</b>{why}, {escaped(run.counts_text())}{seconds}</p>"
+        f'<p class="soft">{escaped(run.kind)} {escaped(run.id)}</p></header>'
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in words.
+
+    Example:
+        >>> _duration(12.34), _duration(754), _duration(90000)
+        ('12.3 s', '12 min 34 s', '25 h 0 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds // 60)
+    if minutes < 120:
+        return f"{minutes} min {int(seconds % 60)} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _best(run: Shown) -> str:
+    if len(run.objectives) > 1:
+        return _front(run)
+    best = run.top(1)
+    if not best:
+        return ""
+    trial = best[0]
+    mean, deviation = run.means()[trial.configuration]
+    complete = [t.configuration for t in run.trials if t.state == TrialState.COMPLETE]
+    count = complete.count(trial.configuration)
+    value = f"{trial.value:.6g}" if count == 1 else f"{mean:.6g} &plusmn; {deviation:.2g}"
+    repeats = f", the mean of {count} trials with these parameters" if count > 1 else ""
+    body = f"<p><b>{value}</b> {escaped(run.metric or '')}</p>{_params(trial)}"
+    note = f"trial {trial.number}{repeats}"
+    return _section("The best", note, f'<div class="best">{body}</div>')
+
+
+def _front(run: Shown) -> str:
+    front = run.pareto
+    names = list(dict.fromkeys(name for trial in front for name in trial.params))
+    rows = [_row(["trial", *run.objectives, *names])]
+    for trial in front[:MOST_FRONT]:
+        values = [f"{trial.metrics[name]:.6g}" for name in run.objectives]
+        params = [_short(trial.params.get(name, "")) for name in names]
+        rows.append(_row([trial.number, *values, *params]))
+    more = f", the first {MOST_FRONT} of them here" if len(front) > MOST_FRONT else ""
+    note = f"{len(front)} trials that no other beats in all metrics{more}"
+    body = f'<div class="wide"><table>{"".join(rows)}</table></div>'
+    return _section("The best", note, body) if front else ""
+
+
+def _times(run: Shown) -> str:
+    """Where the time went, over all trials."""
+    used = run.usage
+    seconds = {
+        "queued": used.queued_s,
+        "starting": used.starting_s,
+        "first step": used.first_step_s,
+        "reporting": used.reporting_s,
+        "running": max(0.0, used.running_s - used.first_step_s - used.reporting_s),
+    }
+    total = sum(seconds.values())
+    if not total:
+        return ""
+    bars, rows = [], []
+    for name, (color, words) in _TIMES.items():
+        share = seconds[name] / total
+        bars.append(f'<i style="background:{color};width:{share:.2%}" title="{words}"></i>')
+        key = f'<i class="key" style="background:{color}"></i>'
+        cells = f"{key}{name}", _duration(seconds[name]), f"{share:.0%}", words
+        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    body = (
+        f'<div class="share">{"".join(bars)}</div>'
+        f'<div class="wide"><table class="times">{"".join(rows)}</table></div>'
+    )
+    return _section("Where the time went", escaped(run.idle or ""), body)
+
+
+def _figures(run: Shown) -> list[str]:
+    """Those that make sense for the run, each followed by its data."""
+    sections = []
+    for make, _ in FIGURES.values():
+        drawn = make(run)
+        if drawn is None:
+            continue
+        title = drawn.layout.title
+        # No text in it can end the element that holds it.
+        data = drawn.to_json().replace("<", "\\u003c")
+        body = f'<div class="figure"></div><script type="application/json">{data}</script>'
+        note = title.subtitle.text or ""
+        sections.append(_section(title.text, note, f'<div class="wide">{body}</div>'))
+    return sections
+
+
+def _trials(run: Shown) -> str:
+    if not run.trials:
+        return ""
+    view = table.View("", run.trials, run.top(len(run.trials)), run.metric or "value", run.path)
+    return _section("Trials", "", f'<div class="wide">{table.html(view)}</div>')
+
+
+def _failures(run: Shown) -> str:
+    """The failures, those with the same first line together; the first one's traceback."""
+    bad = [t for t in run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
+    counts = Counter(trial.summary for trial in bad)
+    firsts: dict[str, Trial] = {}
+    for trial in bad:
+        firsts.setdefault(trial.summary, trial)
+    parts = []
+    for summary, count in counts.most_common(MOST_FAILURES):
+        trial = firsts[summary]
+        also = f" and {count - 1} more" if count > 1 else ""
+        head = f"<b>trial {trial.number}{also}</b> {trial.state}: {escaped(summary[:300])}"
+        params = _params(trial)
+        error = f"<pre>{escaped(_shortened(trial.error or ''))}</pre>"
+        parts.append(f"<details><summary>{head}</summary>{params}{error}</details>")
+    left = f", {MOST_FAILURES} of {len(counts)} kinds shown" if len(counts) > MOST_FAILURES else ""
+    return _section("Failures", f"{len(bad)} trials{left}", "".join(parts)) if bad else ""
+
+
+def _shortened(error: str) -> str:
+    half = MOST_ERROR // 2
+    return error if len(error) <= MOST_ERROR else f"{error[:half]}\n...\n{error[-half:]}"
+
+
+def _facts(facts: Mapping[str, Any], path: str) -> str:
+    known = {name.replace("_", " "): _words(facts[name]) for name in _FACTS if facts.get(name)}
+    return _section("What it ran on", "", _pairs({**known, "directory": path}))
+
+
+def _words(fact: Any) -> str:
+    if isinstance(fact, Mapping):
+        return ", ".join(f"{name} {value}" for name, value in fact.items())
+    return ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)

@@ -1,0 +1,122 @@
+"""Where it runs: D. Goes on with a run from what its directory keeps."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.cluster.program import Program, pack
+from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.runs import Run, record
+from sparkdl.runs.history import load, read_description
+from sparkdl.runs.journal import read_journal
+from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.redact import MASK
+from sparkdl.runs.start import continue_run, difference
+from sparkdl.search.execute import Prepared
+from sparkdl.search.grid import check_call
+from sparkdl.search.request import Request
+from sparkdl.search.spaces import Space
+
+__all__ = ["continue_search"]
+
+
+def continue_search(
+    path: str,
+    train: Callable[..., Any] | None,
+    changes: Mapping[str, Any],
+    retry_failed: bool,
+    data: Any,
+    options: Mapping[str, Any],
+) -> Run:
+    """Finish what a run has not finished.
+
+    Args:
+        path: its directory.
+        train: a corrected function, or None for the one that it has kept.
+        changes: fields of its search that are not as they were.
+        retry_failed: run trials that have failed again.
+        data: the rows, if it had some.
+        options: options that are not as they were.
+    """
+    description, paths = read_description(path), RunPaths(path)
+    before = load(path)
+    changes = _checked(description, changes)
+    newest = _newest(paths)
+    request = Request.restored(description, options, {**newest, **changes}, train=train, data=data)
+    secrets = tuple(request.options.env.values())
+    if request.search:
+        names = [name or "value" for name in request.metrics]
+        request.search.check(names, request.options.timeout_s, secrets)
+    _check_params(before, request)
+    count = {**(description["request"]["search"] or {}), **newest}.get("num_trials")
+    changed = _changed(count, paths, train, changes)
+    program = pack(request.called) if train else Program.restored(record.read_program(paths))
+    prepared = Prepared.of(request, program)
+    made = len({trial.configuration for trial in before.trials})
+    more = request.search is not None and (request.search.count or made) > made
+    opened = continue_run(
+        path, again=more, retry_failed=retry_failed, changed=changed, secrets=secrets
+    )
+    if opened.finished_before:
+        opened.owner.release()
+        return opened.run
+    return prepared.start(opened)
+
+
+def _checked(description: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes without a space that is the same."""
+    changes, then = dict(changes), description.get("space")
+    if then and isinstance(changes.get("space"), Mapping):
+        now = Space.of(changes.pop("space")).kept()
+        if now != then:
+            was, new = difference(then, now), difference(now, then)
+            raise RunExistsError(
+                f"run {description['id']} cannot be resumed: space was {was!r} and is now {new!r}. "
+                "Leave space= out, or start a new search with learn_from=. Nothing was changed."
+            )
+    return changes
+
+
+def _newest(paths: RunPaths) -> dict[str, Any]:
+    """What earlier calls changed of the search."""
+    found: dict[str, Any] = {}
+    for event in read_journal(paths.journal):
+        if "num_trials" in event.get("changed", {}):
+            found["num_trials"] = event["changed"]["num_trials"][1]
+    return found
+
+
+def _check_params(before: Run, request: Request) -> None:
+    """See that the parameters of trials that will run are what they were."""
+    for trial in before.trials:
+        if not trial.state.is_final and MASK in str(trial.params):
+            raise ConfigError(
+                f"trial {trial.number} of run {before.id} has parameters that look like "
+                f"credentials, which were not kept: {trial.params}. Call the verb again with "
+                f"run_id={before.id!r} and if_exists='resume'."
+            )
+    if request.train and request.search is None:
+        check_call(request.train, before.trials[0].params)
+    elif request.train and request.search and isinstance(request.search.space, Space):
+        check_call(request.train, request.search.space.dimensions)
+
+
+def _changed(
+    num_trials: int | None,
+    paths: RunPaths,
+    train: Callable[..., Any] | None,
+    changes: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the journal says of this start."""
+    changed: dict[str, Any] = {}
+    if "num_trials" in changes:
+        changed["num_trials"] = [num_trials, changes["num_trials"]]
+    if train:
+        old = storage.join(paths.source, "function.py")
+        before = storage.read(old).decode() if storage.exists(old) else ""
+        lines = difflib.unified_diff(
+            before.splitlines(), (record.source_of(train) or "").splitlines(), lineterm="", n=0
+        )
+        changed["train"] = [line for line in lines if not line.startswith(("---", "+++"))]
+    return {"changed": changed} if changed else {}

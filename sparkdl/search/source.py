@@ -1,0 +1,44 @@
+"""Where it runs: D. What an execution asks of whatever makes its trials."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkdl.runs import Trial
+
+__all__ = ["Source"]
+
+
+class Source:
+    """Where trials come from beyond those that the run has; this one has no more.
+
+    Attributes:
+        prunes: it may stop trials by what they report.
+        asks: trials ask for their parameters while they run.
+    """
+
+    prunes: bool = False
+    asks: bool = False
+
+    @property
+    def left(self) -> float:
+        """How many trials may still come."""
+        return 0
+
+    def params_of(self, trial: Trial) -> dict[str, Any]:
+        """What the function is called with in a trial."""
+        return trial.params
+
+    def next(self) -> Trial:
+        """One more trial; only where some are left."""
+        raise NotImplementedError
+
+    def saw(self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]]) -> list[Trial]:
+        """Hear what was reported, in this order; the trials that are to be stopped."""
+        return []
+
+    def answer(self, trial: Trial, asked: Mapping[str, Any]) -> Any:
+        """What a running trial asked for."""
+        raise NotImplementedError
+
+    def ended(self, trial: Trial) -> None:
+        """Hear how a trial ended."""

@@ -1,0 +1,150 @@
+"""TensorBoard's HParams tab shows the trials, and the driver needs no TensorFlow for it."""
+
+import json
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl import storage
+from sparkdl.data.records.framing import spans
+from sparkdl.runs import Run, Trial
+from sparkdl.runs.hparams import write_hparams
+from sparkdl.runs.states import TrialState
+from tests.conftest import eventually
+
+
+def make_run(folder: Path, **changes: Any) -> Run:
+    run = Run("toy-1", str(folder), "toy", "search", metric="accuracy", **changes)
+    params: list[dict[str, Any]] = [
+        {"lr": 0.1, "optimizer": "adam", "nesterov": True, "layers": [4, 2], "clip": None},
+        {"lr": 0.1, "optimizer": "adam", "nesterov": True, "layers": [4, 2], "clip": None},
+        {"lr": float("inf"), "optimizer": "sgd", "nesterov": False, "layers": [8], "clip": 1.0},
+    ]
+    for number, one in enumerate(params):
+        trial = Trial(number, one, f"{folder}/trials/{number}", configuration=number // 2 * 2)
+        trial.state, trial.value = TrialState.COMPLETE, 0.5 + number / 4
+        trial.metrics = {"accuracy": trial.value, "loss": 1.0}
+        trial.spans = [(1000.0, 1002.0), (1003.0, 1010.0 + number)]
+        run.trials.append(trial)
+    run.trials[2].state, run.trials[2].value = TrialState.FAILED, None
+    run.trials[2].metrics = {}
+    return run
+
+
+def scalars(trial: Trial) -> dict[str, float]:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    (path,) = Path(trial.path, "tensorboard").iterdir()
+    assert "tfevents" in path.name  # By this TensorBoard finds it.
+    data = path.read_bytes()
+    events = [Event.FromString(data[start:stop]) for start, stop in spans(data, str(path))]
+    values = [value for event in events for value in event.summary.value]
+    return {v.tag: v.simple_value for v in values if v.tag.startswith("final/")}
+
+
+def test_the_last_values_stand_apart_from_the_persons_own(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_hparams(run, run.trials[0])
+    write_hparams(run, run.trials[0])  # The same again, in place of the first.
+    assert scalars(run.trials[0]) == {"final/accuracy": 0.5}
+    run.metric = None
+    write_hparams(run, run.trials[0])
+    assert scalars(run.trials[0]) == {"final/accuracy": 0.5, "final/loss": 1.0}
+    run.objectives = {"loss": "min", "accuracy": "max"}
+    write_hparams(run, run.trials[1])
+    assert list(scalars(run.trials[1])) == ["final/loss", "final/accuracy"]
+
+
+def test_of_a_store_and_of_a_trial_that_never_started(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    trial = run.trials[0]
+    trial.spans, trial.path = [], "memory://hparams/trials/0"
+    write_hparams(run, trial)
+    assert len(storage.names("memory://hparams/trials/0/tensorboard")) == 1
+    storage.remove("memory://hparams")
+
+
+def test_it_needs_no_tensorflow(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "from pathlib import Path\n"
+        "from sparkdl.runs.hparams import write_hparams\n"
+        "from tests.runs.test_hparams import make_run\n"
+        f"run = make_run(Path({str(tmp_path)!r}))\n"
+        "write_hparams(run, run.trials[0])"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert scalars(make_run(tmp_path).trials[0]) == {"final/accuracy": 0.5}
+
+
+@pytest.mark.slow
+def test_tensorboard_shows_the_trials(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    for trial in run.trials:
+        write_hparams(run, trial)
+    groups = {group["name"]: group for group in session_groups(tmp_path, 2)}
+    repeats, failed = groups["toy-1/0"], groups["toy-1/2"]
+    assert repeats["hparams"] == {
+        "lr": 0.1,
+        "optimizer": "adam",
+        "nesterov": True,
+        "layers": "[4, 2]",
+        "clip": "None",
+    }
+    assert [one["name"] for one in repeats["sessions"]] == [
+        "trials/0/tensorboard",
+        "trials/1/tensorboard",
+    ]
+    assert [(m["name"]["tag"], m["value"]) for m in repeats["metricValues"]] == [
+        ("final/accuracy", 0.625)  # The mean of both.
+    ]
+    assert failed["hparams"]["lr"] == "inf"
+    assert [one["status"] for one in failed["sessions"]] == ["STATUS_FAILURE"]
+    assert failed["sessions"][0]["endTimeSecs"] == 1012.0
+
+
+def session_groups(logdir: Path, count: int) -> list[dict[str, Any]]:
+    """What TensorBoard's server says when it has read so many groups."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = ["--logdir", str(logdir), "--host", "127.0.0.1", "--port", str(port)]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tensorboard.main", *place, "--reload_interval", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    statuses = ["UNKNOWN", "SUCCESS", "FAILURE", "RUNNING"]
+    asked = {
+        "allowedStatuses": [f"STATUS_{status}" for status in statuses],
+        "colParams": [],
+        "startIndex": 0,
+        "sliceSize": 100,
+    }
+    url = f"http://127.0.0.1:{port}/data/plugin/hparams/session_groups"
+
+    def found() -> list[dict[str, Any]]:
+        request = urllib.request.Request(url, json.dumps(asked).encode(), method="POST")
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                groups: list[dict[str, Any]] = json.load(response)["sessionGroups"]
+        except (OSError, KeyError):
+            return []
+        return groups if len(groups) == count else []
+
+    try:
+        answer = eventually(found, 90)
+        assert isinstance(answer, list)
+        assert answer
+        return answer
+    finally:
+        server.terminate()
+        server.wait()

@@ -1,0 +1,359 @@
+"""What a person looks at after a run: its figures, and the page that stands alone."""
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from sparkdl import experiment, storage
+from sparkdl.errors import ConfigError
+from sparkdl.runs import Run, Trial
+from sparkdl.runs.figures import plot
+from sparkdl.runs.figures.base import COLORS
+from sparkdl.runs.figures.timeline import Bar, assign_rows
+from sparkdl.runs.history import load
+from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.report import write_report
+from sparkdl.runs.start import Wanted, open_run
+from sparkdl.runs.states import TrialState
+from tests.conftest import quiet
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+
+def make_run(
+    root: str,
+    params: list[dict[str, Any]],
+    end: Callable[[int], dict[str, Any]],
+    metric: str | None = "accuracy",
+    name: str = "toy",
+    **changes: Any,
+) -> Run:
+    """A run on disk with two slots, whose trial i took a second and ended as `end(i)` says."""
+    wanted = Wanted("toy-1", name, "search", None, metric, "max", params, 7, (), {"user": "anna"})
+    opened = open_run(root, wanted, "error")
+    run = opened.run
+    for number in range(len(params)):
+        start = 1000.0 + number // 2
+        events = [{"state": "RUNNING", "attempt": 0, "time": start}]
+        events.append({"attempt": 0, "time": start + 0.9, **end(number)})
+        for event in events:
+            run.apply({"event": "trial", "number": number, **event})
+    run.apply({"event": "end", "state": "COMPLETE", "duration_s": 9.0, **changes})
+    opened.owner.release()
+    return run
+
+
+def complete(value: float, **metrics: float) -> dict[str, Any]:
+    usage = {"queued_s": 1.0, "starting_s": 2.0, "running_s": 7.0, "first_step_s": 1.0}
+    metrics = {"accuracy": value, **metrics}
+    return {"state": "COMPLETE", "value": value, "metrics": metrics, "usage": usage}
+
+
+def report_steps(trial: Trial, values: list[float], name: str = "accuracy") -> None:
+    rows = [{"step": step, "metrics": {name: value}} for step, value in enumerate(values)]
+    storage.write(TrialPaths(trial.path).metrics, "".join(json.dumps(r) + "\n" for r in rows))
+
+
+def traces(figure: Any) -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data}
+
+
+ENDS: list[dict[str, Any]] = [
+    complete(0.5),
+    {"state": "FAILED", "error": "ValueError: too wide\n\nTraceback ... line 7"},
+    complete(0.7),
+    {"state": "PRUNED"},
+    complete(0.6),
+    {"state": "INVALID", "error": "metric 'accuracy' is nan"},
+]
+
+
+@pytest.fixture
+def mixed(root: str) -> Run:
+    """Six trials: 0.5, failed, 0.7, pruned, 0.6, invalid."""
+    params = [{"lr": 10.0 ** -(i % 4 + 1), "layers": 1 + i % 3, "epochs": 5} for i in range(6)]
+    return make_run(root, params, ENDS.__getitem__)
+
+
+def test_history_shows_every_trial_and_the_best_so_far(mixed: Run) -> None:
+    shown = traces(plot(mixed, "history"))
+    assert list(shown["COMPLETE"].x) == [0, 2, 4]
+    assert list(zip(shown["best so far"].x, shown["best so far"].y, strict=True)) == [
+        (0, 0.5),
+        (2, 0.7),
+        (5, 0.7),
+    ]
+    below = {name: list(trace.x) for name, trace in shown.items() if trace.yaxis == "y2"}
+    assert below == {"PRUNED": [3], "INVALID": [5], "FAILED": [1]}
+    assert shown["FAILED"].marker.color == COLORS[TrialState.FAILED]
+    assert "too wide" in shown["FAILED"].text[0]
+
+
+def test_history_of_repeats_follows_their_mean(root: str) -> None:
+    values = [0.9, 0.1, 0.6, 0.6]
+    run = make_run(root, [{"lr": i // 2} for i in range(4)], lambda i: complete(values[i]))
+    for trial in run.trials:
+        trial.configuration = trial.number // 2 * 2
+    line = traces(plot(run, "history"))["best mean so far"]
+    assert list(zip(line.x, line.y, strict=True)) == [(1, 0.5), (3, 0.6), (3, 0.6)]
+
+
+def test_parallel_axes_are_told_by_their_values(root: str) -> None:
+    def params(i: int) -> dict[str, Any]:
+        found = {"lr": 10.0 ** -(i % 4 + 1), "optimizer": ["adam", "sgd"][i % 2], "fixed": 1}
+        return {**found, "units": 16 + i, **({"momentum": i / 12} if i % 2 else {})}
+
+    run = make_run(root, [params(i) for i in range(12)], lambda i: complete(i / 12))
+    axes = {axis.label: axis for axis in plot(run, "parallel").data[0].dimensions}
+    assert list(axes) == ["lr", "optimizer", "units", "momentum", "accuracy"]
+    assert list(axes["lr"].tickvals) == pytest.approx([-4, -3, -2, -1])
+    assert list(axes["lr"].ticktext) == ["0.0001", "0.001", "0.01", "0.1"]
+    assert list(axes["optimizer"].ticktext) == ["adam", "sgd"]
+    assert axes["units"].tickvals[0] == 16.0
+    assert axes["momentum"].ticktext[-1] == "none"
+    assert min(axes["momentum"].values) == axes["momentum"].values[0] < 1 / 12
+
+
+def test_importance_finds_what_matters(root: str, capfd: pytest.CaptureFixture[str]) -> None:
+    params = [{"matters": i % 10, "not": (i * 7) % 11, "kind": "ab"[i % 2]} for i in range(60)]
+    run = make_run(root, params, lambda i: complete((i % 10) / 10))
+    bars = plot(run, "importance")
+    assert bars.layout.yaxis.ticktext[-1] == "matters"
+    assert sum(bars.data[0].x) == pytest.approx(1.0)
+    assert capfd.readouterr().err == ""  # Optuna says nothing of the study that was made for it.
+
+
+def test_curves_of_the_best_and_of_others(mixed: Run) -> None:
+    for trial in mixed.trials[:4]:
+        report_steps(trial, [0.1 * trial.number, 0.2 * trial.number])
+    shown = traces(plot(mixed, "curves"))
+    assert {name: trace.line.dash for name, trace in shown.items()} == {
+        "trial 0": "solid",
+        "trial 1": "solid",
+        "trial 2": "solid",
+        "trial 3": "dash",
+    }
+    assert plot(mixed, "curves").data[-1].name == "trial 2"  # The best lies above the others.
+    assert list(shown["trial 2"].y) == [0.2, 0.4]
+
+
+def test_numbers_that_are_none_are_left_out(root: str) -> None:
+    params: list[dict[str, Any]] = [{"a": i, "b": [None, 1.0][i % 2]} for i in range(10)]
+    params[3] |= {"rare": 2, "none": None, "endless": float("inf")}
+    run = make_run(root, params, lambda i: complete(i / 10))
+    report_steps(run.trials[9], [0.1, float("nan"), float("inf"), 0.4])
+    report_steps(run.trials[8], [float("nan"), float("inf")])
+    assert [d.label for d in plot(run, "parallel").data[0].dimensions[:-1]] == [
+        "a",
+        "b",
+        "rare",
+        "endless",
+    ]
+    assert set(plot(run, "importance").layout.yaxis.ticktext) == {"a", "b"}
+    assert "Infinity" not in plot(run, "curves").to_json()
+    assert "Learning curves" in Path(write_report(run)).read_text()
+
+
+def test_curves_read_few_files_and_of_a_single_trial_all(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(root, [{"a": i} for i in range(100)], lambda i: complete(i / 100))
+    for trial in run.trials:
+        report_steps(trial, [float(step) for step in range(1000)])
+    reads: list[str] = []
+    read = storage.read
+    monkeypatch.setattr(storage, "read", lambda url, *more: reads.append(url) or read(url, *more))
+    shown = plot(run, "curves")
+    assert len(reads) == len(shown.data) == 30
+    assert len(shown.data[0].x) == 300
+    assert shown.data[0].x[-1] == 999
+    assert "the best 15 and 15 other trials" in shown.layout.title.subtitle.text
+    run.trials, run.metric = run.trials[:1], None
+    report_steps(run.trials[0], [2.0, 1.0], "loss")
+    assert list(traces(plot(run, "curves"))) == ["loss"]
+
+
+def test_timeline_shows_each_attempt_on_a_slot(root: str) -> None:
+    run = make_run(root, [{"a": i} for i in range(3)], lambda i: complete(0.5))
+    for state, attempt, now in (("RUNNING", 0, 1001.5), ("WAITING", 0, 1002), ("RUNNING", 1, 1003)):
+        said = {"event": "trial", "number": 2, "state": state, "attempt": attempt, "time": now}
+        run.apply(said)
+    run.apply({"event": "trial", "number": 2, "attempt": 1, "time": 1004.0, **complete(0.5)})
+    run.trials[2].spans.pop(0)
+    shown = traces(plot(run, "timeline"))
+    assert list(shown["LOST"].base) == [1.5]
+    assert list(shown["COMPLETE"].base) == [0, 0, 3]
+    assert list(shown["COMPLETE"].y) == [1, 2, 1]
+    assert list(shown["COMPLETE"].x) == pytest.approx([0.9, 0.9, 1.0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=40))
+def test_bars_of_a_row_do_not_overlap(spans: list[tuple[int, int]]) -> None:
+    trial = Trial(0, {}, "")
+    placed = assign_rows([Bar(s, s + d, TrialState.COMPLETE, trial) for s, d in spans])
+    for row in range(1 + max(bar.row for bar in placed)):
+        bars = [bar for bar in placed if bar.row == row]
+        assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(bars))
+    most = max(sum(s <= now < s + d for s, d in spans) for now in range(60))
+    assert 1 + max(bar.row for bar in placed) == most
+
+
+def test_pareto_marks_the_front(root: str) -> None:
+    latencies = [3.0, 9.0, 1.0]
+    run = make_run(
+        root,
+        [{"a": i} for i in range(3)],
+        lambda i: complete([0.8, 0.7, 0.6][i], latency=latencies[i]),
+    )
+    run.objectives = {"accuracy": "max", "latency": "min"}
+    shown = traces(plot(run))
+    assert list(shown["Pareto front"].x) == [0.6, 0.8]
+    assert list(shown["dominated"].y) == [9.0]
+    page = Path(write_report(run)).read_text()
+    assert "2 trials that no other beats in all metrics" in page
+
+
+def test_what_cannot_be_drawn_is_refused_with_the_reason(mixed: Run) -> None:
+    with pytest.raises(ConfigError, match=r"no figure 'histroy'.*Did you mean 'history'"):
+        plot(mixed, "histroy")
+    with pytest.raises(ConfigError, match=r"'importance': it needs 8 COMPLETE .* 3 of 6 trials"):
+        plot(mixed, "importance")
+    for trial in mixed.trials:  # Now there are enough, but nothing to explain.
+        trial.state, trial.value = TrialState.COMPLETE, 0.5
+    mixed.trials *= 2
+    with pytest.raises(ConfigError, match="whose values differ"):
+        plot(mixed, "importance")
+    with pytest.raises(ConfigError, match="a trial that has started"):
+        plot(Run("r", "", "r", "launch"))
+
+
+def test_report_says_what_came_out(root: str) -> None:
+    ends = [complete(0.5), complete(0.7), *[{"state": "FAILED", "error": "Oh: no\n\nline 7"}] * 3]
+    idle = "31 % idle: last wave 3 trials on 8 slots"
+    run = make_run(root, [{"lr": i / 10} for i in range(5)], ends.__getitem__, idle=idle)
+    url = write_report(run)
+    assert url == storage.join(run.path, "report.html")
+    page = re.sub(r"<script>.*?</script>", "", Path(url).read_text(), flags=re.DOTALL)
+    assert "2 of 5 trials complete, 3 failed" in page
+    assert "<b>0.7</b> accuracy" in page
+    assert idle in page
+    assert "<td>first step</td><td>2.0 s</td><td>10%</td>" in re.sub(r"<i[^>]*></i>", "", page)
+    assert page.count("line 7") == 1  # Alike failures are one.
+    assert "trial 2 and 2 more" in page
+    assert "anna" in page
+    assert page.count("application/json") == 3  # history, parallel, timeline
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_report_of_a_run_that_has_nothing_yet(root: str) -> None:
+    wanted = Wanted("toy-1", "toy", "launch", None, None, "max", [{}], 7, (), {})
+    run = open_run(root, wanted, "error").run
+    page = Path(write_report(run)).read_text()
+    assert "0 of 1 trials complete" in page
+    assert len(page) < 20_000  # Without a figure there is no plotly.js.
+
+
+HOSTILE = (
+    "</script><script>document.documentElement.dataset.owned=1</script>"
+    "<img src=x onerror='document.documentElement.dataset.owned=2'>\"'&amp;\u2028%{x}"
+)
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("guarded", [True, False])
+def test_nothing_of_a_persons_text_runs_in_the_report(
+    root: str, tmp_path: Path, guarded: bool
+) -> None:
+    def end(i: int) -> dict[str, Any]:
+        if i % 5:
+            return {**complete(i / 20), "metrics": {HOSTILE: i / 20}}
+        return {"state": "FAILED", "error": HOSTILE + "\n" + HOSTILE}
+
+    params = [{HOSTILE: HOSTILE[i % 3 :], "a": 10.0**-i, "<b>": i % 7} for i in range(20)]
+    run = make_run(root, params, end, metric=HOSTILE, name=HOSTILE, reason=HOSTILE, idle=HOSTILE)
+    for trial in run.trials:
+        report_steps(trial, [1.0, 2.0], HOSTILE)
+    page = Path(write_report(run)).read_text()
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', page)
+    assert policy
+    if not guarded:  # The escaping alone must hold, too.
+        page = page.replace(policy[0], "")
+    seen = rendered(tmp_path, page)
+    assert "data-owned" not in re.search("<html[^>]*>", seen)[0]  # type: ignore[index]
+    assert seen.count('class="plot-container') == 5
+    assert not re.search(r"could not draw it: [^$]", seen)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_browser_runs_no_script_but_ours(mixed: Run, tmp_path: Path) -> None:
+    page = Path(write_report(mixed)).read_text()
+    script = "<script>document.documentElement.dataset.owned=1</script>"
+    for name, added in (("image", HOSTILE[HOSTILE.index("<img") :]), ("script", script)):
+        seen = rendered(tmp_path, page.replace("<h1>", f"{added}<h1>"), name)
+        assert "data-owned" not in re.search("<html[^>]*>", seen)[0]  # type: ignore[index]
+        assert 'class="plot-container' in seen
+
+
+def rendered(folder: Path, page: str, name: str = "page") -> str:
+    """The page as it stands in a browser after its scripts have run."""
+    path = folder / f"{name}.html"
+    path.write_text(page)
+    options = ["--headless", "--no-sandbox", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    command = [str(CHROMIUM), *options, "--virtual-time-budget=10000", path.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.slow
+def test_a_run_of_ten_thousand_trials_has_a_small_report_soon(root: str) -> None:
+    def end(i: int) -> dict[str, Any]:
+        return complete(i % 997 / 997) if i % 3 else {"state": "FAILED", "error": f"E: {i}"}
+
+    run = make_run(root, [{"a": i % 13, "b": i % 7} for i in range(10_000)], end)
+    begun = time.process_time()
+    path = Path(write_report(run))
+    assert time.process_time() - begun < 10
+    assert path.stat().st_size < 8_000_000
+    page = path.read_text()
+    assert re.search(r"\d{4} of 10000 trials are drawn", page)
+    assert "what is too narrow to tell apart is joined" in page
+    assert "50 of 3334 kinds shown" in page
+
+
+@pytest.mark.slow
+def test_report_of_a_real_run(spark: SparkSession, root: str) -> None:
+    def train(lr: float, units: int) -> float:
+        from sparkdl import context
+
+        if units == 3:
+            raise ValueError("three do not fit")
+        for step in range(3):
+            context.report(lr * step, step)
+        return lr * units
+
+    args = {"lr": [0.1, 0.01], "units": [1, 2, 3]}
+    run = experiment.launch(train, args, metric="accuracy", name="toy", **quiet(root))
+    read_back = load(run.path)
+    for one in (run, read_back):
+        page = Path(write_report(one)).read_text()
+        assert "4 of 6 trials complete, 2 failed" in page
+        assert "three do not fit" in page
+        assert "Traceback" in page
+        for title in ("Trial by trial", "Learning curves", "Parameters and values"):
+            assert f"<h2>{title}</h2>" in page
+        rows = {y for trace in plot(one, "timeline").data for y in trace.y}
+        assert rows == {1, 2}  # Two slots.
