@@ -239,13 +239,14 @@ def this_reporter() -> Reporter:
     me = current()
     # Each file has one writer: the driver follows the chief's.
     name = "metrics.jsonl" if me.is_chief else f"metrics-{me.role}-{me.index}.jsonl"
-    return _reporter(Path(me.folder) if me.folder else None, name, me.world_size == 1, os.getpid())
+    folder = Path(me.folder) if me.folder else None
+    return _reporter(folder, name, me.world_size == 1, me.attempt, os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
-def _reporter(folder: Path | None, name: str, obeys: bool, pid: int) -> Reporter:
+def _reporter(folder: Path | None, name: str, obeys: bool, attempt: int, pid: int) -> Reporter:
     # Of a gang, one rank that stopped would leave the others waiting: it is ended as a whole.
-    return Reporter(folder, name, obeys)
+    return Reporter(folder, name, obeys, attempt)
 
 
 _PROPERTIES = {"checkpoint_dir", "is_chief", "logdir"}

@@ -189,7 +189,7 @@ class Options:
                 "direction is 'max'. Say direction='min' or direction='max'."
             )
         direction = "max" if self.direction is None else self.direction
-        if direction not in _DIRECTIONS:
+        if not isinstance(direction, str) or direction not in _DIRECTIONS:
             raise ConfigError(f"direction is {direction!r}; expected 'max' or 'min'.")
         return _DIRECTIONS[direction]
 

@@ -51,6 +51,7 @@ class Reporter:
         folder: the trial's local folder; None outside a run.
         name: the file of what it reports.
         obeys: whether an order of the driver ends it, as in a search.
+        attempt: of the trial; another one's questions are not ours.
 
     Attributes:
         spent_s: seconds in `write`.
@@ -58,12 +59,12 @@ class Reporter:
         step, metrics: the last step, and the last number of each name.
     """
 
-    def __init__(self, folder: Path | None, name: str, obeys: bool) -> None:
+    def __init__(self, folder: Path | None, name: str, obeys: bool, attempt: int = 0) -> None:
         self._folder = folder
         self._file = None if folder is None else _appending(folder / name)
         self._orders = Lines(folder / ORDERS) if folder and obeys else None
-        self._answers: dict[int, dict[str, Any]] = {}
-        self._asked = 0
+        self._answers: dict[str, dict[str, Any]] = {}
+        self._attempt, self._asked = attempt, 0
         self._is_stopped = False
         self.step = -1
         self.metrics: dict[str, float] = {}
@@ -119,16 +120,18 @@ class Reporter:
         if self._folder is None:
             raise RuntimeError("there is no driver to ask: this is not a search")
         self._asked += 1
+        number = f"{self._attempt}-{self._asked}"
+        line = json.dumps({"id": number, "attempt": self._attempt, **question})
         file = _appending(self._folder / ASKS)
-        os.write(file, json.dumps({"id": self._asked, **question}).encode() + b"\n")
+        os.write(file, line.encode() + b"\n")
         os.close(file)
         deadline = time.monotonic() + ANSWER_S
-        while self._asked not in self._answers:
+        while number not in self._answers:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the driver has not answered {question} for {ANSWER_S:g} s")
             time.sleep(POLL_S)
             self._hear()
-        answer = self._answers.pop(self._asked)
+        answer = self._answers.pop(number)
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer["value"]

@@ -20,7 +20,7 @@ import cloudpickle
 
 from sparkdl import context
 from sparkdl.cluster.modules import install
-from sparkdl.errors import InvalidTrial, TrialPruned
+from sparkdl.errors import InvalidTrial
 from sparkdl.runs.redact import MASK
 
 __all__ = ["main"]
@@ -70,13 +70,11 @@ def _outcome(channel: socket.socket, asked: dict[str, Any]) -> dict[str, Any]:
         return {"outputs": keep(returned, asked["metrics"], context.current().folder or ".")}
     except InvalidTrial as invalid:
         return {"invalid": str(invalid)}
-    except TrialPruned:
-        return {"pruned": True}
     except SystemExit as left:
         error = f"SystemExit: the function called sys.exit({left.code!r})"
         return {"error": error, "traceback": _traceback(left)}
     except BaseException as exc:  # noqa: BLE001 An error of the person's is a value to us.
-        return {"pruned": True} if _is_optunas(exc) else _failure(exc)
+        return {"pruned": True} if _is_pruned(exc) else _failure(exc)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -98,12 +96,16 @@ def _function(pickled: bytes | None) -> Callable[..., Any]:
     return function
 
 
-def _is_optunas(exc: BaseException) -> bool:
-    """Whether it is `optuna.TrialPruned`, which only a program that uses Optuna has."""
-    return any(
-        kind.__name__ == "TrialPruned" and kind.__module__.startswith("optuna.")
-        for kind in type(exc).__mro__
-    )
+def _is_pruned(exc: BaseException | None) -> bool:
+    """Whether it is `TrialPruned`, ours or Optuna's, or was raised from one."""
+    seen: set[int] = set()
+    while exc is not None and id(exc) not in seen:
+        seen.add(id(exc))
+        named = [kind for kind in type(exc).__mro__ if kind.__name__ == "TrialPruned"]
+        if any(kind.__module__.startswith(("optuna.", "sparkdl.")) for kind in named):
+            return True
+        exc = exc.__cause__
+    return False
 
 
 def _failure(exc: BaseException) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class GangTask(TrialTask):
         said = self._say(end, local_log, storage.join(here.trial.folder, log))
         if "error" in said:
             said["failure"] = str(self._kind(here, said["failure"], late, end))
-        elif here.rank == 0:
+        elif here.rank == 0 and here.attempt == here.trial.num_attempts() - 1:
             storage.write(here.trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
         if here.rank == 0:
             said["reported"] = last_reported(storage.join(str(here.folder), "metrics.jsonl"))

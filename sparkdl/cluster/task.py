@@ -122,9 +122,11 @@ class TrialTask:
             else:
                 said = self._say(end, storage.join(str(folder), "log.txt"), trial.log)
             said["reported"] = last_reported(storage.join(str(folder), "metrics.jsonl"))
-        if "error" in said:
-            storage.write(trial.error, said["error"])
-        storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
+        # One that was given up may wake when another has taken its place.
+        if attempt == trial.num_attempts() - 1:
+            if "error" in said:
+                storage.write(trial.error, said["error"])
+            storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
         said["attempt"] = attempt
         if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it looks at what a task says.

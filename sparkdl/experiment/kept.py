@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
 from sparkdl.cluster.spark import Cluster
+from sparkdl.options import Options
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
 from sparkdl.search.resume import continue_search
@@ -26,7 +27,8 @@ def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
         RunNotFoundError: there is no run there.
 
     Example:
-        >>> run = launch(lambda: 1.0, progress=False)
+        >>> from sparkdl import experiment
+        >>> run = experiment.launch(lambda: 1.0, progress=False)
         >>> load(run.path).state == "COMPLETE"
         True
     """
@@ -41,7 +43,8 @@ def history(root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
         root: where runs are kept; by default where `launch` puts them.
 
     Example:
-        >>> run = launch(lambda: 1.0, name="one", progress=False)
+        >>> from sparkdl import experiment
+        >>> run = experiment.launch(lambda: 1.0, name="one", progress=False)
         >>> run.id in set(history()["run"])
         True
     """
@@ -55,6 +58,9 @@ def resume(
     *,
     train: Callable[..., Any] | None = None,
     num_trials: int | None = None,
+    stop: Mapping[str, float] | None = None,
+    patience: int | None = None,
+    max_slot_hours: float | None = None,
     retry_failed: bool = False,
     space: Mapping[str, Any] | Callable[[Any], dict[str, Any]] | None = None,
     algorithm: Any = None,
@@ -72,6 +78,7 @@ def resume(
         run_or_path: the directory of a run, or the run.
         train: a corrected function; the journal keeps how it differs.
         num_trials: of a search, how many configurations to try in all.
+        stop, patience, max_slot_hours: other rules of when a search ends.
         retry_failed: run trials that have FAILED again too.
         space: of a search whose space is a function, that function. Any other must be what it was.
         algorithm, pruner: of a search that was given an object, one like it.
@@ -95,6 +102,15 @@ def resume(
         3
     """
     path = run_or_path.path if isinstance(run_or_path, Run) else os.fspath(run_or_path)
-    changes = {"num_trials": num_trials, "space": space, "algorithm": algorithm, "pruner": pruner}
+    changes = {
+        "num_trials": num_trials,
+        "stop": stop,
+        "patience": patience,
+        "max_slot_hours": max_slot_hours,
+        "space": space,
+        "algorithm": algorithm,
+        "pruner": pruner,
+    }
+    Options.parse(options, resume)
     given = {name: value for name, value in changes.items() if value is not None}
     return continue_search(storage.absolute(path), train, given, retry_failed, data, options)

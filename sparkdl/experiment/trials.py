@@ -27,7 +27,7 @@ def launch(
     *,
     combine: str = "product",
     data: Any = None,
-    init_from: Trial | str | None = None,
+    init_from: Trial | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Run:
     """Run a training function once for every combination of parameters, one per Spark slot.
@@ -92,7 +92,7 @@ def search(
     max_slot_hours: float | None = None,
     initial_params: Sequence[Mapping[str, Any]] = (),
     learn_from: Run | str | Sequence[Run | str] = (),
-    init_from: Trial | str | None = None,
+    init_from: Trial | str | os.PathLike[str] | None = None,
     repeats: int = 1,
     workers_per_trial: int = 1,
     data: Any = None,
@@ -106,7 +106,8 @@ def search(
 
     Args:
         train: a function that takes the parameters by name, see `launch`. Without a `space`, an
-            objective in Optuna's style: it takes an `optuna.Trial`, and asks it for parameters.
+            objective in Optuna's style: it takes an `optuna.Trial`, asks it for parameters, and
+            returns the number to make small, unless `metric` or `direction` says otherwise.
         space: for each parameter a `search.Float`, `search.Int`, `search.Categorical` or a list of
             values; a function that takes an `optuna.Trial` and returns the parameters, where some
             depend on others; or the path of a CloudML Engine or SageMaker file.
@@ -143,8 +144,8 @@ def search(
         ...     return {"score": -((x - 2) ** 2) - y}
         >>> run = search(train, {"x": spaces.Float(-10, 10), "y": [0, 1]}, num_trials=6,
         ...              metric="score", seed=1, progress=False)
-        >>> len(run.trials), run.best.params["y"]
-        (6, 0)
+        >>> len(run.trials), sorted(run.best.params)
+        (6, ['x', 'y'])
     """
     fields = {
         "algorithm": algorithm,
@@ -157,6 +158,8 @@ def search(
         "repeats": repeats,
     }
     found, fields, options = _space(space, fields, options)
+    if found is None and {"metric", "direction"}.isdisjoint(options):
+        options["direction"] = "min"  # As `study.optimize` does.
     parsed, objectives = _parse(options)
     asked = Search(found, **fields)
     names = [*objectives] or [parsed.metric or "value"]

@@ -38,7 +38,8 @@ class Journal:
     def __init__(self, url: str) -> None:
         self.url = url
         try:
-            self._torn = not storage.read(url).endswith(b"\n")
+            size = storage.size(url)
+            self._torn = size > 0 and storage.read(url, size - 1) != b"\n"
         except FileNotFoundError:
             self._torn = False
 

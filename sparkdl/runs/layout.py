@@ -2,7 +2,7 @@
 
 ```
 <root>/<run id>/run.json  owner.json  journal.jsonl  environment.txt  source/  resources/
-               /report.html
+               /report.html  initial/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.json  tensorboard/  artifacts/
                                 checkpoints/<number>/  scratch/  asks.jsonl  orders.jsonl
@@ -153,6 +153,11 @@ class RunPaths:
     def program(self) -> str:
         """The function as it travels to the executors, to be resumed or reproduced."""
         return storage.join(self.source, "program.json")
+
+    @property
+    def initial(self) -> str:
+        """The checkpoint that trials begin with, kept as a trial's folder would keep it."""
+        return storage.join(self.folder, "initial")
 
     @property
     def report(self) -> str:

@@ -135,8 +135,8 @@ def read_program(paths: RunPaths) -> dict[str, Any]:
         program: dict[str, Any] = json.loads(storage.read(paths.program))
     except FileNotFoundError:
         raise ConfigError(
-            f"the function of this run was not kept in {paths.program}, as it holds what looks "
-            f"like a credential. {again}"
+            f"the function of this run is not in {paths.program}: it holds what looks like a "
+            f"credential, which is not kept, or the run was killed as it began. {again}"
         ) from None
     here = versions()["python"]
     if program["python"] != here:

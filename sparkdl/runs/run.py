@@ -80,8 +80,9 @@ class Run:
         best = self.top(1)
         if not best:
             raise NoCompleteTrialError(
-                f"run {self.id} has no COMPLETE trial with a value: {self.counts_text()}. "
-                f"Name the number that counts with metric=, and look at run.failed or {self.path}."
+                f"run {self.id} has no COMPLETE trial with a value: {self.counts_text()}. Did a "
+                "pruner stop all, or does metric= name no number? Look at print(run), run.failed "
+                f"or {self.path}."
             )
         return best[0]
 

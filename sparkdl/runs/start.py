@@ -2,14 +2,15 @@
 
 import json
 import re
-import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sparkdl import storage
 from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.runs.drawn import trial_seed
 from sparkdl.runs.history import read_description, replay
 from sparkdl.runs.journal import Event, Journal, read_journal
 from sparkdl.runs.layout import RunPaths
@@ -25,9 +26,8 @@ __all__ = [
     "Wanted",
     "continue_run",
     "difference",
-    "new_run_id",
     "open_run",
-    "trial_seed",
+    "waits_again",
 ]
 
 IfExists = Literal["error", "resume", "new"]
@@ -45,7 +45,7 @@ class Wanted:
         params: the parameters of each trial; None where a search finds them.
         seed: the run's seed.
         secrets: values that may not be kept.
-        facts: whatever else `run.json` is to say; under `space`, what a search varies.
+        facts: whatever else `run.json` is to say; under `space` and `repeats`, of a search.
         count: how many configurations there are to be at most, where a search finds them.
     """
 
@@ -79,42 +79,26 @@ class OpenRun:
         for event in self.journal.write(list(events)):
             self.run.apply(event)
 
-    def add(self, params: dict[str, Any], configuration: int) -> Trial:
-        """One more trial."""
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """For what comes before an execution: if it raises, the run is over, and nobody's."""
+        try:
+            yield
+        except BaseException as exc:
+            why = f"{type(exc).__name__}: {exc}".split("\n")[0]
+            self.record({"event": "end", "state": "FAILED", "reason": why})
+            self.owner.release()
+            raise
+
+    def add(self, params: dict[str, Any], configuration: int, *events: Event) -> Trial:
+        """One more trial, and in one go what else happened; it is given the trial's number."""
         number = len(self.run.trials)
         storage.make_directory(self.paths.trial(number).folder)
         kept = mask_params(params, self.secrets)
         new = {"number": number, "params": kept, "seed": trial_seed(self.seed, number)}
-        self.record({"event": "trials", "trials": [{**new, "configuration": configuration}]})
+        made = {"event": "trials", "trials": [{**new, "configuration": configuration}]}
+        self.record(made, *({**event, "number": number} for event in events))
         return self.run.trials[number]
-
-
-def new_run_id(name: str) -> str:
-    """A run id that sorts by time and that no other run has.
-
-    Example:
-        >>> new_run_id("my run").startswith("my-run-")
-        True
-    """
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
-    return f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-
-
-def trial_seed(seed: int, number: int) -> int:
-    """The seed of a trial: it depends on nothing but the run's seed and the trial's number.
-
-    One step of SplitMix64 (Steele, Lea, Flood 2014), whose outputs are well spread over any two
-    arguments; the upper 31 bits, as every framework takes those.
-
-    Example:
-        >>> trial_seed(7, 0) != trial_seed(7, 1) != trial_seed(8, 0)
-        True
-    """
-    mask = (1 << 64) - 1
-    mixed = (seed * 0xD1342543DE82EF95 + (number + 1) * 0x9E3779B97F4A7C15) & mask
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
-    return (mixed ^ (mixed >> 31)) >> 33
 
 
 def open_run(root: str, wanted: Wanted, if_exists: IfExists) -> OpenRun:
@@ -175,8 +159,9 @@ def _create(paths: RunPaths, wanted: Wanted) -> OpenRun:
     for trial in trials:
         storage.make_directory(paths.trial(trial["number"]).folder)
     opened = OpenRun(run, paths, Journal(paths.journal), owner, wanted.seed, False, wanted.secrets)
-    opened.record({"event": "start"}, {"event": "trials", "trials": trials})
-    storage.write(paths.run, json.dumps(description, indent=1))  # The last: now it is a run.
+    with opened.failing():
+        opened.record({"event": "start"}, {"event": "trials", "trials": trials})
+        storage.write(paths.run, json.dumps(description, indent=1))  # The last: now it is a run.
     return opened
 
 
@@ -204,6 +189,7 @@ def _take_over(paths: RunPaths, wanted: Wanted) -> OpenRun:
         ("direction", before.direction, wanted.direction),
         ("objectives", before.objectives, dict(wanted.facts.get("objectives", {}))),
         ("args" if wanted.params is not None else "space", then, now),
+        ("repeats", description.get("repeats", 1), wanted.facts.get("repeats", 1)),
     ):
         if old != new:
             old, new = difference(old, new), difference(new, old)
@@ -211,7 +197,9 @@ def _take_over(paths: RunPaths, wanted: Wanted) -> OpenRun:
                 f"run {wanted.id} cannot be resumed: {name} was {old!r} and is now {new!r}. Ask "
                 "for what it was, or pass if_exists='new'. Nothing was changed."
             )
-    more = (wanted.count or 0) > len({trial.configuration for trial in before.trials})
+    # A search that a rule of its own ended is done, however few trials that took.
+    made = len({trial.configuration for trial in before.trials})
+    more = (wanted.count or 0) > made and not before.reason
     return continue_run(paths.folder, again=more, secrets=wanted.secrets)
 
 
@@ -240,11 +228,12 @@ def continue_run(
     description = read_description(path)
     if owner := living_owner(paths):
         raise _being_run(description["id"], owner, path)
-    run = replay(description, path, read_journal(paths.journal))
+    events = read_journal(paths.journal)
+    run, last = replay(description, path, events), events[-1]["time"]
     owner_now = Owner(paths)
     owner_now.hold()
     journal = Journal(paths.journal)
-    waiting = _unfinished(run, paths, retry_failed)
+    waiting = _unfinished(run, paths, retry_failed, last)
     done = run.state == "COMPLETE" and not again and not (retry_failed and waiting)
     opened = OpenRun(run, paths, journal, owner_now, description["seed"], done, secrets)
     if not done:
@@ -259,16 +248,24 @@ def _being_run(run_id: str, owner: dict[str, Any], folder: str) -> RunExistsErro
     )
 
 
-def _unfinished(run: Run, paths: RunPaths, retry_failed: bool) -> list[Event]:
-    """The trials that were running, lost, or cancelled with their run: they wait again."""
+def waits_again(trial: Trial, retry_failed: bool) -> bool:
+    """Whether a trial is run when its run goes on."""
+    stopped = trial.state == "CANCELLED" and (trial.error or "").startswith(STOPPED)
+    return stopped or (retry_failed and trial.state == "FAILED") or not trial.state.is_final
+
+
+def _unfinished(run: Run, paths: RunPaths, retry_failed: bool, last: float) -> list[Event]:
+    """The trials that were running, lost, or cancelled with their run: they wait again.
+
+    What is known of how long they ran is when their driver wrote `last`.
+    """
     events = []
     for trial in run.trials:
-        stopped = trial.state == "CANCELLED" and (trial.error or "").startswith(STOPPED)
-        failed = retry_failed and trial.state == "FAILED"
-        if stopped or failed or trial.state in ("RUNNING", "LOST"):
-            event = {"event": "trial", "number": trial.number, "state": "WAITING"}
+        if trial.state != "WAITING" and waits_again(trial, retry_failed):
             made = paths.trial(trial.number).num_attempts() - 1
-            events.append({**event, "attempt": made})
+            event = {"event": "trial", "number": trial.number, "state": "WAITING"}
+            why = {"failure": trial.failure} if trial.state == "FAILED" else {}
+            events.append({**event, "attempt": made, "ended": last, **why})
     return events
 
 

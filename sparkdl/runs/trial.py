@@ -117,7 +117,7 @@ class Trial:
     def apply(self, event: Event) -> None:
         """Take over what a journal event says of this trial."""
         self.state = TrialState(event["state"])
-        self._apply_time(event.get("time", 0.0))
+        self._apply_time(float(event.get("ended") or event.get("time") or 0.0))
         self.params = event.get("params", self.params)
         self.attempts = event.get("attempt", self.attempts - 1) + 1
         self.value = event.get("value")
@@ -130,7 +130,8 @@ class Trial:
         if self.state == TrialState.RUNNING:
             self.spans.append((now, None))
         elif self.spans and self.spans[-1][1] is None:
-            self.spans[-1] = (self.spans[-1][0], now)
+            begun = self.spans[-1][0]
+            self.spans[-1] = (begun, max(begun, now))
 
 
 def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -1,11 +1,13 @@
 """Where it runs: D (pure). What a search was asked for, beside what every verb takes."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.runs.redact import mask_params
+from sparkdl.search.grid import plain
 from sparkdl.search.spaces import Space
 
 __all__ = ["ALGORITHMS", "PRUNERS", "Search"]
@@ -49,6 +51,12 @@ class Search:
     max_slot_hours: float | None = None
     initial_params: Sequence[Mapping[str, Any]] = ()
     repeats: int = 1
+
+    def __post_init__(self) -> None:
+        given: Any = self.initial_params
+        if isinstance(given, list | tuple) and all(isinstance(row, Mapping) for row in given):
+            kept = [{name: plain(name, value) for name, value in row.items()} for row in given]
+            object.__setattr__(self, "initial_params", kept)
 
     def check(
         self, metrics: Sequence[str], timeout_s: float | None, secrets: Sequence[str] = ()
@@ -126,9 +134,7 @@ class Search:
         """How many configurations there are at most; None where no number ends it."""
         if self.algorithm != "grid" or not isinstance(self.space, Space):
             return self.num_trials
-        size = 1
-        for values in self.space.grid().values():
-            size *= len(values)
+        size = math.prod(len(values) for values in self.space.grid().values())
         return min(size, self.num_trials or size)
 
     @property
@@ -137,6 +143,10 @@ class Search:
         if isinstance(self.space, Space):
             return "space"
         return "objective" if self.space is None else "function"
+
+    def kept_space(self) -> Any:
+        """The space as JSON can hold it; of one that is not written down its style."""
+        return self.space.kept() if isinstance(self.space, Space) else self.style
 
     def kept(self) -> dict[str, Any]:
         """As JSON can hold it; objects of Optuna's by their text."""

@@ -1,6 +1,7 @@
 """Where it runs: D. The one way from a request to a run, for every verb."""
 
 import secrets
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from sparkdl.cluster.task import TrialTask
 from sparkdl.data.source import Data, session_of
 from sparkdl.errors import ConfigError
 from sparkdl.runs import Run, Trial, record
-from sparkdl.runs.start import IfExists, OpenRun, Wanted, new_run_id, open_run
+from sparkdl.runs.drawn import new_run_id
+from sparkdl.runs.start import IfExists, OpenRun, Wanted, open_run
 from sparkdl.search.flights import Flights
 from sparkdl.search.limits import Limits
 from sparkdl.search.live import Live
@@ -128,7 +130,8 @@ class Prepared:
             facts={
                 "function": function,
                 "objectives": dict(request.objectives),
-                "space": (kept["search"] or {}).get("space"),
+                "space": request.search and request.search.kept_space(),
+                "repeats": request.search.repeats if request.search else 1,
                 "plan": str(self.plan),
                 "framework": self.plan.framework,
                 "env": sorted(options.env),
@@ -152,7 +155,9 @@ class Prepared:
             versioned: files to keep with a new run; None where it was written before.
         """
         options = self.request.options
-        execution = self._execution(opened)
+        with opened.failing():
+            self._keep_initial(opened)
+            execution = self._execution(opened)
         with execution.failing():
             if versioned is not None:
                 storage.write(opened.paths.environment, record.environment())
@@ -169,6 +174,14 @@ class Prepared:
         else:
             live.start()
         return opened.run
+
+    def _keep_initial(self, opened: OpenRun) -> None:
+        """Copy the checkpoint that trials begin with: its own trial may remove it at any time."""
+        kept = opened.paths.initial
+        if self.init_from and not checkpoints.committed(kept):
+            with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
+                local = checkpoints.fetch(*self.init_from, folder)
+                checkpoints.commit(local, kept, checkpoints.step_of(local), {})
 
     def _keep_program(self, opened: OpenRun, train: Callable[..., Any]) -> None:
         values = tuple(self.request.options.env.values())
@@ -236,7 +249,7 @@ class Prepared:
                 attempt=trial.attempts,
                 versions=record.versions(),
                 feed=feed,
-                init_from=self.init_from,
+                init_from=self.init_from and (opened.paths.initial, 1),
                 others=tuple(request.objectives)[1:],
             )
 
@@ -264,15 +277,14 @@ def _plan(request: Request, program: Program, cluster: Cluster) -> Plan:
 
 def _initial(request: Request) -> tuple[str, int] | None:
     """The folder of the trial, and the number of its checkpoint, that trials begin with."""
-    given = request.init_from
-    if given is None:
+    path = request.initial
+    if path is None:
         return None
-    path = storage.absolute(given.path if isinstance(given, Trial) else given)
     folder = path.split(f"/{checkpoints.FOLDER}/")[0]
     found = [c for c in checkpoints.committed(folder) if folder == path or c.url == path]
     if not found:
         raise ConfigError(
-            f"init_from is {given!r}, and there is no checkpoint in {path}. Expected a trial that "
+            f"init_from is {path}, and there is no checkpoint in it. Expected a trial that has "
             "committed one by context.report(..., checkpoint=), its folder, or trial.checkpoint."
         )
     return folder, found[-1].number

@@ -129,12 +129,20 @@ class Flights:
             storage.remove(self._paths.trial(flight.trial.number).all_ranks)
         del self._flights[flight.trial.number]
 
-    def starts(self, flight: Flight) -> Iterator[int]:
-        """The attempts of a flight that have started since the last look."""
-        paths = self._paths.trial(flight.trial.number)
-        while storage.exists(paths.attempt(flight.seen + 1)):
-            flight.seen += 1
-            yield flight.seen
+    def starts(self) -> Iterator[tuple[Flight, int]]:
+        """The attempts that have started since the last look, each with its flight."""
+        waiting = list(self._flights.values())
+        while waiting:
+            # All are asked at once; one that has started once may have done so again.
+            urls = {self._attempt(flight): flight for flight in waiting}
+            found = storage.read_new(dict.fromkeys(urls, 0))
+            waiting = [urls[url] for url in found]
+            for flight in waiting:
+                flight.seen += 1
+                yield flight, flight.seen
+
+    def _attempt(self, flight: Flight) -> str:
+        return self._paths.trial(flight.trial.number).attempt(flight.seen + 1)
 
     def cancel(self, numbers: "set[int] | None" = None) -> None:
         """Tell Spark to end some of the flights, or with None all. Harmless when repeated."""

@@ -9,7 +9,7 @@ from sparkdl import storage
 from sparkdl.runs import Trial
 from sparkdl.runs.journal import Journal
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.search.source import Source
+from sparkdl.search.source import Refused, Source
 
 __all__ = ["Listener"]
 
@@ -39,33 +39,38 @@ class Listener:
         self._reports = _Lines(lambda trial: TrialPaths(trial.path).metrics)
         self._asks = _Lines(lambda trial: TrialPaths(trial.path).asks)
         self._stopped: dict[int, float] = {}
-        self._asked_s = -ASKED_S
+        self._asked_s, self._running = -ASKED_S, 0
         self.newest: Trial | None = None
         self.steps: dict[int, int] = {}
 
     def look_s(self, otherwise: float) -> float:
         """Seconds until the next look, by default `otherwise`."""
-        asked = time.monotonic() - self._asked_s < ASKED_S
-        return min(LOOK_ASKED_S, otherwise) if asked else otherwise
+        if time.monotonic() - self._asked_s > ASKED_S:
+            return otherwise
+        # A look at very many takes a while itself.
+        return min(LOOK_ASKED_S * max(1.0, self._running / 50), otherwise)
 
-    def listen(self, running: Sequence[Trial]) -> None:
-        """Take over what these trials have said since the last time."""
-        asks = self._asks.new(running) if self._source.asks else []
+    def listen(self, running: Sequence[Trial], ended: bool = False) -> None:
+        """Take over what these trials have said since the last time; `ended` ones for good."""
+        if not ended:
+            self._running = len(running)
+        asks = self._asks.new(running) if self._source.asks and not ended else []
         # What a trial reported before it asked is read by now, and heard before the answer.
         reports = [(t, line["step"], line["metrics"]) for t, line in self._reports.new(running)]
         for trial, step, metrics in reports:
             trial.metrics.update(metrics)
             self.newest, self.steps[trial.number] = trial, step
-        for trial in self._source.saw(reports):
+        for trial in self._source.saw(reports, ended):
             self._stop(trial)
         for trial, asked in asks:
-            self._answer(trial, asked)
+            if asked["attempt"] == trial.attempts - 1:  # A lost one may still live, and ask.
+                self._answer(trial, asked)
 
     def _answer(self, trial: Trial, asked: dict[str, Any]) -> None:
         self._asked_s = time.monotonic()
         try:
             answer = {"id": asked["id"], "value": self._source.answer(trial, asked)}
-        except ValueError as exc:
+        except Refused as exc:
             answer = {"id": asked["id"], "error": str(exc)}
         _order(trial, answer)
 
@@ -117,8 +122,13 @@ class _Lines:
         for url, data in storage.read_new(offsets).items():
             whole = data[: data.rfind(b"\n") + 1]
             trial = places[url]
+            try:
+                lines = [json.loads(line) for line in whole.splitlines()]
+            except ValueError:  # Another attempt's file took its place: begin with that.
+                self._offsets[trial.number] = 0
+                continue
             self._offsets[trial.number] = offsets[url] + len(whole)
-            found += [(trial, json.loads(line)) for line in whole.splitlines()]
+            found += [(trial, line) for line in lines]
         return found
 
     def forget(self, trial: Trial) -> None:

@@ -20,7 +20,7 @@ from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.search.board import Board, is_notebook
 
-__all__ = ["LogTail", "Progress"]
+__all__ = ["MOST_LOGS", "LogTail", "Progress"]
 
 # What is read of one trial's log at one look. A trial that prints faster is skipped over: its log
 # file has everything, and the driver stays quick and small.
@@ -28,7 +28,7 @@ LOOK_BYTES = 1 << 14
 
 Steps = Mapping[int, int]
 
-# The ranks of a gang whose output is shown live.
+# The ranks of a gang whose output is shown live; through a store, the trials.
 MOST_LOGS = 8
 
 # What TensorFlow says on a host without a GPU, in every trial: kept in the log, not shown live.

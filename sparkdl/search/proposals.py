@@ -1,22 +1,25 @@
 """Where it runs: D. Where the trials of a run come from: those it was given, or a study's."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from optuna.distributions import distribution_to_json, json_to_distribution
-
+from sparkdl.cluster.ends import Failure
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.journal import read_journal
+from sparkdl.runs.journal import Event, read_journal
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.start import OpenRun
 from sparkdl.runs.states import TrialState
 from sparkdl.search.adaptive import Search
 from sparkdl.search.grid import plain
-from sparkdl.search.source import Source
+from sparkdl.search.source import Refused, Source
 from sparkdl.search.study import Study, Told
 
 __all__ = ["Proposals"]
+
+# Of a trial that reports each batch, the last of a look are enough: all are in its own file.
+MOST_HEARD = 20
 
 
 class Proposals(Source):
@@ -26,9 +29,16 @@ class Proposals(Source):
         opened: the run, new or continued.
         search: what was asked for.
         study: not told of anything yet.
+        say: shows the person a line.
     """
 
-    def __init__(self, opened: OpenRun, search: Search, study: Study) -> None:
+    def __init__(
+        self,
+        opened: OpenRun,
+        search: Search,
+        study: Study,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._opened, self._search, self._study = opened, search, study
         self._objectives = _objectives(opened.run)
         self._members: dict[int, list[Trial]] = {}
@@ -36,6 +46,7 @@ class Proposals(Source):
             self._members.setdefault(trial.configuration, []).append(trial)
         self._params: dict[int, dict[str, Any]] = {}
         self._stopped: set[int] = set()
+        self._say, self._heard = say, False
         self._count = search.count
         self.asks = search.space is None
         self.prunes = study.prunes
@@ -60,27 +71,19 @@ class Proposals(Source):
         for run in learn_from:
             count = study.learn(run.trials, _metric_of(run))
             say(f"Learnt from {count} of the {len(run.trials)} trials of run {run.id}")
-        return cls(opened, search, study)
+        return cls(opened, search, study, say)
 
     # ---- what was before
 
     def _restore(self) -> None:
-        if not self._members:
-            return
-        reports: dict[int, dict[int, float]] = {}
-        suggested: dict[int, dict[str, tuple[Any, str]]] = {}
-        for event in read_journal(self._opened.paths.journal):
-            if event["event"] == "reports":
-                for number, step, value in event["reports"]:
-                    reports.setdefault(number, {}).setdefault(step, value)
-            elif event["event"] == "suggested":
-                asked = (event["value"], event["distribution"])
-                suggested.setdefault(event["number"], {})[event["name"]] = asked
+        told = _told(read_journal(self._opened.paths.journal))
         for configuration, members in sorted(self._members.items()):
-            first = members[0]
-            said = reports.get(first.number, {}), suggested.get(first.number, {})
-            state, values = self._state_of(members), self._values_of(members)
-            self._study.restore(configuration, Told(first.params, state, values, *said))
+            first, state = members[0], self._state_of(members)
+            known = told.get(first.number, Told())
+            if state.is_final:
+                self._study.add(first.params, state, self._values_of(members), known)
+            else:
+                self._study.again(configuration, first.params, known)
 
     # ---- new trials
 
@@ -115,15 +118,15 @@ class Proposals(Source):
             )
         configuration = len(self._members)
         params = self._study.ask(configuration)
-        trial = self._add(configuration, params)
+        suggested = []
         if callable(self._search.space):
             for name, (value, kept) in self._study.suggested(configuration).items():
                 self._check_no_secret(name, kept)
-                self._record_suggested(trial, name, value, kept)
-        return trial
+                suggested.append(_suggested(name, value, kept))
+        return self._add(configuration, params, *suggested)
 
-    def _add(self, configuration: int, params: dict[str, Any]) -> Trial:
-        trial = self._opened.add(params, configuration)
+    def _add(self, configuration: int, params: dict[str, Any], *events: Event) -> Trial:
+        trial = self._opened.add(params, configuration, *events)
         self._params[trial.number] = params
         self._members.setdefault(configuration, []).append(trial)
         return trial
@@ -135,61 +138,78 @@ class Proposals(Source):
     def _check_no_secret(self, name: str, distribution: str) -> None:
         choices = {name: json.loads(distribution)["attributes"].get("choices", [])}
         if mask_params(choices, self._opened.secrets) != choices:
-            raise ValueError(
+            raise Refused(
                 f"the choices of {name!r} look like credentials, which are not kept, so that the "
                 "search could not be resumed. Search over names of them."
             )
 
-    def _record_suggested(self, trial: Trial, name: str, value: Any, kept: str) -> None:
-        event = {"event": "suggested", "number": trial.number, "name": name, "value": value}
-        self._opened.journal.write([{**event, "distribution": kept}])
-
     # ---- what they say
 
-    def saw(self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]]) -> list[Trial]:
+    def saw(
+        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], ended: bool = False
+    ) -> list[Trial]:
         """Hear what was reported, in this order; the trials that are to be stopped."""
         if not self.prunes:
             return []
-        metric, heard, stopped = next(iter(self._objectives)), [], []
-        for trial, step, metrics in reports:
-            value = metrics.get(metric, metrics.get("value"))
-            # The first repeat stands for its configuration.
-            if value is None or trial is not self._members[trial.configuration][0]:
-                continue
+        metric, stopped = next(iter(self._objectives)), []
+        heard: list[list[Any]] = []
+        said = [(t, step, m.get(metric, m.get("value"))) for t, step, m in reports]
+        # The first repeat stands for its configuration.
+        said = [one for one in said if one[2] is not None and self._stands(one[0])]
+        for trial, step, value in _newest(said):
             heard.append([trial.number, step, value])
             self._study.report(trial.configuration, step, value)
-            # An objective that asks is pruned when it asks.
-            if not self.asks and self._study.should_prune(trial.configuration):
+            # An objective that asks is pruned when it asks; what has ended is not.
+            if not self.asks and not ended and self._study.should_prune(trial.configuration):
                 stopped.append(trial)
         if heard:
+            self._heard = True
             self._opened.journal.write([{"event": "reports", "reports": heard}])
         self._stopped.update(trial.number for trial in stopped)
         return [m for t in stopped for m in self._members[t.configuration]]
+
+    def _stands(self, trial: Trial) -> bool:
+        return trial is self._members[trial.configuration][0]
 
     def answer(self, trial: Trial, asked: Mapping[str, Any]) -> Any:
         """What an objective asked for: a parameter's value, or whether it should be pruned.
 
         Raises:
-            ValueError: Optuna refuses it.
+            Refused: it cannot be asked for so.
         """
         if "should_prune" in asked:
             return self._study.should_prune(trial.configuration)
         if "constraint" in asked:
             return self._study.constrain(trial.configuration, asked["constraint"], asked["of"])
-        name, distribution = asked["suggest"], json_to_distribution(asked["distribution"])
-        self._check_no_secret(name, asked["distribution"])
-        value = plain(name, self._study.suggest(trial.configuration, name, distribution))
+        name, kept = asked["suggest"], asked["distribution"]
+        self._check_no_secret(name, kept)
+        value = plain(name, self._study.suggest(trial.configuration, name, kept))
         if name not in trial.params:
-            trial.params[name] = value
-            self._record_suggested(trial, name, value, distribution_to_json(distribution))
+            self._opened.record({**_suggested(name, value, kept), "number": trial.number})
         return value
+
+    def again(self, trial: Trial, failure: str) -> None:
+        """Hear that a trial begins again."""
+        # After a lost executor it goes on; after a crash what it reported counts no more.
+        if failure != Failure.LOST and trial is self._members[trial.configuration][0]:
+            self._study.restart(trial.configuration)
 
     def ended(self, trial: Trial) -> None:
         """Tell the study, when all repeats of a configuration have ended."""
+        if self.prunes and not self._heard and trial.metrics:
+            self._heard = True  # Said once.
+            metric, has = next(iter(self._objectives)), ", ".join(trial.metrics)
+            self._say(
+                f"Note: the pruner has heard nothing of {metric!r} from trial {trial.number}, "
+                f"which has {has}. Report it by context.report, or name another with metric=."
+            )
         members = self._members[trial.configuration]
         state = self._state_of(members)
         if state.is_final:
-            self._study.tell(trial.configuration, state, self._values_of(members))
+            attrs = self._study.tell(trial.configuration, state, self._values_of(members))
+            if attrs:
+                event = {"event": "told", "number": members[0].number, "attrs": attrs}
+                self._opened.journal.write([event])
 
     def _state_of(self, members: Sequence[Trial]) -> TrialState:
         states = [member.state for member in members]
@@ -208,6 +228,39 @@ class Proposals(Source):
         read = _metric_of(self._opened.run)
         rows = [[read(trial, name) for name in self._objectives] for trial in complete]
         return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def _told(events: Sequence[Event]) -> dict[int, Told]:
+    """What a journal knows of the trials that a study was told of, by number."""
+    found: dict[int, Told] = {}
+    for event in events:
+        if event["event"] == "reports":
+            for number, step, value in event["reports"]:
+                found.setdefault(number, Told()).reports.setdefault(step, value)
+        elif event["event"] == "suggested":
+            asked = (event["value"], event["distribution"])
+            found.setdefault(event["number"], Told()).suggested[event["name"]] = asked
+        elif event["event"] == "told":
+            found.setdefault(event["number"], Told()).attrs.update(event["attrs"])
+        elif event.get("state") == "WAITING" and event.get("failure") not in (None, Failure.LOST):
+            # It failed and begins again: what it reported counts no more.
+            found.get(event["number"], Told()).reports.clear()
+    return found
+
+
+def _newest(said: list[tuple[Trial, int, Any]]) -> list[tuple[Trial, int, Any]]:
+    """Of each trial the last reports only: some report each batch, and a study is slow."""
+    counts: Counter[int] = Counter()
+    kept = []
+    for one in reversed(said):
+        counts[one[0].number] += 1
+        if counts[one[0].number] <= MOST_HEARD:
+            kept.append(one)
+    return kept[::-1]
+
+
+def _suggested(name: str, value: Any, kept: str) -> Event:
+    return {"event": "suggested", "name": name, "value": value, "distribution": kept}
 
 
 def _objectives(run: Run) -> dict[str, str]:

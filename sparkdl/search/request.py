@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +53,7 @@ class Request:
     is_gang: bool = False
     data: Any = None
     objectives: Mapping[str, str] = field(default_factory=dict)
-    init_from: Trial | str | None = None
+    init_from: Trial | str | os.PathLike[str] | None = None
     learn_from: Sequence[Run] = ()
 
     @property
@@ -72,6 +73,14 @@ class Request:
         """The names of the numbers that count."""
         return [*self.objectives] or [self.options.metric]
 
+    @property
+    def initial(self) -> str | None:
+        """The folder of the trial, or the checkpoint, that trials begin with."""
+        given = self.init_from
+        if given is None:
+            return None
+        return storage.absolute(given.path if isinstance(given, Trial) else given)
+
     def kept(self) -> dict[str, Any]:
         """As JSON can hold it."""
         options = {
@@ -86,7 +95,7 @@ class Request:
             "search": self.search and self.search.kept(),
             "reads_rows": self.data is not None,
             "learn_from": [run.path for run in self.learn_from],
-            "init_from": self.init_from and getattr(self.init_from, "path", self.init_from),
+            "init_from": self.initial,
         }
 
     @classmethod

@@ -1,5 +1,6 @@
 """Where it runs: D. Goes on with a run from what its directory keeps."""
 
+import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,13 +13,17 @@ from sparkdl.runs.history import load, read_description
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.redact import MASK
-from sparkdl.runs.start import continue_run, difference
+from sparkdl.runs.start import continue_run, difference, waits_again
+from sparkdl.search.declared import read_space
 from sparkdl.search.execute import Prepared
 from sparkdl.search.grid import check_call
 from sparkdl.search.request import Request
 from sparkdl.search.spaces import Space
 
 __all__ = ["continue_search"]
+
+# Other than these and `num_trials`, what ends a search stays as it was.
+RULES = {"stop", "patience", "max_slot_hours"}
 
 
 def continue_search(
@@ -43,18 +48,22 @@ def continue_search(
     before = load(path)
     changes = _checked(description, changes)
     newest = _newest(paths)
+    made = len({trial.configuration for trial in before.trials})
+    more = (changes.get("num_trials") or 0) > made or bool(RULES & changes.keys())
+    if before.state == "COMPLETE" and not more and not (retry_failed and before.failed):
+        return before
     request = Request.restored(description, options, {**newest, **changes}, train=train, data=data)
+    if request.init_from:
+        request = dataclasses.replace(request, init_from=paths.initial)
     secrets = tuple(request.options.env.values())
     if request.search:
         names = [name or "value" for name in request.metrics]
         request.search.check(names, request.options.timeout_s, secrets)
-    _check_params(before, request)
-    count = {**(description["request"]["search"] or {}), **newest}.get("num_trials")
-    changed = _changed(count, paths, train, changes)
+    _check_params(before, request, retry_failed)
+    then = {**(description["request"]["search"] or {}), **newest}
+    changed = _changed(then, paths, train, changes)
     program = pack(request.called) if train else Program.restored(record.read_program(paths))
     prepared = Prepared.of(request, program)
-    made = len({trial.configuration for trial in before.trials})
-    more = request.search is not None and (request.search.count or made) > made
     opened = continue_run(
         path, again=more, retry_failed=retry_failed, changed=changed, secrets=secrets
     )
@@ -67,14 +76,21 @@ def continue_search(
 def _checked(description: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes without a space that is the same."""
     changes, then = dict(changes), description.get("space")
-    if then and isinstance(changes.get("space"), Mapping):
-        now = Space.of(changes.pop("space")).kept()
-        if now != then:
-            was, new = difference(then, now), difference(now, then)
-            raise RunExistsError(
-                f"run {description['id']} cannot be resumed: space was {was!r} and is now {new!r}. "
-                "Leave space= out, or start a new search with learn_from=. Nothing was changed."
-            )
+    given = changes.get("space")
+    if given is None or (then == "function" and callable(given)):
+        return changes
+    del changes["space"]
+    if isinstance(given, str):
+        given = read_space(given).space
+    if isinstance(given, Mapping):
+        given = Space.of(given)
+    now = given.kept() if isinstance(given, Space) else "function"
+    if now != then:
+        was, new = difference(then, now), difference(now, then)
+        raise RunExistsError(
+            f"run {description['id']} cannot be resumed: space was {was!r} and is now {new!r}. "
+            "Leave space= out, or start a new search with learn_from=. Nothing was changed."
+        )
     return changes
 
 
@@ -82,15 +98,15 @@ def _newest(paths: RunPaths) -> dict[str, Any]:
     """What earlier calls changed of the search."""
     found: dict[str, Any] = {}
     for event in read_journal(paths.journal):
-        if "num_trials" in event.get("changed", {}):
-            found["num_trials"] = event["changed"]["num_trials"][1]
+        changed = event.get("changed", {})
+        found |= {name: changed[name][1] for name in (*RULES, "num_trials") if name in changed}
     return found
 
 
-def _check_params(before: Run, request: Request) -> None:
+def _check_params(before: Run, request: Request, retry_failed: bool) -> None:
     """See that the parameters of trials that will run are what they were."""
     for trial in before.trials:
-        if not trial.state.is_final and MASK in str(trial.params):
+        if waits_again(trial, retry_failed) and MASK in str(trial.params):
             raise ConfigError(
                 f"trial {trial.number} of run {before.id} has parameters that look like "
                 f"credentials, which were not kept: {trial.params}. Call the verb again with "
@@ -103,15 +119,15 @@ def _check_params(before: Run, request: Request) -> None:
 
 
 def _changed(
-    num_trials: int | None,
+    then: Mapping[str, Any],
     paths: RunPaths,
     train: Callable[..., Any] | None,
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the journal says of this start."""
     changed: dict[str, Any] = {}
-    if "num_trials" in changes:
-        changed["num_trials"] = [num_trials, changes["num_trials"]]
+    for name in {*RULES, "num_trials"} & changes.keys():
+        changed[name] = [then[name], changes[name]]
     if train:
         old = storage.join(paths.source, "function.py")
         before = storage.read(old).decode() if storage.exists(old) else ""

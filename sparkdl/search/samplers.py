@@ -64,7 +64,8 @@ def pruner_of(given: Any) -> optuna.pruners.BasePruner:
     pruners: dict[str | None, Callable[[], optuna.pruners.BasePruner]] = {
         None: optuna.pruners.NopPruner,
         "median": optuna.pruners.MedianPruner,
-        "asha": optuna.pruners.SuccessiveHalvingPruner,
+        # By default it waits for a whole trial to judge by, and a wave of them runs to its end.
+        "asha": partial(optuna.pruners.SuccessiveHalvingPruner, min_resource=1),
         "hyperband": optuna.pruners.HyperbandPruner,
     }
     if given not in pruners:

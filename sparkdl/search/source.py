@@ -5,7 +5,11 @@ from typing import Any
 
 from sparkdl.runs import Trial
 
-__all__ = ["Source"]
+__all__ = ["Refused", "Source"]
+
+
+class Refused(ValueError):
+    """A trial asked for what it cannot get; it is the trial's own error."""
 
 
 class Source:
@@ -32,13 +36,27 @@ class Source:
         """One more trial; only where some are left."""
         raise NotImplementedError
 
-    def saw(self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]]) -> list[Trial]:
-        """Hear what was reported, in this order; the trials that are to be stopped."""
+    def saw(
+        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], ended: bool = False
+    ) -> list[Trial]:
+        """Hear what was reported, in this order; the trials that are to be stopped.
+
+        Args:
+            reports: each a trial, a step, and numbers by name.
+            ended: these trials have ended; none is to be stopped.
+        """
         return []
 
     def answer(self, trial: Trial, asked: Mapping[str, Any]) -> Any:
-        """What a running trial asked for."""
+        """What a running trial asked for.
+
+        Raises:
+            Refused: it cannot have that.
+        """
         raise NotImplementedError
+
+    def again(self, trial: Trial, failure: str) -> None:
+        """Hear that a trial begins again, after a failure of this kind."""
 
     def ended(self, trial: Trial) -> None:
         """Hear how a trial ended."""

@@ -9,6 +9,9 @@ from sparkdl.search.limits import Limits
 
 __all__ = ["Stop", "Stops"]
 
+# A search whose first trials all fail with one error will not find a better one.
+ALIKE = 10
+
 Stop = tuple[RunState, str]
 
 
@@ -42,7 +45,8 @@ class Stops:
     ) -> None:
         self.limits, self._search, self._slots = limits, search, slots
         self._signs = {n: 1.0 if d == "max" else -1.0 for n, d in (objectives or {}).items()}
-        self._failed = self._ended = 0
+        self._is_open_ended = search is not None and search.count is None
+        self._failed = self._bad = self._ended = 0
         self._errors: set[str] = set()
         self._best: float | None = None
         self._best_of: int | None = None
@@ -59,8 +63,9 @@ class Stops:
     def _count(self, trial: Trial) -> None:
         self._ended += 1
         self._used_s += sum(end - begin for begin, end in trial.spans if end)
-        if trial.state == TrialState.FAILED:
-            self._failed += 1
+        self._failed += trial.state == TrialState.FAILED
+        if trial.state in (TrialState.FAILED, TrialState.INVALID):
+            self._bad += 1
             self._errors.add(trial.summary)
         sign = next(iter(self._signs.values()), 1.0)
         value = None if trial.value is None else sign * trial.value
@@ -72,10 +77,12 @@ class Stops:
 
     def _failures(self) -> Stop | None:
         most, alike = self.limits.max_failed_trials, self.limits.fail_fast_identical
+        if alike is None and self._search:
+            alike = ALIKE
         if most is not None and self._failed > most:
             return RunState.FAILED, f"more than max_failed_trials={most} trials failed"
-        if alike and self._failed == self._ended >= alike and len(self._errors) == 1:
-            why = f"the first {self._failed} trials failed alike: {next(iter(self._errors))}"
+        if alike and self._bad == self._ended >= alike and len(self._errors) == 1:
+            why = f"the first {self._bad} trials failed alike: {next(iter(self._errors))}"
             return RunState.FAILED, why
         return None
 
@@ -104,7 +111,9 @@ class Stops:
         """
         limit, hours = self.limits.timeout_s, self._search and self._search.max_slot_hours
         if limit and lasted_s > limit:
-            return RunState.CANCELLED, f"timeout_s={limit:g} is over"
+            # A search without another end has done what it was asked for.
+            state = RunState.COMPLETE if self._is_open_ended else RunState.CANCELLED
+            return state, f"timeout_s={limit:g} is over"
         open_s = sum(time.time() - trial.spans[-1][0] for trial in running)
         if hours and (self._used_s + open_s) * self._slots >= hours * 3600:
             return RunState.COMPLETE, f"max_slot_hours={hours:g} are used up"

@@ -1,8 +1,9 @@
 """Where it runs: D. Optuna's study of a run: it proposes configurations and hears how they did."""
 
 import itertools
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +11,13 @@ import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState as State
 
+from sparkdl.errors import ConfigError
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.adaptive import Search
 from sparkdl.search.grid import plain
 from sparkdl.search.samplers import pruner_of, sampler_of
+from sparkdl.search.source import Refused
 from sparkdl.search.spaces import Space
 
 __all__ = ["Study", "Told"]
@@ -28,21 +31,18 @@ _STATES = {TrialState.COMPLETE: State.COMPLETE, TrialState.PRUNED: State.PRUNED}
 
 @dataclass(frozen=True)
 class Told:
-    """What is known of a configuration.
+    """What the journal knows of a configuration beside its parameters and its end.
 
     Attributes:
-        params, state: its parameters, and that of its trials together.
-        values: of the metrics, if it is COMPLETE.
         reports: what it reported of the metric, by step.
-        suggested: what it asked for, where the space is not written down: each value, and the
+        suggested: what was asked for, where the space is not written down: each value, and the
             JSON of its distribution.
+        attrs: what sampler and pruner remember of it.
     """
 
-    params: Mapping[str, Any]
-    state: TrialState
-    values: Sequence[float] | None = None
-    reports: Mapping[int, float] = field(default_factory=dict)
-    suggested: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    reports: dict[int, float] = field(default_factory=dict)
+    suggested: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    attrs: dict[str, Any] = field(default_factory=dict)
 
 
 class Study:
@@ -83,6 +83,7 @@ class Study:
         self._trials: dict[int, optuna.Trial] = {}
         self._seen: dict[int, set[int]] = {}
         self._broken: set[int] = set()
+        self._queue: Iterator[dict[str, Any]] = iter(())
         self.is_exhausted = False
 
     # ---- before the first trial
@@ -93,13 +94,12 @@ class Study:
         Args:
             done: how many configurations there are already.
         """
-        queue = [dict(params) for params in self._search.initial_params]
+        queue: Iterable[dict[str, Any]] = [dict(p) for p in self._search.initial_params]
         if isinstance(self._space, Space):
             queue = [self._space.sampled(params) for params in queue]
             if self._search.algorithm == "grid":
                 queue = _ordered(self._space.grid(), queue)
-        for params in queue[done : self._search.count]:
-            self._study.enqueue_trial(params)
+        self._queue = itertools.islice(queue, done, self._search.count)
 
     def learn(self, trials: Sequence[Trial], metric_of: Callable[[Trial, str], Any]) -> int:
         """Take over finished trials of another run whose parameters lie in the space.
@@ -114,47 +114,58 @@ class Study:
             values = [metric_of(trial, name) for name in self._metrics]
             is_good = trial.state == TrialState.COMPLETE and None not in values
             if is_good and self._space.has(trial.params):
-                self._add(Told(trial.params, TrialState.COMPLETE, values), State.COMPLETE)
+                self.add(trial.params, TrialState.COMPLETE, values)
                 found += 1
         return found
 
-    def restore(self, configuration: int, told: "Told") -> None:
-        """Take over a configuration of this run, as the journal has it; finished, or to be run."""
-        if told.state.is_final:
-            self._add(told, _STATES.get(told.state, State.FAIL))
-            return
-        self._study.enqueue_trial(self._sampled(told)[0])
-        self.ask(configuration)
+    def again(self, configuration: int, params: Mapping[str, Any], told: "Told") -> None:
+        """A configuration that was proposed before, and is to be run."""
+        sampled, distributions = self._sampled(params, told)
+        self._study.enqueue_trial(sampled)
+        self._trials[configuration] = self._study.ask(distributions)
         for step, value in told.reports.items():
             self.report(configuration, step, value)
+            self.should_prune(configuration)
 
-    def _sampled(self, told: "Told") -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
-        if isinstance(self._space, Space):
-            return self._space.sampled(told.params), self._space.distributions()
-        read = optuna.distributions.json_to_distribution
-        named = {name: read(kept) for name, (_, kept) in told.suggested.items()}
-        return {name: value for name, (value, _) in told.suggested.items()}, named
-
-    def _add(self, told: "Told", state: State) -> None:
-        sampled, distributions = self._sampled(told)
+    def add(
+        self,
+        params: Mapping[str, Any],
+        state: TrialState,
+        values: Sequence[float] | None = None,
+        told: "Told | None" = None,
+    ) -> None:
+        """A configuration that has ended before; `values` of the metrics if it is COMPLETE."""
+        told, ended = told or Told(), _STATES.get(state, State.FAIL)
+        sampled, distributions = self._sampled(params, told)
         reports = {step: value for step, value in told.reports.items() if math.isfinite(value)}
-        values = told.values
-        if state is State.PRUNED and reports:
+        if ended is State.PRUNED and reports:
             values = [reports[max(reports)]]
         self._study.add_trial(
             optuna.create_trial(
-                state=state,
-                values=None if state is State.FAIL else values,
+                state=ended,
+                values=None if ended is State.FAIL else values,
                 params=sampled,
                 distributions=distributions,
                 intermediate_values=reports,
+                system_attrs=dict(told.attrs),
             )
         )
+
+    def _sampled(
+        self, params: Mapping[str, Any], told: "Told"
+    ) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+        if isinstance(self._space, Space):
+            return self._space.sampled(params), self._space.distributions()
+        read = optuna.distributions.json_to_distribution
+        distributions = {name: read(kept) for name, (_, kept) in told.suggested.items()}
+        return {name: value for name, (value, _) in told.suggested.items()}, distributions
 
     # ---- while trials run
 
     def ask(self, configuration: int) -> dict[str, Any]:
         """The parameters of a new configuration; none yet where the objective asks for them."""
+        for params in itertools.islice(self._queue, 1):
+            self._study.enqueue_trial(params)
         if isinstance(self._space, Space):
             trial = self._study.ask(self._space.distributions())
             params = self._space.params(trial.params)
@@ -164,17 +175,32 @@ class Study:
         self._trials[configuration] = trial
         if callable(self._space):
             given = self._space(trial)
+            if not isinstance(given, Mapping):
+                raise ConfigError(f"space returned {given!r}; expected a dict of parameters.")
             params = {name: plain(name, value) for name, value in given.items()}
         return params
 
-    def suggest(self, configuration: int, name: str, distribution: BaseDistribution) -> Any:
-        """The value of one parameter, for an objective that asks for it."""
+    def suggest(self, configuration: int, name: str, kept: str) -> Any:
+        """The value of one parameter, for an objective that asks for it.
+
+        Args:
+            configuration: its number.
+            name: the parameter.
+            kept: the JSON of the distribution to sample from.
+
+        Raises:
+            Refused: it was asked for before, from another kind of distribution.
+        """
         trial = self._trials[configuration]
+        distribution = optuna.distributions.json_to_distribution(kept)
+        try:
+            if before := trial.distributions.get(name):
+                optuna.distributions.check_distribution_compatibility(before, distribution)
+        except ValueError as exc:
+            raise Refused(str(exc)) from exc
         if isinstance(distribution, FloatDistribution):
-            low, high = distribution.low, distribution.high
-            return trial.suggest_float(
-                name, low, high, step=distribution.step, log=distribution.log
-            )
+            bounds: tuple[Any, Any] = distribution.low, distribution.high
+            return trial.suggest_float(name, *bounds, step=distribution.step, log=distribution.log)
         if isinstance(distribution, IntDistribution):
             bounds = distribution.low, distribution.high
             return trial.suggest_int(name, *bounds, step=distribution.step, log=distribution.log)
@@ -204,16 +230,28 @@ class Study:
         broken = configuration in self._broken
         return broken or bool(self._trials[configuration].should_prune())
 
+    def restart(self, configuration: int) -> None:
+        """Its function failed and runs again: what it reported counts no more."""
+        trial = self._trials[configuration]
+        self.tell(configuration, TrialState.FAILED)
+        self._study.enqueue_trial(trial.params)
+        self._trials[configuration] = self._study.ask(trial.distributions)
+
     def constrain(self, configuration: int, name: str, value: float) -> None:
         """Take over by how much a configuration violates a constraint."""
         self._trials[configuration].set_constraint(name, value)
 
     def tell(
         self, configuration: int, state: TrialState, values: Sequence[float] | None = None
-    ) -> None:
-        """How a configuration ended; `values` of the metrics if it is COMPLETE."""
+    ) -> dict[str, Any]:
+        """How a configuration ended; `values` of the metrics if it is COMPLETE.
+
+        Returns:
+            What sampler and pruner remember of it, for `add`.
+        """
         trial, told = self._trials.pop(configuration), _STATES.get(state, State.FAIL)
         self._seen.pop(configuration, None)
+        self._broken.discard(configuration)
         whole = told is State.COMPLETE and values and all(map(math.isfinite, values))
         if told is State.COMPLETE and not whole:
             told = State.FAIL
@@ -223,23 +261,36 @@ class Study:
             if "Study.stop" not in str(exc):
                 raise
             self.is_exhausted = True  # So a sampler says that it has no more; it was told.
+        kept = self._study.get_trials(deepcopy=False)[trial.number].system_attrs
+        return {name: value for name, value in kept.items() if _is_json(value)}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _ordered(
     grid: Mapping[str, Sequence[Any]], first: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """The points of a grid, each once; those that have the values of `first` come first.
 
     Example:
-        >>> _ordered({"a": [1, 2], "b": [3, 4]}, [{"b": 4}])
+        >>> list(_ordered({"a": [1, 2], "b": [3, 4]}, [{"b": 4}]))
         [{'a': 1, 'b': 4}, {'a': 1, 'b': 3}, {'a': 2, 'b': 3}, {'a': 2, 'b': 4}]
     """
-    points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
-    wanted = []
+
+    def points() -> Iterator[dict[str, Any]]:
+        return (
+            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+        )
+
+    chosen: list[dict[str, Any]] = []
     for params in first:
-        for point in points:
-            if params.items() <= point.items():
-                points.remove(point)
-                wanted.append(point)
-                break
-    return wanted + points
+        fits = (p for p in points() if params.items() <= p.items() and p not in chosen)
+        chosen += itertools.islice(fits, 1)
+    yield from chosen
+    yield from (point for point in points() if point not in chosen)

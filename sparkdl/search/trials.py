@@ -22,7 +22,7 @@ from sparkdl.search.limits import Retries
 from sparkdl.search.listener import Listener
 from sparkdl.search.pace import Pace
 from sparkdl.search.pages import Pages
-from sparkdl.search.progress import Progress
+from sparkdl.search.progress import MOST_LOGS, Progress
 from sparkdl.search.source import Source
 from sparkdl.search.stops import Stops
 
@@ -60,12 +60,10 @@ class Execution:
         self.run = opened.run
         self._opened, self._plan, self._make_task = opened, plan, make_task
         self._pace, self._stops, self._progress, self._pages = pace, stops, progress, pages
-        self._source = source
-        self._listener = Listener(source, opened.journal, plan.is_gang)
+        self._source, self._listener = source, Listener(source, opened.journal, plan.is_gang)
         self._waiting = deque(t for t in opened.run.trials if not t.state.is_final)
-        self._flights = flights
+        self._flights, self._started = flights, 0
         self._cancelled: set[int] = set()
-        self._started = 0
         self._retries = Retries(stops.limits, plan.is_gang)
         self._stopped: tuple[RunState, str] | None = None
         self._begun = self._trials_begun = time.monotonic()
@@ -146,29 +144,33 @@ class Execution:
             return len(self._flights) < self._pace.submitted(self._started)
         # An executor was lost: Spark may bring it back, but nobody waits for ever.
         if short_s > self._plan.start_timeout_s:
-            trial = self._waiting.popleft() if self._waiting else self._source.next()
-            why = self._pace.too_few(self._plan.start_timeout_s)
-            error = f"start deadline: {why} Before: {trial.error or 'it had not started'}"
-            failure = str(Failure.DEADLINE)
-            self._conclude(trial, {"state": "FAILED", "failure": failure, "error": error})
+            why = f"start deadline: {self._pace.too_few(self._plan.start_timeout_s)}"
+            if self.run.kind == "search":  # No fault of any of its trials: it can be resumed.
+                self._stop(RunState.FAILED, why)
+            else:
+                trial, kind = self._waiting.popleft(), str(Failure.DEADLINE)
+                error = f"{why} Before: {trial.error or 'it had not started'}"
+                self._conclude(trial, {"state": "FAILED", "failure": kind, "error": error})
         return False
 
     def _take(self) -> None:
         """Wait a moment for trials to end; write down what came out."""
         look_s = LOOK_S if storage.is_local(self.run.path) else LOOK_REMOTE_S
-        for flight in self._flights.ended(self._listener.look_s(look_s)):
+        if ended := self._flights.ended(self._listener.look_s(look_s)):
+            self._see_starts()
+        for flight in ended:
             self._land(flight)
             self._flights.landed(flight)
 
     def _look(self) -> None:
         """See what runs: starts, lost executors, output. Pass on what is to end."""
-        for flight in self._flights:
-            self._see_start(flight)
+        self._see_starts()
         # Until a trial runs, its log is an earlier one's.
         running = [f.trial for f in self._flights if f.trial.state == TrialState.RUNNING]
         if self._progress.shown or self._source.prunes or self._source.asks:
             self._listener.listen(running)
-        for trial in running:
+        # Each costs a store some requests.
+        for trial in running if storage.is_local(self.run.path) else running[:MOST_LOGS]:
             self._progress.look(trial)
         self._progress.counts(running, self._listener.newest, self._listener.steps)
         lasted_s = time.monotonic() - self._trials_begun
@@ -177,8 +179,8 @@ class Execution:
         over = self._cancelled | self._listener.overdue()
         self._flights.cancel(None if self._stopped else over)
 
-    def _see_start(self, flight: Flight) -> None:
-        for attempt in self._flights.starts(flight):
+    def _see_starts(self) -> None:
+        for flight, attempt in self._flights.starts():
             if attempt > flight.first:
                 self._retries.again(flight.trial.number, Failure.LOST)
                 self._lose(flight.trial, attempt - 1, "its executor was lost")
@@ -195,9 +197,8 @@ class Execution:
     # ---- the end of a trial
 
     def _land(self, flight: Flight) -> None:
-        self._see_start(flight)
         trial = flight.trial
-        self._listener.listen([trial])
+        self._listener.listen([trial], ended=True)
         stopped = self._why_stopped(trial)
         landing = land(flight, self._flights, self.run, self._plan, stopped)
         trial.exception = landing.exception
@@ -207,8 +208,6 @@ class Execution:
             self._fatal = landing.fatal
             self._stop(RunState.FAILED, str(landing.fatal))
             event = {"state": "CANCELLED", "error": self._why_cancelled()}
-        elif event["state"] == "FAILED" and self._listener.is_stopped(trial):
-            event = {**event, "state": "PRUNED", "error": None}  # What it raised followed from it.
         if event["state"] == "FAILED" and landing.may_retry:
             self._fail(flight, event)
         else:
@@ -235,6 +234,7 @@ class Execution:
             self._progress.look(trial, last=True)
         self._record(trial, {**event, "state": "WAITING"})
         self._listener.forget(trial)
+        self._source.again(trial, failure)
         self._waiting.append(trial)
 
     def _conclude(self, trial: Trial, event: Event) -> None:
