@@ -24,6 +24,7 @@ __all__ = [
     "environment",
     "function_name",
     "git_commit",
+    "holds_credential",
     "read_program",
     "source_of",
     "versions",
@@ -113,11 +114,16 @@ def write_source(
         storage.write(storage.join(paths.source, name), mask_text(text, secrets))
 
 
-def write_program(paths: RunPaths, program: Mapping[str, Any], secrets: Iterable[str]) -> None:
-    """Keep the program as it travels; not one that holds what looks like a credential."""
+def holds_credential(program: Mapping[str, Any], secrets: Iterable[str]) -> bool:
+    """Whether a program as it travels has something in it that looks like a credential."""
     pickled = base64.b64decode(program["function"]).decode("latin-1")
     texts = [pickled, *(text for text, *_ in program["modules"].values())]
-    if any(mask_text(text, secrets) != text for text in texts):
+    return any(mask_text(text, secrets) != text for text in texts)
+
+
+def write_program(paths: RunPaths, program: Mapping[str, Any], secrets: Iterable[str]) -> None:
+    """Keep the program as it travels; not one that holds what looks like a credential."""
+    if holds_credential(program, secrets):
         storage.remove(paths.program)
         return
     python = versions()["python"]

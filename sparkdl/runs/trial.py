@@ -117,7 +117,6 @@ class Trial:
     def apply(self, event: Event) -> None:
         """Take over what a journal event says of this trial."""
         self.state = TrialState(event["state"])
-        self._apply_time(float(event.get("ended") or event.get("time") or 0.0))
         self.params = event.get("params", self.params)
         self.attempts = event.get("attempt", self.attempts - 1) + 1
         self.value = event.get("value")
@@ -125,12 +124,15 @@ class Trial:
         self.outputs = event.get("outputs", self.outputs)
         self.error, self.failure = event.get("error"), event.get("failure")
         self.usage = Usage(**event["usage"]) if "usage" in event else self.usage
+        now = float(event.get("ended") or event.get("time") or 0.0)
+        self._apply_time(now, self.duration_s if "usage" in event else 0.0)
 
-    def _apply_time(self, now: float) -> None:
+    def _apply_time(self, now: float, lasted_s: float) -> None:
         if self.state == TrialState.RUNNING:
             self.spans.append((now, None))
         elif self.spans and self.spans[-1][1] is None:
-            begun = self.spans[-1][0]
+            # The driver sees a start a moment late.
+            begun = min(self.spans[-1][0], now - lasted_s)
             self.spans[-1] = (begun, max(begun, now))
 
 

@@ -10,7 +10,7 @@ from sparkdl.runs.redact import mask_params
 from sparkdl.search.grid import plain
 from sparkdl.search.spaces import Space
 
-__all__ = ["ALGORITHMS", "PRUNERS", "Search"]
+__all__ = ["ALGORITHMS", "PRUNERS", "Search", "check_name"]
 
 ALGORITHMS = ("random", "grid", "tpe", "gp", "cmaes", "nsga2", "qmc")
 PRUNERS = ("median", "asha", "hyperband")
@@ -71,8 +71,8 @@ class Search:
         Raises:
             ConfigError: it cannot; the message says what to write.
         """
-        _check_name("algorithm", self.algorithm, ALGORITHMS)
-        _check_name("pruner", self.pruner, (None, *PRUNERS))
+        check_name("algorithm", self.algorithm, ALGORITHMS)
+        check_name("pruner", self.pruner, (None, *PRUNERS))
         self._check_numbers()
         self._check_end(timeout_s)
         if len(metrics) > 1 and self.pruner is not None:
@@ -168,7 +168,12 @@ def _named(one: Any) -> str | None:
     return one if one is None or isinstance(one, str) else f"{type(one).__name__} object"
 
 
-def _check_name(what: str, given: Any, known: Sequence[str | None]) -> None:
+def check_name(what: str, given: Any, known: Sequence[str | None]) -> None:
+    """See that an algorithm or a pruner is a name that is known; an object passes.
+
+    Raises:
+        ConfigError: it is another name.
+    """
     if not isinstance(given, str) or given in known:
         return  # None, or an object: whether it is one of Optuna's, the study sees.
     names = [name for name in known if name]

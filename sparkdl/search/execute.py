@@ -20,6 +20,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.runs import Run, Trial, record
 from sparkdl.runs.drawn import new_run_id
 from sparkdl.runs.start import IfExists, OpenRun, Wanted, open_run
+from sparkdl.search.execution import Execution
 from sparkdl.search.flights import Flights
 from sparkdl.search.limits import Limits
 from sparkdl.search.live import Live
@@ -30,7 +31,6 @@ from sparkdl.search.progress import Progress
 from sparkdl.search.request import Request
 from sparkdl.search.source import Source
 from sparkdl.search.stops import Stops
-from sparkdl.search.trials import Execution
 
 __all__ = ["Prepared", "execute"]
 
@@ -110,6 +110,10 @@ class Prepared:
             check_gang(plan, pace.slots, cluster.conf, cluster.master)
         return cls(request, program, cluster, plan, pace, given, initial)
 
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        return tuple(self.request.options.env.values())
+
     def wanted(self) -> Wanted:
         """What the run directory says of it."""
         request, options, cluster = self.request, self.request.options, self.cluster
@@ -126,7 +130,7 @@ class Prepared:
             params=request.params,
             count=request.search.count if request.search else None,
             seed=secrets.randbits(31) if options.seed is None else options.seed,
-            secrets=tuple(options.env.values()),
+            secrets=self._secrets,
             facts={
                 "function": function,
                 "objectives": dict(request.objectives),
@@ -184,7 +188,7 @@ class Prepared:
                 checkpoints.commit(local, kept, checkpoints.step_of(local), {})
 
     def _keep_program(self, opened: OpenRun, train: Callable[..., Any]) -> None:
-        values = tuple(self.request.options.env.values())
+        values = self._secrets
         texts = {name: source.text for name, source in self.program.modules.items()}
         record.write_source(opened.paths, train, texts, values)
         record.write_program(opened.paths, self.program.kept(), values)
@@ -208,6 +212,11 @@ class Prepared:
         progress.say(f"Everything is kept in {opened.paths.folder}")
         if self.program.warning:
             progress.say(f"Note: {self.program.warning}")
+        if request.train and record.holds_credential(self.program.kept(), self._secrets):
+            progress.say(
+                "Note: the function, or a module that travels with it, holds what looks like a "
+                "credential, so it is not kept: experiment.resume will need train=."
+            )
         rows = self.data.rows(plan.size, plan.readers, plan.is_gang) if self.data else None
         flights = Flights(self.cluster, plan, opened.paths, rows)
         source = self._source(opened, progress)

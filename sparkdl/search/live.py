@@ -2,7 +2,7 @@
 
 import threading
 
-from sparkdl.search.trials import Execution
+from sparkdl.search.execution import Execution
 
 __all__ = ["Live"]
 

@@ -154,18 +154,20 @@ class Proposals(Source):
         metric, stopped = next(iter(self._objectives)), []
         heard: list[list[Any]] = []
         said = [(t, step, m.get(metric, m.get("value"))) for t, step, m in reports]
-        # The first repeat stands for its configuration.
+        # The first repeat stands for its configuration; one that is to stop has said enough.
         said = [one for one in said if one[2] is not None and self._stands(one[0])]
         for trial, step, value in _newest(said):
+            if trial.number in self._stopped:
+                continue
             heard.append([trial.number, step, value])
             self._study.report(trial.configuration, step, value)
             # An objective that asks is pruned when it asks; what has ended is not.
             if not self.asks and not ended and self._study.should_prune(trial.configuration):
+                self._stopped.add(trial.number)
                 stopped.append(trial)
         if heard:
             self._heard = True
             self._opened.journal.write([{"event": "reports", "reports": heard}])
-        self._stopped.update(trial.number for trial in stopped)
         return [m for t in stopped for m in self._members[t.configuration]]
 
     def _stands(self, trial: Trial) -> bool:
@@ -191,7 +193,7 @@ class Proposals(Source):
     def again(self, trial: Trial, failure: str) -> None:
         """Hear that a trial begins again."""
         # After a lost executor it goes on; after a crash what it reported counts no more.
-        if failure != Failure.LOST and trial is self._members[trial.configuration][0]:
+        if failure != Failure.LOST and self._stands(trial):
             self._study.restart(trial.configuration)
 
     def ended(self, trial: Trial) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.cluster.program import Program, pack
 from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.options import check_count
 from sparkdl.runs import Run, record
 from sparkdl.runs.history import load, read_description
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.redact import MASK
 from sparkdl.runs.start import continue_run, difference, waits_again
+from sparkdl.search.adaptive import ALGORITHMS, PRUNERS, check_name
 from sparkdl.search.declared import read_space
 from sparkdl.search.execute import Prepared
 from sparkdl.search.grid import check_call
@@ -46,6 +48,10 @@ def continue_search(
     """
     description, paths = read_description(path), RunPaths(path)
     before = load(path)
+    if "num_trials" in changes:
+        check_count("num_trials", changes["num_trials"])
+    check_name("algorithm", changes.get("algorithm"), ALGORITHMS)
+    check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _checked(description, changes)
     newest = _newest(paths)
     made = len({trial.configuration for trial in before.trials})

@@ -356,4 +356,4 @@ def test_report_of_a_real_run(spark: SparkSession, root: str) -> None:
         for title in ("Trial by trial", "Learning curves", "Parameters and values"):
             assert f"<h2>{title}</h2>" in page
         rows = {y for trace in plot(one, "timeline").data for y in trace.y}
-        assert rows == {1, 2}  # Two slots.
+        assert 1 in rows

@@ -1,0 +1,202 @@
+"""A search on simulated slots: the package's own study, pruners and pace, with a clock that jumps.
+
+Nothing runs and nothing waits. A trial that is stopped goes on until its next report, or for as
+long as the package waits for that.
+"""
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hartmann import EPOCHS, NAMES, Curve, curve
+
+from sparkdl.cluster.slots import Slots
+from sparkdl.runs.states import TrialState
+from sparkdl.search.adaptive import Search
+from sparkdl.search.listener import STOP_S
+from sparkdl.search.pace import Pace
+from sparkdl.search.spaces import Float, Space
+from sparkdl.search.study import Study
+
+__all__ = [
+    "ETA",
+    "SPACE",
+    "Found",
+    "Setting",
+    "configurations",
+    "in_stages",
+    "in_turns",
+    "simulate",
+]
+
+ETA = 4
+SPACE = Space.of({name: Float(0.0, 1.0) for name in NAMES})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is simulated.
+
+    Attributes:
+        slots: trials at once.
+        trials: how many configurations.
+        epoch_s, spread: seconds of an epoch, see `hartmann.curve`.
+        seed: of the sampler.
+    """
+
+    slots: int
+    trials: int
+    epoch_s: float
+    spread: float
+    seed: int = 0
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        """What a configuration would report."""
+        return curve(params, self.epoch_s, self.spread)
+
+
+@dataclass
+class Found:
+    """How a search went: the wall seconds, the best score of a complete trial, what it cost.
+
+    `reports` are the time and the score of each report that was the best so far.
+    """
+
+    wall_s: float = 0.0
+    best: float = 0.0
+    epochs: int = 0
+    reports: list[tuple[float, float]] = field(default_factory=list)
+
+    def reported(self, now: float, score: float) -> None:
+        """Count a report."""
+        self.epochs += 1
+        if not self.reports or score > self.reports[-1][1]:
+            self.reports.append((now, score))
+
+    def time_to(self, score: float) -> float:
+        """Seconds until a trial has reported so much."""
+        return next((at for at, found in self.reports if found >= score), math.inf)
+
+
+class Simulation:
+    """Drives a `Study` as a run does.
+
+    Args:
+        search: what is searched.
+        setting: on which slots.
+        target: end when a trial has reported this.
+    """
+
+    def __init__(self, search: Search, setting: Setting, target: float) -> None:
+        self._search, self._setting, self._target = search, setting, target
+        self._study = Study(search, {"value": "max"}, setting.seed)
+        self._study.plan()
+        slots = Slots(setting.slots, setting.slots, "simulated")
+        self._pace = Pace(lambda: slots, None, True)
+        self._curves: list[Curve] = []
+        self._ready: deque[int] = deque()
+        self._running = self._started = 0
+        self._events: list[tuple[float, int, int, int | None]] = []
+        self._order = itertools.count()
+        self.found = Found()
+
+    def run(self) -> Found:
+        """To the end of the last trial."""
+        self._fill(0.0)
+        while self._events and self.found.time_to(self._target) == math.inf:
+            now, _, trial, step = heapq.heappop(self._events)
+            if step is None:
+                self._end(trial, TrialState.PRUNED, now)
+            else:
+                self._report(trial, step, now)
+            self.found.wall_s = now
+        return self.found
+
+    def _fill(self, now: float) -> None:
+        """As `Execution` does: trials run or wait inside Spark, some ahead of the free slots."""
+        while True:
+            room = self._pace.submitted(self._started) - self._running - len(self._ready)
+            if room > 0 and len(self._curves) < self._setting.trials:
+                trial = len(self._curves)
+                self._curves.append(self._setting.curve(self._study.ask(trial)))
+                self._ready.append(trial)
+            elif self._ready and self._running < self._setting.slots:
+                trial = self._ready.popleft()
+                self._running, self._started = self._running + 1, self._started + 1
+                self._at(now + self._curves[trial].epoch_s, trial, 0)
+            else:
+                return
+
+    def _at(self, when: float, trial: int, step: int | None) -> None:
+        heapq.heappush(self._events, (when, next(self._order), trial, step))
+
+    def _report(self, trial: int, step: int, now: float) -> None:
+        scores, epoch_s = self._curves[trial].scores, self._curves[trial].epoch_s
+        self.found.reported(now, scores[step])
+        self._study.report(trial, step, scores[step])
+        stop = self._study.should_prune(trial)
+        if step + 1 == EPOCHS:
+            self.found.best = max(self.found.best, scores[step])
+            self._end(trial, TrialState.COMPLETE, now, scores[step])
+        elif stop:
+            # It hears of it at its next report, and is ended if that takes too long.
+            self._at(now + min(epoch_s, STOP_S), trial, None)
+        else:
+            self._at(now + epoch_s, trial, step + 1)
+
+    def _end(self, trial: int, state: TrialState, now: float, score: float | None = None) -> None:
+        self._study.tell(trial, state, None if score is None else [score])
+        self._running -= 1
+        self._fill(now)
+
+
+def simulate(algorithm: str, pruner: Any, setting: Setting, target: float = math.inf) -> Found:
+    """One search, to the end of its last trial, or until one has reported the target."""
+    return Simulation(Search(SPACE, algorithm, pruner, setting.trials), setting, target).run()
+
+
+def configurations(setting: Setting) -> list[dict[str, Any]]:
+    """The same that `simulate("random", ...)` tries."""
+    study = Study(Search(SPACE, "random"), {"value": "max"}, setting.seed)
+    return [study.ask(number) for number in range(setting.trials)]
+
+
+def in_turns(lasting_s: Iterable[float], slots: int) -> list[float]:
+    """When each of some tasks begins, if a free slot takes the next one at once."""
+    free, begins = [0.0] * slots, []
+    for one_s in lasting_s:
+        begins.append(heapq.heappop(free))
+        heapq.heappush(free, begins[-1] + one_s)
+    return begins
+
+
+def in_stages(setting: Setting, rungs: tuple[int, ...], size: int) -> Found:
+    """Rung by rung, and within a rung `size` configurations after the other `size`.
+
+    Args:
+        setting: what is simulated.
+        rungs: after how many epochs the best quarter goes on; the last is the end.
+        size: of a wave that ends before the next one starts.
+    """
+    left = [setting.curve(params) for params in configurations(setting)]
+    found, reports, before = Found(), [], 0
+    for end in rungs:
+        for first in range(0, len(left), size):
+            wave, since = left[first : first + size], found.wall_s
+            lasting_s = [(end - before) * one.epoch_s for one in wave]
+            begins = in_turns(lasting_s, setting.slots)
+            for one, begin_s, one_s in zip(wave, begins, lasting_s, strict=True):
+                for step in range(before, end):
+                    at = since + begin_s + (step + 1 - before) * one.epoch_s
+                    reports.append((at, one.scores[step]))
+                found.wall_s = max(found.wall_s, since + begin_s + one_s)
+        left.sort(key=lambda one: -one.scores[end - 1])
+        found.best, before = left[0].scores[end - 1], end
+        left = left[: max(1, len(left) // ETA)]
+    for when, score in sorted(reports):
+        found.reported(when, score)
+    return found
