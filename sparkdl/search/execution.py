@@ -16,7 +16,7 @@ from sparkdl.runs.start import STOPPED, OpenRun
 from sparkdl.runs.states import RunState, TrialState, natural_state
 from sparkdl.runs.trial import Trial
 from sparkdl.search.flights import Flight, Flights
-from sparkdl.search.idle import idle_sentence
+from sparkdl.search.idle import idle_now
 from sparkdl.search.landing import land
 from sparkdl.search.limits import Retries
 from sparkdl.search.listener import Listener
@@ -63,6 +63,7 @@ class Execution:
         self._source, self._listener = source, Listener(source, opened.journal, plan.is_gang)
         self._waiting = deque(t for t in opened.run.trials if not t.state.is_final)
         self._flights, self._started = flights, 0
+        self._is_local = storage.is_local(opened.run.path)
         self._cancelled: set[int] = set()
         self._retries = Retries(stops.limits, plan.is_gang)
         self._stopped: tuple[RunState, str] | None = None
@@ -155,7 +156,7 @@ class Execution:
 
     def _take(self) -> None:
         """Wait a moment for trials to end; write down what came out."""
-        look_s = LOOK_S if storage.is_local(self.run.path) else LOOK_REMOTE_S
+        look_s = LOOK_S if self._is_local else LOOK_REMOTE_S
         if ended := self._flights.ended(self._listener.look_s(look_s)):
             self._see_starts()
         for flight in ended:
@@ -169,8 +170,7 @@ class Execution:
         running = [f.trial for f in self._flights if f.trial.state == TrialState.RUNNING]
         if self._progress.shown or self._source.prunes or self._source.asks:
             self._listener.listen(running)
-        # Each costs a store some requests.
-        for trial in running if storage.is_local(self.run.path) else running[:MOST_LOGS]:
+        for trial in running if self._is_local else running[:MOST_LOGS]:  # A request each.
             self._progress.look(trial)
         self._progress.counts(running, self._listener.newest, self._listener.steps)
         lasted_s = time.monotonic() - self._trials_begun
@@ -272,9 +272,8 @@ class Execution:
     def _drop_waiting(self) -> None:
         """Those that never started are written down as cancelled, all at once."""
         event = {"event": "trial", "state": "CANCELLED", "error": self._why_cancelled()}
-        events = [{**event, "number": trial.number} for trial in self._waiting]
-        self._waiting.clear()
-        if events:
+        if events := [{**event, "number": trial.number} for trial in self._waiting]:
+            self._waiting.clear()
             self._opened.record(*events)
 
     def _why_cancelled(self) -> str:
@@ -289,12 +288,11 @@ class Execution:
 
     def _finish(self) -> None:
         self._flights.close()
-        state, reason = self._stopped or (natural_state(self.run.counts()), None)
-        seconds = round(time.monotonic() - self._begun, 3)
-        event = {"event": "end", "state": str(state), "reason": reason, "duration_s": seconds}
-        now = time.time()  # The journal's clock.
-        spans = [span for trial in self.run.trials for span in trial.spans]
+        state, reason = self._stopped or (RunState.COMPLETE, "")
+        state = natural_state(self.run.counts()) if state == RunState.COMPLETE else state
+        event: Event = {"event": "end", "state": str(state), "reason": reason or None}
+        event["duration_s"] = round(time.monotonic() - self._begun, 3)
         lasted_s = time.monotonic() - self._trials_begun
-        idle = idle_sentence(spans, self._pace.limit, now - lasted_s, now)
-        self._opened.record({**event, "idle": idle if len(spans) > 1 else None})
+        event["idle"] = idle_now(self.run.trials, self._pace.limit, lasted_s)
+        self._opened.record(event)
         self._opened.owner.release()

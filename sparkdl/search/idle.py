@@ -1,8 +1,11 @@
-"""Where it runs: D (pure). How much of the slots' time no trial used, and why."""
+"""Where it runs: D. How much of the slots' time no trial used, and why."""
 
+import time
 from collections.abc import Iterable
 
-__all__ = ["idle_sentence"]
+from sparkdl.runs import Trial
+
+__all__ = ["idle_now", "idle_sentence"]
 
 # Less than this of the time needs no reason.
 LITTLE = 0.05
@@ -42,3 +45,10 @@ def idle_sentence(spans: Iterable[Span], slots: int, begun: float, ended: float)
     cause = max(causes, key=lambda text: causes[text])
     many = "" if len(wave) == 1 else "s"
     return f"{share}: {cause.format(first - begun, len(wave), many, slots)}"
+
+
+def idle_now(trials: Iterable[Trial], slots: int, lasted_s: float) -> str | None:
+    """The same of trials that ran in the last `lasted_s` seconds; None of less than two."""
+    spans = [span for trial in trials for span in trial.spans]
+    now = time.time()  # The journal's clock.
+    return idle_sentence(spans, slots, now - lasted_s, now) if len(spans) > 1 else None

@@ -153,10 +153,11 @@ class Proposals(Source):
             return []
         metric, stopped = next(iter(self._objectives)), []
         heard: list[list[Any]] = []
-        said = [(t, step, m.get(metric, m.get("value"))) for t, step, m in reports]
         # The first repeat stands for its configuration; one that is to stop has said enough.
-        said = [one for one in said if one[2] is not None and self._stands(one[0])]
-        for trial, step, value in _newest(said):
+        own = [(t, step, m.get(metric, m.get("value"))) for t, step, m in reports]
+        said = [(t, step, v) for t, step, v in own if v is not None and self._stands(t)]
+        # One that asks for a verdict wants it of all that it reported.
+        for trial, step, value in said if self.asks else _newest(said):
             if trial.number in self._stopped:
                 continue
             heard.append([trial.number, step, value])

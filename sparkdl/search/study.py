@@ -83,6 +83,7 @@ class Study:
         self._trials: dict[int, optuna.Trial] = {}
         self._seen: dict[int, set[int]] = {}
         self._broken: set[int] = set()
+        self._kinds: dict[str, BaseDistribution] = {}
         self._queue: Iterator[dict[str, Any]] = iter(())
         self.is_exhausted = False
 
@@ -158,6 +159,7 @@ class Study:
             return self._space.sampled(params), self._space.distributions()
         read = optuna.distributions.json_to_distribution
         distributions = {name: read(kept) for name, (_, kept) in told.suggested.items()}
+        self._kinds |= distributions
         return {name: value for name, (value, _) in told.suggested.items()}, distributions
 
     # ---- while trials run
@@ -194,8 +196,9 @@ class Study:
         trial = self._trials[configuration]
         distribution = optuna.distributions.json_to_distribution(kept)
         try:
-            if before := trial.distributions.get(name):
-                optuna.distributions.check_distribution_compatibility(before, distribution)
+            # All trials of a study must agree on its kind; Optuna says so with a plain ValueError.
+            before = self._kinds.setdefault(name, distribution)
+            optuna.distributions.check_distribution_compatibility(before, distribution)
         except ValueError as exc:
             raise Refused(str(exc)) from exc
         if isinstance(distribution, FloatDistribution):
