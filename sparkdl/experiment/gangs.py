@@ -8,8 +8,8 @@ from sparkdl.cluster.spark import Cluster
 from sparkdl.errors import ConfigError
 from sparkdl.options import Options, check_count, takes_options
 from sparkdl.runs import Run
+from sparkdl.search.calls import check_call
 from sparkdl.search.execute import execute
-from sparkdl.search.grid import check_call
 from sparkdl.search.request import Request
 
 __all__ = ["allreduce", "mirrored", "parameter_server"]

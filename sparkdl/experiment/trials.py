@@ -10,9 +10,10 @@ from sparkdl.experiment.kept import load
 from sparkdl.options import Options, check_count, takes_options
 from sparkdl.runs import Run, Trial
 from sparkdl.search.adaptive import Search
+from sparkdl.search.calls import check_call, takes_one
 from sparkdl.search.declared import read_space
 from sparkdl.search.execute import execute
-from sparkdl.search.grid import check_call, combine_values, takes_one
+from sparkdl.search.grid import combine_values
 from sparkdl.search.request import Request
 from sparkdl.search.spaces import Space
 

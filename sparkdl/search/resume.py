@@ -16,9 +16,9 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.redact import MASK
 from sparkdl.runs.start import continue_run, difference, waits_again
 from sparkdl.search.adaptive import ALGORITHMS, PRUNERS, check_name
+from sparkdl.search.calls import check_call
 from sparkdl.search.declared import read_space
 from sparkdl.search.execute import Prepared
-from sparkdl.search.grid import check_call
 from sparkdl.search.request import Request
 from sparkdl.search.spaces import Space
 
@@ -59,7 +59,7 @@ def continue_search(
     if before.state == "COMPLETE" and not more and not (retry_failed and before.failed):
         return before
     request = Request.restored(description, options, {**newest, **changes}, train=train, data=data)
-    if request.init_from:
+    if storage.exists(paths.initial):  # The copy that the run keeps.
         request = dataclasses.replace(request, init_from=paths.initial)
     secrets = tuple(request.options.env.values())
     if request.search:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sparkdl.errors import ConfigError, FunctionError
-from sparkdl.search.grid import check_call, combine_values
+from sparkdl.search.calls import check_call
+from sparkdl.search.grid import combine_values
 
 
 def test_product_and_zip() -> None:
