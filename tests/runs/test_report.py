@@ -56,7 +56,7 @@ def make_run(
 
 
 def complete(value: float, **metrics: float) -> dict[str, Any]:
-    usage = {"queued_s": 1.0, "starting_s": 2.0, "running_s": 7.0, "first_step_s": 1.0}
+    usage = {"queued_s": 1.0, "starting_s": 0.2, "running_s": 0.7, "first_step_s": 0.1}
     metrics = {"accuracy": value, **metrics}
     return {"state": "COMPLETE", "value": value, "metrics": metrics, "usage": usage}
 
@@ -249,7 +249,7 @@ def test_report_says_what_came_out(root: str) -> None:
     assert "2 of 5 trials complete, 3 failed" in page
     assert "<b>0.7</b> accuracy" in page
     assert idle in page
-    assert "<td>first step</td><td>2.0 s</td><td>10%</td>" in re.sub(r"<i[^>]*></i>", "", page)
+    assert "<td>first step</td><td>0.2 s</td><td>5%</td>" in re.sub(r"<i[^>]*></i>", "", page)
     assert page.count("line 7") == 1  # Alike failures are one.
     assert "trial 2 and 2 more" in page
     assert "anna" in page
