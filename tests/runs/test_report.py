@@ -176,7 +176,8 @@ def test_curves_read_few_files_and_of_a_single_trial_all(
     read = storage.read
     monkeypatch.setattr(storage, "read", lambda url, *more: reads.append(url) or read(url, *more))
     shown = plot(run, "curves")
-    assert len(reads) == len(shown.data) == 30
+    # Other runs of this process may still be read.
+    assert len([url for url in reads if url.startswith(run.path)]) == len(shown.data) == 30
     assert len(shown.data[0].x) == 300
     assert shown.data[0].x[-1] == 999
     assert "the best 15 and 15 other trials" in shown.layout.title.subtitle.text
