@@ -60,8 +60,8 @@ class Reporter:
     """
 
     def __init__(self, folder: Path | None, name: str, obeys: bool, attempt: int = 0) -> None:
-        self._folder = folder
-        self._file = None if folder is None else _appending(folder / name)
+        self._folder, self._name = folder, name
+        self._file: int | None = None  # Opened by the first report: many trials make none.
         self._orders = Lines(folder / ORDERS) if folder and obeys else None
         self._answers: dict[str, dict[str, Any]] = {}
         self._attempt, self._asked = attempt, 0
@@ -82,10 +82,12 @@ class Reporter:
         self.first_s = self.first_s or begun
         self.step = self.step + 1 if step is None else int(step)
         self.metrics |= metrics
-        if self._file is None:
+        if self._folder is None:
             shown = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
             print(f"step {step}: {shown}" if step is not None else shown)
         else:
+            if self._file is None:
+                self._file = _appending(self._folder / self._name)
             line = json.dumps({"step": self.step, "metrics": metrics})
             os.write(self._file, line.encode() + b"\n")
         self.spent_s += time.monotonic() - begun

@@ -24,7 +24,6 @@ __all__ = [
     "environment",
     "function_name",
     "git_commit",
-    "holds_credential",
     "read_program",
     "source_of",
     "versions",
@@ -114,20 +113,17 @@ def write_source(
         storage.write(storage.join(paths.source, name), mask_text(text, secrets))
 
 
-def holds_credential(program: Mapping[str, Any], secrets: Iterable[str]) -> bool:
-    """Whether a program as it travels has something in it that looks like a credential."""
+def write_program(paths: RunPaths, program: Mapping[str, Any], secrets: Iterable[str]) -> bool:
+    """Keep the program as it travels, unless it holds what looks like a credential; whether it is
+    kept."""
     pickled = base64.b64decode(program["function"]).decode("latin-1")
     texts = [pickled, *(text for text, *_ in program["modules"].values())]
-    return any(mask_text(text, secrets) != text for text in texts)
-
-
-def write_program(paths: RunPaths, program: Mapping[str, Any], secrets: Iterable[str]) -> None:
-    """Keep the program as it travels; not one that holds what looks like a credential."""
-    if holds_credential(program, secrets):
+    if any(mask_text(text, secrets) != text for text in texts):
         storage.remove(paths.program)
-        return
+        return False
     python = versions()["python"]
     storage.write(paths.program, json.dumps({"python": python, **program}))
+    return True
 
 
 def read_program(paths: RunPaths) -> dict[str, Any]:

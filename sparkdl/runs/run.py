@@ -103,6 +103,16 @@ class Run:
         return ranking.means(self.trials)
 
     @property
+    def directions(self) -> dict[str, str]:
+        """The direction of each metric, of a single one too."""
+        return self.objectives or {self.metric or "value": self.direction}
+
+    @property
+    def num_configurations(self) -> int:
+        """How many there are: with `repeats=` less than trials."""
+        return len({trial.configuration for trial in self.trials})
+
+    @property
     def failed(self) -> list[Trial]:
         """The trials whose training function raised or whose process died."""
         return [trial for trial in self.trials if trial.state == TrialState.FAILED]
@@ -232,7 +242,7 @@ class Run:
             self.metric or "value",
             self.path,
             others=list(self.objectives)[1:],
-            means=means if len({t.configuration for t in self.trials}) < len(self.trials) else {},
+            means=means if self.num_configurations < len(self.trials) else {},
             pareto=self.pareto if len(self.objectives) > 1 else [],
         )
 

@@ -165,10 +165,13 @@ def _create(paths: RunPaths, wanted: Wanted) -> OpenRun:
     return opened
 
 
-def _as_kept(wanted: Wanted, seed: int | None = None) -> list[dict[str, Any]]:
-    seed = wanted.seed if seed is None else seed
+def _as_kept(wanted: Wanted) -> list[dict[str, Any]]:
     kept = [
-        {"number": i, "params": mask_params(params, wanted.secrets), "seed": trial_seed(seed, i)}
+        {
+            "number": i,
+            "params": mask_params(params, wanted.secrets),
+            "seed": trial_seed(wanted.seed, i),
+        }
         for i, params in enumerate(wanted.params or ())
     ]
     plain: list[dict[str, Any]] = json.loads(json.dumps(kept))
@@ -198,7 +201,7 @@ def _take_over(paths: RunPaths, wanted: Wanted) -> OpenRun:
                 "for what it was, or pass if_exists='new'. Nothing was changed."
             )
     # A search that a rule of its own ended is done, however few trials that took.
-    made = len({trial.configuration for trial in before.trials})
+    made = before.num_configurations
     more = (wanted.count or 0) > made and not before.reason
     return continue_run(paths.folder, again=more, secrets=wanted.secrets)
 

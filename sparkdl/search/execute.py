@@ -161,14 +161,13 @@ class Prepared:
         options = self.request.options
         with opened.failing():
             self._keep_initial(opened)
-            execution = self._execution(opened)
+            kept = self.request.train is None or self._keep_program(opened, self.request.train)
+            execution = self._execution(opened, kept)
         with execution.failing():
             if versioned is not None:
                 storage.write(opened.paths.environment, record.environment())
                 for path in versioned:
                     storage.copy(path, storage.join(opened.paths.resources, path.name))
-            if self.request.train:
-                self._keep_program(opened, self.request.train)
             if not self.plan.is_gang:  # Its tasks check their executors when they meet.
                 preflight(opened, self.cluster, self.plan, self.program)
         live = Live(execution)
@@ -187,13 +186,14 @@ class Prepared:
                 local = checkpoints.fetch(*self.init_from, folder)
                 checkpoints.commit(local, kept, checkpoints.step_of(local), {})
 
-    def _keep_program(self, opened: OpenRun, train: Callable[..., Any]) -> None:
+    def _keep_program(self, opened: OpenRun, train: Callable[..., Any]) -> bool:
+        """Keep the source to read, and the program to go on with; whether it may be kept."""
         values = self._secrets
         texts = {name: source.text for name, source in self.program.modules.items()}
         record.write_source(opened.paths, train, texts, values)
-        record.write_program(opened.paths, self.program.kept(), values)
+        return record.write_program(opened.paths, self.program.kept(), values)
 
-    def _execution(self, opened: OpenRun) -> Execution:
+    def _execution(self, opened: OpenRun, kept: bool) -> Execution:
         request, options, plan = self.request, self.request.options, self.plan
         limits = Limits(
             options.parallelism,
@@ -204,15 +204,14 @@ class Prepared:
             options.max_losses,
         )
         run = opened.run
-        objectives = run.objectives or {run.metric or "value": run.direction}
         ended = [trial for trial in run.trials if trial.state.is_final]
-        stops = Stops(limits, request.search, objectives, plan.size, ended)
+        stops = Stops(limits, request.search, run.directions, plan.size, ended)
         progress = Progress(run, plan, options.progress)
         progress.say(f"Run {run.id}: {plan}")
         progress.say(f"Everything is kept in {opened.paths.folder}")
         if self.program.warning:
             progress.say(f"Note: {self.program.warning}")
-        if request.train and record.holds_credential(self.program.kept(), self._secrets):
+        if not kept:
             progress.say(
                 "Note: the function, or a module that travels with it, holds what looks like a "
                 "credential, so it is not kept: experiment.resume will need train=."

@@ -40,7 +40,7 @@ class Proposals(Source):
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._opened, self._search, self._study = opened, search, study
-        self._objectives = _objectives(opened.run)
+        self._objectives = opened.run.directions
         self._members: dict[int, list[Trial]] = {}
         for trial in opened.run.trials:
             self._members.setdefault(trial.configuration, []).append(trial)
@@ -64,10 +64,10 @@ class Proposals(Source):
             learn_from: runs whose finished trials the study is told of first.
             say: shows the person a line.
         """
-        made = len({trial.configuration for trial in opened.run.trials})
+        made = opened.run.num_configurations
         # A sampler that goes on must not begin with the values that it drew before.
         seed, name = opened.seed + made, f"sparkdl-{opened.seed}"
-        study = Study(search, _objectives(opened.run), seed, name)
+        study = Study(search, opened.run.directions, seed, name)
         for run in learn_from:
             count = study.learn(run.trials, _metric_of(run))
             say(f"Learnt from {count} of the {len(run.trials)} trials of run {run.id}")
@@ -264,10 +264,6 @@ def _newest(said: list[tuple[Trial, int, Any]]) -> list[tuple[Trial, int, Any]]:
 
 def _suggested(name: str, value: Any, kept: str) -> Event:
     return {"event": "suggested", "name": name, "value": value, "distribution": kept}
-
-
-def _objectives(run: Run) -> dict[str, str]:
-    return run.objectives or {run.metric or "value": run.direction}
 
 
 def _metric_of(run: Run) -> Any:

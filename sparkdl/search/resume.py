@@ -54,7 +54,7 @@ def continue_search(
     check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _checked(description, changes)
     newest = _newest(paths)
-    made = len({trial.configuration for trial in before.trials})
+    made = before.num_configurations
     more = (changes.get("num_trials") or 0) > made or bool(RULES & changes.keys())
     if before.state == "COMPLETE" and not more and not (retry_failed and before.failed):
         return before
