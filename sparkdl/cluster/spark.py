@@ -19,7 +19,7 @@ from sparkdl.errors import SlotsError
 
 __all__ = ["Cluster"]
 
-# How long a young session may take until the executors it asked for have registered.
+# How long executors may take to register; some never come: none for a while is an answer too.
 REGISTER_S = 30.0
 SETTLED_S = 5.0
 
@@ -148,8 +148,8 @@ class Cluster:
     def _num_executors(self) -> int:
         if not self._context or self._is_embedded:
             return 1
-        infos = self._context._jsc.sc().statusTracker().getExecutorInfos()
-        return max(1, len(infos) - 1)  # One of them is the driver.
+        tracker = self._context._jsc.sc().statusTracker()
+        return max(1, len(tracker.getExecutorInfos()) - 1)  # One of them is the driver.
 
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         """How many processes with these resources Spark can run at once, now."""
@@ -181,21 +181,21 @@ class Cluster:
             return max(1, min(self._default_slots(), MOST_WAITING))
         return max(1, min(self.slots(resources).count, MOST_WAITING))
 
-    def wait_for_executors(self) -> None:
-        """Give the executors of a young session time to register; return with those there are."""
-        instances = self.conf("spark.executor.instances")
-        found = re.match(r"local-cluster\[\s*(\d+)", self.master)
-        expected = int(found[1] if found else instances or 1)
+    def wait_for_executors(self, size: int) -> None:
+        """Give executors time to register, in a young session and after one was lost."""
         if self._is_embedded or self.conf("spark.dynamicAllocation.enabled") == "true":
             return  # There is one; or they come with the work.
+        found = re.match(r"local-cluster\[\s*(\d+)", self.master)
+        expected = int(found[1] if found else self.conf("spark.executor.instances") or 1)
+        each = max(1, self._executor_cores() // self._task_cpus())
+        need = size if size <= expected * each else 1
         seen, changed_s = 0, time.monotonic()
-        # Some may never come: none for a while after the first is an answer too.
-        while time.monotonic() - changed_s < (SETTLED_S if seen else REGISTER_S):
-            count = self._num_executors() if self._default_slots() else 0
-            if count >= expected:
-                return
-            if count > seen:
-                seen, changed_s = count, time.monotonic()
+        while time.monotonic() - changed_s < (SETTLED_S if seen >= need else REGISTER_S):
+            slots = self._default_slots()
+            if slots >= need and self._num_executors() >= expected:
+                return  # Both: a lost executor is listed for a moment longer than it has slots.
+            if slots > seen:
+                seen, changed_s = slots, time.monotonic()
             time.sleep(0.1)
 
     def enforces(self, resources: Resources) -> bool:

@@ -96,7 +96,7 @@ class Prepared:
             pruner_of(request.search.pruner)
         cluster.check(plan)
         check_pair(plan, config.resolve("allow_untested", None, cluster.conf))
-        cluster.wait_for_executors()
+        cluster.wait_for_executors(plan.size)
         override = config.resolve("slots", None, cluster.conf)
         pace = Pace(
             lambda: cluster.slots(plan.resources, override),

@@ -14,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
+from sparkdl.cluster.plan import Resources
+from sparkdl.cluster.spark import Cluster
 from sparkdl.errors import (
     ConfigError,
     FunctionError,
@@ -92,6 +94,15 @@ def test_a7_more_workers_than_slots(root: str) -> None:
         experiment.allreduce(lambda: 0, num_workers=5, **quiet(root))
     assert time.monotonic() - began < 30
     assert list(Path(root).iterdir()) == []
+
+
+def test_a_gang_waits_for_the_executor_that_replaces_a_lost_one(
+    lc: SparkSession, root: str
+) -> None:
+    pids = lc.sparkContext.parallelize(range(3), 3).map(lambda _: os.getpid()).collect()
+    os.kill(jvm_of(pids[0]), signal.SIGKILL)
+    assert eventually(lambda: Cluster(lc).slots(Resources()).count == 2)
+    assert experiment.allreduce(lambda: 0, num_workers=3, **quiet(root)).state == "COMPLETE"
 
 
 def dies_in_step(how: str, gone: Path) -> Any:

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def is_listening(endpoint: str) -> bool:
 
 
 def files_in_tmp() -> set[str]:
-    return {path.name for path in Path("/tmp").glob("sparkdl-*")} - {"sparkdl-gpus"}
+    return {path.name for path in Path(tempfile.gettempdir()).glob("sparkdl-*")}
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "parameter_server"])
