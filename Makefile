@@ -21,10 +21,10 @@ demo: setup  ## six Keras trainings on embedded Spark
 	@. scripts/java.sh && $(BIN)/python examples/grid_search.py
 
 test: setup  ## all tests
-	@. scripts/java.sh && $(BIN)/python -m pytest -n 2
+	@. scripts/java.sh && $(BIN)/python -m pytest
 
 test-fast: setup  ## the tests that need no cluster and no TensorFlow
-	@. scripts/java.sh && $(BIN)/python -m pytest -n 2 -m "not slow"
+	@. scripts/java.sh && $(BIN)/python -m pytest -m "not slow"
 
 check: setup  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -50,6 +50,7 @@ SETTINGS = {
         Setting("fork_server", _boolean, True, "start trials from a process that has imported"),
         Setting("detect_gpus", _boolean, False, "let trials see GPUs that Spark did not assign"),
         Setting("start_timeout_s", float, 300.0, "how long the start of a gang may take"),
+        Setting("collective_timeout_s", float, 600.0, "how long a rank may be silent"),
         Setting("interface", str, None, "the network interface, or address, of gangs"),
         Setting("allow_untested", _boolean, False, "gangs with versions that were not tested"),
         Setting("slots", int, None, "how many tasks fit at once, where Spark cannot tell"),

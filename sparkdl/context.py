@@ -55,6 +55,7 @@ class Context:
         keep_checkpoints: which checkpoints are kept, such as `best+last`.
         metric, direction: which of a checkpoint's numbers makes it the best.
         feed: the descriptor from which `data.dataset` gets its rows; None without `data=`.
+        ring: the descriptor that tells this process of a gang how to join the ring.
     """
 
     rank: int = 0
@@ -76,6 +77,7 @@ class Context:
     metric: str | None = None
     direction: str = "max"
     feed: int | None = None
+    ring: int | None = None
 
     @property
     def is_chief(self) -> bool:

@@ -12,6 +12,7 @@ SparkDLError
 ├── TrialFailedError (RuntimeError)      `run.raise_for_failures()` found failures
 │   ├── AllTrialsFailedError             no trial completed; its cause is the first trial's error
 │   └── TrainingFailedError              a distributed run failed; its cause is a rank's own error
+├── PeerLostError (ConnectionError)      another rank of a gang is gone, or hangs
 ├── RemoteTraceback                      the cause of a person's exception: where it was raised
 ├── InvalidTrial                         raised by a training function: this trial cannot be judged
 └── TrialPruned                          raised by `context.report()`: the search stopped this trial
@@ -27,6 +28,7 @@ __all__ = [
     "FunctionError",
     "InvalidTrial",
     "NoCompleteTrialError",
+    "PeerLostError",
     "PreflightError",
     "RemoteTraceback",
     "RunExistsError",
@@ -54,6 +56,10 @@ class FunctionError(SparkDLError, TypeError):
 
 class PreflightError(SparkDLError, RuntimeError):
     """The cluster cannot run this plan. No trial was started."""
+
+
+class PeerLostError(SparkDLError, ConnectionError):
+    """Another rank of this gang is gone, or has been silent for too long."""
 
 
 class SlotsError(PreflightError):

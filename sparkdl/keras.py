@@ -195,7 +195,7 @@ class EarlyStopping(callbacks.EarlyStopping):  # type: ignore[misc]
         value = super().get_monitor_value(logs)
         # Without a strategy, as with JAX, Keras's numbers are those of all ranks already.
         strategy = getattr(self.model, "distribute_strategy", None)
-        return value if value is None or strategy is None else distribute.mean(value, strategy)
+        return value if value is None or strategy is None else distribute.mean(value)
 
 
 class LearningRateWarmup(callbacks.Callback):  # type: ignore[misc]

@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,24 +19,6 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
 
 from sparkdl.processes import process_start
-
-# Several processes test at once: what is left in a temporary folder is to be told apart.
-os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-TEMPORARY = tempfile.mkdtemp(prefix="t", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
-os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(TEMPORARY, ignore_errors=True)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process tests a whole file, for its sessions, and all that lock this host's GPUs."""
-    for item in items:
-        name = item.path.stem
-        group = name if name == "test_gpus" else f"{item.path.parent.name}.{name}"
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def start_session(master: str, **conf: str) -> SparkSession:

@@ -23,6 +23,7 @@ SPARK = {
 SLOW = {
     *("sparkdl.data.readers.delimited", "sparkdl.data.readers.images", "sparkdl.keras"),
     *("sparkdl.data.readers.parquet", "sparkdl.data.readers.tfrecord"),
+    "sparkdl.distribute.optimizers",
 } | SPARK
 
 

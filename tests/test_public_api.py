@@ -22,10 +22,20 @@ PUBLIC = {
         *("tfrecord", "write_tfrecord"),
     ],
     "sparkdl.devices": ["get_num_gpus", "gpus"],
-    "sparkdl.distribute": ["mean", "scale_learning_rate", "serve", "strategy", "warmed_up"],
+    "sparkdl.distribute": [
+        *("allgather", "allgather_object", "allreduce", "barrier", "broadcast"),
+        *("broadcast_object", "broadcast_variables", "gradient_tape", "mean", "optimizer"),
+        *("reduce_scatter", "scale_learning_rate", "serve", "strategy", "warmed_up"),
+    ],
     "sparkdl.errors": [
         *("AllTrialsFailedError", "ConfigError", "FunctionError", "InvalidTrial"),
-        *("NoCompleteTrialError", "PreflightError", "RemoteTraceback", "RunExistsError"),
+        *(
+            "NoCompleteTrialError",
+            "PeerLostError",
+            "PreflightError",
+            "RemoteTraceback",
+            "RunExistsError",
+        ),
         *("RunNotFoundError", "SlotsError", "SparkDLError", "TrainingFailedError"),
         *("TrialFailedError", "TrialPruned", "suggest"),
     ],

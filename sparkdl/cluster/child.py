@@ -28,8 +28,10 @@ __all__ = ["main"]
 _HERE = str(Path(__file__).parent)
 
 
-def main(channel: socket.socket, feed: int | None = None) -> int:
-    """Run what `channel` asks for, answer on it, return the exit code; `feed` is for its rows.
+def main(channel: socket.socket, more: Mapping[str, Any]) -> int:
+    """Run what `channel` asks for, answer on it, return the exit code.
+
+    More channels are descriptors by the name that they have in `Context`.
 
     Two things are said: `s` when the person's function starts, and its outcome: `o`, eight bytes
     with the length, a pickled dict.
@@ -39,7 +41,7 @@ def main(channel: socket.socket, feed: int | None = None) -> int:
     os.environ.update(asked["environ"])
     os.chdir(asked["cwd"])
     _open_output(asked["secrets"])
-    context.activate(context.Context(**asked["context"], feed=feed))
+    context.activate(context.Context(**asked["context"], **more))
     begun = time.monotonic()
     outcome = pickle.dumps({**_outcome(channel, asked), "spent": _spent(begun)})
     channel.sendall(b"o" + len(outcome).to_bytes(8, "big") + outcome)

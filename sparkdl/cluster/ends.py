@@ -13,7 +13,7 @@ __all__ = ["End", "Failure", "describe_end", "failure_of", "is_follow_up", "says
 _FOLLOW_UP = re.compile(
     r"UnavailableError|AbortedError|CancelledError|DeadlineExceededError|Connection reset by peer|"
     r"Connection refused|Connection closed by peer|tasks are unhealthy|DistNetworkError|"
-    r"DistBackendError|Gloo|BrokenPipeError|ConnectionResetError"
+    r"DistBackendError|Gloo|BrokenPipeError|ConnectionResetError|PeerLostError"
 )
 _GPU = re.compile(
     r"CUDA_ERROR|cudaError|CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL (error|operation)|"

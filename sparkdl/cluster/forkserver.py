@@ -5,9 +5,9 @@ forked: it reaps each process and reports how it ended and what it used, it kill
 whose task is gone, and it ends when the last executor that used it is gone.
 
 Tasks talk to it over a Unix socket in a folder that only this user can enter. One packet asks for
-a process and carries two or three descriptors: the channel between task and training process, the
-log file, and the channel of its rows where it gets any. Two packets answer: the process id at once,
-and the end of the process later.
+a process and carries descriptors: the channel between task and training process, the log file, and
+those that it names beside them. Two packets answer: the process id at once, and the end of the
+process later.
 
 Only the standard library is imported here: this module is loaded before any framework.
 """
@@ -37,6 +37,7 @@ from sparkdl.processes import adopt_orphans, die_with, kill, process_start, stop
 __all__ = ["PACKET_BYTES", "locked", "main", "peer"]
 
 PACKET_BYTES = 1 << 17
+MOST_DESCRIPTORS = 8
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -131,7 +132,7 @@ class _Server:
 
     def _read(self, connection: socket.socket) -> None:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES, 3)
+            packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES, MOST_DESCRIPTORS)
         except ConnectionError:
             packet, descriptors = b"", []
         if packet:
@@ -156,23 +157,26 @@ class _Server:
         if request["lease"]:
             self._leases.add(tuple(request["lease"]))
         _preload(request["preload"], request["path"])
-        if request["fork"] and len(descriptors) not in (2, 3):
-            raise OSError(f"{len(descriptors)} descriptors arrived; expected 2 or 3")
         if request["fork"]:
-            self._fork(connection, request["scratch"], descriptors)
+            expected = 2 + len(request["more"])
+            if len(descriptors) != expected:
+                raise OSError(f"{len(descriptors)} descriptors arrived; expected {expected}")
+            self._fork(connection, request, descriptors)
 
-    def _fork(self, connection: socket.socket, scratch: str | None, descriptors: list[int]) -> None:
+    def _fork(self, connection: socket.socket, request: Any, descriptors: list[int]) -> None:
         parent = os.getpid()
         kills = _out_of_memory_kills()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Threads of native libraries.
             pid = os.fork()
         if pid == 0:
-            self._become_child(parent, *descriptors)
-        self._children[pid] = _Child(connection, scratch, kills)
+            channel, log, *others = descriptors
+            more = dict(zip(request["more"], others, strict=True))
+            self._become_child(parent, channel, log, more)
+        self._children[pid] = _Child(connection, request["scratch"], kills)
         _answer(connection, {"pid": pid})
 
-    def _become_child(self, parent: int, channel: int, log: int, feed: int | None = None) -> None:
+    def _become_child(self, parent: int, channel: int, log: int, more: dict[str, int]) -> None:
         code = 70
         try:
             os.setsid()
@@ -188,7 +192,7 @@ class _Server:
             adopt_orphans()
             from sparkdl.cluster import child
 
-            code = child.main(socket.socket(fileno=channel), feed)
+            code = child.main(socket.socket(fileno=channel), more)
         except BaseException:  # noqa: BLE001 Whatever it was must not return into the server.
             traceback.print_exc()
         finally:

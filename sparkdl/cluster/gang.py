@@ -7,6 +7,7 @@ it from the run directory and end their processes.
 
 import contextlib
 import json
+import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,14 +31,16 @@ from sparkdl.cluster.rendezvous import (
     Peer,
     deadline,
     hold_port,
+    listen,
     local_places,
     meet,
     own_address,
     this_node,
 )
 from sparkdl.cluster.supervise import DEADLINE, Supervisor
-from sparkdl.cluster.task import TrialTask, counted, usage_of
+from sparkdl.cluster.task import TrialTask, counted, fed, usage_of
 from sparkdl.data.feed import Feeder
+from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.gpus import visible_devices
 from sparkdl.runs.layout import RunPaths, TrialPaths
 
@@ -53,13 +56,14 @@ MOST_SHORT_LIVES = 3
 
 @dataclass(frozen=True)
 class _Here:
-    """What is known of this rank once all have met."""
+    """What is known of this rank once all have met; `listener` is for the ring."""
 
     member: Member
     attempt: int
     peers: Sequence[Peer]
     trial: TrialPaths
     folder: Path
+    listener: socket.socket | None
 
     @property
     def rank(self) -> int:
@@ -79,9 +83,7 @@ class GangTask(TrialTask):
         with contextlib.ExitStack() as stack:
             try:
                 with deadline(self.plan.start_timeout_s):
-                    mine, held = self._present(context, member, trial)
-                    if held:
-                        stack.enter_context(held)
+                    mine, held, listener = self._present(context, member, trial, stack)
                     peers = meet(context, mine)
             except TimeoutError as late:
                 with contextlib.suppress(OSError):  # Some may have met, and wait for this one.
@@ -92,23 +94,28 @@ class GangTask(TrialTask):
             if held and self.plan.framework not in _SHARES_PORT:
                 held.close()
             folder = stack.enter_context(local_folder(trial))
-            here = _Here(member, self.attempt, peers, trial, folder)
+            here = _Here(member, self.attempt, peers, trial, folder, listener)
             feeder = stack.enter_context(self._feeding(batches, here.rank))
             said, exception = self._supervised(context, here, feeder)
         return {**who, **said}, exception
 
     def _present(
-        self, context: BarrierTaskContext, member: Member, trial: TrialPaths
-    ) -> tuple[Peer, socket.socket | None]:
-        """What the others are to know of this rank, and the port that it holds."""
+        self,
+        context: BarrierTaskContext,
+        member: Member,
+        trial: TrialPaths,
+        stack: contextlib.ExitStack,
+    ) -> tuple[Peer, socket.socket | None, socket.socket | None]:
+        """What the others are to know of this rank, the port that it holds, where it listens."""
         problem = self._problem(RunPaths(self.run_path))
-        host, newest, held = socket.gethostname(), None, None
-        address, port = "", 0
+        host, newest, held, listener = socket.gethostname(), None, None, None
+        address, secret = "", secrets.token_hex(32)
         try:
             hosts = [info.address for info in context.getTaskInfos()]
             address = own_address(self.plan.interface, hosts)
-            held = hold_port(address)
-            port = held.getsockname()[1]
+            held = stack.enter_context(hold_port(address))
+            if member.rank in self.plan.ring:
+                listener = stack.enter_context(listen(address))
         except (OSError, ValueError) as exc:
             problem = problem or (
                 f"executor on host {host} cannot hold a port at {address or 'its address'}: {exc}. "
@@ -123,7 +130,9 @@ class GangTask(TrialTask):
             storage.make_directory(trial.ranks(self.attempt))
             found = checkpoints.newest(trial.folder)
             newest = found.number if found else None
-        return Peer(address, port, host, this_node(), problem, newest), held
+        port, ring_port = (one.getsockname()[1] if one else 0 for one in (held, listener))
+        mine = Peer(address, port, host, this_node(), ring_port, secret, problem, newest)
+        return mine, held, listener
 
     def _supervised(
         self, context: BarrierTaskContext, here: _Here, feeder: Feeder | None
@@ -189,7 +198,8 @@ class GangTask(TrialTask):
             begun = time.monotonic()
             log = here.member.log
             variables = {**visible, **environ}
-            started = self._process(here.folder, log, variables, who, feeder, served)
+            more = {**fed(feeder), **self._invited(here)}
+            started = self._process(here.folder, log, variables, who, more, served)
             with started as process:
                 supervisor.began(process.pid)
                 limit = None if served else plan.trial_timeout_s
@@ -199,6 +209,20 @@ class GangTask(TrialTask):
             revived = served and here.member.role.name == "worker" and killed
             if not revived or short_lives == MOST_SHORT_LIVES:
                 return end
+
+    def _invited(self, here: _Here) -> dict[str, socket.socket]:
+        """The channel by which a training process joins the ring, if it is to."""
+        if not here.listener:
+            return {}
+        endpoints = [Endpoint(p.address, p.ring_port, p.node) for p in here.peers]
+        invitation = Invitation(
+            here.rank,
+            [endpoints[rank] for rank in self.plan.ring],
+            bytes.fromhex(here.peers[0].secret),
+            join_s=self.plan.start_timeout_s,
+            timeout_s=self.plan.collective_timeout_s,
+        )
+        return {"ring": invitation.send(here.listener)}
 
     def _checkpoint(self, here: _Here) -> str | None:
         number = here.peers[0].checkpoint

@@ -75,6 +75,7 @@ class Plan:
         is_gang: its processes run at the same time and know of each other.
         start_timeout_s: seconds until every process of a gang must have started, and again
             until they must have found each other.
+        collective_timeout_s: seconds for which a rank may be silent in a collective of the ring.
         interface: the network interface, or address, at which a gang's processes meet.
 
     Example:
@@ -95,6 +96,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     trial_timeout_s: float | None = None
     is_gang: bool = False
     start_timeout_s: float = 300.0
+    collective_timeout_s: float = 600.0
     interface: str | None = None
 
     @property
@@ -114,6 +116,11 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
         apart = ("ps", "evaluator")
         members = (m for m in self.members if not m.role.served and m.role.name not in apart)
         return tuple(member.rank for member in members)
+
+    @property
+    def ring(self) -> tuple[int, ...]:
+        """The ranks that are in the ring; none where each has another part to play."""
+        return self.readers if self.is_gang and self.kind != "parameter_server" else ()
 
     @property
     def logs(self) -> dict[str, str]:

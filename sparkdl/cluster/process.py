@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sparkdl.cluster.ends import End
@@ -160,7 +161,7 @@ class TrainingProcess:
         log: the local file that its output is appended to.
         scratch: a folder that is removed if this task dies before the process.
         timeout_s: how long it may take to fork it, imports included; None for any time.
-        feed: the end of a channel from which it reads rows; ours is closed.
+        more: sockets of its own, by the name that they have in its `Context`; ours are closed.
 
     Raises:
         OSError: the fork server could not be started or is gone.
@@ -174,7 +175,7 @@ class TrainingProcess:
         log: Path,
         scratch: Path | None = None,
         timeout_s: float | None = None,
-        feed: socket.socket | None = None,
+        more: Mapping[str, socket.socket] = MappingProxyType({}),
     ) -> None:
         self._begun = time.monotonic()
         self._said = b""
@@ -182,12 +183,11 @@ class TrainingProcess:
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._channel, theirs = socket.socketpair()
         self._server = _connect(start)
-        packet = _packet(start, fork=True, scratch=str(scratch) if scratch else None)
-        channels = [theirs, feed] if feed else [theirs]
-        first, *others = (channel.fileno() for channel in channels)
-        socket.send_fds(self._server, [packet], [first, output, *others])
-        for channel in channels:
-            channel.close()
+        asked = {"fork": True, "scratch": str(scratch) if scratch else None, "more": [*more]}
+        descriptors = [theirs.fileno(), output, *(one.fileno() for one in more.values())]
+        socket.send_fds(self._server, [_packet(start, **asked)], descriptors)
+        for one in (theirs, *more.values()):
+            one.close()
         os.close(output)
         self._server.settimeout(timeout_s)
         try:

@@ -9,7 +9,7 @@ import signal
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pyspark import BarrierTaskContext
@@ -18,6 +18,7 @@ __all__ = [
     "Peer",
     "deadline",
     "hold_port",
+    "listen",
     "local_places",
     "meet",
     "own_address",
@@ -35,6 +36,8 @@ class Peer:
         address, port: where its training process may listen.
         host: the name of its host, for the person.
         node: the same for ranks that share a host, and for no others.
+        ring_port: where it listens for the ring; 0 for one that is not in it.
+        secret: what it would have the ranks of the ring know each other by; that of rank 0 counts.
         problem: what keeps it from starting, None if nothing.
         checkpoint: the newest committed checkpoint's number that it saw.
     """
@@ -43,6 +46,8 @@ class Peer:
     port: int
     host: str
     node: str
+    ring_port: int = 0
+    secret: str = field(default="", repr=False)
     problem: str | None = None
     checkpoint: int | None = None
 
@@ -114,8 +119,7 @@ def hold_port(address: str) -> socket.socket:
     Raises:
         OSError: the address is not this host's.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    held = socket.socket(family, socket.SOCK_STREAM)
+    held = socket.socket(_family(address), socket.SOCK_STREAM)
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -124,6 +128,19 @@ def hold_port(address: str) -> socket.socket:
         held.close()
         raise
     return held
+
+
+def listen(address: str) -> socket.socket:
+    """A socket that listens on a free port, and goes on doing so in whoever it is handed to.
+
+    Raises:
+        OSError: the address is not this host's.
+    """
+    return socket.create_server((address, 0), family=_family(address), backlog=128)
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def own_address(interface: str | None, hosts: Iterable[str]) -> str:

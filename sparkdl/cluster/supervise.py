@@ -112,8 +112,8 @@ class Supervisor:
             return None
         absent = self._absent()
         return (
-            f"{DEADLINE}: it waited {most:g} s for the other ranks to call distribute.strategy()"
-            f"{f'; {absent} did not' if absent else ''}. Every rank must call it"
+            f"{DEADLINE}: it waited {most:g} s for the other ranks to call distribute.strategy() "
+            f"or a collective{f'; {absent} did not' if absent else ''}. Every rank must call it"
         )
 
     def _absent(self) -> str:

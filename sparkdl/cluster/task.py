@@ -33,7 +33,7 @@ from sparkdl.reporting import ASKS, ORDERS
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 
-__all__ = ["OUTCOME_SCHEMA", "TrialTask", "counted", "usage_of"]
+__all__ = ["OUTCOME_SCHEMA", "TrialTask", "counted", "fed", "usage_of"]
 
 OUTCOME_SCHEMA = "outcome string, exception binary"
 
@@ -113,7 +113,7 @@ class TrialTask:
                     self._feeding(batches, 0) as feeder,
                 ):
                     who = {"attempt": attempt, "checkpoint": self._initial(folder)}
-                    with self._process(folder, "log.txt", visible, who, feeder) as process:
+                    with self._process(folder, "log.txt", visible, who, fed(feeder)) as process:
                         end = process.wait(self.plan.trial_timeout_s)
                     end = counted(end, feeder)
             except (DevicesTakenError, ValueError) as exc:
@@ -162,7 +162,7 @@ class TrialTask:
         log: str,
         environ: Mapping[str, str],
         who: Mapping[str, Any],
-        feeder: Feeder | None = None,
+        more: Mapping[str, socket.socket],
         served: bool = False,
     ) -> TrainingProcess:
         """Start a training process of this trial.
@@ -171,7 +171,7 @@ class TrialTask:
             folder: the local folder that it writes into; `log` is the file for its output there.
             environ: its GPUs, and what lets it find its peers.
             who: the fields of its `Context` that are not the same for all processes of a trial.
-            feeder: where it gets rows from.
+            more: what it gets rows from, and what it joins a ring with, see `Context`.
             served: it is to run TensorFlow's server instead of the person's function.
         """
         plan, program = self.plan, self.program
@@ -208,8 +208,7 @@ class TrialTask:
         start = start_of(plan, program, self.application)
         scratch = None if storage.is_local(self.run_path) else folder
         timeout_s = plan.start_timeout_s if plan.is_gang else None
-        feed = feeder.theirs if feeder else None
-        return TrainingProcess(start, payload, folder / log, scratch, timeout_s, feed)
+        return TrainingProcess(start, payload, folder / log, scratch, timeout_s, more)
 
     def _feeding(
         self, batches: Iterable[pa.RecordBatch], rank: int
@@ -241,6 +240,11 @@ def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
     """Read a partition to its end: one that is left unread costs Spark this Python worker."""
     for _ in batches:
         pass
+
+
+def fed(feeder: Feeder | None) -> dict[str, socket.socket]:
+    """The channel of a training process's rows, if it gets any."""
+    return {"feed": feeder.theirs} if feeder else {}
 
 
 def counted(end: End, feeder: Feeder | None) -> End:

@@ -1,11 +1,37 @@
 """One model, many processes (runs in P; importing it loads no framework).
 
-`distribute.strategy()` is all that most programs need.
+`distribute.optimizer(...)` in `compile`, or `distribute.strategy()`, is all that most need.
 """
 
-from sparkdl.distribute.collectives import mean
+from sparkdl.distribute.collectives import (
+    allgather,
+    allgather_object,
+    allreduce,
+    barrier,
+    broadcast,
+    broadcast_object,
+    mean,
+    reduce_scatter,
+)
+from sparkdl.distribute.optimizers import broadcast_variables, gradient_tape, optimizer
 from sparkdl.distribute.rates import scale_learning_rate, warmed_up
 from sparkdl.distribute.serving import serve
 from sparkdl.distribute.strategies import strategy
 
-__all__ = ["mean", "scale_learning_rate", "serve", "strategy", "warmed_up"]
+__all__ = [
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_variables",
+    "gradient_tape",
+    "mean",
+    "optimizer",
+    "reduce_scatter",
+    "scale_learning_rate",
+    "serve",
+    "strategy",
+    "warmed_up",
+]

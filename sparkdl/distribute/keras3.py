@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["correct"]
+__all__ = ["correct", "statistics", "with_callbacks"]
 
 
 def correct() -> None:
@@ -125,7 +125,8 @@ def _with_average(fit: Callable[..., Any]) -> Callable[..., Any]:
         if not _several_workers(self.distribute_strategy):
             return fit(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        bound.arguments["callbacks"] = _averaging(self, bound.arguments.get("callbacks"))
+        given = bound.arguments.get("callbacks")
+        bound.arguments["callbacks"] = with_callbacks(given, _averaging(self))
         return fit(*bound.args, **bound.kwargs)
 
     return fit_and_average
@@ -152,8 +153,17 @@ def _in_scope(compile_: Callable[..., None]) -> Callable[..., None]:
     return compile_in_scope
 
 
-def _averaging(model: Any, callbacks: Any) -> Any:
-    """The callbacks with one before them all: those that save must find the averages."""
+def with_callbacks(given: Any, first: Any, *last: Any) -> Any:
+    """What `fit` was given as callbacks, with one more before them all, and more behind."""
+    if hasattr(given, "callbacks"):  # A CallbackList, which is used as it is.
+        given.callbacks[:] = [first, *given.callbacks, *last]
+        return given
+    several = given if isinstance(given, list | tuple) else [given] if given else []
+    return [first, *several, *last]
+
+
+def _averaging(model: Any) -> Any:
+    """What averages the statistics before other callbacks save them."""
     import keras
 
     class AverageStatistics(keras.callbacks.Callback):  # type: ignore[misc]
@@ -171,18 +181,14 @@ def _averaging(model: Any, callbacks: Any) -> Any:
             self.on_test_begin()
 
     average = _averager(model)
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks.insert(0, AverageStatistics())
-        return callbacks
-    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
-    return [AverageStatistics(), *given]
+    return AverageStatistics()
 
 
 def _averager(model: Any) -> Callable[[], None]:
     import tensorflow as tf
 
     def average() -> None:
-        if variables := _statistics(model):
+        if variables := statistics(model):
             model.distribute_strategy.run(assign, (variables,))
 
     def assign(variables: list[Any]) -> None:
@@ -195,12 +201,15 @@ def _averager(model: Any) -> Callable[[], None]:
     return traced
 
 
-def _statistics(model: Any) -> list[Any]:
-    """The variables that layers update as they see batches: of a frozen layer there are none."""
-    return [
-        variable.value
-        for layer in model._flatten_layers()
-        if layer.trainable
-        for variable in layer._non_trainable_variables
-        if variable.value.dtype.is_floating
-    ]
+def statistics(model: Any) -> list[Any]:
+    """The variables that layers update as they see batches: of a frozen layer there are none.
+
+    Works for models of tf_keras too.
+    """
+    found = []
+    for layer in model._flatten_layers():
+        names = ("_non_trainable_variables", "_non_trainable_weights")
+        own = next(getattr(layer, name) for name in names if hasattr(layer, name))
+        # A variable of Keras 3 has that of TensorFlow as its value.
+        found += [getattr(v, "_value", v) for v in own] if layer.trainable else []
+    return [variable for variable in found if variable.dtype.is_floating]

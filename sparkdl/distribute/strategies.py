@@ -4,13 +4,13 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.distribute import keras3, versions
 from sparkdl.distribute.shares import leave_shares
+from sparkdl.distribute.world import joining
 
 __all__ = ["choose", "strategy", "uses_tf_keras"]
 
@@ -101,15 +101,14 @@ def _multi_worker(me: Context) -> Any:
             "expected the one that a run with framework='tensorflow' sets. Leave it as it was."
         )
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=BYTES_PER_PACK)
-    _mark(me, "joining")
     try:
-        made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        with joining(me):
+            made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except (RuntimeError, ValueError) as exc:
         raise RuntimeError(
             f"this process cannot join the others any more: {exc} Call distribute.strategy() "
             "before anything that computes with TensorFlow, and make no other strategy."
         ) from exc
-    _mark(me, "joined")
     leave_shares(made, me.world_size)
     if not uses_tf_keras(os.environ):
         _correct_keras(tf.__version__)
@@ -132,10 +131,8 @@ def _parameter_server(me: Context) -> Any:
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    _mark(me, "joining")
-    made = tf.distribute.ParameterServerStrategy(resolver)
-    _mark(me, "joined")
-    return made
+    with joining(me):
+        return tf.distribute.ParameterServerStrategy(resolver)
 
 
 def _local(me: Context) -> Any:
@@ -144,10 +141,3 @@ def _local(me: Context) -> Any:
     if len(tf.config.list_physical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
-
-
-def _mark(me: Context, state: str) -> None:
-    """Tell the task that watches this process how far it is: a peer that never comes blocks it."""
-    folder = Path(me.folder or "", "ranks", str(me.attempt))
-    if me.folder and folder.is_dir():
-        (folder / f"{me.rank}.{state}").touch()

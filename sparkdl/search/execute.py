@@ -279,6 +279,7 @@ def _plan(request: Request, program: Program, cluster: Cluster) -> Plan:
         options.trial_timeout_s,
         request.is_gang,
         config.resolve("start_timeout_s", None, cluster.conf),
+        config.resolve("collective_timeout_s", None, cluster.conf),
         config.resolve("interface", None, cluster.conf),
     )
 

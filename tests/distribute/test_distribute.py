@@ -22,7 +22,9 @@ JAX = {
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What one process outside a gang answers to the same questions."""
-    return launch("everything", tmp_path_factory.mktemp("alone"), "worker", kind="local")[0]
+    return launch("programs.everything", tmp_path_factory.mktemp("alone"), "worker", kind="local")[
+        0
+    ]
 
 
 @pytest.fixture(scope="module", params=[{}, TF_KERAS], ids=["keras", "tf_keras"])
@@ -30,7 +32,7 @@ def gang(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The folder of a gang of two, and what its ranks answered."""
     folder = tmp_path_factory.mktemp("gang")
     (folder / "ranks" / "0").mkdir(parents=True)
-    return folder, launch("everything", folder, "worker", "worker", env=request.param)
+    return folder, launch("programs.everything", folder, "worker", "worker", env=request.param)
 
 
 def test_all_ranks_end_with_the_same_bits(gang: Any) -> None:
@@ -45,7 +47,7 @@ def test_fit_does_what_one_process_does_with_the_global_batch(gang: Any, alone: 
 
 
 def test_fit_of_four_workers(alone: Any, tmp_path: Path) -> None:
-    first, *others = launch("fits", tmp_path, *["worker"] * 4)
+    first, *others = launch("programs.fits", tmp_path, *["worker"] * 4)
     assert others == [first] * 3
     assert first["history"]["loss"] == pytest.approx(alone["fits"]["history"]["loss"], rel=1e-4)
 
@@ -119,7 +121,7 @@ def test_the_supervisor_sees_who_has_joined(gang: Any) -> None:
 
 
 def test_keras_still_has_the_faults_that_are_corrected(tmp_path: Path) -> None:
-    first, second = launch("faults", tmp_path, "worker", "worker")
+    first, second = launch("programs.faults", tmp_path, "worker", "worker")
     mended = "Keras has mended {}: remove the correction in sparkdl/distribute/keras3.py"
     assert "PerReplica" in first["batch"], mended.format("_maybe_symbolic_build")
     assert "Invalid reduction dimension" in first["logs"], mended.format("reduce_per_replica")
@@ -128,20 +130,20 @@ def test_keras_still_has_the_faults_that_are_corrected(tmp_path: Path) -> None:
 
 
 def test_a_strategy_that_comes_too_late(tmp_path: Path) -> None:
-    message = launch("late", tmp_path, "worker", world_size=2)[0]
+    message = launch("programs.late", tmp_path, "worker", world_size=2)[0]
     assert "Call distribute.strategy() before anything that computes" in message
 
 
 def test_parameter_server(tmp_path: Path) -> None:
     roles = ("chief", "worker", "worker", "ps")
-    chief = launch("parameter_server", tmp_path, *roles, kind="parameter_server")[0]
+    chief = launch("programs.parameter_server", tmp_path, *roles, kind="parameter_server")[0]
     assert chief["last"] < chief["first"] / 100
     assert "/job:ps/" in chief["device"]
 
 
 def test_jax(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    first, second = launch("jax_gang", tmp_path, "worker", "worker", env=JAX)
+    first, second = launch("programs.jax_gang", tmp_path, "worker", "worker", env=JAX)
     assert first == second
     assert first["processes"] == 2
     assert first["losses"][-1] < first["losses"][0]

@@ -105,6 +105,27 @@ def test_a_gang_waits_for_the_executor_that_replaces_a_lost_one(
     assert experiment.allreduce(lambda: 0, num_workers=3, **quiet(root)).state == "COMPLETE"
 
 
+def test_gradients_are_averaged_over_the_ring(root: str) -> None:
+    """The one changed line: no strategy, other rows and another seed on each rank."""
+
+    def train() -> list[float]:
+        import keras
+        import numpy as np
+
+        from sparkdl import context, distribute
+
+        keras.utils.set_random_seed(context.rank)
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile(distribute.optimizer("adam"), "mse")
+        x = np.random.default_rng(context.rank).normal(size=(96, 4)).astype("float32")
+        model.fit(x, x.sum(axis=1), batch_size=24, epochs=2, verbose=0)
+        weights = distribute.allgather(model.layers[0].kernel.numpy().reshape(1, -1))
+        return (weights == weights[0]).all(axis=1).tolist()
+
+    run = experiment.allreduce(lambda: {"equal": train()}, num_workers=3, **quiet(root))
+    assert run.result["equal"] == [True] * 3
+
+
 def dies_in_step(how: str, gone: Path) -> Any:
     def train() -> None:
         import keras

@@ -1,0 +1,180 @@
+"""Where it runs: P. Optimizers and tapes whose gradients are averaged over all ranks."""
+
+import functools
+import importlib
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sparkdl.distribute import fit
+from sparkdl.distribute.graph import Reducer
+from sparkdl.distribute.strategies import uses_tf_keras
+from sparkdl.distribute.world import ring
+
+__all__ = ["broadcast_variables", "gradient_tape", "optimizer"]
+
+
+def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
+    """Make an optimizer average its gradients over all ranks of the gang.
+
+    Each rank runs a plain `compile` and `fit` on its share of the rows, without a strategy. `fit`
+    then gives all ranks the variables of rank 0 when it begins, averages the moving statistics of
+    BatchNorm before each validation and at the end of each epoch, and averages what is logged at
+    the end of an epoch before any callback sees it. Ranks with more batches than others end their
+    epoch with the first that runs out. A model that is saved loads anywhere as plain Keras.
+
+    Args:
+        opt: an optimizer of Keras 3 or tf_keras, or its name. It is changed, and returned.
+        op: `mean`, or `sum` for a loss that is divided by the global batch already.
+        wire: `bfloat16` or `float16`, in which gradients travel then; half the bytes, and sums of
+            that precision. For networks of less than 10 Gbit/s.
+
+    Returns:
+        The same optimizer; with a single rank, unchanged.
+
+    Raises:
+        TypeError: it is no optimizer.
+        ValueError: an argument is wrong.
+        RuntimeError: Keras runs on another backend than TensorFlow.
+
+    Example:
+        >>> from sparkdl import distribute
+        >>> distribute.optimizer("adam").name
+        'adam'
+    """
+    if op not in ("mean", "sum"):
+        raise ValueError(f"op is {op!r}; expected 'mean' or 'sum'.")
+    if wire not in (None, "bfloat16", "float16"):
+        raise ValueError(f"wire is {wire!r}; expected None, 'bfloat16' or 'float16'.")
+    package = _package(opt)
+    found = _optimizer(opt, package)
+    if hasattr(found, fit.REDUCER):
+        raise ValueError(f"this {found.name} averages its gradients already; wrap it once.")
+    world = ring()
+    if world.size == 1:
+        return found
+    reducer = Reducer(world, op, wire)
+    # Past the attributes that Keras tracks. A class of our own could not be loaded elsewhere.
+    object.__setattr__(found, fit.REDUCER, reducer)
+    averaging = _averaging_apply if package.__name__ == "keras" else _averaging_apply_gradients
+    averaging(found, reducer)
+    fit.extend(package)
+    return found
+
+
+def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> Any:
+    """Make a `tf.GradientTape` give gradients that are averaged over all ranks.
+
+    All ranks must take the same number of steps. Call `broadcast_variables` before the first.
+
+    Args:
+        tape: before or after its `with` block. It is changed, and returned.
+        op, wire: see `optimizer`.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from sparkdl import distribute
+        >>> x = tf.Variable(3.0)
+        >>> with distribute.gradient_tape(tf.GradientTape()) as tape:
+        ...     y = x * x
+        >>> float(tape.gradient(y, x))
+        6.0
+    """
+    import tensorflow as tf
+
+    gradient, reducer = tape.gradient, Reducer(ring(), op, wire)
+
+    @_not_converted
+    @functools.wraps(gradient)
+    def averaged(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        found = gradient(target, sources, *args, **kwargs)
+        return tf.nest.pack_sequence_as(
+            sources, reducer(tf.nest.flatten(found, expand_composites=False))
+        )
+
+    if ring().size > 1:
+        tape.gradient = averaged
+    return tape
+
+
+def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
+    """Give all ranks the values that rank `root` has.
+
+    Args:
+        variables: of Keras or TensorFlow, the same ones in the same order on all ranks.
+        root: whose values they are.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from sparkdl import distribute
+        >>> distribute.broadcast_variables([tf.Variable(3.0)])
+    """
+    world = ring()
+    for variable in variables if world.size > 1 else ():
+        variable.assign(world.broadcast(variable.numpy(), root))
+
+
+def _package(opt: Any) -> Any:
+    """The package that an optimizer is from: keras, or tf_keras."""
+    kinds = {kind.__module__.partition(".")[0] for kind in type(opt).__mro__}
+    if "tf_keras" in kinds or (isinstance(opt, str) and uses_tf_keras(os.environ)):
+        return importlib.import_module("tf_keras")
+    return importlib.import_module("keras")
+
+
+def _optimizer(opt: Any, package: Any) -> Any:
+    if package.__name__ == "keras" and package.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            f"Keras runs on {package.backend.backend()}; distribute.optimizer works with "
+            "KERAS_BACKEND=tensorflow. Elsewhere average the gradients with distribute.allreduce."
+        )
+    found = package.optimizers.get(opt) if isinstance(opt, str) else opt
+    kinds = [package.optimizers.Optimizer]
+    if package.__name__ == "tf_keras":
+        kinds.append(package.optimizers.legacy.Optimizer)
+    if not isinstance(found, tuple(kinds)):
+        raise TypeError(
+            f"distribute.optimizer got a {type(opt).__name__}; expected an optimizer of Keras, or "
+            "its name."
+        )
+    scale = package.mixed_precision.LossScaleOptimizer
+    policy = getattr(package.mixed_precision, "global_policy", None)
+    name = (policy or package.config.dtype_policy)().name
+    # `compile` would do it too, with the averaging inside, see `fit`.
+    return scale(found) if name == "mixed_float16" and not isinstance(found, scale) else found
+
+
+def _not_converted(function: Any) -> Any:
+    """The function as it is in a `tf.function` too; there is nothing in it for a graph."""
+    import tensorflow as tf
+
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def _averaging_apply(found: Any, reducer: Reducer) -> None:
+    """Keras 3: whatever calls an optimizer goes through `apply`."""
+    apply = found.apply
+
+    @_not_converted
+    @functools.wraps(apply)
+    def averaged(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        with reducer.agreed():
+            return apply(reducer(list(grads)), trainable_variables)
+
+    object.__setattr__(found, "apply", averaged)
+
+
+def _averaging_apply_gradients(found: Any, reducer: Reducer) -> None:
+    """tf_keras: the same with `apply_gradients`."""
+    apply_gradients = found.apply_gradients
+
+    @_not_converted
+    @functools.wraps(apply_gradients)
+    def averaged(grads_and_vars: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        with reducer.agreed():
+            reduced = reducer([gradient for gradient, _ in pairs])
+            variables = (variable for _, variable in pairs)
+            return apply_gradients(list(zip(reduced, variables, strict=True)), *args, **kwargs)
+
+    object.__setattr__(found, "apply_gradients", averaged)

@@ -1,0 +1,255 @@
+"""Where it runs: P. The ring: arrays of all ranks made one, in blocks that go round.
+
+Reduce-scatter and all-gather (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
+clusters of workstations") as one pipeline: each block is passed on as soon as it is added. The
+value of each part is made by one rank and given to all, so that all ranks have the same bits.
+"""
+
+import itertools
+import json
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sparkdl.distribute.links import Links
+
+__all__ = ["OPERATIONS", "Ring"]
+
+BLOCK_BYTES = 1 << 20
+OPERATIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum}
+
+# What a rank says before each collective: how many came before, which this is, of which dtype (a
+# checksum of its name) and of how many bytes.
+_HEADER = struct.Struct("<QIIQ")
+_CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather")
+
+
+class Ring:
+    """This rank's place among the ranks that train together.
+
+    All ranks call the same methods in the same order.
+
+    Args:
+        ranks: of all, in the order of the ring.
+        rank: this one.
+        links: to the neighbours; None in a ring of one.
+    """
+
+    def __init__(
+        self, ranks: Sequence[int] = (0,), rank: int = 0, links: Links | None = None
+    ) -> None:
+        self.rank, self.size = rank, len(ranks)
+        self._ranks, self._place, self._links = list(ranks), list(ranks).index(rank), links
+        self._scratch = np.empty(BLOCK_BYTES if links else 0, np.uint8)
+        self._calls = 0
+        self._lock = threading.Lock()
+        self.broken: Exception | None = None
+
+    def allreduce(self, array: Any, op: str = "mean", out: Any = None) -> Any:
+        """The mean, sum, minimum or maximum over all ranks, element by element.
+
+        Args:
+            array: of any shape and numeric dtype, the same on all ranks; never written to.
+            op: `mean`, `sum`, `min` or `max`. The mean of integers is rounded down.
+            out: where the result goes, contiguous; by default a new array.
+        """
+        array = _numeric(array, op)
+        out = np.empty_like(array) if out is None else out
+        if self.size == 1:
+            out[...] = array
+        else:
+            parts = _divided(array.size, self.size)
+            self._reduce("allreduce", array, out, parts, op)
+        return out
+
+    def reduce_scatter(self, array: Any, op: str = "mean") -> Any:
+        """This rank's rows of what `allreduce` gives; they are dealt out in order, equally.
+
+        Args:
+            array: with at least one dimension, see `allreduce`.
+            op: see `allreduce`.
+        """
+        array = _numeric(array, op)
+        if self.size == 1:
+            return array.copy()
+        width, rows = array[:1].size, _divided(len(array), self.size)
+        # The value of a part is made at the place before it, see `_reducing`.
+        owners = [self._ranks[place - 1] for place in range(self.size)]
+        parts = [slice(rows[r].start * width, rows[r].stop * width) for r in owners]
+        out = np.empty_like(array)
+        self._reduce("reduce_scatter", array, out, parts, op)
+        return out[rows[self.rank]].copy()
+
+    def broadcast(self, array: Any, root: int = 0) -> Any:
+        """The array of rank `root`; the others' tell shape and dtype."""
+        if root not in self._ranks:
+            raise ValueError(f"root is {root!r}; expected a rank, from 0 to {self.size - 1}.")
+        out = _plain(array).copy()
+        flat = out.reshape(-1).view(np.uint8)
+        hops = (self._place - self._ranks.index(root)) % self.size
+        blocks = [flat[b] for b in _blocks(slice(0, flat.size), BLOCK_BYTES)]
+        receives = blocks if hops else []
+        sends = blocks if hops < self.size - 1 else []
+        self._exchange("broadcast", out, sends, receives, 0 if hops else len(sends))
+        return out
+
+    def allgather(self, array: Any) -> list[Any]:
+        """The arrays of all ranks, by rank; they may differ in their first dimension."""
+        array = _plain(array)
+        mine = array if array.ndim else array.reshape(1)
+        shapes = np.zeros((self.size, 2), np.int64)
+        shapes[self.rank] = len(mine), mine[:1].nbytes
+        shapes = self.allreduce(shapes, "sum")
+        widths = {int(width) for count, width in shapes if count}
+        if len(widths) > 1:
+            raise ValueError(
+                f"allgather got rows of {sorted(widths)} bytes from {self.size} ranks; expected "
+                "arrays that differ in their first dimension only."
+            )
+        outs = [np.empty((count, *mine.shape[1:]), mine.dtype) for count, _ in shapes]
+        outs[self.rank][...] = mine
+        flats = [outs[rank].reshape(-1).view(np.uint8) for rank in self._ranks]
+        blocks = [[flat[b] for b in _blocks(slice(0, flat.size), BLOCK_BYTES)] for flat in flats]
+        # What this rank tells first is its own, then what it has heard.
+        told = [blocks[(self._place - step) % self.size] for step in range(self.size)]
+        sends = [block for part in told[:-1] for block in part]
+        receives = [block for part in told[1:] for block in part]
+        self._exchange("allgather", mine[:0], sends, receives, len(told[0]))
+        return outs if array.ndim else [out.reshape(()) for out in outs]
+
+    def allgather_object(self, thing: Any) -> list[Any]:
+        """Small Python values of all ranks, by rank; they travel as JSON."""
+        text = np.frombuffer(json.dumps(thing).encode(), np.uint8)
+        return [json.loads(came.tobytes()) for came in self.allgather(text)]
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        self.allreduce(np.zeros(self.size, np.uint8), "sum")
+
+    def close(self) -> None:
+        """Leave the ring; the neighbours notice at once."""
+        if self._links:
+            self._links.close()
+
+    def _reduce(self, call: str, array: Any, out: Any, parts: Sequence[slice], op: str) -> None:
+        """Reduce each part at one place, into `out`; `allreduce` gives it to all places then."""
+        flat, result, combine = array.reshape(-1), out.reshape(-1), OPERATIONS[op]
+        size, each = self.size, max(1, BLOCK_BYTES // flat.itemsize)
+        reducing, gathering = size - 1, size - 1 if call == "allreduce" else 0
+        # At step s a place tells part (place - s) and hears the one before it; what it hears while
+        # reducing it adds its own to. The last it adds to is then whole.
+        told = [parts[(self._place - s) % size] for s in range(reducing + gathering + 1)]
+        blocks = [_blocks(part, each) for part in told]
+        source = [flat] + [result] * (reducing + gathering - 1)
+        sends = [_bytes(s, b) for s, part in zip(source, blocks, strict=False) for b in part]
+        adds = [b for part in blocks[1 : reducing + 1] for b in part]
+        whole = len(adds) - len(blocks[reducing])
+        receives = [self._scratch[: (b.stop - b.start) * flat.itemsize] for b in adds]
+        receives += [_bytes(result, b) for part in blocks[reducing + 1 :] for b in part]
+
+        def arrived(number: int) -> None:
+            if number < len(adds):
+                block = adds[number]
+                combine(receives[number].view(flat.dtype), flat[block], out=result[block])
+                if op == "mean" and number >= whole:
+                    result[block] = _share(result[block], size)
+
+        self._exchange(call, array, sends, receives, len(blocks[0]), arrived)
+
+    def _exchange(
+        self,
+        call: str,
+        array: Any,
+        sends: Sequence[Any],
+        receives: Sequence[Any],
+        ready: int,
+        arrived: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        """Exchange blocks, behind headers by which ranks notice that they call different things.
+
+        Raises:
+            PeerLostError: a rank is gone.
+            RuntimeError: the rank before called something else.
+        """
+        if self._links is None:
+            return
+        with self._lock:
+            if self.broken:
+                raise self.broken
+            mine = self._header(call, array)
+            theirs = bytearray(len(mine))
+
+            def came(number: int) -> None:
+                if number:
+                    arrived(number - 1)
+                elif theirs != mine:
+                    raise RuntimeError(_different(call, array, self._calls, theirs))
+
+            try:
+                self._links.exchange(
+                    [memoryview(mine), *(memoryview(block) for block in sends)],
+                    [memoryview(theirs), *(memoryview(block) for block in receives)],
+                    ready,
+                    came,
+                )
+            except Exception as exc:
+                self.broken = exc
+                raise
+            self._calls += 1
+
+    def _header(self, call: str, array: Any) -> bytes:
+        dtype = zlib.crc32(array.dtype.name.encode())
+        return _HEADER.pack(self._calls, _CALLS.index(call), dtype, array.nbytes)
+
+
+def _plain(array: Any) -> Any:
+    array = np.asarray(array, order="C")
+    if array.dtype.hasobject or array.dtype.kind in "US":
+        raise TypeError(
+            f"a collective got an array of {array.dtype}; expected numbers. Text and other small "
+            "Python values go through distribute.allgather_object and broadcast_object."
+        )
+    return array
+
+
+def _numeric(array: Any, op: str) -> Any:
+    array = _plain(array)
+    if op not in OPERATIONS:
+        raise ValueError(f"op is {op!r}; expected one of {', '.join(OPERATIONS)}.")
+    if op == "mean" and array.dtype.kind == "b":
+        raise TypeError("the mean of booleans has no boolean value; cast them, or use op='sum'.")
+    return array
+
+
+def _share(total: Any, size: int) -> Any:
+    return total // size if total.dtype.kind in "iu" else total / total.dtype.type(size)
+
+
+def _divided(count: int, size: int) -> list[slice]:
+    """So many things as equally among as many as one can."""
+    ends = [count * i // size for i in range(size + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(ends)]
+
+
+def _blocks(part: slice, each: int) -> list[slice]:
+    return [slice(i, min(i + each, part.stop)) for i in range(part.start, part.stop, each)]
+
+
+def _bytes(array: Any, block: slice) -> Any:
+    return array[block].view(np.uint8)
+
+
+def _different(call: str, array: Any, calls: int, theirs: bytes | bytearray) -> str:
+    count, other, dtype, nbytes = _HEADER.unpack(theirs)
+    name = _CALLS[other] if other < len(_CALLS) else "something else"
+    same = "the same dtype" if dtype == zlib.crc32(array.dtype.name.encode()) else "another dtype"
+    return (
+        f"the ranks do not call the same collectives: this one called {call} with {array.nbytes} "
+        f"bytes of {array.dtype} as its number {calls}, and another called {name} with {nbytes} "
+        f"bytes of {same} as its number {count}. All ranks must call the same, with the same "
+        "shapes and dtypes, in the same order."
+    )

@@ -1,0 +1,242 @@
+"""The ring in one process: a thread for each rank, real sockets, every size and operation."""
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkdl.distribute.handshake import join
+from sparkdl.distribute.invitation import Invitation
+from sparkdl.distribute.links import Link, Links
+from sparkdl.distribute.ring import BLOCK_BYTES, Ring
+from sparkdl.errors import PeerLostError
+
+from .gang import invitations
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "sum": np.sum,
+    "mean": np.mean,
+    "min": np.min,
+    "max": np.max,
+}
+
+
+def ring_of(order: list[int], timeout_s: float = 20.0) -> list[Ring]:
+    """A ring in this order, by rank."""
+    if len(order) == 1:
+        return [Ring()]
+    pairs = [socket.socketpair() for _ in order]
+    rings: list[Any] = [None] * len(order)
+    for place, rank in enumerate(order):
+        after = order[(place + 1) % len(order)]
+        heard, told = pairs[place - 1][1], pairs[place][0]
+        links = Links(Link(order[place - 1], heard), Link(after, told), timeout_s)
+        rings[rank] = Ring(order, rank, links)
+    return rings
+
+
+def on_all(rings: list[Any], call: Callable[[Any, int], Any]) -> list[Any]:
+    """What `call(ring, rank)` gives on each rank; exceptions are values."""
+    results: list[Any] = [None] * len(rings)
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = call(rings[rank], rank)
+        except Exception as exc:
+            results[rank] = exc
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(rings))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "it hangs"
+    return results
+
+
+BLOCK = BLOCK_BYTES // 4
+orders = st.integers(1, 5).flatmap(lambda n: st.permutations(range(n)))
+sizes = st.one_of(st.integers(0, 9), st.sampled_from([BLOCK - 1, BLOCK + 1, 3 * BLOCK + 7]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(order=orders, size=sizes, op=st.sampled_from(sorted(OPERATIONS)))
+def test_allreduce(order: list[int], size: int, op: str) -> None:
+    arrays = [np.random.default_rng(r).normal(size=size).astype("f4") for r in range(len(order))]
+    copies = [array.copy() for array in arrays]
+    results = on_all(ring_of(order), lambda ring, rank: ring.allreduce(arrays[rank], op))
+    assert all(result.tobytes() == results[0].tobytes() for result in results)
+    if size:
+        expected = OPERATIONS[op](np.stack(arrays).astype("f8"), axis=0)
+        np.testing.assert_allclose(results[0], expected, rtol=1e-5, atol=1e-6)
+    for array, copy in zip(arrays, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@settings(max_examples=40, deadline=None)
+@given(order=orders, rows=st.integers(0, 7), data=st.data())
+def test_the_other_collectives(order: list[int], rows: int, data: st.DataObject) -> None:
+    root = data.draw(st.sampled_from(order))
+    rings, ranks = ring_of(order), range(len(order))
+    arrays = [np.arange(rows * 3, dtype="i8").reshape(rows, 3) * (rank + 1) for rank in ranks]
+    for got in on_all(rings, lambda ring, rank: ring.broadcast(arrays[rank], root)):
+        np.testing.assert_array_equal(got, arrays[root])
+    parts = on_all(rings, lambda ring, rank: ring.reduce_scatter(arrays[rank], "sum"))
+    np.testing.assert_array_equal(np.concatenate(parts), sum(arrays))
+    ragged = [np.full((rank, 2), rank, "f8") for rank in ranks]
+    for gathered in on_all(rings, lambda ring, rank: ring.allgather(ragged[rank])):
+        for got, expected in zip(gathered, ragged, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_a_scalar_keeps_its_shape() -> None:
+    for result in on_all(ring_of([0, 1]), lambda ring, rank: ring.allreduce(np.float64(rank))):
+        assert (result.shape, float(result)) == ((), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("array", "op", "says"),
+    [
+        (np.array(["a"]), "sum", "expected numbers.*broadcast_object"),
+        (np.array([None]), "sum", "expected numbers"),
+        (np.array([True]), "mean", "no boolean value"),
+        (np.zeros(1), "product", "op is 'product'; expected one of sum, mean, min, max"),
+    ],
+)
+def test_what_cannot_be_reduced(array: Any, op: str, says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        Ring().allreduce(array, op)
+
+
+def test_a_root_that_is_no_rank() -> None:
+    with pytest.raises(ValueError, match="root is 1; expected a rank, from 0 to 0"):
+        Ring().broadcast(np.zeros(1), root=1)
+
+
+def test_rows_of_different_widths_cannot_be_gathered() -> None:
+    for error in on_all(
+        ring_of([0, 1]), lambda ring, rank: ring.allgather(np.zeros((2, 2 + rank)))
+    ):
+        assert "differ in their first dimension only" in str(error)
+
+
+@pytest.mark.parametrize("other", ["shape", "dtype", "call", "number"])
+def test_ranks_that_call_different_things_are_told_so(other: str) -> None:
+    def call(ring: Ring, rank: int) -> Any:
+        if rank == 0:
+            return ring.allreduce(np.zeros(3))
+        if other == "call":
+            return ring.broadcast(np.zeros(3))
+        if other == "number":
+            ring._calls += 1  # As if it had called one that the others have not.
+        return ring.allreduce(
+            np.zeros(4 if other == "shape" else 3, "i8" if other == "dtype" else "f8")
+        )
+
+    for error in on_all(ring_of([0, 1, 2]), call):
+        assert isinstance(error, RuntimeError | PeerLostError)
+    rings = ring_of([0, 1])
+    errors = on_all(rings, call)
+    assert any("do not call the same collectives" in str(error) for error in errors)
+    assert all(isinstance(ring.broken, Exception) for ring in rings)
+
+
+def test_a_rank_that_leaves_is_noticed_by_all() -> None:
+    rings = ring_of([0, 1, 2, 3])
+
+    def call(ring: Ring, rank: int) -> Any:
+        return ring.close() if rank == 2 else ring.allreduce(np.zeros(1 << 20))
+
+    errors = on_all(rings, call)
+    for rank in (0, 1, 3):
+        assert isinstance(errors[rank], PeerLostError), errors[rank]
+    assert any("rank 2 has left the ring" in str(error) for error in errors)
+
+
+def test_a_rank_that_hangs_is_noticed_after_the_timeout() -> None:
+    rings = ring_of([0, 1], timeout_s=0.3)
+    errors = on_all(rings, lambda ring, rank: None if rank else ring.allreduce(np.zeros(3)))
+    assert isinstance(errors[0], PeerLostError)
+    assert "rank 1 has been silent for 0.3 s" in str(errors[0])
+
+
+@pytest.mark.parametrize("nodes", ["aaaa", "abcd", "abab"], ids=["unix", "tcp", "both"])
+def test_joining(nodes: str) -> None:
+    received = [Invitation.receive(c.detach()) for c in invitations(4, nodes)]
+    rings = on_all(received, lambda one, rank: join(*one))
+    for result in on_all(rings, lambda ring, rank: ring.allreduce(np.full(300_000, rank), "sum")):
+        assert set(result.tolist()) == {6}
+    for _, listener in received:
+        assert listener.fileno() == -1
+
+
+def stranger_says(address: tuple[str, int], what: bytes) -> bytes:
+    """What a stranger hears who says this."""
+    with socket.create_connection(address, timeout=10) as link:
+        link.sendall(what)
+        link.shutdown(socket.SHUT_WR)
+        heard = b""
+        while more := link.recv(1024):
+            heard += more
+    return heard
+
+
+def test_strangers_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing, noise, too little, too much, a hello without the secret: all before the ring is."""
+    received = [Invitation.receive(c.detach()) for c in invitations(2, "ab")]
+    invitation, listener = received[0]
+    address = listener.getsockname()
+    hello = b"sparkdl ring 1\0\0" + (0).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(4)
+    first: list[Any] = []
+    waiting = threading.Thread(target=lambda: first.append(join(invitation, listener)))
+    waiting.start()
+    for said in (b"", b"GET / HTTP/1.1\r\n\r\n", b"x" * (1 << 20), hello):
+        try:
+            assert stranger_says(address, said) == b""
+        except OSError:
+            pass  # Refused before it had said all.
+    # A hello that is right as far as one can know: it hears a random number and a proof.
+    heard = stranger_says(address, hello + bytes(32) + b"wrong".ljust(32))
+    assert len(heard) == 64
+    second = join(*received[1])
+    waiting.join(20)
+    rings = [first[0], second]
+    assert [r.tolist() for r in on_all(rings, lambda ring, rank: ring.allreduce(np.ones(2)))] == [
+        [1.0, 1.0],
+        [1.0, 1.0],
+    ]
+    said = capfd.readouterr().err
+    assert said.count("sparkdl: refused a connection from 127.0.0.1:") == 5
+    assert invitation.secret.hex() not in said
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=5)
+
+
+def test_one_with_another_secret_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    mine = [Invitation.receive(c.detach()) for c in invitations(2, "ab", join_s=1.0)]
+    other = Invitation(1, mine[0][0].endpoints, b"another secret", join_s=1.0)
+    errors = on_all([mine[0], (other, mine[1][1])], lambda one, rank: join(*one))
+    assert all(isinstance(error, PeerLostError) for error in errors)
+    assert "rank 1 has not come to the ring within 1 s" in str(
+        errors[0]
+    ) or "cannot be reached" in str(errors[0])
+    assert "does not know the secret of this run" in capfd.readouterr().err + str(errors[1])
+
+
+def test_a_secret_is_in_no_text() -> None:
+    invitation = Invitation(0, [], b"0123456789abcdef")
+    assert "0123456789abcdef" not in repr(invitation)
+    assert invitation.secret.hex() not in repr(invitation)
+
+
+def test_an_invitation_can_be_received_once() -> None:
+    channel = invitations(1, "a")[0]
+    descriptor = channel.detach()
+    Invitation.receive(descriptor)[1].close()
+    with pytest.raises(RuntimeError, match="only the training process itself is in the ring"):
+        Invitation.receive(descriptor)
