@@ -38,6 +38,7 @@ format: setup  ## let ruff put the code in order
 bench: setup  ## benchmarks; each prints a table and JSON
 	@. scripts/java.sh && $(BIN)/python benchmarks/trial_overhead.py
 	@. scripts/java.sh && $(BIN)/python benchmarks/gang.py
+	@. scripts/java.sh && $(BIN)/python benchmarks/ring.py
 	@. scripts/java.sh && $(BIN)/python benchmarks/feed.py
 	@. scripts/java.sh && $(BIN)/python benchmarks/parquet.py
 	@. scripts/java.sh && $(BIN)/python benchmarks/predict.py

@@ -23,7 +23,7 @@ SPARK = {
 SLOW = {
     *("sparkdl.data.readers.delimited", "sparkdl.data.readers.images", "sparkdl.keras"),
     *("sparkdl.data.readers.parquet", "sparkdl.data.readers.tfrecord"),
-    "sparkdl.distribute.optimizers",
+    *("sparkdl.distribute.optimizers", "sparkdl.horovod.callbacks", "sparkdl.horovod.training"),
 } | SPARK
 
 

@@ -40,8 +40,17 @@ PUBLIC = {
         *("TrialFailedError", "TrialPruned", "suggest"),
     ],
     "sparkdl.experiment": [
-        *("allreduce", "history", "launch", "load", "mirrored", "parameter_server", "predict"),
+        *("allreduce", "history", "horovod", "launch", "load", "mirrored", "parameter_server"),
+        "predict",
         *("resume", "search"),
+    ],
+    "sparkdl.horovod": [
+        *("Average", "BroadcastGlobalVariablesHook", "Compression", "DistributedGradientTape"),
+        *("DistributedOptimizer", "Max", "Min", "Sum", "allgather", "allgather_object"),
+        *("allreduce", "barrier", "broadcast", "broadcast_global_variables", "broadcast_object"),
+        *("broadcast_variables", "callbacks", "cross_rank", "cross_size", "grouped_allreduce"),
+        *("init", "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "rank"),
+        *("shutdown", "size"),
     ],
     "sparkdl.keras": [
         *("Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"),

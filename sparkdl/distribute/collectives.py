@@ -12,6 +12,7 @@ __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
+    "as_given",
     "barrier",
     "broadcast",
     "broadcast_object",
@@ -45,7 +46,7 @@ def allreduce(value: Any, op: str = "mean") -> Any:
         >>> distribute.allreduce(np.array([1.0, 2.0]), op="sum")
         array([1., 2.])
     """
-    return _as_given(value, lambda array: ring().allreduce(array, op), keeps_shape=True)
+    return as_given(value, lambda array: ring().allreduce(array, op), keeps_shape=True)
 
 
 def reduce_scatter(value: Any, op: str = "mean") -> Any:
@@ -62,7 +63,7 @@ def reduce_scatter(value: Any, op: str = "mean") -> Any:
         >>> distribute.reduce_scatter(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    return _as_given(value, lambda array: ring().reduce_scatter(array, op))
+    return as_given(value, lambda array: ring().reduce_scatter(array, op))
 
 
 def allgather(value: Any) -> Any:
@@ -77,7 +78,7 @@ def allgather(value: Any) -> Any:
         >>> distribute.allgather(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    return _as_given(
+    return as_given(
         value, lambda array: np.concatenate([np.atleast_1d(a) for a in ring().allgather(array)])
     )
 
@@ -95,7 +96,7 @@ def broadcast(value: Any, root: int = 0) -> Any:
         >>> distribute.broadcast(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    return _as_given(value, lambda array: ring().broadcast(array, root), keeps_shape=True)
+    return as_given(value, lambda array: ring().broadcast(array, root), keeps_shape=True)
 
 
 def allgather_object(value: Any) -> list[Any]:
@@ -159,7 +160,7 @@ def mean(value: float | Mapping[str, float]) -> float | dict[str, float]:
     return numbers if isinstance(value, Mapping) else numbers[""]
 
 
-def _as_given(value: Any, collective: Callable[[Any], Any], keeps_shape: bool = False) -> Any:
+def as_given(value: Any, collective: Callable[[Any], Any], keeps_shape: bool = False) -> Any:
     """What a collective of arrays makes of a value of whichever framework."""
     framework = type(value).__module__.partition(".")[0]
     if framework == "tensorflow":

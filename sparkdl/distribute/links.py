@@ -69,28 +69,30 @@ class Links:
 
     def exchange(
         self,
-        sends: Sequence[memoryview],
-        receives: Sequence[memoryview],
+        sends: Sequence[Any],
+        receives: Sequence[Any],
         ready: int,
         arrived: Callable[[int], None],
+        lag: int = 0,
     ) -> None:
-        """Send and receive at the same time: a header, then blocks.
+        """Send and receive blocks at the same time.
 
         Args:
-            sends, receives: bytes, in order, none of them empty. The first of each is the header;
-                of the blocks behind it, `sends[1 + ready + i]` may go when `receives[1 + i]` has
-                come.
-            ready: how many blocks may go at once.
+            sends, receives: arrays of bytes, in order, none of them empty; `sends[ready + i]` may
+                go when `receives[lag + i]` has come.
+            ready: how many of `sends` may go at once.
             arrived: called with i when `receives[i]` is full, before anything is sent on.
+            lag: so many of `receives` nothing waits for.
 
         Raises:
             PeerLostError: a neighbour is gone, or silent. Both sockets are closed then, so that
                 the neighbours notice as well.
         """
-        going, coming = _Progress(sends), _Progress(receives)
+        going = _Progress([memoryview(block) for block in sends])
+        coming = _Progress([memoryview(block) for block in receives])
         try:
             while not (going.is_complete and coming.is_complete):
-                allowed = min(len(sends), 1 + ready + max(0, coming.done - 1))
+                allowed = min(len(sends), ready + max(0, coming.done - lag))
                 sent = self._send(going, allowed)
                 if not self._receive(coming, arrived) and not sent:
                     self._wait(not coming.is_complete, going.done < allowed)

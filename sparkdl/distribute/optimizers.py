@@ -3,15 +3,24 @@
 import functools
 import importlib
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from sparkdl.distribute import fit
 from sparkdl.distribute.graph import Reducer
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.world import ring
 
-__all__ = ["broadcast_variables", "gradient_tape", "optimizer"]
+__all__ = [
+    "averaging",
+    "averaging_tape",
+    "broadcast_variables",
+    "gradient_tape",
+    "optimizer",
+    "resolved",
+]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
@@ -46,20 +55,9 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
         raise ValueError(f"op is {op!r}; expected 'mean' or 'sum'.")
     if wire not in (None, "bfloat16", "float16"):
         raise ValueError(f"wire is {wire!r}; expected None, 'bfloat16' or 'float16'.")
-    package = _package(opt)
-    found = _optimizer(opt, package)
-    if hasattr(found, fit.REDUCER):
-        raise ValueError(f"this {found.name} averages its gradients already; wrap it once.")
+    found, package = resolved(opt)
     world = ring()
-    if world.size == 1:
-        return found
-    reducer = Reducer(world, op, wire)
-    # Past the attributes that Keras tracks. A class of our own could not be loaded elsewhere.
-    object.__setattr__(found, fit.REDUCER, reducer)
-    averaging = _averaging_apply if package.__name__ == "keras" else _averaging_apply_gradients
-    averaging(found, reducer)
-    fit.extend(package)
-    return found
+    return found if world.size == 1 else averaging(found, package, Reducer(world, op, wire))
 
 
 def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> Any:
@@ -80,21 +78,7 @@ def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> An
         >>> float(tape.gradient(y, x))
         6.0
     """
-    import tensorflow as tf
-
-    gradient, reducer = tape.gradient, Reducer(ring(), op, wire)
-
-    @_not_converted
-    @functools.wraps(gradient)
-    def averaged(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        found = gradient(target, sources, *args, **kwargs)
-        return tf.nest.pack_sequence_as(
-            sources, reducer(tf.nest.flatten(found, expand_composites=False))
-        )
-
-    if ring().size > 1:
-        tape.gradient = averaged
-    return tape
+    return tape if ring().size == 1 else averaging_tape(tape, Reducer(ring(), op, wire))
 
 
 def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
@@ -114,41 +98,76 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
         variable.assign(world.broadcast(variable.numpy(), root))
 
 
+def resolved(opt: Any) -> tuple[Any, Any]:
+    """An optimizer, by its name too, and the package that it is from: keras, or tf_keras.
+
+    Raises:
+        RuntimeError, TypeError, ValueError: see `optimizer`.
+    """
+    package = _package(opt)
+    if package.__name__ == "keras" and package.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            f"Keras runs on {package.backend.backend()}; distribute.optimizer works with "
+            "KERAS_BACKEND=tensorflow. Elsewhere average the gradients with distribute.allreduce."
+        )
+    found: Any = package.optimizers.get(opt) if isinstance(opt, str) else opt
+    kinds = [package.optimizers.Optimizer]
+    if package.__name__ == "tf_keras":
+        kinds.append(package.optimizers.legacy.Optimizer)
+    if not any(isinstance(found, kind) for kind in kinds):
+        raise TypeError(
+            f"distribute.optimizer got a {type(opt).__name__}; expected an optimizer of Keras, or "
+            "its name."
+        )
+    if hasattr(found, fit.REDUCER):
+        raise ValueError(f"this {found.name} averages its gradients already; wrap it once.")
+    return found, package
+
+
+def averaging(found: Any, package: Any, reducer: Reducer) -> Any:
+    """Make an optimizer of a package apply what the reducer makes of its gradients."""
+    scale = package.mixed_precision.LossScaleOptimizer
+    policy = getattr(package.mixed_precision, "global_policy", None) or package.config.dtype_policy
+    if policy().name == "mixed_float16" and not isinstance(found, scale):
+        found = scale(found)  # `compile` would do it too, with the averaging inside, see `fit`.
+    # Past the attributes that Keras tracks. A class of our own could not be loaded elsewhere.
+    object.__setattr__(found, fit.REDUCER, reducer)
+    wrap = _averaging_apply if package.__name__ == "keras" else _averaging_apply_gradients
+    wrap(found, reducer)
+    fit.extend(package)
+    return found
+
+
+def averaging_tape(tape: Any, reducer: Reducer) -> Any:
+    """Make a tape give what the reducer makes of its gradients."""
+    import tensorflow as tf
+
+    gradient = tape.gradient
+
+    @_not_converted
+    @functools.wraps(gradient)
+    def averaged(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        found = gradient(target, sources, *args, **kwargs)
+        reduced = reducer(tf.nest.flatten(found, expand_composites=False))
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    tape.gradient = averaged
+    return tape
+
+
 def _package(opt: Any) -> Any:
-    """The package that an optimizer is from: keras, or tf_keras."""
     kinds = {kind.__module__.partition(".")[0] for kind in type(opt).__mro__}
     if "tf_keras" in kinds or (isinstance(opt, str) and uses_tf_keras(os.environ)):
         return importlib.import_module("tf_keras")
     return importlib.import_module("keras")
 
 
-def _optimizer(opt: Any, package: Any) -> Any:
-    if package.__name__ == "keras" and package.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            f"Keras runs on {package.backend.backend()}; distribute.optimizer works with "
-            "KERAS_BACKEND=tensorflow. Elsewhere average the gradients with distribute.allreduce."
-        )
-    found = package.optimizers.get(opt) if isinstance(opt, str) else opt
-    kinds = [package.optimizers.Optimizer]
-    if package.__name__ == "tf_keras":
-        kinds.append(package.optimizers.legacy.Optimizer)
-    if not isinstance(found, tuple(kinds)):
-        raise TypeError(
-            f"distribute.optimizer got a {type(opt).__name__}; expected an optimizer of Keras, or "
-            "its name."
-        )
-    scale = package.mixed_precision.LossScaleOptimizer
-    policy = getattr(package.mixed_precision, "global_policy", None)
-    name = (policy or package.config.dtype_policy)().name
-    # `compile` would do it too, with the averaging inside, see `fit`.
-    return scale(found) if name == "mixed_float16" and not isinstance(found, scale) else found
-
-
-def _not_converted(function: Any) -> Any:
+def _not_converted(function: _Function) -> _Function:
     """The function as it is in a `tf.function` too; there is nothing in it for a graph."""
     import tensorflow as tf
 
-    return tf.autograph.experimental.do_not_convert(function)
+    plain: _Function = tf.autograph.experimental.do_not_convert(function)
+    return plain
 
 
 def _averaging_apply(found: Any, reducer: Reducer) -> None:

@@ -20,11 +20,13 @@ from sparkdl.distribute.links import Links
 __all__ = ["OPERATIONS", "Ring"]
 
 BLOCK_BYTES = 1 << 20
+# What is shorter goes round as a whole, in half as many steps.
+SHORT_BYTES = 1 << 15
 OPERATIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum}
 
-# What a rank says before each collective: how many came before, which this is, of which dtype (a
-# checksum of its name) and of how many bytes.
-_HEADER = struct.Struct("<QIIQ")
+# What a rank says before each collective: how many came before, which this is, its operation or
+# root, of which dtype (a checksum of its name) and of how many bytes.
+_HEADER = struct.Struct("<QHIIQ")
 _CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather")
 
 
@@ -61,6 +63,8 @@ class Ring:
         out = np.empty_like(array) if out is None else out
         if self.size == 1:
             out[...] = array
+        elif array.nbytes <= SHORT_BYTES:
+            self._reduce_short(array, out, op)
         else:
             parts = _divided(array.size, self.size)
             self._reduce("allreduce", array, out, parts, op)
@@ -94,7 +98,7 @@ class Ring:
         blocks = [flat[b] for b in _blocks(slice(0, flat.size), BLOCK_BYTES)]
         receives = blocks if hops else []
         sends = blocks if hops < self.size - 1 else []
-        self._exchange("broadcast", out, sends, receives, 0 if hops else len(sends))
+        self._exchange("broadcast", root, out, sends, receives, 0 if hops else len(sends))
         return out
 
     def allgather(self, array: Any) -> list[Any]:
@@ -118,7 +122,7 @@ class Ring:
         told = [blocks[(self._place - step) % self.size] for step in range(self.size)]
         sends = [block for part in told[:-1] for block in part]
         receives = [block for part in told[1:] for block in part]
-        self._exchange("allgather", mine[:0], sends, receives, len(told[0]))
+        self._exchange("allgather", 0, mine[:0], sends, receives, len(told[0]))
         return outs if array.ndim else [out.reshape(()) for out in outs]
 
     def allgather_object(self, thing: Any) -> list[Any]:
@@ -134,6 +138,26 @@ class Ring:
         """Leave the ring; the neighbours notice at once."""
         if self._links:
             self._links.close()
+
+    def _reduce_short(self, array: Any, out: Any, op: str) -> None:
+        """Gather the arrays of all places and reduce them here, in the order of the ring."""
+        mine = self._header("allreduce", list(OPERATIONS).index(op), array)
+        told = [bytearray(mine + array.tobytes())]
+        told += [bytearray(len(told[0])) for _ in range(self.size - 1)]
+
+        def arrived(number: int) -> None:
+            _check(mine, told[number + 1][: len(mine)])
+
+        self._through(told[:-1], told[1:], 1, arrived)
+        arrays = [np.frombuffer(one, array.dtype, offset=len(mine)) for one in told]
+        # What came after s steps is of the place s before this one.
+        ordered = [arrays[(self._place - place) % self.size] for place in range(self.size)]
+        total = out.reshape(-1)
+        total[...] = ordered[0]
+        for one in ordered[1:]:
+            OPERATIONS[op](total, one, out=total)
+        if op == "mean":
+            total[...] = _share(total, self.size)
 
     def _reduce(self, call: str, array: Any, out: Any, parts: Sequence[slice], op: str) -> None:
         """Reduce each part at one place, into `out`; `allreduce` gives it to all places then."""
@@ -158,52 +182,55 @@ class Ring:
                 if op == "mean" and number >= whole:
                     result[block] = _share(result[block], size)
 
-        self._exchange(call, array, sends, receives, len(blocks[0]), arrived)
+        which = list(OPERATIONS).index(op)
+        self._exchange(call, which, array, sends, receives, len(blocks[0]), arrived)
 
     def _exchange(
         self,
         call: str,
+        which: int,
         array: Any,
         sends: Sequence[Any],
         receives: Sequence[Any],
         ready: int,
         arrived: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """Exchange blocks, behind headers by which ranks notice that they call different things.
+        """Exchange blocks, behind headers by which ranks notice that they call different things."""
+        mine = self._header(call, which, array)
+        theirs = bytearray(len(mine))
 
-        Raises:
-            PeerLostError: a rank is gone.
-            RuntimeError: the rank before called something else.
-        """
+        def came(number: int) -> None:
+            if number:
+                arrived(number - 1)
+            else:
+                _check(mine, theirs)
+
+        self._through([mine, *sends], [theirs, *receives], 1 + ready, came, lag=1)
+
+    def _through(
+        self,
+        sends: Sequence[Any],
+        receives: Sequence[Any],
+        ready: int,
+        arrived: Callable[[int], None],
+        lag: int = 0,
+    ) -> None:
+        """`Links.exchange`, one at a time; after a failure it fails for ever."""
         if self._links is None:
             return
         with self._lock:
             if self.broken:
                 raise self.broken
-            mine = self._header(call, array)
-            theirs = bytearray(len(mine))
-
-            def came(number: int) -> None:
-                if number:
-                    arrived(number - 1)
-                elif theirs != mine:
-                    raise RuntimeError(_different(call, array, self._calls, theirs))
-
             try:
-                self._links.exchange(
-                    [memoryview(mine), *(memoryview(block) for block in sends)],
-                    [memoryview(theirs), *(memoryview(block) for block in receives)],
-                    ready,
-                    came,
-                )
+                self._links.exchange(sends, receives, ready, arrived, lag)
             except Exception as exc:
                 self.broken = exc
                 raise
             self._calls += 1
 
-    def _header(self, call: str, array: Any) -> bytes:
+    def _header(self, call: str, which: int, array: Any) -> bytes:
         dtype = zlib.crc32(array.dtype.name.encode())
-        return _HEADER.pack(self._calls, _CALLS.index(call), dtype, array.nbytes)
+        return _HEADER.pack(self._calls, _CALLS.index(call), which, dtype, array.nbytes)
 
 
 def _plain(array: Any) -> Any:
@@ -243,13 +270,24 @@ def _bytes(array: Any, block: slice) -> Any:
     return array[block].view(np.uint8)
 
 
-def _different(call: str, array: Any, calls: int, theirs: bytes | bytearray) -> str:
-    count, other, dtype, nbytes = _HEADER.unpack(theirs)
-    name = _CALLS[other] if other < len(_CALLS) else "something else"
-    same = "the same dtype" if dtype == zlib.crc32(array.dtype.name.encode()) else "another dtype"
-    return (
-        f"the ranks do not call the same collectives: this one called {call} with {array.nbytes} "
-        f"bytes of {array.dtype} as its number {calls}, and another called {name} with {nbytes} "
-        f"bytes of {same} as its number {count}. All ranks must call the same, with the same "
-        "shapes and dtypes, in the same order."
+def _check(mine: bytes, theirs: bytearray) -> None:
+    """See that another rank calls the same.
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    if theirs == mine:
+        return
+    ours, others = (_HEADER.unpack(header) for header in (mine, theirs))
+    raise RuntimeError(
+        f"the ranks do not call the same collectives: this one called {_told(ours)}, and another "
+        f"{_told(others)}{'' if ours[3] == others[3] else ' of another dtype'}. All ranks must "
+        "call the same, with the same shapes and dtypes, in the same order."
     )
+
+
+def _told(header: tuple[int, ...]) -> str:
+    number, call, which, _, nbytes = header
+    name = _CALLS[call] if call < len(_CALLS) else "something else"
+    how = f"from rank {which}" if name == "broadcast" else f"({list(OPERATIONS)[which]})"
+    return f"{name} {'' if name == 'allgather' else how + ' '}of {nbytes} bytes as number {number}"

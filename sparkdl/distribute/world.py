@@ -12,7 +12,7 @@ from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.ring import Ring
 
-__all__ = ["joining", "ring"]
+__all__ = ["is_joined", "joining", "ring"]
 
 
 def ring() -> Ring:
@@ -25,6 +25,11 @@ def ring() -> Ring:
         RuntimeError: a process that the training function has started is in no ring.
     """
     return _ring(os.getpid())
+
+
+def is_joined() -> bool:
+    """Whether this process has called `ring` before."""
+    return _ring.cache_info().currsize > 0
 
 
 @functools.lru_cache(maxsize=1)

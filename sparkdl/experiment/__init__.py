@@ -9,7 +9,7 @@ print(run)
 ```
 """
 
-from sparkdl.experiment.gangs import allreduce, mirrored, parameter_server
+from sparkdl.experiment.gangs import allreduce, horovod, mirrored, parameter_server
 from sparkdl.experiment.kept import history, load, resume
 from sparkdl.experiment.trials import launch, search
 from sparkdl.models.prediction import predict
@@ -17,6 +17,7 @@ from sparkdl.models.prediction import predict
 __all__ = [
     "allreduce",
     "history",
+    "horovod",
     "launch",
     "load",
     "mirrored",

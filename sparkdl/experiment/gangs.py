@@ -12,7 +12,7 @@ from sparkdl.search.calls import check_call
 from sparkdl.search.execute import execute
 from sparkdl.search.request import Request
 
-__all__ = ["allreduce", "mirrored", "parameter_server"]
+__all__ = ["allreduce", "horovod", "mirrored", "parameter_server"]
 
 
 @takes_options
@@ -56,11 +56,53 @@ def allreduce(
         2
     """
     parsed = Options.parse(options, allreduce)
+    return _equal_workers("allreduce", train, num_workers, data, evaluator, parsed)
+
+
+@takes_options
+def horovod(train: Callable[[], Any], *, num_workers: int, data: Any = None, **options: Any) -> Run:
+    """Run a program that was written for Horovod as one job of equal workers.
+
+    The same gang as that of `allreduce`, for a function that imports `sparkdl.horovod as hvd` where
+    it imported `horovod.tensorflow`, `horovod.tensorflow.keras` or `horovod.keras`.
+
+    Args:
+        train: a function without parameters; every worker calls it.
+        num_workers: how many, `hvd.size()`; each in a Spark slot of its own.
+        data: see `allreduce`.
+        **options: see `sparkdl.options.Options`.
+
+    Returns:
+        A run of one trial; `run.result` is what rank 0 returned.
+
+    Raises:
+        ConfigError, FunctionError, PreflightError, TrainingFailedError: see `allreduce`.
+
+    Example:
+        >>> def train():
+        ...     import sparkdl.horovod as hvd
+        ...     hvd.init()
+        ...     return hvd.allreduce(float(hvd.rank()), op=hvd.Sum)
+        >>> horovod(train, num_workers=2, progress=False).result
+        1.0
+    """
+    parsed = Options.parse(options, horovod)
+    return _equal_workers("horovod", train, num_workers, data, False, parsed)
+
+
+def _equal_workers(
+    kind: str,
+    train: Callable[[], Any],
+    num_workers: int,
+    data: Any,
+    evaluator: bool,
+    parsed: Options,
+) -> Run:
     check_count("num_workers", num_workers)
     check_call(train, {})
     resources = Resources(parsed.num_cpus, parsed.num_gpus)
     roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
-    return execute(Request("allreduce", roles, train, parsed, [{}], is_gang=True, data=data))
+    return execute(Request(kind, roles, train, parsed, [{}], is_gang=True, data=data))
 
 
 @takes_options

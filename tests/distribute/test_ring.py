@@ -125,11 +125,15 @@ def test_rows_of_different_widths_cannot_be_gathered() -> None:
         assert "differ in their first dimension only" in str(error)
 
 
-@pytest.mark.parametrize("other", ["shape", "dtype", "call", "number"])
+@pytest.mark.parametrize("other", ["shape", "dtype", "call", "number", "operation", "root"])
 def test_ranks_that_call_different_things_are_told_so(other: str) -> None:
     def call(ring: Ring, rank: int) -> Any:
+        if other == "root":
+            return ring.broadcast(np.zeros(3), root=rank)
         if rank == 0:
             return ring.allreduce(np.zeros(3))
+        if other == "operation":
+            return ring.allreduce(np.zeros(3), "sum")
         if other == "call":
             return ring.broadcast(np.zeros(3))
         if other == "number":

@@ -207,17 +207,31 @@ def test_between_graph_program_on_every_node(root: str, tmp_path: Path) -> None:
             weight = v1.get_variable("w", initializer=5.0)
             train_op = v1.train.GradientDescentOptimizer(0.1).minimize(weight**2, global_step=step)
         hooks = [v1.train.StopAtStepHook(last_step=60)]
+
+        def told(what: str, count: int) -> bool:
+            return len(list(tmp_path.glob(f"{what}-*"))) >= count
+
+        # A worker's session looks for the chief's variables every 30 seconds only.
+        while not context.is_chief and not told("begun", 1):
+            time.sleep(0.05)
         with v1.train.MonitoredTrainingSession(
             master=server.target, is_chief=context.is_chief, hooks=hooks
         ) as session:
             while not session.should_stop():
                 reached = session.run([train_op, step])[1]
+                Path(tmp_path, f"begun-{context.rank}").touch()
+                while context.is_chief and not told("begun", 3):
+                    time.sleep(0.05)
+        # And it needs the servers of all others.
+        Path(tmp_path, f"ended-{context.rank}").touch()
+        while not told("ended", 3):
+            time.sleep(0.05)
         return int(reached)
 
     run = experiment.parameter_server(main, num_workers=2, num_ps=1, roles="all", **quiet(root))
     assert run.state == "COMPLETE", run
     assert run.result >= 50
-    told = {path.name: int(path.read_text()) for path in tmp_path.glob("*-?")}
+    told = {p.name: int(p.read_text()) for p in tmp_path.glob("*-?") if p.name[0] in "cpw"}
     assert sorted(told) == ["chief-0", "ps-0", "worker-0", "worker-1"]
     assert_all_gone(list(told.values()), run)
 

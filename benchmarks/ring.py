@@ -1,0 +1,298 @@
+"""What a step costs when gradients are averaged by our own ring, and by others, in one run.
+
+Two workers train a dense Keras model with a global batch of 128, through `fit`, one thread each.
+For each size of the model these take turns, some rounds long:
+
+- no communication: two single processes at once, half the batch each; the floor
+- ring, Unix and ring, TCP: `distribute.optimizer`
+- MWMS tuned and MWMS default: `MultiWorkerMirroredStrategy` with `distribute.strategy()`'s options,
+  and with TensorFlow's, both with the correction of Keras that `fit` needs under it
+- one process: the whole batch in one process, while nothing else runs
+- Horovod: `hvd.DistributedGradientTape` in a loop; with `--horovod-python` only, as it is built for
+  an environment of its own
+
+A step is timed inside the function from one batch's end to the next, after warm-up steps. What
+counts is a contender's best round: what else the machine does only ever adds.
+
+Besides: the reduction alone, of 25 million float32, on 2, 4 and 8 ranks, which share the cores.
+
+    python benchmarks/ring.py --rounds 3 --params 6e3 25e6
+
+It prints a table, then one JSON document. Each aim is reported as met or not.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+from machine import machine
+
+from sparkdl import context
+from sparkdl.cluster.environ import tf_config, thread_counts
+from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.distribute import keras3
+from sparkdl.distribute.invitation import Endpoint, Invitation
+
+GLOBAL_BATCH = 128
+LAYERS = 6
+WARM_UP = 10
+SMALL, LARGE = 100_000, 10_000_000  # Parameters: what is aimed at differs.
+TIMEOUT_S = 600.0
+
+HOROVOD = """
+import json, sys, time
+import tensorflow as tf, horovod.tensorflow as hvd
+params, batch, warm_up, steps, layers = map(int, sys.argv[1:])
+hvd.init()
+width = round((params / layers) ** 0.5)
+weights = [tf.Variable(tf.random.normal((width, width)) * 0.01) for _ in range(layers)]
+rows, optimizer = tf.random.normal((batch // hvd.size(), width)), tf.keras.optimizers.SGD(1e-4)
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        x = rows
+        for w in weights:
+            x = tf.nn.relu(x @ w)
+        loss = tf.reduce_mean((x - rows) ** 2)
+    gradients = hvd.DistributedGradientTape(tape).gradient(loss, weights)
+    for w, g in zip(weights, gradients):
+        w.assign_sub(1e-4 * g)
+ends = []
+for _ in range(warm_up + steps):
+    step()
+    ends.append(time.perf_counter())
+if hvd.rank() == 0:
+    print(json.dumps([b - a for a, b in zip(ends[warm_up - 1:], ends[warm_up:])]))
+"""
+
+Row = dict[str, Any]
+
+
+def num_steps(params: int) -> int:
+    """More of them where they are short."""
+    return max(30, min(2000, 200_000_000 // params))
+
+
+# ---- what a worker does
+
+
+def train(params: int, how: str) -> list[float]:
+    """Steps of `fit` on one batch; the seconds of each."""
+    import keras
+    import tensorflow as tf
+
+    from sparkdl import distribute
+
+    chosen, ends = None, list[float]()  # A strategy comes before whatever makes a variable.
+    if how == "tuned":
+        chosen = distribute.strategy()
+    elif how == "default":
+        chosen = tf.distribute.MultiWorkerMirroredStrategy()
+        keras3.correct()
+    optimizer = keras.optimizers.SGD(1e-4)
+    if how == "ring":
+        optimizer = distribute.optimizer(optimizer)
+    width = round((params / LAYERS) ** 0.5)
+    with chosen.scope() if chosen else contextlib.nullcontext():
+        dense = [keras.layers.Dense(width, activation="relu") for _ in range(LAYERS)]
+        model = keras.Sequential([keras.layers.Input((width,)), *dense])
+        model.compile(optimizer, "mse")
+    batch = GLOBAL_BATCH // (1 if how in ("alone", "tuned", "default") else 2)
+    rows = tf.random.stateless_normal((batch, width), (1, 2))
+    watch = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter())
+    )
+    data = tf.data.Dataset.from_tensors((rows, rows)).repeat()
+    steps = WARM_UP + num_steps(params)
+    model.fit(data, steps_per_epoch=steps, verbose=0, callbacks=[watch])
+    return [after - before for before, after in pairwise(ends[WARM_UP - 1 :])]
+
+
+def reduce(params: int, how: str) -> list[float]:
+    """The reduction alone, as buckets of 8 MB; the seconds of each."""
+    from sparkdl.distribute.world import ring
+
+    world, array, found = ring(), np.ones(params, np.float32), []
+    out = np.empty_like(array)
+    for _ in range(WARM_UP + 20):
+        world.barrier()
+        began = time.perf_counter()
+        for begin in range(0, params, 2 << 20):
+            part = slice(begin, min(begin + (2 << 20), params))
+            world.allreduce(array[part], "mean", out=out[part])
+        found.append(time.perf_counter() - began)
+    return found[WARM_UP:]
+
+
+# ---- the contenders
+
+
+def workers(what: str, how: str, nodes: str, count: int, params: int) -> list[float]:
+    """Rank 0's seconds; ranks with the same letter in `nodes` are as on one host."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held[count:]:
+        one.close()
+    endpoints = [Endpoint("127.0.0.1", ports[rank], nodes[rank]) for rank in range(count)]
+    secret = secrets.token_bytes(32)
+    channels = [Invitation(r, endpoints, secret).send(held[r]) for r in range(count)]
+    members = Plan("allreduce", (Role("worker", count, Resources()),), is_gang=True).members
+    processes = []
+    for rank, channel in enumerate(channels):
+        environ = {**os.environ, **thread_counts(1, {}), "CUDA_VISIBLE_DEVICES": ""}
+        environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        if how in ("tuned", "default"):
+            environ |= tf_config(members, [f"127.0.0.1:{p}" for p in ports[count:]], rank)
+        me = {"kind": "allreduce", "rank": rank, "index": rank, "world_size": count}
+        environ[context.VARIABLE] = json.dumps({**me, "ring": channel.fileno()})
+        if how in ("alone", "none"):
+            environ.pop(context.VARIABLE)
+        command = [sys.executable, __file__, f"--{what}", str(params), how]
+        descriptors, pipe = (channel.fileno(),), subprocess.PIPE
+        process = subprocess.Popen(
+            command, env=environ, stdout=pipe, text=True, pass_fds=descriptors
+        )
+        processes.append(process)
+        channel.close()
+    return first_result(processes)
+
+
+def horovod(python: str, params: int) -> list[float]:
+    """The same with Horovod, started by its own launcher."""
+    numbers = [params, GLOBAL_BATCH, WARM_UP, num_steps(params), LAYERS]
+    launcher = os.path.join(os.path.dirname(python), "horovodrun")
+    command = [launcher, "-np", "2", "--gloo", python, "-c", HOROVOD, *map(str, numbers)]
+    environ = {**os.environ, **thread_counts(1, {}), "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+    return first_result([process])
+
+
+def first_result(processes: list[Any]) -> list[float]:
+    """What the first one printed last."""
+    try:
+        printed = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    if failed := [process.args for process in processes if process.returncode]:
+        raise RuntimeError(f"this failed, see above: {failed[0]}")
+    last: str = printed[0].splitlines()[-1]
+    found: list[float] = json.loads(last[last.index("[") :])
+    return found
+
+
+def contenders(options: argparse.Namespace) -> dict[str, Callable[[int], list[float]]]:
+    """What runs, by name."""
+    found: dict[str, Callable[[int], list[float]]] = {
+        "no communication": partial(workers, "train", "none", "ab", 2),
+        "ring, Unix": partial(workers, "train", "ring", "aa", 2),
+        "ring, TCP": partial(workers, "train", "ring", "ab", 2),
+        "MWMS tuned": partial(workers, "train", "tuned", "aa", 2),
+        "MWMS default": partial(workers, "train", "default", "aa", 2),
+        "one process": partial(workers, "train", "alone", "a", 1),
+    }
+    if options.horovod_python:
+        found["Horovod"] = partial(horovod, options.horovod_python)
+    return found
+
+
+# ---- measuring and reporting
+
+
+def say(text: str) -> None:
+    """Show that it goes on, apart from the result."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
+
+
+def measure(options: argparse.Namespace) -> Row:
+    """The best round's median of each contender, in milliseconds, by size."""
+    steps: dict[int, dict[str, float]] = {params: {} for params in options.params}
+    for number in range(options.rounds):
+        names = list(contenders(options).items())
+        for params, best in steps.items():
+            for name, run in names if number % 2 == 0 else names[::-1]:
+                step_ms = median(run(params)) * 1e3
+                best[name] = min(best.get(name, step_ms), step_ms)
+                say(f"{params / 1e6:g} M, {name}: {step_ms:.2f} ms, load {os.getloadavg()[0]:.1f}")
+    alone: dict[str, float] = {}
+    for kind, nodes in (("Unix", "aaaaaaaa"), ("TCP", "abcdefgh")):
+        for count in (2, 4, 8):
+            found = workers("reduce", "ring", nodes, count, 25_000_000)
+            alone[f"{kind}, {count} ranks"] = median(found) * 1e3
+            say(f"100 MB, {kind}, {count} ranks: {alone[f'{kind}, {count} ranks']:.1f} ms")
+    return {"steps_ms": steps, "reduction_ms": alone}
+
+
+def aims(steps: dict[int, dict[str, float]]) -> list[Row]:
+    """What was aimed at, for each size of the model."""
+    found: list[Row] = []
+    for params, ms in steps.items():
+        size, ring = f"{params / 1e6:g} M", ms["ring, Unix"]
+        if params <= SMALL:
+            found.append({"aim": f"{size}: a step in ms", "value": ring, "at_most": 1.0})
+        if params >= LARGE:
+            floor = ring / ms["no communication"]
+            found.append({"aim": f"{size}: ring / floor", "value": floor, "at_most": 1.45})
+            gain = ms["MWMS tuned"] / ring
+            found.append({"aim": f"{size}: MWMS tuned / ring", "value": gain, "at_least": 2.0})
+            if "Horovod" in ms:
+                gain = ms["Horovod"] / ring
+                found.append({"aim": f"{size}: Horovod / ring", "value": gain, "at_least": 1.4})
+    for aim in found:
+        aim["value"] = round(aim["value"], 3)
+        high, low = aim.get("at_most", float("inf")), aim.get("at_least", 0.0)
+        aim["met"] = low <= aim["value"] <= high
+    return found
+
+
+def table(result: Row) -> str:
+    """The result for a person."""
+    lines = [f"{'step, best round':<32}{'ms':>10}{'/ floor':>10}"]
+    for params, ms in result["steps_ms"].items():
+        for name, value in ms.items():
+            label = f"{params / 1e6:g} M, {name}"
+            lines.append(f"{label:<32}{value:>10.2f}{value / ms['no communication']:>10.2f}")
+    lines += ["", f"{'reduction of 100 MB':<32}{'ms':>10}"]
+    lines += [f"{name:<32}{value:>10.1f}" for name, value in result["reduction_ms"].items()]
+    lines += [""]
+    for aim in result["aims"]:
+        bound = f"<= {aim['at_most']}" if "at_most" in aim else f">= {aim['at_least']}"
+        lines.append(f"{'met   ' if aim['met'] else 'MISSED'} {aim['aim']} {aim['value']} {bound}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, or be one of the workers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--params", type=lambda t: int(float(t)), nargs="+", default=[6000, 25_000_000]
+    )
+    parser.add_argument("--horovod-python", help="of an environment that has Horovod")
+    parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--reduce", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.train:
+        print(json.dumps(train(int(options.train[0]), options.train[1])))
+    elif options.reduce:
+        print(json.dumps(reduce(int(options.reduce[0]), options.reduce[1])))
+    else:
+        result = {"machine": machine(), **measure(options)}
+        result["aims"] = aims(result["steps_ms"])
+        print(table(result), json.dumps(result, indent=1), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""Where it runs: P. What `import horovod.tensorflow as hvd` gave."""
+
+from sparkdl.horovod import *  # noqa: F403
+from sparkdl.horovod import __all__ as _names
+from sparkdl.horovod import __getattr__ as __getattr__
+
+__all__ = [*_names]
