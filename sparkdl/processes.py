@@ -4,10 +4,11 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "die_with", "kill", "process_start", "stop_descendants"]
+__all__ = ["adopt_orphans", "die_with", "kill", "process_start", "stop_descendants", "this_node"]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -20,6 +21,12 @@ def process_start(pid: int) -> int | None:
     """
     status = _status(pid)
     return None if status is None or status[0] == "Z" else int(status[19])
+
+
+def this_node() -> str:
+    """Names this host, or container, as processes in it see the same network and devices."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.readlink('/proc/self/ns/net')}/{socket.gethostname()}"
 
 
 def _status(pid: int) -> list[str] | None:

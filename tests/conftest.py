@@ -95,7 +95,8 @@ def processes_of(run_id: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and run_id.encode() in (entry / "environ").read_bytes():
+            variables = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+            if f"SPARKDL_RUN={run_id}".encode() in variables.split(b"\0"):
                 found.append(int(entry.name))
         except OSError:
             continue

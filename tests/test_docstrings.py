@@ -23,7 +23,8 @@ SPARK = {
 SLOW = {
     *("sparkdl.data.readers.delimited", "sparkdl.data.readers.images", "sparkdl.keras"),
     *("sparkdl.data.readers.parquet", "sparkdl.data.readers.tfrecord"),
-    *("sparkdl.distribute.optimizers", "sparkdl.horovod.callbacks", "sparkdl.horovod.training"),
+    *("sparkdl.distribute.collectives", "sparkdl.distribute.optimizers"),
+    *("sparkdl.horovod.callbacks", "sparkdl.horovod.training"),
 } | SPARK
 
 

@@ -35,13 +35,13 @@ from sparkdl.cluster.rendezvous import (
     local_places,
     meet,
     own_address,
-    this_node,
 )
 from sparkdl.cluster.supervise import DEADLINE, Supervisor
 from sparkdl.cluster.task import TrialTask, counted, fed, usage_of
 from sparkdl.data.feed import Feeder
 from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.gpus import visible_devices
+from sparkdl.processes import this_node
 from sparkdl.runs.layout import RunPaths, TrialPaths
 
 __all__ = ["GangTask"]

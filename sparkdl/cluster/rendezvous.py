@@ -10,7 +10,6 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from pyspark import BarrierTaskContext
 
@@ -22,7 +21,6 @@ __all__ = [
     "local_places",
     "meet",
     "own_address",
-    "this_node",
 ]
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
@@ -102,12 +100,6 @@ def local_places(peers: Sequence[Peer], rank: int) -> tuple[int, int]:
     """
     same = [i for i, peer in enumerate(peers) if peer.node == peers[rank].node]
     return same.index(rank), len(same)
-
-
-def this_node() -> str:
-    """Names this host, or container, as processes in it see the same network and devices."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.readlink('/proc/self/ns/net')}/{socket.gethostname()}"
 
 
 def hold_port(address: str) -> socket.socket:

@@ -10,10 +10,11 @@ from sparkdl.distribute.collectives import (
     barrier,
     broadcast,
     broadcast_object,
+    broadcast_variables,
     mean,
     reduce_scatter,
 )
-from sparkdl.distribute.optimizers import broadcast_variables, gradient_tape, optimizer
+from sparkdl.distribute.optimizers import gradient_tape, optimizer
 from sparkdl.distribute.rates import scale_learning_rate, warmed_up
 from sparkdl.distribute.serving import serve
 from sparkdl.distribute.strategies import strategy

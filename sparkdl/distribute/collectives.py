@@ -1,7 +1,7 @@
 """Where it runs: P. Numbers that all ranks agree on."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object",
+    "broadcast_variables",
     "mean",
     "reduce_scatter",
 ]
@@ -123,6 +124,23 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
     """
     world = ring()
     return world.allgather_object(value if world.rank == root else None)[root]
+
+
+def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
+    """Give all ranks the values that rank `root` has.
+
+    Args:
+        variables: of Keras or TensorFlow, the same ones in the same order on all ranks.
+        root: whose values they are.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from sparkdl import distribute
+        >>> distribute.broadcast_variables([tf.Variable(3.0)])
+    """
+    world = ring()
+    for variable in variables if world.size > 1 else ():
+        variable.assign(world.broadcast(variable.numpy(), root))
 
 
 def barrier() -> None:

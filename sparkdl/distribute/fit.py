@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.distribute.collectives import broadcast_variables
 from sparkdl.distribute.graph import Reducer
 from sparkdl.distribute.keras3 import statistics, with_callbacks
 
@@ -97,8 +98,7 @@ def _callbacks(base: Any, reducer: Reducer) -> tuple[Any, Any]:
             optimizer = self.model.optimizer
             if self.model.built and hasattr(optimizer, "build"):
                 optimizer.build(self.model.trainable_variables)
-            for variable in _state(self.model):
-                variable.assign(world.broadcast(variable.numpy()))
+            broadcast_variables(_state(self.model))
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.has_steps = True

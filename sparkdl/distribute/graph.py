@@ -7,14 +7,14 @@ result without copying it if its memory is aligned (py_func.cc); so the results 
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from sparkdl.distribute.ring import Ring
 
-__all__ = ["Pool", "Reducer", "in_graph"]
+__all__ = ["Pool", "Reducer"]
 
 BUCKET_BYTES = 8 << 20
 ALIGNMENT = 64
@@ -89,7 +89,7 @@ class Reducer:
         wire = tf.as_dtype(self._wire) if self._wire and dtype.is_floating else dtype
         if wire.size < dtype.size:
             joined = tf.cast(joined, wire)
-        whole = in_graph(self._reduce, joined)
+        whole = tf.numpy_function(self._reduce, [joined], joined.dtype)
         whole = tf.cast(whole, dtype) if wire.size < dtype.size else whole
         parts = tf.split(whole, [tf.size(one) for one in flat]) if len(flat) > 1 else [whole]
         shapes = (tf.shape(tensor) for tensor in tensors)
@@ -153,15 +153,6 @@ class Reducer:
         if not self._is_over:
             self.ring.allreduce(np.zeros(1, np.uint8), "min")
         self._is_over = False
-
-
-def in_graph(function: Callable[[Any], Any], tensor: Any) -> Any:
-    """A NumPy function of a tensor, which gives an array of the same shape and dtype."""
-    import tensorflow as tf
-
-    result = tf.numpy_function(function, [tensor], tensor.dtype)
-    result.set_shape(tensor.shape)
-    return result
 
 
 def _buckets(places: Sequence[int], tensors: Sequence[Any]) -> list[list[int]]:

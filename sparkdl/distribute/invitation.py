@@ -67,15 +67,21 @@ class Invitation:
     def receive(cls, descriptor: int) -> "tuple[Invitation, socket.socket]":
         """What was sent, and the rank's listening socket.
 
+        The descriptor stays open: in a process that is forked later its number is no other file's.
+
         Raises:
             RuntimeError: it was received before, or not by this process.
         """
         text, listeners = b"", list[int]()
-        with contextlib.suppress(OSError), socket.socket(fileno=descriptor) as channel:
-            more, listeners, _, _ = socket.recv_fds(channel, PACKET_BYTES, 1)
-            while more:
-                text += more
-                more = channel.recv(PACKET_BYTES)
+        with contextlib.suppress(OSError):
+            channel = socket.socket(fileno=descriptor)
+            try:
+                more, listeners, _, _ = socket.recv_fds(channel, PACKET_BYTES, 1)
+                while more:
+                    text += more
+                    more = channel.recv(PACKET_BYTES)
+            finally:
+                channel.detach()
         if not listeners:
             raise RuntimeError(
                 "a process that the training function has started cannot call collectives: only "

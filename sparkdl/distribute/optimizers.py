@@ -14,7 +14,6 @@ from sparkdl.distribute.world import ring
 __all__ = [
     "averaging",
     "averaging_tape",
-    "broadcast_variables",
     "gradient_tape",
     "optimizer",
     "resolved",
@@ -79,23 +78,6 @@ def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> An
         6.0
     """
     return tape if ring().size == 1 else averaging_tape(tape, Reducer(ring(), op, wire))
-
-
-def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
-    """Give all ranks the values that rank `root` has.
-
-    Args:
-        variables: of Keras or TensorFlow, the same ones in the same order on all ranks.
-        root: whose values they are.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> from sparkdl import distribute
-        >>> distribute.broadcast_variables([tf.Variable(3.0)])
-    """
-    world = ring()
-    for variable in variables if world.size > 1 else ():
-        variable.assign(world.broadcast(variable.numpy(), root))
 
 
 def resolved(opt: Any) -> tuple[Any, Any]:

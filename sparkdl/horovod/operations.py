@@ -2,9 +2,7 @@
 
 import functools
 import os
-import socket
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from sparkdl.distribute.graph import Reducer
 from sparkdl.distribute.ring import OPERATIONS
 from sparkdl.distribute.world import is_joined, ring
 from sparkdl.horovod.joins import announced
+from sparkdl.processes import this_node
 
 __all__ = [
     "Average",
@@ -285,9 +284,7 @@ def _dtype(name: str) -> Any:
 @functools.lru_cache(maxsize=1)
 def _nodes(pid: int) -> list[str]:
     """The host of each rank, by rank; all ranks learn it at once."""
-    network = os.readlink("/proc/self/ns/net")
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ring().allgather_object(f"{boot}/{network}/{socket.gethostname()}")
+    return ring().allgather_object(this_node())
 
 
 def _hosts() -> list[str]:

@@ -43,17 +43,12 @@ class _Reducer(Reducer):
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
         import tensorflow as tf
 
-        def scaled(gradient: Any) -> Any:
-            if isinstance(gradient, tf.IndexedSlices):
-                values = gradient.values * tf.cast(self._factor, gradient.values.dtype)
-                return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-            return None if gradient is None else gradient * tf.cast(self._factor, gradient.dtype)
-
         if self._dense:
-            some = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
-            gradients = some
+            gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         reduced = super().__call__(gradients) if self.ring.size > 1 else list(gradients)
-        return [scaled(g) for g in reduced] if self._factor != 1.0 else reduced
+        if self._factor == 1.0:
+            return reduced
+        return [None if g is None else tf.math.scalar_mul(self._factor, g) for g in reduced]
 
     def _reduce(self, flat: Any) -> Any:
         return announced(self.ring, flat, self._op, self._pool.take(flat.size, flat.dtype))

@@ -126,6 +126,27 @@ def test_gradients_are_averaged_over_the_ring(root: str) -> None:
     assert run.result["equal"] == [True] * 3
 
 
+@pytest.mark.parametrize(("how", "says"), [("kill", "SIGKILL"), ("raise", "KeyError: 'mine'")])
+def test_of_a_ring_the_rank_is_named_that_failed_first(root: str, how: str, says: str) -> None:
+    """And not those that only noticed."""
+
+    def train() -> None:
+        import numpy as np
+
+        from sparkdl import context, distribute
+
+        for step in range(1000):
+            distribute.allreduce(np.ones(1000))
+            if context.rank == 1 and step == 20:
+                if how == "raise":
+                    raise KeyError("mine")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(TrainingFailedError, match=rf"worker 1 \(rank 1\).*{says}") as failed:
+        experiment.allreduce(train, num_workers=3, **quiet(root))
+    assert "PeerLostError" not in str(failed.value).split("Its log")[0]
+
+
 def dies_in_step(how: str, gone: Path) -> Any:
     def train() -> None:
         import keras
