@@ -79,7 +79,9 @@ def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:
         return x
 
     sampler = Hearing()
-    values: dict[str, Any] = {"initial_params": [{"x": x} for x in range(6)], "pruner": "median"}
+    values: dict[str, Any] = {"initial_params": [{"x": x} for x in range(6)]}
+    # It hears every report, and has never heard enough to stop one.
+    values["pruner"] = optuna.pruners.MedianPruner(n_startup_trials=99)
     options = quiet(root, wait=False, max_failed_trials=0)
     run = experiment.search(
         train, {"x": list(range(6))}, algorithm=sampler, num_trials=6, **values, **options
@@ -90,9 +92,7 @@ def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:
     os.kill(jvm_of(worker_of(lost.path, 0)), signal.SIGKILL)
     run.wait()
     assert run.state == "COMPLETE"
-    states = {str(trial.state) for trial in run.trials}
-    assert states <= {"COMPLETE", "PRUNED"}
-    assert lost.state == "COMPLETE"
+    assert {str(trial.state) for trial in run.trials} == {"COMPLETE"}
     assert lost.attempts == 2
     assert run.failed == []
     said = [e["state"] for e in events(run.path) if e.get("number") == 1 and e["event"] == "trial"]
