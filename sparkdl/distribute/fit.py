@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.distribute.collectives import broadcast_variables
+from sparkdl.distribute.collectives import broadcast_variables, mean
 from sparkdl.distribute.graph import Reducer
-from sparkdl.distribute.keras3 import statistics, with_callbacks
+from sparkdl.distribute.keras3 import add_callbacks, statistics
 
-__all__ = ["REDUCER", "extend"]
+__all__ = ["REDUCER", "extend", "state"]
 
 # The name under which an optimizer has its reducer.
 REDUCER = "_sparkdl_reducer"
@@ -43,9 +43,7 @@ def _together(fit: Callable[..., Any], base: Any) -> Callable[..., Any]:
         if reducer is None:
             return fit(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        first, last = _callbacks(base, reducer)
-        given = bound.arguments.get("callbacks")
-        bound.arguments["callbacks"] = with_callbacks(given, first, last)
+        add_callbacks(bound, *_callbacks(base, reducer))
         try:
             with reducer.counting_steps():
                 return fit(*bound.args, **bound.kwargs)
@@ -98,7 +96,7 @@ def _callbacks(base: Any, reducer: Reducer) -> tuple[Any, Any]:
             optimizer = self.model.optimizer
             if self.model.built and hasattr(optimizer, "build"):
                 optimizer.build(self.model.trainable_variables)
-            broadcast_variables(_state(self.model))
+            broadcast_variables(state(self.model))
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.has_steps = True
@@ -113,9 +111,7 @@ def _callbacks(base: Any, reducer: Reducer) -> tuple[Any, Any]:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.on_test_begin()  # Without a validation nobody has called it.
             if logs:
-                names = sorted(logs)
-                means = world.allreduce(np.array([float(logs[name]) for name in names]))
-                logs.update(zip(names, means.tolist(), strict=True))
+                logs.update(mean(logs))
 
     class Agree(base):  # type: ignore[misc]
         """Where one rank stops, all stop."""
@@ -127,7 +123,7 @@ def _callbacks(base: Any, reducer: Reducer) -> tuple[Any, Any]:
     return Together(), Agree()
 
 
-def _state(model: Any) -> list[Any]:
+def state(model: Any) -> list[Any]:
     """What the ranks must have alike: not the seeds, which differ from rank to rank."""
     variables = model.optimizer.variables
     return [*model.weights, *(variables() if callable(variables) else variables)]

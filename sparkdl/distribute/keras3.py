@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["correct", "statistics", "with_callbacks"]
+__all__ = ["add_callbacks", "correct", "statistics"]
 
 
 def correct() -> None:
@@ -125,8 +125,7 @@ def _with_average(fit: Callable[..., Any]) -> Callable[..., Any]:
         if not _several_workers(self.distribute_strategy):
             return fit(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        given = bound.arguments.get("callbacks")
-        bound.arguments["callbacks"] = with_callbacks(given, _averaging(self))
+        add_callbacks(bound, _averaging(self))
         return fit(*bound.args, **bound.kwargs)
 
     return fit_and_average
@@ -153,13 +152,14 @@ def _in_scope(compile_: Callable[..., None]) -> Callable[..., None]:
     return compile_in_scope
 
 
-def with_callbacks(given: Any, first: Any, *last: Any) -> Any:
-    """What `fit` was given as callbacks, with one more before them all, and more behind."""
+def add_callbacks(bound: inspect.BoundArguments, first: Any, *last: Any) -> None:
+    """Give a call of `fit` one more callback before the person's, and more behind them."""
+    given: Any = bound.arguments.get("callbacks")
     if hasattr(given, "callbacks"):  # A CallbackList, which is used as it is.
         given.callbacks[:] = [first, *given.callbacks, *last]
-        return given
+        return
     several = given if isinstance(given, list | tuple) else [given] if given else []
-    return [first, *several, *last]
+    bound.arguments["callbacks"] = [first, *several, *last]
 
 
 def _averaging(model: Any) -> Any:

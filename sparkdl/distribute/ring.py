@@ -81,7 +81,7 @@ class Ring:
         if self.size == 1:
             return array.copy()
         width, rows = array[:1].size, _divided(len(array), self.size)
-        # The value of a part is made at the place before it, see `_reducing`.
+        # The value of a part is made at the place before it, see `_reduce`.
         owners = [self._ranks[place - 1] for place in range(self.size)]
         parts = [slice(rows[r].start * width, rows[r].stop * width) for r in owners]
         out = np.empty_like(array)

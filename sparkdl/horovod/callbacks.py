@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import distribute
+from sparkdl.distribute.fit import state
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.horovod.operations import rank, size
 
@@ -43,9 +44,7 @@ class BroadcastGlobalVariablesCallback(_keras.callbacks.Callback):  # type: igno
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast, once: now a model that builds itself has variables."""
         if not self._is_done and size() > 1:
-            found = self.model.optimizer.variables
-            state = found() if callable(found) else found
-            distribute.broadcast_variables([*self.model.weights, *state], self.root_rank)
+            distribute.broadcast_variables(state(self.model), self.root_rank)
         self._is_done = True
 
 
@@ -63,7 +62,7 @@ class MetricAverageCallback(_keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Average."""
         if logs:
-            logs.update(distribute.mean({name: float(value) for name, value in logs.items()}))
+            logs.update(distribute.mean(logs))
 
 
 class LearningRateScheduleCallback(_keras.callbacks.Callback):  # type: ignore[misc]
