@@ -43,7 +43,7 @@ from sparkdl import context
 from sparkdl.cluster.environ import tf_config, thread_counts
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.distribute import keras3
-from sparkdl.distribute.invitation import Endpoint, Invitation
+from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 
 GLOBAL_BATCH = 128
 LAYERS = 6
@@ -147,25 +147,29 @@ def workers(what: str, how: str, nodes: str, count: int, params: int) -> list[fl
         one.close()
     endpoints = [Endpoint("127.0.0.1", ports[rank], nodes[rank]) for rank in range(count)]
     secret = secrets.token_bytes(32)
-    channels = [Invitation(r, endpoints, secret).send(held[r]) for r in range(count)]
+    pairs = [channel() for _ in range(count)]
+    for rank, (end, _) in enumerate(pairs):
+        with end:
+            Invitation(rank, endpoints, secret).send(end, held[rank])
+    channels = [theirs for _, theirs in pairs]
     members = Plan("allreduce", (Role("worker", count, Resources()),), is_gang=True).members
     processes = []
-    for rank, channel in enumerate(channels):
+    for rank, handed in enumerate(channels):
         environ = {**os.environ, **thread_counts(1, {}), "CUDA_VISIBLE_DEVICES": ""}
         environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         if how in ("tuned", "default"):
             environ |= tf_config(members, [f"127.0.0.1:{p}" for p in ports[count:]], rank)
         me = {"kind": "allreduce", "rank": rank, "index": rank, "world_size": count}
-        environ[context.VARIABLE] = json.dumps({**me, "ring": channel.fileno()})
+        environ[context.VARIABLE] = json.dumps({**me, "ring": handed.fileno()})
         if how in ("alone", "none"):
             environ.pop(context.VARIABLE)
         command = [sys.executable, __file__, f"--{what}", str(params), how]
-        descriptors, pipe = (channel.fileno(),), subprocess.PIPE
+        descriptors, pipe = (handed.fileno(),), subprocess.PIPE
         process = subprocess.Popen(
             command, env=environ, stdout=pipe, text=True, pass_fds=descriptors
         )
         processes.append(process)
-        channel.close()
+        handed.close()
     return first_result(processes)
 
 

@@ -56,6 +56,9 @@ class Context:
         metric, direction: which of a checkpoint's numbers makes it the best.
         feed: the descriptor from which `data.dataset` gets its rows; None without `data=`.
         ring: the descriptor that tells this process of a gang how to join the ring.
+        chief: the rank that saves and reports for all; another than 0 while that one is lost.
+        is_elastic: the gang goes on without a rank that is lost, and takes it in again.
+        is_late: this process takes the place of one that was lost; the others train already.
     """
 
     rank: int = 0
@@ -78,11 +81,14 @@ class Context:
     direction: str = "max"
     feed: int | None = None
     ring: int | None = None
+    chief: int = 0
+    is_elastic: bool = False
+    is_late: bool = False
 
     @property
     def is_chief(self) -> bool:
         """Whether this process is the one that saves and reports for all."""
-        return self.rank == 0
+        return self.rank == self.chief
 
     @property
     def logdir(self) -> str:

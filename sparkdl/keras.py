@@ -9,10 +9,10 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from sparkdl import context, distribute
+from sparkdl.distribute.fit import begin_with
 from sparkdl.distribute.strategies import uses_tf_keras
 
 __all__ = ["Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"]
@@ -105,12 +105,7 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
             )
         _restore(self.model, directory)
         done = json.loads(file.read_text())["epochs_done"]
-        # Where Keras 3 and tf_keras look for the first epoch after this callback.
-        self.model._initial_epoch = done
-        if _LEGACY:
-            self.model._training_state = SimpleNamespace(
-                maybe_load_initial_counters_from_ckpt=lambda *_, **__: (done, 0)
-            )
+        begin_with(self.model, done)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Commit, if this epoch's turn has come."""
@@ -126,7 +121,7 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Let a later `fit` without this callback begin with its own first epoch."""
-        self.model._training_state = self.model._initial_epoch = None
+        begin_with(self.model, None)
 
 
 def _store(model: Any, directory: str) -> None:

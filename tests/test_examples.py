@@ -44,6 +44,7 @@ def _run(name: str, folder: Path) -> str:
         pytest.param("dataframe.py", marks=TWO_CORES),
         "predict.py",
         "search.py",
+        pytest.param("horovod/elastic_digits.py", marks=TWO_CORES),
         pytest.param("horovod/keras_digits.py", marks=TWO_CORES),
         pytest.param("horovod/session_digits.py", marks=TWO_CORES),
         pytest.param("horovod/tape_digits.py", marks=TWO_CORES),

@@ -48,9 +48,14 @@ PUBLIC = {
         *("Average", "BroadcastGlobalVariablesHook", "Compression", "DistributedGradientTape"),
         *("DistributedOptimizer", "Max", "Min", "Sum", "allgather", "allgather_object"),
         *("allreduce", "barrier", "broadcast", "broadcast_global_variables", "broadcast_object"),
-        *("broadcast_variables", "callbacks", "cross_rank", "cross_size", "grouped_allreduce"),
+        *("broadcast_variables", "callbacks", "cross_rank", "cross_size", "elastic"),
+        "grouped_allreduce",
         *("init", "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "rank"),
         *("shutdown", "size"),
+    ],
+    "sparkdl.horovod.elastic": [
+        *("HorovodInternalError", "HostsUpdatedInterrupt", "KerasState", "ObjectState", "State"),
+        *("TensorFlowKerasState", "TensorFlowState", "run"),
     ],
     "sparkdl.keras": [
         *("Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"),

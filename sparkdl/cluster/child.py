@@ -69,7 +69,8 @@ def _outcome(channel: socket.socket, asked: dict[str, Any]) -> dict[str, Any]:
         returned = function(**asked["context"]["params"])
         if not context.current().is_chief:
             return {"outputs": {}}  # The chief's value is the value of all.
-        return {"outputs": keep(returned, asked["metrics"], context.current().folder or ".")}
+        kept = keep(returned, asked["metrics"], context.current().folder or ".")
+        return {"outputs": kept, "is_chief": True}
     except InvalidTrial as invalid:
         return {"invalid": str(invalid)}
     except SystemExit as left:

@@ -6,6 +6,7 @@ it from the run directory and end their processes.
 """
 
 import contextlib
+import functools
 import json
 import secrets
 import socket
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import BarrierTaskContext
+from pyspark import BarrierTaskContext, TaskContext
 
 from sparkdl import checkpoints, storage
 from sparkdl.cluster.assign import assigned_gpus
@@ -24,9 +25,10 @@ from sparkdl.cluster.devicelocks import DevicesTakenError
 from sparkdl.cluster.ends import End, Failure
 from sparkdl.cluster.environ import gang_variables
 from sparkdl.cluster.folder import last_reported, local_folder
+from sparkdl.cluster.placed import InRing, Placed
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import start_of
-from sparkdl.cluster.process import warm
+from sparkdl.cluster.process import TrainingProcess, warm
 from sparkdl.cluster.rendezvous import (
     Peer,
     deadline,
@@ -39,7 +41,7 @@ from sparkdl.cluster.rendezvous import (
 from sparkdl.cluster.supervise import DEADLINE, Supervisor
 from sparkdl.cluster.task import TrialTask, counted, fed, usage_of
 from sparkdl.data.feed import Feeder
-from sparkdl.distribute.invitation import Endpoint, Invitation
+from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 from sparkdl.gpus import visible_devices
 from sparkdl.processes import this_node
 from sparkdl.runs.layout import RunPaths, TrialPaths
@@ -55,63 +57,55 @@ MOST_SHORT_LIVES = 3
 
 
 @dataclass(frozen=True)
-class _Here:
-    """What is known of this rank once all have met; `listener` is for the ring."""
-
-    member: Member
-    attempt: int
-    peers: Sequence[Peer]
-    trial: TrialPaths
-    folder: Path
-    listener: socket.socket | None
-
-    @property
-    def rank(self) -> int:
-        return self.member.rank
-
-
-@dataclass(frozen=True)
 class GangTask(TrialTask):
     """Runs one rank of a gang; the attributes are those of `TrialTask`."""
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, Any], bytes | None]:
-        context = BarrierTaskContext.get()
-        member = self.plan.members[context.partitionId()]
+        member = self.plan.members[TaskContext.get().partitionId()]
         trial = RunPaths(self.run_path).trial(self.number)
         who = {"attempt": self.attempt, "rank": member.rank, "role": str(member)}
         who["host"] = socket.gethostname()
         with contextlib.ExitStack() as stack:
             try:
                 with deadline(self.plan.start_timeout_s):
-                    mine, held, listener = self._present(context, member, trial, stack)
-                    peers = meet(context, mine)
+                    peers, listener = self._meet(member, trial, stack)
             except TimeoutError as late:
                 with contextlib.suppress(OSError):  # Some may have met, and wait for this one.
                     storage.write(trial.told(self.attempt, member.rank, "failed"), b"")
                 return {**who, **_failed(f"{DEADLINE}: {late}", Failure.DEADLINE)}, None
             if problems := sorted({peer.problem for peer in peers if peer.problem}):
                 return {**who, "preflight": "\n- ".join(problems)}, None
-            if held and self.plan.framework not in _SHARES_PORT:
-                held.close()
             folder = stack.enter_context(local_folder(trial))
-            here = _Here(member, self.attempt, peers, trial, folder, listener)
+            here = Placed(member, self.attempt, peers, trial, folder, listener)
             feeder = stack.enter_context(self._feeding(batches, here.rank))
-            said, exception = self._supervised(context, here, feeder)
+            said, exception = self._supervised(here, feeder)
         return {**who, **said}, exception
 
+    def _meet(
+        self, member: Member, trial: TrialPaths, stack: contextlib.ExitStack
+    ) -> tuple[Sequence[Peer], socket.socket | None]:
+        """What all ranks know of each other then, and where this one listens for the ring."""
+        context = BarrierTaskContext.get()
+        hosts = [info.address for info in context.getTaskInfos()]
+        mine, held, listener = self._present(hosts, member, trial, stack)
+        if member.rank == 0 and not mine.problem:
+            # Before the others know of it and begin to write.
+            self._supersede(trial, self.attempt)
+            storage.remove(trial.all_ranks)
+            storage.make_directory(trial.ranks(self.attempt))
+        peers = meet(context, mine)
+        if held and self.plan.framework not in _SHARES_PORT:
+            held.close()
+        return peers, listener
+
     def _present(
-        self,
-        context: BarrierTaskContext,
-        member: Member,
-        trial: TrialPaths,
-        stack: contextlib.ExitStack,
+        self, hosts: Sequence[str], member: Member, trial: TrialPaths, stack: contextlib.ExitStack
     ) -> tuple[Peer, socket.socket | None, socket.socket | None]:
         """What the others are to know of this rank, the port that it holds, where it listens."""
         problem = self._problem(RunPaths(self.run_path))
         host, newest, held, listener = socket.gethostname(), None, None, None
         address, secret = "", secrets.token_hex(32)
         try:
-            hosts = [info.address for info in context.getTaskInfos()]
             address = own_address(self.plan.interface, hosts)
             held = stack.enter_context(hold_port(address))
             if member.rank in self.plan.ring:
@@ -123,19 +117,14 @@ class GangTask(TrialTask):
             )
         if not problem:
             warm(start_of(self.plan, self.program, self.application))  # While the others come.
-        if member.rank == 0 and not problem:
-            # Before the others know of it and begin to write.
-            self._supersede(trial, self.attempt)
-            storage.remove(trial.all_ranks)
-            storage.make_directory(trial.ranks(self.attempt))
-            found = checkpoints.newest(trial.folder)
+            found = checkpoints.newest(trial.folder) if member.rank == 0 else None
             newest = found.number if found else None
         port, ring_port = (one.getsockname()[1] if one else 0 for one in (held, listener))
         mine = Peer(address, port, host, this_node(), ring_port, secret, problem, newest)
         return mine, held, listener
 
     def _supervised(
-        self, context: BarrierTaskContext, here: _Here, feeder: Feeder | None
+        self, here: Placed, feeder: Feeder | None
     ) -> tuple[dict[str, Any], bytes | None]:
         told = here.trial.ranks(here.attempt)
         local = Path(TrialPaths(str(here.folder)).ranks(here.attempt))
@@ -144,7 +133,7 @@ class GangTask(TrialTask):
         try:
             if here.rank == 0:
                 self._begin(here.trial, here.attempt, self._ranks(here))
-            with self._devices(context, here, supervisor) as visible:
+            with self._devices(here, supervisor) as visible:
                 end = counted(self._train(here, visible, supervisor, feeder), feeder)
         except (DevicesTakenError, ValueError, OSError) as exc:
             supervisor.tell("failed")
@@ -154,7 +143,7 @@ class GangTask(TrialTask):
             return _failed(f"{type(exc).__name__}: {exc}", kind), None
         return self._conclude(here, end, supervisor), (end.outcome or {}).get("exception")
 
-    def _ranks(self, here: _Here) -> dict[str, Any]:
+    def _ranks(self, here: Placed) -> dict[str, Any]:
         """Who makes this attempt, and where."""
         ranks = {
             str(member): {"host": peer.host, "endpoint": peer.endpoint}
@@ -163,7 +152,7 @@ class GangTask(TrialTask):
         return {"host": here.peers[0].host, "ranks": ranks}
 
     def _devices(
-        self, context: BarrierTaskContext, here: _Here, supervisor: Supervisor
+        self, here: Placed, supervisor: Supervisor
     ) -> "contextlib.AbstractContextManager[Mapping[str, str]]":
         if here.member.role.hides_gpus:
             return contextlib.nullcontext(visible_devices([], detect=False))
@@ -171,18 +160,17 @@ class GangTask(TrialTask):
         sharing = [m.rank for m in self.plan.members if not m.role.hides_gpus]
         peers = [here.peers[rank] for rank in sharing]
         local = local_places(peers, sharing.index(here.rank))
+        context = TaskContext.get()
         return assigned_gpus(self.plan, self.run_id, context, local, supervisor.peer_failed)
 
     def _train(
         self,
-        here: _Here,
+        here: Placed,
         visible: Mapping[str, str],
         supervisor: Supervisor,
         feeder: Feeder | None,
     ) -> End:
         plan, rank, local = self.plan, here.rank, local_places(here.peers, here.rank)
-        endpoints = [peer.endpoint for peer in here.peers]
-        environ = gang_variables(plan.framework, plan.members, endpoints, rank, local)
         who = {
             "rank": rank,
             "world_size": plan.world_size,
@@ -194,26 +182,35 @@ class GangTask(TrialTask):
             "checkpoint": self._checkpoint(here),
         }
         served, short_lives = here.member.role.served, 0
+        variables = {**visible, **self._environ(here, local)}
         while True:
             begun = time.monotonic()
-            log = here.member.log
-            variables = {**visible, **environ}
-            more = {**fed(feeder), **self._invited(here)}
-            started = self._process(here.folder, log, variables, who, more, served)
-            with started as process:
+            place = self._place_in_ring(here)
+            more, me = {**fed(feeder), **place.ends}, {**who, **place.who}
+            started = self._process(here.folder, here.member.log, variables, me, more, served)
+            with place, started as process:
                 supervisor.began(process.pid)
                 limit = None if served else plan.trial_timeout_s
-                end = process.wait(limit, lambda: supervisor.watch(process))
+                watch = functools.partial(_watch, place, supervisor, process)
+                end = process.wait(limit, watch)
             short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0
-            killed = end.outcome is None and not end.stopped and not end.out_of_memory
-            revived = served and here.member.role.name == "worker" and killed
-            if not revived or short_lives == MOST_SHORT_LIVES:
+            if short_lives == MOST_SHORT_LIVES or not self._lives_again(here, end):
                 return end
 
-    def _invited(self, here: _Here) -> dict[str, socket.socket]:
-        """The channel by which a training process joins the ring, if it is to."""
+    def _environ(self, here: Placed, local: tuple[int, int]) -> dict[str, str]:
+        """The variables by which the training processes find each other."""
+        endpoints = [peer.endpoint for peer in here.peers]
+        return gang_variables(self.plan.framework, self.plan.members, endpoints, here.rank, local)
+
+    def _lives_again(self, here: Placed, end: End) -> bool:
+        """Whether the process that has ended is replaced by another one."""
+        killed = end.outcome is None and not end.stopped and not end.out_of_memory
+        return here.member.role.served and here.member.role.name == "worker" and killed
+
+    def _place_in_ring(self, here: Placed) -> InRing:
+        """How the training process joins the ring, if it is to."""
         if not here.listener:
-            return {}
+            return InRing()
         endpoints = [Endpoint(p.address, p.ring_port, p.node) for p in here.peers]
         invitation = Invitation(
             here.rank,
@@ -222,15 +219,18 @@ class GangTask(TrialTask):
             join_s=self.plan.start_timeout_s,
             timeout_s=self.plan.collective_timeout_s,
         )
-        return {"ring": invitation.send(here.listener)}
+        mine, theirs = channel()
+        with mine:
+            invitation.send(mine, here.listener)
+        return InRing({"ring": theirs})
 
-    def _checkpoint(self, here: _Here) -> str | None:
+    def _checkpoint(self, here: Placed) -> str | None:
         number = here.peers[0].checkpoint
         if number is None:
             return self._initial(here.folder)
         return checkpoints.fetch(here.trial.folder, number, str(here.folder))
 
-    def _conclude(self, here: _Here, end: End, supervisor: Supervisor) -> dict[str, Any]:
+    def _conclude(self, here: Placed, end: End, supervisor: Supervisor) -> dict[str, Any]:
         """The row of this rank: whether its function returned, failed or was stopped."""
         log = here.member.log
         late = (end.stopped or "").startswith(DEADLINE)
@@ -243,13 +243,13 @@ class GangTask(TrialTask):
         said = self._say(end, local_log, storage.join(here.trial.folder, log))
         if "error" in said:
             said["failure"] = str(self._kind(here, said["failure"], late, end))
-        elif here.rank == 0 and here.attempt == here.trial.num_attempts() - 1:
+        elif said.get("is_chief") and here.attempt == here.trial.num_attempts() - 1:
             storage.write(here.trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
-        if here.rank == 0:
+        if said.get("is_chief") or here.rank == 0:
             said["reported"] = last_reported(storage.join(str(here.folder), "metrics.jsonl"))
         return {**said, "ended_s": supervisor.told[what]}
 
-    def _kind(self, here: _Here, kind: str, late: bool, end: End) -> str:
+    def _kind(self, here: Placed, kind: str, late: bool, end: End) -> str:
         if late:
             return Failure.DEADLINE
         if here.member.role.served and end.outcome is None and kind == Failure.SIGNAL:
@@ -257,6 +257,10 @@ class GangTask(TrialTask):
         if kind == Failure.PORT and self.plan.framework in _SHARES_PORT:
             return Failure.EXCEPTION  # A port of theirs: we hold those of the gang.
         return kind
+
+
+def _watch(place: InRing, supervisor: Supervisor, process: TrainingProcess) -> str | None:
+    return place.watch() or supervisor.watch(process)
 
 
 def _failed(error: str, failure: Failure) -> dict[str, Any]:

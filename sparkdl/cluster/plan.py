@@ -77,6 +77,7 @@ class Plan:
             until they must have found each other.
         collective_timeout_s: seconds for which a rank may be silent in a collective of the ring.
         interface: the network interface, or address, at which a gang's processes meet.
+        elastic: a gang goes on without a process that is lost, and takes it in again.
 
     Example:
         >>> print(Plan("launch", (Role("worker", 1, Resources(num_gpus=1)),), "tensorflow"))
@@ -98,6 +99,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     start_timeout_s: float = 300.0
     collective_timeout_s: float = 600.0
     interface: str | None = None
+    elastic: bool = False
 
     @property
     def resources(self) -> Resources:
@@ -143,8 +145,8 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
         )
         env = f"; sets {', '.join(sorted(self.env))}" if self.env else ""
         gang = (
-            f"; a gang of {self.size} processes, each in a Spark slot of its own, "
-            f"rank 0 ({self.members[0]}) is chief"
+            f"; {'an elastic' if self.elastic else 'a'} gang of {self.size} processes, each in a "
+            f"Spark slot of its own, rank 0 ({self.members[0]}) is chief"
             if self.is_gang
             else ""
         )

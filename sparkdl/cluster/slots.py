@@ -45,7 +45,7 @@ def check_gang(plan: Plan, slots: Slots, conf: Callable[[str], str | None], mast
         sparkdl.errors.SlotsError: allreduce needs 5 slots at once (5 workers), and Spark has 3 \
 (3 slots of local[3]). Start Spark with master local[5], or ask for fewer processes.
     """
-    if conf("spark.dynamicAllocation.enabled") == "true":
+    if conf("spark.dynamicAllocation.enabled") == "true" and not plan.elastic:
         raise SlotsError(
             f"{plan.kind} needs {plan.size} slots at the same moment, and Spark refuses that with "
             "dynamic allocation (SPARK-24942). Start this application with "

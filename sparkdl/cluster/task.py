@@ -33,14 +33,16 @@ from sparkdl.reporting import ASKS, ORDERS
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 
-__all__ = ["OUTCOME_SCHEMA", "TrialTask", "counted", "fed", "usage_of"]
+__all__ = ["OUTCOME_SCHEMA", "PER_ATTEMPT", "TrialTask", "counted", "fed", "usage_of"]
 
 OUTCOME_SCHEMA = "outcome string, exception binary"
 
 TAIL_LINES = 20
 
 # What an attempt leaves in the trial's folder, beside its logs and metrics.
-_PER_ATTEMPT = ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl", ASKS, ORDERS)
+PER_ATTEMPT = frozenset(
+    ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl", ASKS, ORDERS)
+)
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,14 @@ class TrialTask:
         imports, framework = self.program.imports, self.plan.framework
         return check_executor(self.run_id, paths, self.versions, imports, framework)
 
-    def _supersede(self, trial: TrialPaths, attempt: int) -> None:
+    def _supersede(
+        self, trial: TrialPaths, attempt: int, what: frozenset[str] = PER_ATTEMPT
+    ) -> None:
         """Move away what a lost attempt wrote: its process may still be writing it."""
         if not attempt:
             return
         for name in storage.names(trial.folder):
-            if name.startswith(("log", "metrics")) or name in _PER_ATTEMPT:
+            if name.startswith(("log", "metrics")) or name in what:
                 old = storage.join(trial.folder, name)
                 storage.rename(old, storage.join(trial.superseded(attempt - 1), name))
 

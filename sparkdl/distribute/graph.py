@@ -7,17 +7,21 @@ result without copying it if its memory is aligned (py_func.cc); so the results 
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from sparkdl.distribute.elastic import ElasticRing
 from sparkdl.distribute.ring import Ring
 
 __all__ = ["Pool", "Reducer"]
 
 BUCKET_BYTES = 8 << 20
 ALIGNMENT = 64
+
+# What ranks say before a step; the least of it is what all do.
+_OVER, _WAIT, _GO = range(3)
 
 
 class Pool:
@@ -55,6 +59,9 @@ class Reducer:
     def __init__(self, ring: Ring, op: str = "mean", wire: str | None = None) -> None:
         self.ring, self._op, self._wire, self._pool = ring, op, wire, Pool()
         self._counts_steps = self._is_over = False
+        self._let_in: Callable[[], None] | None = None
+        self._midway = False
+        self.steps = 0
 
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks as one; None and `tf.IndexedSlices` stay what they are.
@@ -105,11 +112,15 @@ class Reducer:
         """The rows of all ranks: what one process would have with all their examples."""
         import tensorflow as tf
 
-        share = self.ring.size if self._op == "mean" else 1
-
         def gather(values: Any, indices: Any) -> Any:
-            rows = np.concatenate(self.ring.allgather(values))
-            return rows / rows.dtype.type(share), np.concatenate(self.ring.allgather(indices))
+            # At once: so they are of the same ranks, should one be lost.
+            width, tail = indices.itemsize, values.shape[1:]
+            told = self.ring.allgather(np.concatenate([_rows(indices), _rows(values)], axis=1))
+            rows, share = np.concatenate(told), len(told) if self._op == "mean" else 1
+            indices = rows[:, :width].copy().view(indices.dtype).reshape(-1)
+            values = rows[:, width:].copy().reshape(-1).view(values.dtype)
+            values = values.reshape(len(rows), *tail)
+            return values / values.dtype.type(share), indices
 
         types = [slices.values.dtype, slices.indices.dtype]
         values, indices = tf.numpy_function(gather, [slices.values, slices.indices], types)
@@ -128,31 +139,59 @@ class Reducer:
             return contextlib.nullcontext()
 
         def step() -> Any:
-            if self.ring.allreduce(np.ones(1, np.uint8), "min")[0]:
+            while (said := self._say(self._wish())) == _WAIT and self._let_in:
+                self._let_in()
+            if said == _GO:
+                self.steps += 1
                 return np.uint8(1)
             self._is_over = True
             raise StopIteration  # TensorFlow makes OutOfRangeError of it: the rows have run out.
 
         return tf.control_dependencies([tf.numpy_function(step, [], tf.uint8)])
 
+    def _wish(self) -> int:
+        if not self._let_in or (self.steps and not self._midway):
+            return _GO
+        return _WAIT if isinstance(self.ring, ElasticRing) and self.ring.is_awaited else _GO
+
+    def _say(self, wish: int) -> int:
+        return int(self.ring.allreduce(np.array([wish], np.uint8), "min")[0])
+
     @contextlib.contextmanager
-    def counting_steps(self) -> Iterator[None]:
+    def counting_steps(
+        self, let_in: Callable[[], None] | None = None, midway: bool = False
+    ) -> Iterator[None]:
         """Meanwhile each step begins with the question whether all ranks make it.
+
+        Args:
+            let_in: called on all ranks, between two steps, when one waits to be admitted.
+            midway: between any two; else before the first of an epoch.
 
         Raises:
             tf.errors.OutOfRangeError: in a step, as another rank has called `end_epoch`.
         """
         self._counts_steps, self._is_over = True, False
+        self._let_in, self._midway = let_in, midway
         try:
             yield
         finally:
-            self._counts_steps = False
+            self._counts_steps, self._let_in = False, None
+
+    def begin_epoch(self) -> None:
+        """Count `steps` from 0."""
+        self.steps = 0
 
     def end_epoch(self) -> None:
         """Tell the others that this rank makes no more steps, unless one has told it before."""
         if not self._is_over:
-            self.ring.allreduce(np.zeros(1, np.uint8), "min")
+            self._say(_OVER)
         self._is_over = False
+
+
+def _rows(array: Any) -> Any:
+    """The bytes of each row of an array."""
+    each = array.itemsize * int(np.prod(array.shape[1:]))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), each)
 
 
 def _buckets(places: Sequence[int], tensors: Sequence[Any]) -> list[list[int]]:

@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.distribute.links import Link, Links
@@ -35,28 +35,33 @@ AGAIN_S = 0.05
 
 BUFFER_BYTES = 4 << 20
 
+_OFF = "a rank of this ring was lost before all had come"
 
-def join(invitation: Invitation, listener: socket.socket) -> Ring:
+
+def join(
+    invitation: Invitation, listener: socket.socket, is_off: Callable[[], bool] = lambda: False
+) -> Ring:
     """Connect this rank with the two beside it.
 
     Args:
         invitation: who they are.
         listener: this rank's; closed in the end.
+        is_off: asked again and again whether the ring will not come about.
 
     Raises:
-        PeerLostError: one of them has not come in time.
+        PeerLostError: one of them has not come in time, or will not come.
     """
     rank, order = invitation.rank, ring_order(invitation.endpoints)
-    place = order.index(rank)
+    place, nodes = order.index(rank), [one.node for one in invitation.endpoints]
     before, after = order[place - 1], order[(place + 1) % len(order)]
     with listener:
         if len(order) == 1:
-            return Ring()
+            return Ring(nodes=nodes)
         deadline = time.monotonic() + invitation.join_s
         with _Door(invitation, before, listener) as door:
-            call = _call(invitation, after, deadline)
+            call = _call(invitation, after, deadline, is_off)
             try:
-                heard = door.wait(deadline)
+                heard = door.wait(deadline, is_off)
             except BaseException:
                 call.close()
                 raise
@@ -66,7 +71,8 @@ def join(invitation: Invitation, listener: socket.socket) -> Ring:
             link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             link.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
-    return Ring(order, rank, Links(Link(before, heard), Link(after, call), invitation.timeout_s))
+    links = Links(Link(before, heard), Link(after, call), invitation.timeout_s)
+    return Ring(order, rank, links, nodes)
 
 
 def ring_order(endpoints: Sequence[Endpoint]) -> list[int]:
@@ -111,14 +117,17 @@ class _Door:
         self._thread.join()
         self._listener.close()
 
-    def wait(self, deadline: float) -> socket.socket:
+    def wait(self, deadline: float, is_off: Callable[[], bool]) -> socket.socket:
         """The connection to the rank before."""
-        if not self._came.wait(max(0.0, deadline - time.monotonic())) or not self._found:
-            raise PeerLostError(
-                f"rank {self._before} has not come to the ring within "
-                f"{self._invitation.join_s:g} s. Every rank must call a collective, or use "
-                "distribute.optimizer; look at its log, or raise SPARKDL_START_TIMEOUT_S."
-            )
+        while not (self._came.wait(AGAIN_S) and self._found):
+            if is_off():
+                raise PeerLostError(_OFF)
+            if time.monotonic() > deadline:
+                raise PeerLostError(
+                    f"rank {self._before} has not come to the ring within "
+                    f"{self._invitation.join_s:g} s. Every rank must call a collective, or use "
+                    "distribute.optimizer; look at its log, or raise SPARKDL_START_TIMEOUT_S."
+                )
         return self._found
 
     def _open(self) -> None:
@@ -165,13 +174,17 @@ def _answer(stranger: socket.socket, invitation: Invitation, before: int) -> Non
         raise ConnectionError("it does not know the secret of this run")
 
 
-def _call(invitation: Invitation, after: int, deadline: float) -> socket.socket:
+def _call(
+    invitation: Invitation, after: int, deadline: float, is_off: Callable[[], bool]
+) -> socket.socket:
     """The connection to the rank behind."""
     theirs = invitation.endpoints[after]
     while True:
         try:
             return _greet(invitation, after)
         except OSError as exc:
+            if is_off():
+                raise PeerLostError(_OFF) from exc
             if time.monotonic() > deadline:
                 raise PeerLostError(
                     f"rank {after} at {theirs.address}:{theirs.port} cannot be reached: {exc}. "

@@ -1,16 +1,16 @@
 """Where it runs: T and P. What a training process is told to join the ring of its gang.
 
-Its task sends one packet over a private socket, with the listening socket that the task has held
+Its task sends a packet over a private socket, with the listening socket that the task has held
 since the ranks met. The secret of the run is in memory only: no file, variable or log has it.
+The processes of an elastic gang ask for one packet after the other.
 """
 
-import contextlib
 import json
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-__all__ = ["Endpoint", "Invitation"]
+__all__ = ["Endpoint", "Invitation", "channel"]
 
 PACKET_BYTES = 1 << 20
 
@@ -29,17 +29,27 @@ class Endpoint:
     node: str
 
 
+def channel() -> tuple[socket.socket, socket.socket]:
+    """The ends of a task, and of its training process."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET_BYTES)
+    mine.setblocking(False)  # A packet must fit into the buffer: perhaps nobody reads yet.
+    return mine, theirs
+
+
 @dataclass(frozen=True)
 class Invitation:
     """How to join.
 
     Attributes:
-        rank: of the process that is invited.
+        rank: in the ring, of the process that is invited.
         endpoints: of all ranks, by rank.
         secret: what only the ranks of this gang know.
         generation: of the ring; who belongs to another one is a stranger.
         join_s: how long the others may take to come.
         timeout_s: how long a neighbour may be silent when something of it is due.
+        members: the ranks in the gang of those in the ring; empty if they are the same.
+        is_calm: all who come from the ring before left it between two steps.
     """
 
     rank: int
@@ -48,47 +58,31 @@ class Invitation:
     generation: int = 0
     join_s: float = 300.0
     timeout_s: float = 600.0
+    members: Sequence[int] = ()
+    is_calm: bool = True
 
-    def send(self, listener: socket.socket) -> socket.socket:
-        """A socket from which it can be received, once, with the listening socket of the rank.
-
-        The listener is closed here: it lives on inside the other.
-        """
+    def send(self, task_end: socket.socket, listener: socket.socket) -> None:
+        """Put it into a channel, with the listening socket of the rank, which is closed here."""
         told = json.dumps({**asdict(self), "secret": self.secret.hex()}).encode()
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET_BYTES)
-        with mine, listener:
-            mine.setblocking(False)  # It must fit into the buffer: nobody reads yet.
-            if socket.send_fds(mine, [told], [listener.fileno()]) < len(told):
-                raise OSError(f"{len(told)} bytes for {len(self.endpoints)} ranks are too many")
-        return theirs
+        with listener:
+            socket.send_fds(task_end, [told], [listener.fileno()])
 
     @classmethod
-    def receive(cls, descriptor: int) -> "tuple[Invitation, socket.socket]":
-        """What was sent, and the rank's listening socket.
-
-        The descriptor stays open: in a process that is forked later its number is no other file's.
+    def receive(cls, end: socket.socket) -> "tuple[Invitation, socket.socket]":
+        """The next that was sent, and the rank's listening socket.
 
         Raises:
-            RuntimeError: it was received before, or not by this process.
+            EOFError: none will come any more.
         """
-        text, listeners = b"", list[int]()
-        with contextlib.suppress(OSError):
-            channel = socket.socket(fileno=descriptor)
-            try:
-                more, listeners, _, _ = socket.recv_fds(channel, PACKET_BYTES, 1)
-                while more:
-                    text += more
-                    more = channel.recv(PACKET_BYTES)
-            finally:
-                channel.detach()
+        packet, listeners, _, _ = socket.recv_fds(end, PACKET_BYTES, 1)
         if not listeners:
-            raise RuntimeError(
-                "a process that the training function has started cannot call collectives: only "
-                "the training process itself is in the ring."
-            )
-        told = json.loads(text)
+            raise EOFError("the task of this rank has no invitation")
+        return cls.parse(packet, listeners[0])
+
+    @classmethod
+    def parse(cls, packet: bytes, listener: int) -> "tuple[Invitation, socket.socket]":
+        """What came: a packet, and the descriptor of the rank's listening socket."""
+        told = json.loads(packet)
         endpoints = tuple(Endpoint(**one) for one in told.pop("endpoints"))
         secret = bytes.fromhex(told.pop("secret"))
-        invitation = cls(endpoints=endpoints, secret=secret, **told)
-        return invitation, socket.socket(fileno=listeners[0])
+        return cls(endpoints=endpoints, secret=secret, **told), socket.socket(fileno=listener)

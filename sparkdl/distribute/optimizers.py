@@ -56,7 +56,7 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
         raise ValueError(f"wire is {wire!r}; expected None, 'bfloat16' or 'float16'.")
     found, package = resolved(opt)
     world = ring()
-    return found if world.size == 1 else averaging(found, package, Reducer(world, op, wire))
+    return found if world.is_alone else averaging(found, package, Reducer(world, op, wire))
 
 
 def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> Any:
@@ -77,7 +77,7 @@ def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> An
         >>> float(tape.gradient(y, x))
         6.0
     """
-    return tape if ring().size == 1 else averaging_tape(tape, Reducer(ring(), op, wire))
+    return tape if ring().is_alone else averaging_tape(tape, Reducer(ring(), op, wire))
 
 
 def resolved(opt: Any) -> tuple[Any, Any]:

@@ -39,12 +39,18 @@ class Ring:
         ranks: of all, in the order of the ring.
         rank: this one.
         links: to the neighbours; None in a ring of one.
+        nodes: the host of each, by rank.
     """
 
     def __init__(
-        self, ranks: Sequence[int] = (0,), rank: int = 0, links: Links | None = None
+        self,
+        ranks: Sequence[int] = (0,),
+        rank: int = 0,
+        links: Links | None = None,
+        nodes: Sequence[str] = ("",),
     ) -> None:
-        self.rank, self.size = rank, len(ranks)
+        self.rank, self.size, self.nodes = rank, len(ranks), list(nodes)
+        self.is_alone = self.size == 1  # There is no other rank, and none will come.
         self._ranks, self._place, self._links = list(ranks), list(ranks).index(rank), links
         self._scratch = np.empty(BLOCK_BYTES if links else 0, np.uint8)
         self._calls = 0

@@ -9,8 +9,8 @@ from typing import Any
 from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.distribute import keras3, versions
+from sparkdl.distribute.joining import joining
 from sparkdl.distribute.shares import leave_shares
-from sparkdl.distribute.world import joining
 
 __all__ = ["choose", "strategy", "uses_tf_keras"]
 
@@ -95,6 +95,11 @@ def uses_tf_keras(environ: Mapping[str, str]) -> bool:
 def _multi_worker(me: Context) -> Any:
     import tensorflow as tf
 
+    if me.is_elastic:
+        raise RuntimeError(
+            "distribute.strategy() was called in a run with elastic=True: TensorFlow's strategies "
+            "do not outlive the loss of a worker. Use distribute.optimizer, without a strategy."
+        )
     if not os.environ.get("TF_CONFIG"):
         raise RuntimeError(  # TensorFlow would train on this worker alone, and say nothing.
             f"distribute.strategy() found no TF_CONFIG on worker {me.index} of {me.world_size}; "

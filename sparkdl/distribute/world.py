@@ -1,18 +1,17 @@
 """Where it runs: P. The ring that this process is in."""
 
-import contextlib
 import functools
 import os
-from collections.abc import Iterator
-from pathlib import Path
+import socket
 
 from sparkdl import context
-from sparkdl.context import Context
+from sparkdl.distribute.elastic import ElasticRing
 from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
+from sparkdl.distribute.joining import joining
 from sparkdl.distribute.ring import Ring
 
-__all__ = ["is_joined", "joining", "ring"]
+__all__ = ["is_joined", "ring"]
 
 
 def ring() -> Ring:
@@ -37,20 +36,19 @@ def _ring(pid: int) -> Ring:
     me = context.current()
     if me.ring is None:
         return Ring()
-    invitation, listener = Invitation.receive(me.ring)
+    try:
+        if me.is_elastic:
+            return ElasticRing(me, me.ring)
+        # It stays open: in a process that is forked later its number is no other file's.
+        end = socket.socket(fileno=me.ring)
+        try:
+            invitation, listener = Invitation.receive(end)
+        finally:
+            end.detach()
+    except (OSError, EOFError) as exc:  # Received before, or by another process.
+        raise RuntimeError(
+            "a process that the training function has started cannot call collectives: only "
+            "the training process itself is in the ring."
+        ) from exc
     with joining(me):
         return join(invitation, listener)
-
-
-@contextlib.contextmanager
-def joining(me: Context) -> Iterator[None]:
-    """Tell the task that watches this process how far it is: a peer that never comes blocks it."""
-    folder = Path(me.folder or "", "ranks", str(me.attempt))
-    marks = [folder / f"{me.rank}.{state}" for state in ("joining", "joined")]
-    is_watched = bool(me.folder) and folder.is_dir()
-    if is_watched:
-        marks[1].unlink(missing_ok=True)
-        marks[0].touch()
-    yield
-    if is_watched:
-        marks[1].touch()

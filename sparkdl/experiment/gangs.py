@@ -22,6 +22,7 @@ def allreduce(
     num_workers: int,
     data: Any = None,
     evaluator: bool = False,
+    elastic: bool = False,
     **options: Any,
 ) -> Run:
     """Run a training function as one job of equal workers, all at the same time.
@@ -38,6 +39,10 @@ def allreduce(
             worker gets an equal share of the rows, see `data.dataset`.
         evaluator: one more process with the role `evaluator`, outside the workers' cluster. It is
             ended a minute after the workers have returned.
+        elastic: for models with `distribute.optimizer`, and `hvd.elastic`. When a worker's process
+            or executor is lost, the others go on, within a second or two, without it; Spark starts
+            it again, where it finds a slot, and `fit` takes it in between two steps. No process
+            that lives is restarted. There is no `TF_CONFIG` then, and no `data` or `evaluator`.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -56,11 +61,18 @@ def allreduce(
         2
     """
     parsed = Options.parse(options, allreduce)
-    return _equal_workers("allreduce", train, num_workers, data, evaluator, parsed)
+    return _equal_workers("allreduce", train, num_workers, data, parsed, evaluator, elastic)
 
 
 @takes_options
-def horovod(train: Callable[[], Any], *, num_workers: int, data: Any = None, **options: Any) -> Run:
+def horovod(
+    train: Callable[[], Any],
+    *,
+    num_workers: int,
+    data: Any = None,
+    elastic: bool = False,
+    **options: Any,
+) -> Run:
     """Run a program that was written for Horovod as one job of equal workers.
 
     The same gang as that of `allreduce`, for a function that imports `sparkdl.horovod as hvd` where
@@ -69,7 +81,7 @@ def horovod(train: Callable[[], Any], *, num_workers: int, data: Any = None, **o
     Args:
         train: a function without parameters; every worker calls it.
         num_workers: how many, `hvd.size()`; each in a Spark slot of its own.
-        data: see `allreduce`.
+        data, elastic: see `allreduce`.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -87,7 +99,7 @@ def horovod(train: Callable[[], Any], *, num_workers: int, data: Any = None, **o
         1.0
     """
     parsed = Options.parse(options, horovod)
-    return _equal_workers("horovod", train, num_workers, data, False, parsed)
+    return _equal_workers("horovod", train, num_workers, data, parsed, elastic=elastic)
 
 
 def _equal_workers(
@@ -95,14 +107,22 @@ def _equal_workers(
     train: Callable[[], Any],
     num_workers: int,
     data: Any,
-    evaluator: bool,
     parsed: Options,
+    evaluator: bool = False,
+    elastic: bool = False,
 ) -> Run:
     check_count("num_workers", num_workers)
+    if elastic and (evaluator or data is not None):
+        raise ConfigError(
+            f"elastic=True was given with {'evaluator=True' if evaluator else 'data='}: a worker "
+            "that is started again would not find its rows, or its place. Read files with "
+            "sparkdl.data and validate in fit, or leave elastic=True out."
+        )
     check_call(train, {})
     resources = Resources(parsed.num_cpus, parsed.num_gpus)
     roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
-    return execute(Request(kind, roles, train, parsed, [{}], is_gang=True, data=data))
+    request = Request(kind, roles, train, parsed, [{}], is_gang=True, data=data, elastic=elastic)
+    return execute(request)
 
 
 @takes_options

@@ -9,6 +9,7 @@ are those of Horovod 0.28 (horovod.readthedocs.io); what only steers its own eng
 import importlib
 from typing import Any
 
+from sparkdl.horovod import elastic
 from sparkdl.horovod.joins import join
 from sparkdl.horovod.operations import (
     Average,
@@ -62,6 +63,7 @@ __all__ = [
     "callbacks",
     "cross_rank",
     "cross_size",
+    "elastic",
     "grouped_allreduce",
     "init",
     "is_homogeneous",

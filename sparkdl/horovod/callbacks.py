@@ -16,9 +16,12 @@ from sparkdl.horovod.operations import rank, size
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "CommitStateCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
 ]
 
 _keras: Any = importlib.import_module("tf_keras" if uses_tf_keras(os.environ) else "keras")
@@ -204,3 +207,71 @@ class BestModelCheckpoint(_keras.callbacks.ModelCheckpoint):  # type: ignore[mis
 
         folder = context.current().checkpoint_dir
         super().__init__(os.path.join(folder, "checkpoint.keras"), save_best_only=True, **kwargs)
+
+
+class CommitStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
+    """Commits an elastic state.
+
+    Args:
+        state: see `hvd.elastic.State`.
+        batches_per_commit: how many batches lie between two commits.
+
+    Example:
+        >>> import sparkdl.horovod as hvd
+        >>> hvd.elastic.CommitStateCallback(hvd.elastic.State(), 10).batches_per_commit
+        10
+    """
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state, self.batches_per_commit, self._batches = state, batches_per_commit, 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Count from 0 on all ranks."""
+        self._batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Commit, if this batch's turn has come."""
+        self._batches += 1
+        if self._batches % self.batches_per_commit == 0:
+            self.state.commit()
+
+
+class UpdateBatchStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps `batch` of an elastic state at the number of the batch.
+
+    Args:
+        state: with an attribute `batch`.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Set it."""
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Begin again."""
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps `epoch` of an elastic state at the number of the epoch, over several `fit`.
+
+    Args:
+        state: with an attribute `epoch`; each `fit` counts from it.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state, self._first = state, 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Note where this `fit` begins."""
+        self._first = self.state.epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Set it."""
+        self.state.epoch = self._first + epoch

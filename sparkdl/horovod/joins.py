@@ -52,6 +52,6 @@ def _announce(world: Ring, call: tuple[int, int, int] | None) -> tuple[list[int]
     """Who is active, and what they are about to reduce; None says that this rank is not."""
     told = np.zeros(world.size + 3, np.int64)
     if call:
-        told[world.rank], told[world.size :] = 1, call
+        told[world.rank], told[-3:] = 1, call
     told = world.allreduce(told, "max")
-    return np.flatnonzero(told[: world.size]).tolist(), told[world.size :].tolist()
+    return np.flatnonzero(told[:-3]).tolist(), told[-3:].tolist()

@@ -1,7 +1,5 @@
 """Where it runs: P. Horovod's collectives, and what a rank may ask about itself."""
 
-import functools
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,7 +11,6 @@ from sparkdl.distribute.graph import Reducer
 from sparkdl.distribute.ring import OPERATIONS
 from sparkdl.distribute.world import is_joined, ring
 from sparkdl.horovod.joins import announced
-from sparkdl.processes import this_node
 
 __all__ = [
     "Average",
@@ -77,7 +74,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if comm is not None:
         raise ValueError(f"comm is {comm!r}; expected None: the ranks are those of the gang.")
     check_process_set(process_sets)
-    _nodes(os.getpid())
+    ring()
 
 
 def shutdown() -> None:
@@ -92,13 +89,13 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process among all, from 0."""
-    return context.current().rank
+    """This process among all, from 0; of an elastic gang among those that are there."""
+    return ring().rank if is_initialized() else context.current().rank
 
 
 def size() -> int:
-    """How many processes train together."""
-    return context.current().world_size
+    """How many processes train together, see `rank`."""
+    return ring().size if is_initialized() else context.current().world_size
 
 
 def local_rank() -> int:
@@ -120,7 +117,7 @@ def cross_rank() -> int:
         >>> hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()
         (0, 1, True)
     """
-    return _hosts().index(_nodes(os.getpid())[rank()])
+    return _hosts().index(ring().nodes[ring().rank])
 
 
 def cross_size() -> int:
@@ -130,7 +127,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether all hosts have equally many processes."""
-    nodes = _nodes(os.getpid())
+    nodes = ring().nodes
     return len({nodes.count(node) for node in nodes}) == 1
 
 
@@ -281,13 +278,8 @@ def _dtype(name: str) -> Any:
     return ml_dtypes.bfloat16
 
 
-@functools.lru_cache(maxsize=1)
-def _nodes(pid: int) -> list[str]:
-    """The host of each rank, by rank; all ranks learn it at once."""
-    return ring().allgather_object(this_node())
-
-
 def _hosts() -> list[str]:
     """The hosts that have a process with this one's local rank, in the order of their ranks."""
-    nodes = _nodes(os.getpid())
-    return [node for node in dict.fromkeys(nodes) if nodes.count(node) > local_rank()]
+    nodes, me = ring().nodes, ring().rank
+    before = nodes[:me].count(nodes[me])
+    return [node for node in dict.fromkeys(nodes) if nodes.count(node) > before]

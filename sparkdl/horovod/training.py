@@ -45,7 +45,7 @@ class _Reducer(Reducer):
 
         if self._dense:
             gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
-        reduced = super().__call__(gradients) if self.ring.size > 1 else list(gradients)
+        reduced = list(gradients) if self.ring.is_alone else super().__call__(gradients)
         if self._factor == 1.0:
             return reduced
         return [None if g is None else tf.math.scalar_mul(self._factor, g) for g in reduced]
@@ -114,7 +114,7 @@ def DistributedOptimizer(
         if package.__name__ != "keras":
             raise ValueError(f"backward_passes_per_step is {passes}; expected 1 for tf_keras.")
         found.gradient_accumulation_steps = passes
-    return averaging(found, package, reducer) if ring().size > 1 or passes > 1 else found
+    return found if ring().is_alone and passes == 1 else averaging(found, package, reducer)
 
 
 def DistributedGradientTape(

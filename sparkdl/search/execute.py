@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sparkdl import checkpoints, config, storage
+from sparkdl.cluster.elastic import ElasticTask
 from sparkdl.cluster.gang import GangTask
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_pair
-from sparkdl.cluster.program import Program, find_framework, pack
+from sparkdl.cluster.program import Program, pack
 from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import TrialTask
@@ -26,6 +27,7 @@ from sparkdl.search.limits import Limits
 from sparkdl.search.live import Live
 from sparkdl.search.pace import Pace
 from sparkdl.search.pages import Pages
+from sparkdl.search.planned import check_elastic, initial_of, plan_of
 from sparkdl.search.preflight import preflight
 from sparkdl.search.progress import Progress
 from sparkdl.search.request import Request
@@ -85,10 +87,10 @@ class Prepared:
         """
         options = request.options
         cluster = Cluster(options.spark or session_of(request.data))
-        plan = _plan(request, program, cluster)
+        plan = plan_of(request, program, cluster)
         readers = len(plan.readers)
         given = None if request.data is None else Data.of(request.data, cluster.spark, readers)
-        initial = _initial(request)
+        initial = initial_of(request)
         if request.search:
             from sparkdl.search.samplers import pruner_of, sampler_of
 
@@ -106,6 +108,8 @@ class Prepared:
             # One after the other, as a sampler would have it.
             ahead=request.search is None or options.parallelism is None,
         )
+        if plan.elastic:
+            check_elastic(program, cluster.conf)
         if plan.is_gang:
             check_gang(plan, pace.slots, cluster.conf, cluster.master)
         return cls(request, program, cluster, plan, pace, given, initial)
@@ -234,14 +238,18 @@ class Prepared:
     def _make_task(self, opened: OpenRun, source: Source) -> Any:
         request, options, plan = self.request, self.request.options, self.plan
         feed = self.data.feed(plan.readers) if self.data else None
-        task_type = GangTask if plan.is_gang else TrialTask
+        task_type: type[TrialTask] = GangTask if plan.is_gang else TrialTask
+        task_type = ElasticTask if plan.elastic else task_type
+        driver = self.cluster.conf("spark.driver.host") or ""
 
         def params_of(trial: Trial) -> dict[str, Any]:
             known = request.params
             return source.params_of(trial) if known is None else known[trial.number]
 
         def make_task(trial: Trial, cores: int) -> TrialTask:
+            more = {"driver": driver, "secret": secrets.token_bytes(32)} if plan.elastic else {}
             return task_type(
+                **more,
                 plan=plan,
                 program=self.program,
                 run_id=opened.run.id,
@@ -262,38 +270,3 @@ class Prepared:
             )
 
         return make_task
-
-
-def _plan(request: Request, program: Program, cluster: Cluster) -> Plan:
-    options, roles = request.options, request.roles
-    served = any(role.served for role in roles)
-    found = "tensorflow" if served else find_framework(program.imports)
-    return Plan(
-        request.kind,
-        roles,
-        # Rows reach a program as a tf.data.Dataset.
-        options.framework or found or ("tensorflow" if request.data is not None else None),
-        dict(options.env),
-        config.resolve("detect_gpus", None, cluster.conf),
-        config.resolve("fork_server", None, cluster.conf),
-        options.trial_timeout_s,
-        request.is_gang,
-        config.resolve("start_timeout_s", None, cluster.conf),
-        config.resolve("collective_timeout_s", None, cluster.conf),
-        config.resolve("interface", None, cluster.conf),
-    )
-
-
-def _initial(request: Request) -> tuple[str, int] | None:
-    """The folder of the trial, and the number of its checkpoint, that trials begin with."""
-    path = request.initial
-    if path is None:
-        return None
-    folder = path.split(f"/{checkpoints.FOLDER}/")[0]
-    found = [c for c in checkpoints.committed(folder) if folder == path or c.url == path]
-    if not found:
-        raise ConfigError(
-            f"init_from is {path}, and there is no checkpoint in it. Expected a trial that has "
-            "committed one by context.report(..., checkpoint=), its folder, or trial.checkpoint."
-        )
-    return folder, found[-1].number

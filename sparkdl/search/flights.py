@@ -1,5 +1,6 @@
 """Where it runs: D. The trials that Spark has now: a thread and a Spark job each."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame
 from sparkdl import storage
 from sparkdl.cluster.jobs import JobFailed
 from sparkdl.cluster.plan import Plan
+from sparkdl.cluster.roster import Roster
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.task import OUTCOME_SCHEMA, TrialTask
 from sparkdl.runs.layout import RunPaths
@@ -33,6 +35,7 @@ class Flight:
         submitted_s: when, on the monotonic clock.
         first: its first attempt; Spark may make more by itself.
         seen: the last attempt whose start was seen, `first - 1` before any.
+        roster: decides on the rings of an elastic gang.
         over_s: when it was seen that its training is over while Spark goes on, None before.
     """
 
@@ -41,6 +44,7 @@ class Flight:
     submitted_s: float
     first: int
     seen: int
+    roster: Roster | None = None
     over_s: float | None = None
 
 
@@ -71,19 +75,22 @@ class Flights:
     def submit(self, trial: Trial, task: TrialTask) -> None:
         """Hand a trial to Spark."""
         params = ", ".join(f"{name}={value}" for name, value in trial.params.items())
+        first, elastic = trial.attempts, self._plan.elastic
         job = self._pool.submit(
             self._cluster.submit,
             task,
             OUTCOME_SCHEMA,
             num_tasks=self._plan.size,
-            barrier=self._plan.is_gang,
+            barrier=self._plan.is_gang and not elastic,
             resources=self._plan.resources,
             description=f"{task.run_id} trial {trial.number}: {params}",
             tags=(self._tag, f"{self._tag}:{trial.number}"),
             rows=self._rows,
         )
-        first = trial.attempts
-        self._flights[trial.number] = Flight(trial, job, time.monotonic(), first, first - 1)
+        met = self._paths.trial(trial.number).ranks(first)
+        roster = Roster(met, self._plan.size) if elastic else None
+        flight = Flight(trial, job, time.monotonic(), first, first - 1, roster)
+        self._flights[trial.number] = flight
         job.add_done_callback(lambda _: self._news.set())
 
     def wake(self) -> None:
@@ -94,8 +101,11 @@ class Flights:
         """Wait a moment for a flight to end; all that have. Each stays until it is `landed`."""
         self._news.wait(timeout_s)
         self._news.clear()
-        if self._rows is not None and not self._plan.is_gang:
-            for flight in self._flights.values():
+        for flight in self._flights.values():
+            if flight.roster:
+                with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
+                    flight.roster.look()
+            if self._rows is not None and not self._plan.is_gang:
                 self._cut_short(flight)
         return [flight for flight in self._flights.values() if flight.job.done()]
 

@@ -78,7 +78,7 @@ def combined(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], bytes |
         rows: the rows of `cluster.task.TrialTask` (one) or `cluster.gang.GangTask` (one a rank).
 
     Example:
-        >>> ok = {"rank": 0, "outputs": {"value": 1}, "usage": {"cpu_s": 1.0}}
+        >>> ok = {"rank": 0, "is_chief": True, "outputs": {"value": 1}, "usage": {"cpu_s": 1.0}}
         >>> bad = {"rank": 1, "role": "worker 1", "host": "b", "usage": {"cpu_s": 1.0}}
         >>> bad |= {"error": "ValueError: no", "failure": "exception", "ended_s": 1.0}
         >>> rows = [{"outcome": json.dumps(said), "exception": None} for said in (ok, bad)]
@@ -93,7 +93,7 @@ def combined(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], bytes |
         if "preflight" in outcome:
             return outcome, None
     if not failed:
-        chief = next(one for one in said if one[0]["rank"] == 0)
+        chief = next(one for one in said if one[0].get("is_chief"))
         return {"reported": {}, **chief[0], "usage": _usage([o for o, _ in said])}, None
     first, exception = min(failed, key=_order)
     where = f"{first['role']} (rank {first['rank']}) on host {first['host']}"

@@ -38,6 +38,7 @@ class Request:
         params: what `train` is called with in each trial; None where a search finds that.
         search: what is searched; None for a run whose trials are known.
         is_gang: the processes of a trial know of each other.
+        elastic: a gang goes on without a process that is lost.
         data: the DataFrames whose rows the processes get.
         objectives: of several metrics, the direction of each.
         init_from: the trial whose checkpoint the trials begin with.
@@ -55,6 +56,7 @@ class Request:
     objectives: Mapping[str, str] = field(default_factory=dict)
     init_from: Trial | str | os.PathLike[str] | None = None
     learn_from: Sequence[Run] = ()
+    elastic: bool = False
 
     @property
     def called(self) -> Callable[..., Any]:
@@ -91,6 +93,7 @@ class Request:
         return {
             "roles": [dataclasses.asdict(role) for role in self.roles],
             "is_gang": self.is_gang,
+            "elastic": self.elastic,
             "options": options,
             "search": self.search and self.search.kept(),
             "reads_rows": self.data is not None,
@@ -129,6 +132,7 @@ class Request:
             options=Options.parse({**kept["options"], **named, **given}),
             search=_search(kept["search"], changes),
             is_gang=kept["is_gang"],
+            elastic=kept.get("elastic", False),
             objectives=description.get("objectives", {}),
             init_from=kept["init_from"],
             learn_from=[load(path) for path in kept["learn_from"] if _is_there(path)],

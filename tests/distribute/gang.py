@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.cluster.rendezvous import listen
-from sparkdl.distribute.invitation import Endpoint, Invitation
+from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 
 ROOT = Path(__file__).parents[2]
 NOTHING: Mapping[str, Any] = {}
@@ -85,11 +85,11 @@ def invitations(count: int, nodes: str, **more: Any) -> list[socket.socket]:
         Endpoint("127.0.0.1", one.getsockname()[1], node)
         for one, node in zip(listeners, nodes, strict=False)
     ]
-    secret = secrets.token_bytes(32)
-    return [
-        Invitation(rank, endpoints, secret, **more).send(listener)
-        for rank, listener in enumerate(listeners)
-    ]
+    secret, channels = secrets.token_bytes(32), [channel() for _ in range(count)]
+    for rank, listener in enumerate(listeners):
+        with channels[rank][0] as end:
+            Invitation(rank, endpoints, secret, **more).send(end, listener)
+    return [theirs for _, theirs in channels]
 
 
 def _start(
