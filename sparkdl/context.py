@@ -56,6 +56,7 @@ class Context:
         metric, direction: which of a checkpoint's numbers makes it the best.
         feed: the descriptor from which `data.dataset` gets its rows; None without `data=`.
         ring: the descriptor that tells this process of a gang how to join the ring.
+        timeline: whether this process records what its collectives do.
     """
 
     rank: int = 0
@@ -78,6 +79,7 @@ class Context:
     direction: str = "max"
     feed: int | None = None
     ring: int | None = None
+    timeline: bool = False
 
     @property
     def is_chief(self) -> bool:

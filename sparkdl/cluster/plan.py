@@ -77,6 +77,7 @@ class Plan:
             until they must have found each other.
         collective_timeout_s: seconds for which a rank may be silent in a collective of the ring.
         interface: the network interface, or address, at which a gang's processes meet.
+        timeline: each rank of the ring records where the time of its collectives goes.
 
     Example:
         >>> print(Plan("launch", (Role("worker", 1, Resources(num_gpus=1)),), "tensorflow"))
@@ -98,6 +99,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     start_timeout_s: float = 300.0
     collective_timeout_s: float = 600.0
     interface: str | None = None
+    timeline: bool = False
 
     @property
     def resources(self) -> Resources:
@@ -148,4 +150,5 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
             if self.is_gang
             else ""
         )
-        return f"{self.kind}, {self.framework or 'no framework'}: {roles}{gang}{env}"
+        timeline = "; records a timeline" if self.timeline else ""
+        return f"{self.kind}, {self.framework or 'no framework'}: {roles}{gang}{env}{timeline}"

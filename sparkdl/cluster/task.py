@@ -29,7 +29,7 @@ from sparkdl.cluster.process import TrainingProcess
 from sparkdl.cluster.program import Program
 from sparkdl.data.feed import Feeder
 from sparkdl.data.frames import Feed
-from sparkdl.reporting import ASKS, ORDERS
+from sparkdl.reporting import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 
@@ -40,7 +40,10 @@ OUTCOME_SCHEMA = "outcome string, exception binary"
 TAIL_LINES = 20
 
 # What an attempt leaves in the trial's folder, beside its logs and metrics.
-_PER_ATTEMPT = ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl", ASKS, ORDERS)
+_PER_ATTEMPT = (
+    *("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl"),
+    *(ASKS, ORDERS, TIMELINE),
+)
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,7 @@ class TrialTask:
                 "keep_checkpoints": self.keep_checkpoints,
                 "metric": self.metric,
                 "direction": self.direction,
+                "timeline": plan.timeline,
                 **who,
             },
             "metrics": [self.metric, *self.others],

@@ -17,8 +17,9 @@ import time
 from collections.abc import Sequence
 
 from sparkdl.distribute.invitation import Endpoint, Invitation
-from sparkdl.distribute.links import Link, Links
+from sparkdl.distribute.links import Link
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.timed import make_links
 from sparkdl.errors import PeerLostError
 
 __all__ = ["join", "ring_order"]
@@ -66,7 +67,8 @@ def join(invitation: Invitation, listener: socket.socket) -> Ring:
             link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             link.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
-    return Ring(order, rank, Links(Link(before, heard), Link(after, call), invitation.timeout_s))
+    links = make_links(Link(before, heard), Link(after, call), invitation.timeout_s)
+    return Ring(order, rank, links)
 
 
 def ring_order(endpoints: Sequence[Endpoint]) -> list[int]:

@@ -22,6 +22,7 @@ def allreduce(
     num_workers: int,
     data: Any = None,
     evaluator: bool = False,
+    timeline: bool = False,
     **options: Any,
 ) -> Run:
     """Run a training function as one job of equal workers, all at the same time.
@@ -38,6 +39,9 @@ def allreduce(
             worker gets an equal share of the rows, see `data.dataset`.
         evaluator: one more process with the role `evaluator`, outside the workers' cluster. It is
             ended a minute after the workers have returned.
+        timeline: record what the collectives of each rank did when, as a trace for
+            https://ui.perfetto.dev, `timeline/<role>-<index>.json` in the trial's folder. In a
+            sentence, `run.timeline` says where the time of a step went.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -56,11 +60,18 @@ def allreduce(
         2
     """
     parsed = Options.parse(options, allreduce)
-    return _equal_workers("allreduce", train, num_workers, data, evaluator, parsed)
+    return _equal_workers("allreduce", train, num_workers, data, evaluator, timeline, parsed)
 
 
 @takes_options
-def horovod(train: Callable[[], Any], *, num_workers: int, data: Any = None, **options: Any) -> Run:
+def horovod(
+    train: Callable[[], Any],
+    *,
+    num_workers: int,
+    data: Any = None,
+    timeline: bool = False,
+    **options: Any,
+) -> Run:
     """Run a program that was written for Horovod as one job of equal workers.
 
     The same gang as that of `allreduce`, for a function that imports `sparkdl.horovod as hvd` where
@@ -69,7 +80,7 @@ def horovod(train: Callable[[], Any], *, num_workers: int, data: Any = None, **o
     Args:
         train: a function without parameters; every worker calls it.
         num_workers: how many, `hvd.size()`; each in a Spark slot of its own.
-        data: see `allreduce`.
+        data, timeline: see `allreduce`.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -87,7 +98,7 @@ def horovod(train: Callable[[], Any], *, num_workers: int, data: Any = None, **o
         1.0
     """
     parsed = Options.parse(options, horovod)
-    return _equal_workers("horovod", train, num_workers, data, False, parsed)
+    return _equal_workers("horovod", train, num_workers, data, False, timeline, parsed)
 
 
 def _equal_workers(
@@ -96,13 +107,18 @@ def _equal_workers(
     num_workers: int,
     data: Any,
     evaluator: bool,
+    timeline: bool,
     parsed: Options,
 ) -> Run:
     check_count("num_workers", num_workers)
+    if not isinstance(timeline, bool):
+        raise ConfigError(f"timeline is {timeline!r}; expected True or False.")
     check_call(train, {})
     resources = Resources(parsed.num_cpus, parsed.num_gpus)
     roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
-    return execute(Request(kind, roles, train, parsed, [{}], is_gang=True, data=data))
+    return execute(
+        Request(kind, roles, train, parsed, [{}], is_gang=True, data=data, timeline=timeline)
+    )
 
 
 @takes_options

@@ -281,6 +281,7 @@ def _plan(request: Request, program: Program, cluster: Cluster) -> Plan:
         config.resolve("start_timeout_s", None, cluster.conf),
         config.resolve("collective_timeout_s", None, cluster.conf),
         config.resolve("interface", None, cluster.conf),
+        timeline=request.timeline,
     )
 
 

@@ -42,6 +42,7 @@ class Request:
         objectives: of several metrics, the direction of each.
         init_from: the trial whose checkpoint the trials begin with.
         learn_from: runs whose trials the sampler is told of.
+        timeline: record where the time of collectives goes.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Request:
     objectives: Mapping[str, str] = field(default_factory=dict)
     init_from: Trial | str | os.PathLike[str] | None = None
     learn_from: Sequence[Run] = ()
+    timeline: bool = False
 
     @property
     def called(self) -> Callable[..., Any]:
@@ -96,6 +98,7 @@ class Request:
             "reads_rows": self.data is not None,
             "learn_from": [run.path for run in self.learn_from],
             "init_from": self.initial,
+            "timeline": self.timeline,
         }
 
     @classmethod
@@ -132,6 +135,7 @@ class Request:
             objectives=description.get("objectives", {}),
             init_from=kept["init_from"],
             learn_from=[load(path) for path in kept["learn_from"] if _is_there(path)],
+            timeline=kept.get("timeline", False),
             **fields,
         )
 
