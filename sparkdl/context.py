@@ -59,6 +59,7 @@ class Context:
         chief: the rank that saves and reports for all; another than 0 while that one is lost.
         is_elastic: the gang goes on without a rank that is lost, and takes it in again.
         is_late: this process takes the place of one that was lost; the others train already.
+        timeline: whether this process records what its collectives do.
     """
 
     rank: int = 0
@@ -84,6 +85,7 @@ class Context:
     chief: int = 0
     is_elastic: bool = False
     is_late: bool = False
+    timeline: bool = False
 
     @property
     def is_chief(self) -> bool:

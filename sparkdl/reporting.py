@@ -13,10 +13,12 @@ from typing import Any
 
 from sparkdl.errors import TrialPruned
 
-__all__ = ["ASKS", "ORDERS", "Lines", "Reporter"]
+__all__ = ["ASKS", "ORDERS", "TIMELINE", "Lines", "Reporter"]
 
 ASKS = "asks.jsonl"
 ORDERS = "orders.jsonl"
+# A folder: each rank writes a file of its own.
+TIMELINE = "timeline"
 
 # An answer comes within a second, or several through a store; one that never comes is a fault.
 ANSWER_S = 600.0

@@ -78,6 +78,7 @@ class Plan:
         collective_timeout_s: seconds for which a rank may be silent in a collective of the ring.
         interface: the network interface, or address, at which a gang's processes meet.
         elastic: a gang goes on without a process that is lost, and takes it in again.
+        timeline: each rank of the ring records where the time of its collectives goes.
 
     Example:
         >>> print(Plan("launch", (Role("worker", 1, Resources(num_gpus=1)),), "tensorflow"))
@@ -100,6 +101,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     collective_timeout_s: float = 600.0
     interface: str | None = None
     elastic: bool = False
+    timeline: bool = False
 
     @property
     def resources(self) -> Resources:
@@ -150,4 +152,5 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
             if self.is_gang
             else ""
         )
-        return f"{self.kind}, {self.framework or 'no framework'}: {roles}{gang}{env}"
+        timeline = "; records a timeline" if self.timeline else ""
+        return f"{self.kind}, {self.framework or 'no framework'}: {roles}{gang}{env}{timeline}"

@@ -29,7 +29,7 @@ from sparkdl.cluster.process import TrainingProcess
 from sparkdl.cluster.program import Program
 from sparkdl.data.feed import Feeder
 from sparkdl.data.frames import Feed
-from sparkdl.reporting import ASKS, ORDERS
+from sparkdl.reporting import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 
@@ -41,7 +41,7 @@ TAIL_LINES = 20
 
 # What an attempt leaves in the trial's folder, beside its logs and metrics.
 PER_ATTEMPT = frozenset(
-    ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl", ASKS, ORDERS)
+    ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl", ASKS, ORDERS, TIMELINE)
 )
 
 
@@ -204,6 +204,7 @@ class TrialTask:
                 "keep_checkpoints": self.keep_checkpoints,
                 "metric": self.metric,
                 "direction": self.direction,
+                "timeline": plan.timeline,
                 **who,
             },
             "metrics": [self.metric, *self.others],

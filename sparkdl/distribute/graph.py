@@ -14,6 +14,7 @@ import numpy as np
 
 from sparkdl.distribute.elastic import ElasticRing
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.timed import begins_step
 
 __all__ = ["Pool", "Reducer"]
 
@@ -75,18 +76,18 @@ class Reducer:
         dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
         for bucket in _buckets(dense[::-1], [gradients[i] for i in dense[::-1]]):
             with tf.control_dependencies(before):
-                reduced = self._reduced([gradients[i] for i in bucket])
+                reduced = self._reduced([gradients[i] for i in bucket], is_first=not before)
             before = reduced[:1]
             for i, one in zip(bucket, reduced, strict=True):
                 results[i] = one
         for i, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
                 with tf.control_dependencies(before):
-                    results[i] = self._gathered(gradient)
+                    results[i] = self._gathered(gradient, is_first=not before)
                 before = [results[i].indices]
         return results
 
-    def _reduced(self, tensors: list[Any]) -> list[Any]:
+    def _reduced(self, tensors: list[Any], is_first: bool) -> list[Any]:
         """The tensors of a bucket, which have one dtype."""
         import tensorflow as tf
 
@@ -96,7 +97,8 @@ class Reducer:
         wire = tf.as_dtype(self._wire) if self._wire and dtype.is_floating else dtype
         if wire.size < dtype.size:
             joined = tf.cast(joined, wire)
-        whole = tf.numpy_function(self._reduce, [joined], joined.dtype)
+        reduce = begins_step(self._reduce) if is_first else self._reduce
+        whole = tf.numpy_function(reduce, [joined], joined.dtype)
         whole = tf.cast(whole, dtype) if wire.size < dtype.size else whole
         parts = tf.split(whole, [tf.size(one) for one in flat]) if len(flat) > 1 else [whole]
         shapes = (tf.shape(tensor) for tensor in tensors)
@@ -108,7 +110,7 @@ class Reducer:
     def _reduce(self, flat: Any) -> Any:
         return self.ring.allreduce(flat, self._op, out=self._pool.take(flat.size, flat.dtype))
 
-    def _gathered(self, slices: Any) -> Any:
+    def _gathered(self, slices: Any, is_first: bool) -> Any:
         """The rows of all ranks: what one process would have with all their examples."""
         import tensorflow as tf
 
@@ -123,7 +125,8 @@ class Reducer:
             return values / values.dtype.type(share), indices
 
         types = [slices.values.dtype, slices.indices.dtype]
-        values, indices = tf.numpy_function(gather, [slices.values, slices.indices], types)
+        call = begins_step(gather) if is_first else gather
+        values, indices = tf.numpy_function(call, [slices.values, slices.indices], types)
         values.set_shape([None, *slices.values.shape[1:]])
         indices.set_shape([None])
         return tf.IndexedSlices(values, indices, slices.dense_shape)

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from sparkdl.distribute.invitation import Endpoint, Invitation
-from sparkdl.distribute.links import Link, Links
+from sparkdl.distribute.links import Link
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.timed import make_links
 from sparkdl.errors import PeerLostError
 
 __all__ = ["join", "ring_order"]
@@ -71,7 +72,7 @@ def join(
             link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             link.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
-    links = Links(Link(before, heard), Link(after, call), invitation.timeout_s)
+    links = make_links(Link(before, heard), Link(after, call), invitation.timeout_s)
     return Ring(order, rank, links, nodes)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from sparkdl.distribute.links import Links
 
-__all__ = ["OPERATIONS", "Ring"]
+__all__ = ["CALLS", "HEADER", "OPERATIONS", "Ring"]
 
 BLOCK_BYTES = 1 << 20
 # What is shorter goes round as a whole, in half as many steps.
@@ -26,8 +26,8 @@ OPERATIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "min": np.minimum, 
 
 # What a rank says before each collective: how many came before, which this is, its operation or
 # root, of which dtype (a checksum of its name) and of how many bytes.
-_HEADER = struct.Struct("<QHIIQ")
-_CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather")
+HEADER = struct.Struct("<QHIIQ")
+CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather")
 
 
 class Ring:
@@ -236,7 +236,7 @@ class Ring:
 
     def _header(self, call: str, which: int, array: Any) -> bytes:
         dtype = zlib.crc32(array.dtype.name.encode())
-        return _HEADER.pack(self._calls, _CALLS.index(call), which, dtype, array.nbytes)
+        return HEADER.pack(self._calls, CALLS.index(call), which, dtype, array.nbytes)
 
 
 def _plain(array: Any) -> Any:
@@ -284,7 +284,7 @@ def _check(mine: bytes, theirs: bytearray) -> None:
     """
     if theirs == mine:
         return
-    ours, others = (_HEADER.unpack(header) for header in (mine, theirs))
+    ours, others = (HEADER.unpack(header) for header in (mine, theirs))
     raise RuntimeError(
         f"the ranks do not call the same collectives: this one called {_told(ours)}, and another "
         f"{_told(others)}{'' if ours[3] == others[3] else ' of another dtype'}. All ranks must "
@@ -294,6 +294,6 @@ def _check(mine: bytes, theirs: bytearray) -> None:
 
 def _told(header: tuple[int, ...]) -> str:
     number, call, which, _, nbytes = header
-    name = _CALLS[call] if call < len(_CALLS) else "something else"
+    name = CALLS[call] if call < len(CALLS) else "something else"
     how = f"from rank {which}" if name == "broadcast" else f"({list(OPERATIONS)[which]})"
     return f"{name} {'' if name == 'allgather' else how + ' '}of {nbytes} bytes as number {number}"

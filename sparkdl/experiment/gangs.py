@@ -1,6 +1,6 @@
 """Where it runs: D. The verbs that run one training function in several processes at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkdl.cluster.plan import Resources, Role
@@ -23,6 +23,7 @@ def allreduce(
     data: Any = None,
     evaluator: bool = False,
     elastic: bool = False,
+    timeline: bool = False,
     **options: Any,
 ) -> Run:
     """Run a training function as one job of equal workers, all at the same time.
@@ -43,6 +44,9 @@ def allreduce(
             or executor is lost, the others go on, within a second or two, without it; Spark starts
             it again, where it finds a slot, and `fit` takes it in between two steps. No process
             that lives is restarted. There is no `TF_CONFIG` then, and no `data` or `evaluator`.
+        timeline: record what the collectives of each rank did when, as a trace for
+            https://ui.perfetto.dev, `timeline/<role>-<index>.json` in the trial's folder. In a
+            sentence, `run.timeline` says where the time of a step went.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -61,7 +65,8 @@ def allreduce(
         2
     """
     parsed = Options.parse(options, allreduce)
-    return _equal_workers("allreduce", train, num_workers, data, parsed, evaluator, elastic)
+    how = {"elastic": elastic, "timeline": timeline}
+    return _equal_workers("allreduce", train, num_workers, data, parsed, how, evaluator)
 
 
 @takes_options
@@ -71,6 +76,7 @@ def horovod(
     num_workers: int,
     data: Any = None,
     elastic: bool = False,
+    timeline: bool = False,
     **options: Any,
 ) -> Run:
     """Run a program that was written for Horovod as one job of equal workers.
@@ -81,7 +87,7 @@ def horovod(
     Args:
         train: a function without parameters; every worker calls it.
         num_workers: how many, `hvd.size()`; each in a Spark slot of its own.
-        data, elastic: see `allreduce`.
+        data, elastic, timeline: see `allreduce`.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -99,7 +105,8 @@ def horovod(
         1.0
     """
     parsed = Options.parse(options, horovod)
-    return _equal_workers("horovod", train, num_workers, data, parsed, elastic=elastic)
+    how = {"elastic": elastic, "timeline": timeline}
+    return _equal_workers("horovod", train, num_workers, data, parsed, how)
 
 
 def _equal_workers(
@@ -108,11 +115,14 @@ def _equal_workers(
     num_workers: int,
     data: Any,
     parsed: Options,
+    how: Mapping[str, bool],
     evaluator: bool = False,
-    elastic: bool = False,
 ) -> Run:
     check_count("num_workers", num_workers)
-    if elastic and (evaluator or data is not None):
+    for name, value in how.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} is {value!r}; expected True or False.")
+    if how["elastic"] and (evaluator or data is not None):
         raise ConfigError(
             f"elastic=True was given with {'evaluator=True' if evaluator else 'data='}: a worker "
             "that is started again would not find its rows, or its place. Read files with "
@@ -121,8 +131,7 @@ def _equal_workers(
     check_call(train, {})
     resources = Resources(parsed.num_cpus, parsed.num_gpus)
     roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
-    request = Request(kind, roles, train, parsed, [{}], is_gang=True, data=data, elastic=elastic)
-    return execute(request)
+    return execute(Request(kind, roles, train, parsed, [{}], is_gang=True, data=data, **how))
 
 
 @takes_options

@@ -4,19 +4,20 @@
 <root>/<run id>/run.json  owner.json  journal.jsonl  environment.txt  source/  resources/
                /report.html  initial/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
-                                attempts/<n>.json  tensorboard/  artifacts/
+                                attempts/<n>.json  tensorboard/  artifacts/  timeline/
                                 checkpoints/<number>/  scratch/  asks.jsonl  orders.jsonl
 ```
 
 Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt`, and all
-but the chief a `metrics-<role>-<index>.jsonl`.
+but the chief a `metrics-<role>-<index>.jsonl`. With `timeline=True` each has a
+`timeline/<role>-<index>.json`.
 """
 
 from dataclasses import dataclass
 
 from sparkdl import storage
 from sparkdl.checkpoints import FOLDER
-from sparkdl.reporting import ASKS, ORDERS
+from sparkdl.reporting import ASKS, ORDERS, TIMELINE
 
 __all__ = ["RunPaths", "TrialPaths"]
 
@@ -71,6 +72,11 @@ class TrialPaths:
     def artifacts(self) -> str:
         """Copies of the files that the training function returned."""
         return storage.join(self.folder, "artifacts")
+
+    @property
+    def timeline(self) -> str:
+        """With `timeline=True`, a file of each rank. Written by the training processes."""
+        return storage.join(self.folder, TIMELINE)
 
     @property
     def asks(self) -> str:

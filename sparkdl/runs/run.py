@@ -48,6 +48,7 @@ class Run:
         trials: in the order in which they were made.
         duration_s: seconds from its start to its end.
         idle: in a sentence, how much of the slots' time no trial used.
+        timeline: of a run with `timeline=True`, in a sentence, where the time of a step went.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Run:
     trials: list[Trial] = field(default_factory=list)
     duration_s: float = 0.0
     idle: str | None = None
+    timeline: str | None = None
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     _started: float | None = field(default=None, repr=False, compare=False)
 
@@ -228,6 +230,7 @@ class Run:
     def _apply_end(self, event: Event) -> None:
         self.state, self.reason = RunState(event["state"]), event.get("reason")
         self.duration_s, self.idle = event.get("duration_s", 0.0), event.get("idle")
+        self.timeline = event.get("timeline")
 
     def _view(self) -> table.View:
         why = f" ({self.reason})" if self.reason else ""

@@ -24,6 +24,7 @@ from sparkdl.search.pace import Pace
 from sparkdl.search.pages import Pages
 from sparkdl.search.progress import MOST_LOGS, Progress
 from sparkdl.search.source import Source
+from sparkdl.search.steps import where_time_went
 from sparkdl.search.stops import Stops
 
 __all__ = ["Execution"]
@@ -294,5 +295,6 @@ class Execution:
         event["duration_s"] = round(time.monotonic() - self._begun, 3)
         lasted_s = time.monotonic() - self._trials_begun
         event["idle"] = idle_now(self.run.trials, self._pace.limit, lasted_s)
+        event["timeline"] = where_time_went(self._plan, self.run)
         self._opened.record(event)
         self._opened.owner.release()

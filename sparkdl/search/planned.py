@@ -34,6 +34,7 @@ def plan_of(request: Request, program: Program, cluster: Cluster) -> Plan:
         config.resolve("collective_timeout_s", None, cluster.conf),
         config.resolve("interface", None, cluster.conf),
         request.elastic,
+        request.timeline,
     )
 
 

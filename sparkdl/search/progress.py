@@ -130,10 +130,12 @@ class Progress:
     def finished(self) -> None:
         """Of a run that was stopped, say so, and how to look at what there is, or go on.
 
-        Of any, how much of the slots' time went unused.
+        Of any, how much of the slots' time went unused, and where that of its steps went.
         """
         if self._run.idle:
             self.say(f"The slots were {self._run.idle}")
+        if self._run.timeline:
+            self.say(self._run.timeline)
         if self._run.reason:
             self.say(f"{self._run!r}")
             self.say(f"What it finished: experiment.load({self._run.path!r})")

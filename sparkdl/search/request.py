@@ -43,6 +43,7 @@ class Request:
         objectives: of several metrics, the direction of each.
         init_from: the trial whose checkpoint the trials begin with.
         learn_from: runs whose trials the sampler is told of.
+        timeline: record where the time of collectives goes.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Request:
     init_from: Trial | str | os.PathLike[str] | None = None
     learn_from: Sequence[Run] = ()
     elastic: bool = False
+    timeline: bool = False
 
     @property
     def called(self) -> Callable[..., Any]:
@@ -99,6 +101,7 @@ class Request:
             "reads_rows": self.data is not None,
             "learn_from": [run.path for run in self.learn_from],
             "init_from": self.initial,
+            "timeline": self.timeline,
         }
 
     @classmethod
@@ -136,6 +139,7 @@ class Request:
             objectives=description.get("objectives", {}),
             init_from=kept["init_from"],
             learn_from=[load(path) for path in kept["learn_from"] if _is_there(path)],
+            timeline=kept.get("timeline", False),
             **fields,
         )
 

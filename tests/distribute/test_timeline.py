@@ -1,0 +1,301 @@
+"""`timeline=True`: a trace of each rank that adds up, and a sentence that says what it shows."""
+
+import json
+import os
+import socket
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkdl import experiment
+from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.distribute.links import Link, Links
+from sparkdl.distribute.ring import HEADER, Ring
+from sparkdl.distribute.timed import TimedLinks, begins_step, make_links
+from sparkdl.distribute.timeline import Collective, Recorder
+from sparkdl.errors import ConfigError, TrainingFailedError
+from sparkdl.search.steps import Typical, sentence, typical
+
+from ..conftest import quiet
+from .gang import launch
+from .test_ring import on_all
+from .timelines import LATE_S, STEPS
+
+Event = dict[str, Any]
+PIECES = ("wait_ms", "send_ms", "receive_ms", "add_ms")
+
+
+def events_of(trace: Path) -> list[Event]:
+    """What a viewer makes of a file: an array that lacks its end."""
+    found: list[Event] = json.loads(trace.read_text().rstrip().rstrip(",") + "]")
+    return found
+
+
+def bars_of(events: list[Event], track: str) -> list[Event]:
+    tracks = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_name"}
+    bars = [e for e in events if e["ph"] == "X" and e["tid"] == tracks[track]]
+    return sorted(bars, key=lambda e: (e["ts"], -e["dur"]))
+
+
+def check_nested(bars: list[Event]) -> None:
+    """See that each bar is within another one or beside it."""
+    ends: list[int] = []
+    for bar in bars:
+        while ends and ends[-1] <= bar["ts"]:
+            ends.pop()
+        assert not ends or bar["ts"] + bar["dur"] <= ends[-1], bar
+        ends.append(bar["ts"] + bar["dur"])
+
+
+def timed_rings(folder: Path, count: int) -> list[Ring]:
+    pairs = [socket.socketpair() for _ in range(count)]
+    rings = []
+    for rank in range(count):
+        before, after = (rank - 1) % count, (rank + 1) % count
+        links = (Link(before, pairs[before][1]), Link(after, pairs[rank][0]))
+        recorder = Recorder(folder / f"worker-{rank}.json", rank, f"rank {rank}")
+        rings.append(Ring(range(count), rank, TimedLinks(*links, 20.0, recorder)))
+    return rings
+
+
+def test_of_a_collective_all_time_is_accounted_for(tmp_path: Path) -> None:
+    """Also that rank 1 comes late, which only rank 2 hears at first hand."""
+
+    def call(ring: Ring, rank: int) -> None:
+        time.sleep(0.3 if rank == 1 else 0.0)
+        ring.allreduce(np.ones(3_000_000, np.float32))
+        ring.barrier()
+        ring.close()
+        ring._links._recorder.flush()  # type: ignore[union-attr]
+
+    assert on_all(timed_rings(tmp_path, 3), call) == [None] * 3
+    for rank in range(3):
+        events = events_of(tmp_path / f"worker-{rank}.json")
+        assert {e["pid"] for e in events} == {rank}
+        bars = bars_of(events, "ring")
+        check_nested(bars)
+        large, barrier = (e for e in bars if e["cat"] == "collective")
+        told = large["args"]
+        assert (large["name"], told["number"], told["bytes"]) == ("allreduce", 0, 12_000_000)
+        assert told["waits_for"] == (rank - 1) % 3
+        assert sum(told[name] for name in PIECES) == pytest.approx(large["dur"] / 1e3, rel=0.1)
+        assert told["add_ms"] > 0
+        assert (told["wait_ms"] > 250) == (rank != 1)
+        assert (told["late_ms"] > 250) == (rank == 2)
+        drawn = {e["name"] for e in bars if e["cat"] == "piece"}
+        assert drawn <= {"wait", "send", "receive", "add"}
+        assert "add" in drawn
+        (compute,) = (e for e in bars if e["name"] == "compute")
+        assert compute["ts"] == large["ts"] + large["dur"]
+        assert compute["ts"] + compute["dur"] == barrier["ts"]
+
+
+def test_without_a_timeline_nothing_is_timed() -> None:
+    def function(flat: Any) -> Any:
+        return flat
+
+    ends = socket.socketpair()
+    links = make_links(Link(1, ends[0]), Link(1, ends[1]), 1.0)
+    links.close()
+    assert type(links) is Links
+    assert begins_step(function) is function
+
+
+def collective(at: int, number: int = 0) -> Collective:
+    """One of a millisecond, half of which it waited."""
+    header, ms = HEADER.pack(number, 0, 1, 0, 8), 1_000_000
+    return Collective(
+        header, 1, at, at + ms, at + ms // 2, 2 * ms, [("wait", at, at + ms // 2), ("add", at, at)]
+    )
+
+
+def test_a_long_training_leaves_a_small_file(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "few.json", 0, "rank 0")
+    for step in range(10_000):
+        recorder.step()
+        recorder.collective(collective(time.perf_counter_ns(), step))
+    recorder.flush()
+    bars = bars_of(events_of(tmp_path / "few.json"), "steps")
+    numbers = [bar["args"]["step"] for bar in bars]
+    assert numbers == [*range(100), *range(100, 1000, 10), *range(1000, 9999, 100)]
+    recorder = Recorder(tmp_path / "many.json", 0, "rank 0")
+    for number in range(10_000):
+        recorder.collective(collective(time.perf_counter_ns(), number))
+    recorder.flush()
+    assert len(events_of(tmp_path / "many.json")) < 3 * (100 + 90 + 90) + 10
+
+
+def test_goes_on_with_the_file_of_a_process_that_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.json"
+    first = Recorder(path, 0, "the first")
+    first.collective(collective(time.perf_counter_ns()))
+    first.flush()
+    with path.open("a") as file:
+        file.write('{"name": "torn", "ar')
+    assert typical(path.read_bytes()) is not None
+    Recorder(path, 0, "the second").flush()
+    names = [e["args"]["name"] for e in events_of(path) if e["name"] == "process_name"]
+    assert names == ["the first", "the second"]
+
+
+def test_a_full_disk_ends_the_timeline_and_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Recorder(tmp_path / "worker-0.json", 0, "rank 0")
+
+    def full(*args: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    recorder.collective(collective(time.perf_counter_ns()))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        recorder.flush()
+    recorder.collective(collective(time.perf_counter_ns()))
+    recorder.flush()
+    assert len(events_of(tmp_path / "worker-0.json")) == 4
+    said = capsys.readouterr().err
+    assert said == "sparkdl: the timeline ends here: [Errno 28] No space left on device\n"
+
+
+def test_the_sentence_tells_of_a_typical_step(tmp_path: Path) -> None:
+    """Not of the first, nor of one with a validation behind it."""
+    recorder = Recorder(tmp_path / "worker-0.json", 0, "rank 0")
+    for lasts_s in (0.2, *[0.02] * 10, 0.1, 0.0):
+        recorder.step()
+        recorder.collective(collective(time.perf_counter_ns()))
+        time.sleep(lasts_s)
+    recorder.flush()
+    one = typical((tmp_path / "worker-0.json").read_bytes())
+    assert one is not None
+    assert (one.rank, one.what, one.waits_for) == (0, "step", 1)
+    assert 20 <= one.total_ms < 30
+    assert one.spent_ms["collectives"] == one.spent_ms["beside"] == pytest.approx(1.0)
+    assert one.spent_ms["wait"] == one.spent_ms["late"] == pytest.approx(0.5)
+    assert typical(b"[\n") is None
+
+
+def test_who_is_waited_for_is_said_only_if_it_matters() -> None:
+    spent = dict.fromkeys(("collectives", "wait", "late", "add", "beside"), 0.0)
+    ranks = [Typical(rank, "step", 100.0, {**spent, "late": 1.0}, 1 - rank) for rank in (0, 1)]
+    assert sentence(ranks).endswith(" No rank is waited for.")
+    ranks[1].spent_ms.update(late=2.5, collectives=50.0, beside=30.0)
+    said = sentence(ranks[::-1])
+    assert said.startswith("Of a step of 100 ms rank 0 computed 100 %, ")
+    assert said.endswith(". Rank 0 is waited for most: 2.5 ms a step.")
+    assert "; meanwhile other threads of it computed for 30 %" in sentence(ranks[1:])
+
+
+def test_the_plan_says_so() -> None:
+    roles = (Role("worker", 2, Resources()),)
+    assert "timeline" not in str(Plan("allreduce", roles, is_gang=True))
+    told = str(Plan("allreduce", roles, is_gang=True, timeline=True))
+    assert told.endswith("; records a timeline")
+
+
+@pytest.mark.parametrize("verb", [experiment.allreduce, experiment.horovod])
+def test_refused_before_anything_starts(verb: Any, root: str) -> None:
+    with pytest.raises(ConfigError, match="timeline is 'yes'; expected True or False"):
+        verb(lambda: 0, num_workers=2, timeline="yes", **quiet(root))
+    assert list(Path(root).iterdir()) == []
+
+
+@pytest.mark.slow
+def test_of_fit_every_step_adds_up(tmp_path: Path) -> None:
+    seconds = launch("timelines.fits", tmp_path, "worker", "worker", timeline=True)
+    traces = [tmp_path / "timeline" / f"worker-{rank}.json" for rank in (0, 1)]
+    for rank, trace in enumerate(traces):
+        events = events_of(trace)
+        steps, ring = bars_of(events, "steps"), bars_of(events, "ring")
+        check_nested(steps)
+        check_nested(ring)
+        # The last one has no end.
+        assert [bar["args"]["step"] for bar in steps] == list(range(STEPS - 1))
+        for one, then in pairwise(steps):
+            assert one["ts"] + one["dur"] == then["ts"]
+        # From its first bar on, the ring's track has no hole.
+        whole = [e for e in ring if e["cat"] in ("compute", "collective")]
+        for one, then in pairwise(whole):
+            assert one["ts"] + one["dur"] == then["ts"]
+        step = steps[10]
+        of_it = [e for e in whole if e["cat"] == "collective" and e["args"]["step"] == 10]
+        # A bucket for each layer, and the question whether all ranks make the next step.
+        assert sorted(e["args"]["bytes"] for e in of_it)[0] == 1
+        assert len([e for e in of_it if e["args"]["bytes"] > 1 << 20]) == 3
+        sum_ms = sum(e["dur"] for e in of_it) / 1e3
+        assert step["args"]["collectives_ms"] == pytest.approx(sum_ms, abs=0.1)
+        one_typical = typical(trace.read_bytes())
+        assert one_typical is not None
+        assert one_typical.total_ms == pytest.approx(median(seconds[rank]) * 1e3, rel=0.2)
+    first, second = (typical(trace.read_bytes()) for trace in traces)
+    assert first and second
+    late_ms = first.spent_ms["late"]
+    assert late_ms > max(0.8 * LATE_S * 1e3, second.spent_ms["late"])
+    assert "Rank 1 is waited for most: " in sentence([first, second])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "what"), [("sparse", "step"), ("by_hand", "collective")])
+def test_other_programs(program: str, what: str, tmp_path: Path) -> None:
+    launch(f"timelines.{program}", tmp_path, "worker", "worker", timeline=True)
+    for rank in (0, 1):
+        one = typical((tmp_path / "timeline" / f"worker-{rank}.json").read_bytes())
+        assert one is not None
+        assert one.what == what
+        assert 0 < one.spent_ms["collectives"] <= one.total_ms
+
+
+@pytest.mark.slow
+def test_a_killed_rank_leaves_a_readable_timeline(tmp_path: Path) -> None:
+    launch("rings.breaks", tmp_path, *["worker"] * 3, codes=(0, -9), timeline=True)
+    for rank in range(3):
+        events = events_of(tmp_path / "timeline" / f"worker-{rank}.json")
+        check_nested(bars_of(events, "ring"))
+        assert [e for e in events if e.get("cat") == "collective"]
+
+
+@pytest.mark.slow
+def test_off_there_is_no_file(tmp_path: Path) -> None:
+    launch("timelines.by_hand", tmp_path, "worker", "worker")
+    assert not (tmp_path / "timeline").exists()
+
+
+@pytest.mark.slow
+def test_a_run_keeps_it_and_goes_on_with_it(
+    spark: SparkSession, root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train() -> None:
+        import numpy as np
+
+        from sparkdl import context, distribute
+
+        for step in range(50):
+            distribute.allreduce(np.ones(1000))
+            if (context.attempt, context.rank, step) == (0, 1, 30):
+                raise ValueError("as it was told")
+
+    with pytest.raises(TrainingFailedError, match="as it was told"):
+        experiment.allreduce(train, num_workers=2, timeline=True, root=root, run_id="timed")
+    said = capsys.readouterr().out
+    run = experiment.load(f"{root}/timed")
+    assert run.timeline
+    assert run.timeline.startswith("Of a collective of ")
+    assert run.timeline in said
+    run = experiment.resume(run, retry_failed=True, progress=False)
+    assert run.state == "COMPLETE"
+    assert run.timeline == experiment.load(run.path).timeline
+    folder = Path(run.trials[0].path)
+    for where in (folder, folder / "attempts" / "0"):
+        names = sorted(path.name for path in (where / "timeline").iterdir())
+        assert names == ["worker-0.json", "worker-1.json"]
+        for path in (where / "timeline").iterdir():
+            assert typical(path.read_bytes())
+    alone = experiment.allreduce(train, num_workers=1, timeline=True, **quiet(root))
+    assert "no rank has heard another in the ring" in (alone.timeline or "")
+    plain = experiment.horovod(lambda: 0, num_workers=2, **quiet(root))
+    assert plain.timeline is None
