@@ -21,6 +21,8 @@ __all__ = ["REDUCER", "begin_with", "extend", "state"]
 # The name under which an optimizer has its reducer.
 REDUCER = "_sparkdl_reducer"
 _EXTENDED = "_sparkdl_extended"
+# What Keras 3 asks for `jit_compile="auto"`: on a GPU the answer is XLA, as a rule.
+_AUTO = "_resolve_auto_jit_compile"
 
 
 def extend(package: Any) -> None:
@@ -32,6 +34,18 @@ def extend(package: Any) -> None:
     if not hasattr(package.Model.fit, _EXTENDED):
         package.Model.fit = _in_step(package.Model.fit, package.callbacks.Callback)
         setattr(package.Model.fit, _EXTENDED, True)
+        if auto := getattr(package.Model, _AUTO, None):
+            setattr(package.Model, _AUTO, _without_xla(auto))
+
+
+def _without_xla(auto: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """The answer of models whose optimizer averages: nobody has asked for XLA, see `_check`."""
+
+    @functools.wraps(auto)
+    def resolved(self: Any) -> bool:
+        return not hasattr(getattr(self, "optimizer", None), REDUCER) and auto(self)
+
+    return resolved
 
 
 def _in_step(fit: Callable[..., Any], base: Any) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.distribute.elastic import ElasticRing
+from sparkdl.distribute.nccl import Group
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.timed import begins_step
 
@@ -55,10 +56,18 @@ class Reducer:
         ring: of the ranks.
         op: `mean` or `sum`.
         wire: the dtype in which gradients of more bits travel, such as `bfloat16`; None for theirs.
+        group: what reduces tensors instead of the ring, see `nccl.chosen`.
     """
 
-    def __init__(self, ring: Ring, op: str = "mean", wire: str | None = None) -> None:
+    def __init__(
+        self,
+        ring: Ring,
+        op: str = "mean",
+        wire: str | None = None,
+        group: Group | None = None,
+    ) -> None:
         self.ring, self._op, self._wire, self._pool = ring, op, wire, Pool()
+        self._group = group
         self._counts_steps = self._is_over = False
         self._let_in: Callable[[], None] | None = None
         self._midway = False
@@ -97,8 +106,11 @@ class Reducer:
         wire = tf.as_dtype(self._wire) if self._wire and dtype.is_floating else dtype
         if wire.size < dtype.size:
             joined = tf.cast(joined, wire)
-        reduce = begins_step(self._reduce) if is_first else self._reduce
-        whole = tf.numpy_function(reduce, [joined], joined.dtype)
+        if self._group and self._group.takes(joined):
+            whole = self._group.reduce(joined, self._op)
+        else:
+            reduce = begins_step(self._reduce) if is_first else self._reduce
+            whole = tf.numpy_function(reduce, [joined], joined.dtype)
         whole = tf.cast(whole, dtype) if wire.size < dtype.size else whole
         parts = tf.split(whole, [tf.size(one) for one in flat]) if len(flat) > 1 else [whole]
         shapes = (tf.shape(tensor) for tensor in tensors)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sparkdl.distribute import fit
 from sparkdl.distribute.graph import Reducer
+from sparkdl.distribute.nccl import chosen
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.world import ring
 
@@ -30,6 +31,10 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
     BatchNorm before each validation and at the end of each epoch, and averages what is logged at
     the end of an epoch before any callback sees it. Ranks with more batches than others end their
     epoch with the first that runs out. A model that is saved loads anywhere as plain Keras.
+
+    Where every rank has a GPU of its own, dense gradients go from GPU to GPU by NCCL, if
+    `strategy()` was called before anything that computes with TensorFlow; else through host memory,
+    with a warning.
 
     Args:
         opt: an optimizer of Keras 3 or tf_keras, or its name. It is changed, and returned.
@@ -54,9 +59,12 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
         raise ValueError(f"op is {op!r}; expected 'mean' or 'sum'.")
     if wire not in (None, "bfloat16", "float16"):
         raise ValueError(f"wire is {wire!r}; expected None, 'bfloat16' or 'float16'.")
-    found, package = resolved(opt)
     world = ring()
-    return found if world.is_alone else averaging(found, package, Reducer(world, op, wire))
+    group = chosen(world)  # Before an optimizer is made of a name: that computes already.
+    found, package = resolved(opt)
+    if world.is_alone:
+        return found
+    return averaging(found, package, Reducer(world, op, wire, group))
 
 
 def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> Any:
@@ -77,7 +85,9 @@ def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> An
         >>> float(tape.gradient(y, x))
         6.0
     """
-    return tape if ring().is_alone else averaging_tape(tape, Reducer(ring(), op, wire))
+    world = ring()
+    group = chosen(world)
+    return tape if world.is_alone else averaging_tape(tape, Reducer(world, op, wire, group))
 
 
 def resolved(opt: Any) -> tuple[Any, Any]:

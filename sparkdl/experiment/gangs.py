@@ -1,6 +1,7 @@
 """Where it runs: D. The verbs that run one training function in several processes at once."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkdl.cluster.plan import Resources, Role
@@ -131,7 +132,8 @@ def _equal_workers(
     check_call(train, {})
     resources = Resources(parsed.num_cpus, parsed.num_gpus)
     roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
-    return execute(Request(kind, roles, train, parsed, [{}], is_gang=True, data=data, **how))
+    request = Request(kind, roles, train, parsed, [{}], is_gang=True, data=data)
+    return execute(replace(request, elastic=how["elastic"], timeline=how["timeline"]))
 
 
 @takes_options
