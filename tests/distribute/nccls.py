@@ -6,8 +6,6 @@ DEVICES.
 
 import functools
 import os
-import signal
-import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,29 +79,6 @@ def _of_a_name() -> dict[str, Any]:
     return rings.trained(model)
 
 
-def two_tapes(folder: Path) -> Any:
-    """Two models in one graph, each with a tape: nothing in the graph says which comes first."""
-    import tensorflow as tf
-
-    from sparkdl import context, distribute
-
-    through_tensorflow()
-    distribute.strategy()
-    one, other = (tf.Variable(tf.fill([1000], 1000.0 + context.rank)) for _ in range(2))
-
-    @tf.function
-    def step() -> Any:
-        with distribute.gradient_tape(tf.GradientTape()) as first:
-            loss = tf.reduce_sum(one * one)
-        with distribute.gradient_tape(tf.GradientTape(), op="sum") as second:
-            more = tf.reduce_sum(other)
-        return first.gradient(loss, one), second.gradient(more, other)
-
-    for _ in range(50):
-        gradients = step()
-    return [float(tf.reduce_mean(gradient)) for gradient in gradients]
-
-
 def late(folder: Path) -> Any:
     """One rank alone has made something before."""
     import tensorflow as tf
@@ -126,34 +101,6 @@ def dies_in_fit(folder: Path) -> Any:
     through_tensorflow()
     distribute.strategy()
     return rings.breaks(folder)
-
-
-def dies_in_a_loop(folder: Path) -> Any:
-    """Nothing but TensorFlow's collective: the last rank is killed between two steps."""
-    import tensorflow as tf
-
-    from sparkdl import context, distribute
-
-    through_tensorflow()
-    distribute.strategy()
-    weights = tf.Variable(tf.ones([300_000]))
-
-    @tf.function
-    def step() -> Any:
-        with distribute.gradient_tape(tf.GradientTape()) as tape:
-            loss = tf.reduce_sum(weights)
-        return tape.gradient(loss, weights)
-
-    try:
-        for number in range(200):
-            if number == 7 and context.rank == context.world_size - 1:
-                (folder / "died").write_text(str(time.time()))
-                os.kill(os.getpid(), signal.SIGKILL)
-            step()
-    except tf.errors.OpError as exc:
-        after_s = time.time() - float((folder / "died").read_text())
-        return {"error": f"{type(exc).__name__}: {exc}", "after_s": after_s}
-    return {}
 
 
 def xla(folder: Path) -> Any:

@@ -40,10 +40,6 @@ def test_all_ranks_end_with_the_same_bits(gang: Any, alone: Any) -> None:
     same_bits(gang, alone)
 
 
-def test_three_ranks(alone: Any, tmp_path: Path) -> None:
-    same_bits(launch("nccls.adam_and_loop", tmp_path, *["worker"] * 3), alone)
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_ways_to_compile(variant: str, gang: Any, alone: Any) -> None:
     first, second = (answers["variants"][variant] for answers in gang)
@@ -79,10 +75,6 @@ def test_an_optimizer_by_its_name_starts_the_collectives(alone: Any, tmp_path: P
     same_as(alone["adam"], first)
 
 
-def test_two_tapes_in_one_graph(tmp_path: Path) -> None:
-    assert launch("nccls.two_tapes", tmp_path, "worker", "worker") == [[2001.0, 2.0]] * 2
-
-
 def test_where_it_is_too_late_for_one_all_take_the_ring(alone: Any, tmp_path: Path) -> None:
     first, second = launch("nccls.late", tmp_path, "worker", "worker")
     assert first == second
@@ -107,16 +99,6 @@ def test_a_killed_rank_is_an_exception_of_the_ring_within_a_second(tmp_path: Pat
     for got in survivors:
         assert "has left the ring" in got["error"]
         assert got["after_s"] < 1
-
-
-def test_a_killed_rank_is_an_exception_of_tensorflow_in_a_loop(tmp_path: Path) -> None:
-    """For its neighbour at once; for the others when the rank's heartbeat has stopped for long."""
-    codes = (0, -9)
-    *survivors, killed = launch("nccls.dies_in_a_loop", tmp_path, *["worker"] * 3, codes=codes)
-    assert killed is None
-    for got in survivors:
-        assert "Error: " in got["error"]
-        assert got["after_s"] < 30
 
 
 def test_keras_takes_no_xla_that_nobody_has_asked_for(tmp_path: Path) -> None:

@@ -256,7 +256,8 @@ def test_a_killed_rank_leaves_a_readable_timeline(tmp_path: Path) -> None:
     for rank in range(3):
         events = events_of(tmp_path / "timeline" / f"worker-{rank}.json")
         check_nested(bars_of(events, "ring"))
-        assert [e for e in events if e.get("cat") == "collective"]
+        # What the killed one saw in its last half second is gone with it: perhaps all.
+        assert rank == 2 or [e for e in events if e.get("cat") == "collective"]
 
 
 @pytest.mark.slow
