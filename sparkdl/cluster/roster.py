@@ -71,10 +71,11 @@ class Roster:
     Args:
         folder: where the tasks of this attempt tell what they know.
         size: how many ranks there are in the beginning.
+        patience_s: how long the others wait for a rank that is busy, or hangs.
     """
 
-    def __init__(self, folder: str, size: int) -> None:
-        self._folder, self._size = folder, size
+    def __init__(self, folder: str, size: int, patience_s: float) -> None:
+        self._folder, self._size, self._patience_s = folder, size, patience_s
         self._number, self._members = -1, dict[int, int]()
         self._asked_s: float | None = None
 
@@ -95,14 +96,18 @@ class Roster:
         if not members and not done:
             self._publish(set())  # Nobody is left to go on from.
         asked, missing = members & here, members - here
-        if asked and missing and self._is_silent():
-            missing &= {(rank, life) for n, rank, life in told(names, "alive") if n == number}
+        if asked and missing:
+            waited_s = self._waited_s()
+            if waited_s > SILENT_S:
+                missing &= {(rank, life) for n, rank, life in told(names, "alive") if n == number}
+            if waited_s > self._patience_s:
+                missing = set()
         if asked and not missing:
             self._publish(here if self._are_calm(number, asked) else asked)
 
-    def _is_silent(self) -> bool:
+    def _waited_s(self) -> float:
         self._asked_s = self._asked_s or time.monotonic()
-        return time.monotonic() - self._asked_s > SILENT_S
+        return time.monotonic() - self._asked_s
 
     def _here(self, number: int, rank: int, life: int) -> Here:
         name = f"here-{number}-{rank}-{life}"

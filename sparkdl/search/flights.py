@@ -88,7 +88,9 @@ class Flights:
             rows=self._rows,
         )
         met = self._paths.trial(trial.number).ranks(first)
-        roster = Roster(met, self._plan.size) if elastic else None
+        roster = None
+        if elastic:
+            roster = Roster(met, self._plan.size, self._plan.collective_timeout_s)
         flight = Flight(trial, job, time.monotonic(), first, first - 1, roster)
         self._flights[trial.number] = flight
         job.add_done_callback(lambda _: self._news.set())

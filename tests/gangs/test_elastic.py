@@ -26,8 +26,10 @@ EPOCHS, STEPS, BATCH = 8, 24, 8
 def rows() -> tuple[Any, Any]:
     import numpy as np
 
-    x = np.random.default_rng(0).normal(size=(3 * STEPS * BATCH, 4)).astype("float32")
-    return x, x.sum(axis=1, keepdims=True)
+    chance = np.random.default_rng(0)
+    x = chance.normal(size=(3 * STEPS * BATCH, 4)).astype("float32")
+    noise = chance.normal(scale=0.5, size=(len(x), 1)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True) + noise
 
 
 def train(pause_s: float = 0.3) -> dict[str, Any]:
@@ -129,8 +131,7 @@ def test_a_killed_process_is_replaced_while_the_others_train(root: str, undistur
         # Those that lived made every step once, in order.
         other = [step[:2] for step in steps_of(run, (rank + 1) % 3)]
         assert other == sorted(other) and len(other) == EPOCHS * STEPS
-        losses = run.result["losses"]
-        assert losses[-1] == pytest.approx(undisturbed[-1], abs=0.01)
+        assert run.result["losses"][-1] == pytest.approx(undisturbed[-1], rel=0.03)
         assert eventually(lambda: not processes_of(run.id), 20)
         assert not (folder(run) / "ranks").exists()
 
@@ -145,9 +146,23 @@ def test_a_lost_executor_is_replaced_while_the_others_train(root: str, undisturb
     assert [len({pid for *_, pid in steps_of(run, r)}) for r in range(3)] == [2, 1, 1]
     assert len(ends(run)) == 1
     assert run.result["pid"] == steps_of(run, 0)[-1][2]
-    assert run.result["losses"][-1] == pytest.approx(undisturbed[-1], abs=0.01)
+    assert run.result["losses"][-1] == pytest.approx(undisturbed[-1], rel=0.03)
     # The others were chief meanwhile, and have gone on with its metrics.
     assert run.trials[0].history.index.max() == EPOCHS - 1
+
+
+def test_a_rank_that_hangs_is_replaced(
+    root: str, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKDL_COLLECTIVE_TIMEOUT_S", "8")
+    run = experiment.allreduce(train, num_workers=3, elastic=True, wait=False, **quiet(root))
+    assert eventually(lambda: all(trains(run, r) for r in range(3)), 60)
+    os.kill(steps_of(run, 1)[-1][2], signal.SIGSTOP)
+    run.wait()
+    assert (run.state, run.trials[0].attempts, len(ends(run))) == ("COMPLETE", 1, 1)
+    # On a slow machine others may take so long too, and are replaced as well.
+    assert len({pid for *_, pid in steps_of(run, 1)}) >= 2
+    assert eventually(lambda: not processes_of(run.id), 20)
 
 
 def test_an_exception_of_the_persons_own_ends_all(root: str, undisturbed: Any) -> None:
@@ -218,7 +233,7 @@ def test_horovods_elastic_functions_begin_again(root: str, undisturbed: Any) -> 
     os.kill(steps_of(run, 1)[-1][2], signal.SIGKILL)
     run.wait()
     assert run.result["sizes"] in ([2, 3], [3])  # The loss may be seen when the rank is back.
-    assert run.result["loss"] < 0.01
+    assert run.result["loss"] < 1.0
     assert len(ends(run)) == 1
     assert [len({pid for *_, pid in steps_of(run, r)}) for r in range(3)] == [1, 2, 1]
 
@@ -287,5 +302,5 @@ def test_the_others_go_on_where_no_slot_comes_back(root: str) -> None:
     assert (run.state, run.trials[0].attempts) == ("COMPLETE", 1)
     assert len(steps_of(run, 0)) == EPOCHS * STEPS * 3 // 2 and len(ends(run)) == 1
     assert len({pid for *_, pid in steps_of(run, 1)}) == 1
-    assert run.result["losses"][-1] < 0.05
+    assert run.result["losses"][-1] < 0.4  # That of the noise is 0.25.
     session.stop()
