@@ -30,6 +30,7 @@ from sparkdl.runs.layout import TrialPaths
 __all__ = ["ElasticTask"]
 
 _LEFT_BEHIND = "the other ranks went on without it"
+_REPLACED = "Spark has started this rank elsewhere"
 _ALL_LOST = "all ranks of the gang were lost at once"
 
 
@@ -71,6 +72,11 @@ class ElasticTask(GangTask):
 
     def _environ(self, here: Placed, local: tuple[int, int]) -> dict[str, str]:
         return {}  # What frameworks make of these does not outlive the loss of a rank.
+
+    def _checkpoint(self, here: Placed) -> str | None:
+        # That of the first process of a rank: those that come late are given what is newer.
+        lives = lives_of(storage.names(here.trial.ranks(here.attempt)))
+        return None if lives[here.rank] else super()._checkpoint(here)
 
     def _place_in_ring(self, here: Placed) -> InRing:
         _bring_along(here)
@@ -147,7 +153,7 @@ class _Usher(InRing):
 
     def watch(self) -> str | None:
         """Pass on what the process wants and what the others say; why to end it, or None."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):  # It has ended.
             if packet := self._mine.recv(PACKET_BYTES):
                 self._asked, self._looked_s = json.loads(packet), 0.0
         if time.monotonic() - self._looked_s < _look_s(self._folder):
@@ -160,7 +166,7 @@ class _Usher(InRing):
     def _look(self, names: Sequence[str]) -> str | None:
         newest, lives = max(generations(names)), lives_of(names)
         if lives[self._me[0]] != self._me[1]:
-            return _LEFT_BEHIND  # Spark has given this rank up, and started it elsewhere.
+            return _REPLACED
         if self._asked:
             return self._bring(names, newest, self._asked)
         if newest > self._at >= 0:
@@ -180,12 +186,13 @@ class _Usher(InRing):
         """Bring the process into the ring that it asks for, when that is made."""
         at = asked["generation"]
         if self._wants <= at or self._wants < 0:
-            self._wants = at + 1 if at >= 0 else newest + 1
+            wants = at + 1 if at >= 0 else newest + 1
             self._listener = self._listener or listen(self._peer.address)
             port = self._listener.getsockname()[1]
             peer = self._peer
             here = Here(*self._me, peer.address, port, peer.node, asked["is_calm"])
-            _want(self._folder, self._wants, here)
+            _want(self._folder, wants, here)
+            self._wants = wants
         if newest < self._wants:
             return self._missed(names, newest) if self._at < 0 else None
         those, is_calm = read_generation(self._folder, self._wants)
@@ -214,13 +221,18 @@ class _Usher(InRing):
     def _missed(self, names: Sequence[str], newest: int) -> str | None:
         """Whether the others have ended before this process could join them."""
         done = {name.partition(".")[0] for name in names if name.endswith(".done")}
-        those = read_generation(self._folder, newest)[0]
-        return COMPLETE if those and {str(one.rank) for one in those} <= done else None
+        those, lives = read_generation(self._folder, newest)[0], lives_of(names)
+        if not those:
+            return _ALL_LOST
+        if any(str(one.rank) not in done for one in those if lives[one.rank] == one.life):
+            return None
+        # The chief has what the run returns: without that, all begin again from the checkpoint.
+        return COMPLETE if str(those[0].rank) in done else _ALL_LOST
 
     def _say(self, name: str) -> None:
         if name not in self._said:
-            self._said.add(name)
             storage.write(storage.join(self._folder, name), b"")
+            self._said.add(name)
 
     def _tell(self, what: str) -> None:
         """Tell the process of something about its ring, once."""

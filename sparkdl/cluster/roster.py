@@ -45,7 +45,8 @@ def told(names: Iterable[str], what: str) -> list[tuple[int, ...]]:
         >>> told(["began-0-2", "here-1-0-2", "began-1-0", "0.done"], "began")
         [(0, 2), (1, 0)]
     """
-    found = (name.split("-") for name in names)
+    # A store may show files that are being written, by a longer name.
+    found = (name.split("-") for name in names if "." not in name)
     return [tuple(int(part) for part in parts[1:]) for parts in found if parts[0] == what]
 
 
@@ -93,7 +94,7 @@ class Roster:
         done = {int(name.split(".")[0]) for name in names if name.endswith((".done", ".failed"))}
         members = {(r, life) for r, life in self._members.items() if lives.get(r) == life}
         members = {one for one in members if one[0] not in done}
-        if not members and not done:
+        if not members and not done and self._members:
             self._publish(set())  # Nobody is left to go on from.
         asked, missing = members & here, members - here
         if asked and missing:
@@ -118,9 +119,10 @@ class Roster:
         return all(self._here(number, *one).is_calm for one in asked)
 
     def _publish(self, members: set[tuple[int, int]]) -> None:
-        self._number += 1
-        self._members, self._asked_s = dict(members), None
-        those = [self._here(self._number, *one) for one in sorted(members)]
+        number = self._number + 1
+        those = [self._here(number, *one) for one in sorted(members)]
         is_calm = all(one.is_calm for one in those)
         said = {"members": [asdict(one) for one in those], "is_calm": is_calm}
-        storage.write(storage.join(self._folder, f"generation-{self._number}"), json.dumps(said))
+        storage.write(storage.join(self._folder, f"generation-{number}"), json.dumps(said))
+        # Only now: should the store have failed, it is done again.
+        self._number, self._members, self._asked_s = number, dict(members), None

@@ -18,6 +18,8 @@ def joining(me: Context) -> Iterator[None]:
     if is_watched:
         marks[1].unlink(missing_ok=True)
         marks[0].touch()
-    yield
-    if is_watched:
-        marks[1].touch()
+    try:
+        yield
+    finally:
+        if is_watched:
+            marks[1].touch()

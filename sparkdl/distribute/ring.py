@@ -138,7 +138,7 @@ class Ring:
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        self.allreduce(np.zeros(self.size, np.uint8), "sum")
+        self.allreduce(np.zeros(1, np.uint8), "sum")
 
     def close(self) -> None:
         """Leave the ring; the neighbours notice at once."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl import distribute
+from sparkdl import context, distribute
 from sparkdl.distribute.fit import state
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.horovod.operations import rank, size
@@ -42,7 +42,8 @@ class BroadcastGlobalVariablesCallback(_keras.callbacks.Callback):  # type: igno
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
-        self.root_rank, self._is_done = root_rank, False
+        # One that comes late is given them by `fit`, and the others have called this long ago.
+        self.root_rank, self._is_done = root_rank, context.current().is_late
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast, once: now a model that builds itself has variables."""

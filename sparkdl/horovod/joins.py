@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl import context
 from sparkdl.distribute.ring import OPERATIONS, Ring
 from sparkdl.distribute.world import ring
 
@@ -32,7 +33,7 @@ def join() -> int:
         0
     """
     world = ring()
-    last = world.rank
+    last = context.current().rank
     while True:
         active, announcement = _announce(world, None)
         if not active:
@@ -50,8 +51,10 @@ def announced(world: Ring, array: Any, op: str, out: Any = None) -> Any:
 
 def _announce(world: Ring, call: tuple[int, int, int] | None) -> tuple[list[int], list[int]]:
     """Who is active, and what they are about to reduce; None says that this rank is not."""
-    told = np.zeros(world.size + 3, np.int64)
+    # By the rank in the gang: of an elastic one some may be lost meanwhile.
+    me = context.current()
+    told = np.zeros(me.world_size + 3, np.int64)
     if call:
-        told[world.rank], told[-3:] = 1, call
+        told[me.rank], told[-3:] = 1, call
     told = world.allreduce(told, "max")
     return np.flatnonzero(told[:-3]).tolist(), told[-3:].tolist()

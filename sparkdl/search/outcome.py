@@ -7,13 +7,15 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.ends import is_follow_up, says_failure
+from sparkdl.cluster.ends import Failure, is_follow_up, says_failure
 from sparkdl.errors import RemoteTraceback
 from sparkdl.runs.journal import Event
 from sparkdl.runs.states import TrialState, judge
 from sparkdl.runs.trial import Usage
 
 __all__ = ["combined", "event_of", "exception_of"]
+
+_NO_CHIEF = "the chief's executor was lost before what the chief had returned could be fetched\n"
 
 
 def event_of(
@@ -93,7 +95,10 @@ def combined(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], bytes |
         if "preflight" in outcome:
             return outcome, None
     if not failed:
-        chief = next(one for one in said if one[0].get("is_chief"))
+        chief = next((one for one in said if one[0].get("is_chief")), None)
+        if chief is None:
+            why = {"error": _NO_CHIEF, "failure": str(Failure.LOST)}
+            return {**said[0][0], **why, "usage": _usage([o for o, _ in said])}, None
         return {"reported": {}, **chief[0], "usage": _usage([o for o, _ in said])}, None
     first, exception = min(failed, key=_order)
     where = f"{first['role']} (rank {first['rank']}) on host {first['host']}"

@@ -11,8 +11,8 @@ from sparkdl.search.request import Request
 
 __all__ = ["check_elastic", "initial_of", "plan_of"]
 
-# A function that is larger reaches Spark's executors as a file.
-MOST_BYTES = 1 << 20
+# A function that is larger reaches Spark's executors as a file; with it go some names and numbers.
+MOST_BYTES = (1 << 20) - (1 << 14)
 
 
 def plan_of(request: Request, program: Program, cluster: Cluster) -> Plan:
@@ -44,8 +44,8 @@ def check_elastic(program: Program, conf: Callable[[str], str | None]) -> None:
     Raises:
         PreflightError: it would write it to a file (`spark.broadcast.UDFCompressionThreshold`).
     """
-    size = len(program.function) + sum(len(source.text) for source in program.modules.values())
-    most = int(conf("spark.broadcast.UDFCompressionThreshold") or MOST_BYTES) - (1 << 14)
+    texts = (source.text.encode() for source in program.modules.values())
+    size, most = len(program.function) + sum(map(len, texts)), MOST_BYTES
     if size > most and conf("spark.io.encryption.enabled") != "true":
         raise PreflightError(
             f"the function and its modules have {size} bytes, and Spark hands on more than {most} "
