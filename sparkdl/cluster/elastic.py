@@ -22,7 +22,7 @@ from sparkdl.cluster.placed import InRing, Placed
 from sparkdl.cluster.plan import Member, Plan
 from sparkdl.cluster.rendezvous import Peer, listen
 from sparkdl.cluster.roster import Here, generations, lives_of, read_generation, told
-from sparkdl.cluster.supervise import COMPLETE, LOOK_REMOTE_S, LOOK_S, Supervisor
+from sparkdl.cluster.supervise import COMPLETE, Supervisor, look_s
 from sparkdl.cluster.task import PER_ATTEMPT
 from sparkdl.distribute.invitation import PACKET_BYTES, Endpoint, Invitation, channel
 from sparkdl.runs.layout import TrialPaths
@@ -60,7 +60,7 @@ class ElasticTask(GangTask):
                 self._supersede(trial, self.attempt, PER_ATTEMPT - {"ranks"})
             _want(folder, 0, Here(rank, life, mine.address, mine.ring_port, mine.node))
         while not generations(storage.names(folder)):
-            time.sleep(_look_s(folder))
+            time.sleep(look_s(folder))
         lives = {one.rank: one.life for one in read_generation(folder, 0)[0]} | {rank: life}
         said = (storage.read(storage.join(folder, f"began-{r}-{lives[r]}")) for r in sorted(lives))
         return [Peer(**json.loads(one)) for one in said], listener
@@ -116,10 +116,6 @@ def _want(folder: str, generation: int, here: Here) -> None:
     storage.write(storage.join(folder, name), json.dumps(asdict(here)))
 
 
-def _look_s(folder: str) -> float:
-    return LOOK_S if storage.is_local(folder) else LOOK_REMOTE_S
-
-
 class _Usher(InRing):
     """Brings a process from one ring to the next.
 
@@ -156,7 +152,7 @@ class _Usher(InRing):
         with contextlib.suppress(BlockingIOError, ConnectionResetError):  # It has ended.
             if packet := self._mine.recv(PACKET_BYTES):
                 self._asked, self._looked_s = json.loads(packet), 0.0
-        if time.monotonic() - self._looked_s < _look_s(self._folder):
+        if time.monotonic() - self._looked_s < look_s(self._folder):
             return None
         self._looked_s = time.monotonic()
         with contextlib.suppress(OSError):  # The store fails for a moment: the next time.

@@ -15,7 +15,7 @@ from sparkdl.cluster.ends import says_failure
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process import TrainingProcess
 
-__all__ = ["DEADLINE", "PEER_FAILED", "Supervisor"]
+__all__ = ["COMPLETE", "DEADLINE", "PEER_FAILED", "Supervisor", "look_s"]
 
 LOOK_S = 0.2
 LOOK_REMOTE_S = 2.0
@@ -33,6 +33,11 @@ COMPLETE = "the gang is complete"
 DEADLINE = "start deadline"
 
 
+def look_s(folder: str) -> float:
+    """How often the tasks of a gang look at what the others tell in a folder."""
+    return LOOK_S if storage.is_local(folder) else LOOK_REMOTE_S
+
+
 class Supervisor:
     """Watches one rank of a gang, and tells the others how it goes.
 
@@ -45,7 +50,7 @@ class Supervisor:
     def __init__(self, plan: Plan, rank: int, folder: str, local: Path) -> None:
         self._plan, self._rank, self._folder, self._local = plan, rank, folder, local
         self._role = plan.members[rank].role
-        self._look_s = LOOK_S if storage.is_local(folder) else LOOK_REMOTE_S
+        self._look_s = look_s(folder)
         self._looked_s = 0.0
         self._names: frozenset[str] = frozenset()
         self.told: dict[str, float] = {}  # When, in seconds since 1970.
