@@ -7,12 +7,15 @@ gang as any other of sparkdl: everything its nodes say is kept in a run director
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.program import pack
+from sparkdl.cluster.spark import Cluster
 from sparkdl.errors import ConfigError
 from sparkdl.runs import Run
 from sparkdl.search.execute import execute
@@ -22,6 +25,8 @@ from sparkdl.tfos.paths import default_filesystem
 from sparkdl.tfos.requests import board_place, places_of, request_of
 
 __all__ = ["InputMode", "TFCluster", "run"]
+
+REGISTER_S = 20.0
 
 
 def run(
@@ -96,13 +101,22 @@ def run(
     )
     pack(map_fun)  # An error of it names what cannot be sent.
     function = functools.partial(run_node, map_fun, tf_args, meta)
-    request = request_of(
-        function, map_fun, tf_args, places, SparkSession.builder.getOrCreate(), fed, driver_ps_nodes
-    )
+    spark = SparkSession.builder.getOrCreate()
+    request = request_of(function, map_fun, tf_args, places, spark, fed, driver_ps_nodes)
+    num_tasks = sum(role.count for role in request.roles if not role.on_driver)
+    _await_slots(Cluster(spark), num_tasks, min(reservation_timeout, REGISTER_S))
     cluster = TFCluster(sc, execute(request), meta, input_mode, queues)
     threading.Thread(target=_end_with_main, args=(cluster.run,), daemon=True).start()
     cluster.await_start(reservation_timeout)
     return cluster
+
+
+def _await_slots(cluster: Cluster, need: int, timeout_s: float) -> None:
+    """Give the executors of a young application, whose number nobody knows, time to register."""
+    deadline = time.monotonic() + timeout_s
+    young = not cluster.is_local
+    while young and cluster.slots_now(Resources()) < need and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _end_with_main(made: Run) -> None:
