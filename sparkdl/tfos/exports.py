@@ -127,19 +127,21 @@ def export_saved_model(
 
     variables = sess.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
     values = sess.run(variables)
-    meta = tf1.train.export_meta_graph(graph=sess.graph, clear_devices=True)
+    definition = sess.graph.as_graph_def()
+    inner = (node for function in definition.library.function for node in function.node_def)
+    for node in (*definition.node, *inner):
+        node.device = ""  # Of a cluster that will be gone.
     # A copy: saving adds to the graph, and a closed one takes nothing more.
     with tf1.Graph().as_default() as graph, tf1.Session(graph=graph) as copy:
-        tf1.train.import_meta_graph(meta)
-        copied = graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-        for variable, value in zip(copied, values, strict=True):
-            variable.load(value, copy)
+        tf1.import_graph_def(definition, name="")
+        for variable, value in zip(variables, values, strict=True):
+            copied = type(variable).from_proto(variable.to_proto())
+            graph.add_to_collection(tf1.GraphKeys.GLOBAL_VARIABLES, copied)
+            copied.load(value, copy)
         chosen = {name: _signature(graph, name, given) for name, given in signatures.items()}
         with placed(export_dir) as folder:
             builder = tf1.saved_model.Builder(folder)
-            builder.add_meta_graph_and_variables(
-                copy, tag_set.split(","), signature_def_map=chosen, clear_devices=True
-            )
+            builder.add_meta_graph_and_variables(copy, tag_set.split(","), signature_def_map=chosen)
             builder.save()
 
 

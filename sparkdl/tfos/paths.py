@@ -58,5 +58,5 @@ def absolute(path: str, default_fs: str, working_dir: str) -> str:
 
 
 def default_filesystem(sc: Any) -> str:
-    """D. Hadoop's `fs.defaultFS` of a SparkContext, such as `hdfs://namenode:8020` or `file:///`."""
+    """D. `fs.defaultFS` of a SparkContext's Hadoop, such as `hdfs://nn:8020` or `file:///`."""
     return str(sc._jsc.sc().hadoopConfiguration().get("fs.defaultFS", "file:///"))
