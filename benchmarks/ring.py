@@ -193,7 +193,7 @@ def first_result(processes: list[Any]) -> list[float]:
     if failed := [process.args for process in processes if process.returncode]:
         raise RuntimeError(f"this failed, see above: {failed[0]}")
     last: str = printed[0].splitlines()[-1]
-    found: list[float] = json.loads(last[last.index("[") :])
+    found: list[float] = json.loads(last[last.rindex("[") :])  # Horovod names the rank before it.
     return found
 
 
