@@ -56,6 +56,8 @@ class Context:
         metric, direction: which of a checkpoint's numbers makes it the best.
         feed: the descriptor from which `data.dataset` gets its rows; None without `data=`.
         ring: the descriptor that tells this process of a gang how to join the ring.
+        port: the descriptor of a socket that is bound to this process's port, see `sparkdl.tfos`.
+        inbox: the descriptor of a socket on which it is fed, see `sparkdl.tfos`.
         chief: the rank that saves and reports for all; another than 0 while that one is lost.
         is_elastic: the gang goes on without a rank that is lost, and takes it in again.
         is_late: this process takes the place of one that was lost; the others train already.
@@ -82,6 +84,8 @@ class Context:
     direction: str = "max"
     feed: int | None = None
     ring: int | None = None
+    port: int | None = None
+    inbox: int | None = None
     chief: int = 0
     is_elastic: bool = False
     is_late: bool = False

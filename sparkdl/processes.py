@@ -8,7 +8,15 @@ import socket
 from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "die_with", "kill", "process_start", "stop_descendants", "this_node"]
+__all__ = [
+    "adopt_orphans",
+    "die_with",
+    "kill",
+    "parent",
+    "process_start",
+    "stop_descendants",
+    "this_node",
+]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -21,6 +29,12 @@ def process_start(pid: int) -> int | None:
     """
     status = _status(pid)
     return None if status is None or status[0] == "Z" else int(status[19])
+
+
+def parent(pid: int) -> int | None:
+    """The process id of a process's parent; None if it is gone."""
+    status = _status(pid)
+    return int(status[1]) if status else None
 
 
 def this_node() -> str:

@@ -48,6 +48,10 @@ def _run(name: str, folder: Path) -> str:
         pytest.param("horovod/keras_digits.py", marks=TWO_CORES),
         pytest.param("horovod/session_digits.py", marks=TWO_CORES),
         pytest.param("horovod/tape_digits.py", marks=TWO_CORES),
+        "tfos/digits_spark.py",
+        "tfos/digits_tensorflow.py",
+        "tfos/servers_digits.py",
+        "tfos/stream_digits.py",
     ],
 )
 def test_an_example_learns(name: str, tmp_path: Path) -> None:

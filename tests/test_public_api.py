@@ -63,6 +63,11 @@ PUBLIC = {
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
     "sparkdl.search": ["Categorical", "Float", "Int"],
     "sparkdl.tensorboard": ["logdir"],
+    "sparkdl.tfos.TFCluster": ["InputMode", "TFCluster", "run"],
+    "sparkdl.tfos.TFNode": [
+        *("DataFeed", "export_saved_model", "hdfs_path", "release_port", "start_cluster_server"),
+    ],
+    "sparkdl.tfos.TFParallel": ["run"],
 }
 OPTIONS = {
     *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),

@@ -23,9 +23,10 @@ from sparkdl.cluster.modules import install
 from sparkdl.errors import InvalidTrial
 from sparkdl.runs.redact import MASK
 
-__all__ = ["main"]
+__all__ = ["become", "main", "receive"]
 
-_HERE = str(Path(__file__).parent)
+# What calls the person's function is left out of its tracebacks.
+_OURS = tuple(str(Path(__file__).parents[1] / room) for room in ("cluster", "tfos"))
 
 
 def main(channel: socket.socket, more: Mapping[str, Any]) -> int:
@@ -36,11 +37,8 @@ def main(channel: socket.socket, more: Mapping[str, Any]) -> int:
     Two things are said: `s` when the person's function starts, and its outcome: `o`, eight bytes
     with the length, a pickled dict.
     """
-    asked = _receive(channel)
-    os.environ.clear()  # The fork server's is that of another executor of this host, perhaps.
-    os.environ.update(asked["environ"])
-    os.chdir(asked["cwd"])
-    _open_output(asked["secrets"])
+    asked = receive(channel)
+    become(asked)
     context.activate(context.Context(**asked["context"], **more))
     begun = time.monotonic()
     outcome = pickle.dumps({**_outcome(channel, asked), "spent": _spent(begun)})
@@ -52,7 +50,17 @@ def main(channel: socket.socket, more: Mapping[str, Any]) -> int:
     return 0
 
 
-def _receive(channel: socket.socket) -> dict[str, Any]:
+def become(asked: Mapping[str, Any]) -> None:
+    """Take over the environment of a task, its folder, and where it imports from."""
+    os.environ.clear()  # The fork server's is that of another executor of this host, perhaps.
+    os.environ.update(asked["environ"])
+    os.chdir(asked["cwd"])
+    sys.path[:] = asked["path"]
+    _open_output(asked["secrets"])
+
+
+def receive(channel: socket.socket) -> dict[str, Any]:
+    """What a process is to do, from the task that had it forked."""
     with channel.makefile("rb") as stream:
         size = int.from_bytes(stream.read(8), "big")
         asked: dict[str, Any] = pickle.loads(stream.read(size))
@@ -61,7 +69,6 @@ def _receive(channel: socket.socket) -> dict[str, Any]:
 
 def _outcome(channel: socket.socket, asked: dict[str, Any]) -> dict[str, Any]:
     try:
-        sys.path[:] = asked["path"]
         install(asked["modules"])
         function = _function(asked["function"])
         seed_everything(asked["context"]["seed"])
@@ -126,7 +133,7 @@ def _failure(exc: BaseException) -> dict[str, Any]:
 def _traceback(exc: BaseException) -> str:
     """The traceback from the person's code on, without our frames above it."""
     trace = exc.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename.startswith(_HERE) and trace.tb_next:
+    while trace and trace.tb_frame.f_code.co_filename.startswith(_OURS) and trace.tb_next:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(exc), exc, trace))
 

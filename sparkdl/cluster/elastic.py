@@ -48,7 +48,7 @@ class ElasticTask(GangTask):
 
     def _meet(
         self, member: Member, trial: TrialPaths, stack: contextlib.ExitStack
-    ) -> tuple[Sequence[Peer], socket.socket | None]:
+    ) -> tuple[Sequence[Peer], socket.socket | None, socket.socket | None]:
         folder, rank = trial.ranks(self.attempt), member.rank
         storage.make_directory(folder)
         mine, held, listener = self._present([self.driver], member, trial, stack)
@@ -63,7 +63,7 @@ class ElasticTask(GangTask):
             time.sleep(look_s(folder))
         lives = {one.rank: one.life for one in read_generation(folder, 0)[0]} | {rank: life}
         said = (storage.read(storage.join(folder, f"began-{r}-{lives[r]}")) for r in sorted(lives))
-        return [Peer(**json.loads(one)) for one in said], listener
+        return [Peer(**json.loads(one)) for one in said], None, listener
 
     def _devices(
         self, here: Placed, supervisor: Supervisor

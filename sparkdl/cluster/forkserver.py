@@ -7,7 +7,7 @@ whose task is gone, and it ends when the last executor that used it is gone.
 Tasks talk to it over a Unix socket in a folder that only this user can enter. One packet asks for
 a process and carries descriptors: the channel between task and training process, the log file, and
 those that it names beside them. Two packets answer: the process id at once, and the end of the
-process later.
+process later. A process that is asked for to be `kept` goes on when its task is gone.
 
 Only the standard library is imported here: this module is loaded before any framework.
 """
@@ -38,6 +38,9 @@ __all__ = ["PACKET_BYTES", "locked", "main", "peer"]
 
 PACKET_BYTES = 1 << 17
 MOST_DESCRIPTORS = 8
+
+# What a process that is forked runs, unless it is asked for another.
+_CHILD = "sparkdl.cluster.child"
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -71,6 +74,7 @@ class _Child:
     connection: socket.socket
     scratch: str | None
     out_of_memory_kills: int
+    is_kept: bool
 
 
 class _Server:
@@ -145,7 +149,7 @@ class _Server:
             return
         self._selector.unregister(connection)
         for pid, child in self._children.items():
-            if child.connection is connection:
+            if child.connection is connection and not child.is_kept:
                 kill(pid)  # Its task is gone: killed, cancelled, or its executor lost.
                 if child.scratch:
                     shutil.rmtree(child.scratch, ignore_errors=True)
@@ -172,11 +176,14 @@ class _Server:
         if pid == 0:
             channel, log, *others = descriptors
             more = dict(zip(request["more"], others, strict=True))
-            self._become_child(parent, channel, log, more)
-        self._children[pid] = _Child(connection, request["scratch"], kills)
+            self._become_child(parent, request.get("entry", _CHILD), channel, log, more)
+        kept = request.get("kept", False)
+        self._children[pid] = _Child(connection, request["scratch"], kills, kept)
         _answer(connection, {"pid": pid})
 
-    def _become_child(self, parent: int, channel: int, log: int, more: dict[str, int]) -> None:
+    def _become_child(
+        self, parent: int, entry: str, channel: int, log: int, more: dict[str, int]
+    ) -> None:
         code = 70
         try:
             os.setsid()
@@ -190,9 +197,7 @@ class _Server:
             os.dup2(log, 1)
             os.dup2(log, 2)
             adopt_orphans()
-            from sparkdl.cluster import child
-
-            code = child.main(socket.socket(fileno=channel), more)
+            code = importlib.import_module(entry).main(socket.socket(fileno=channel), more)
         except BaseException:  # noqa: BLE001 Whatever it was must not return into the server.
             traceback.print_exc()
         finally:
@@ -208,6 +213,8 @@ class _Server:
                 if child:
                     # It adopted its own orphans. What is left now, nobody else will end.
                     stop_descendants(spare=self._children)
+                    if child.is_kept and child.scratch:
+                        shutil.rmtree(child.scratch, ignore_errors=True)
                     _answer(child.connection, _end_of(status, used, child))
 
 

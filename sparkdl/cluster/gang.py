@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from sparkdl.cluster.environ import gang_variables
 from sparkdl.cluster.folder import last_reported, local_folder
 from sparkdl.cluster.placed import InRing, Placed
 from sparkdl.cluster.plan import Member
-from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.process import TrainingProcess, warm
 from sparkdl.cluster.rendezvous import (
     Peer,
@@ -63,28 +62,37 @@ class GangTask(TrialTask):
     def _run(self, batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, Any], bytes | None]:
         member = self.plan.members[TaskContext.get().partitionId()]
         trial = RunPaths(self.run_path).trial(self.number)
-        who = {"attempt": self.attempt, "rank": member.rank, "role": str(member)}
-        who["host"] = socket.gethostname()
+        who = self._who(member)
         with contextlib.ExitStack() as stack:
             try:
                 with deadline(self.plan.start_timeout_s):
-                    peers, listener = self._meet(member, trial, stack)
+                    peers, held, listener = self._meet(member, trial, stack)
             except TimeoutError as late:
                 with contextlib.suppress(OSError):  # Some may have met, and wait for this one.
                     storage.write(trial.told(self.attempt, member.rank, "failed"), b"")
                 return {**who, **_failed(f"{DEADLINE}: {late}", Failure.DEADLINE)}, None
             if problems := sorted({peer.problem for peer in peers if peer.problem}):
                 return {**who, "preflight": "\n- ".join(problems)}, None
-            folder = stack.enter_context(local_folder(trial))
-            here = Placed(member, self.attempt, peers, trial, folder, listener)
-            feeder = stack.enter_context(self._feeding(batches, here.rank))
-            said, exception = self._supervised(here, feeder)
+            here = Placed(member, self.attempt, peers, trial, Path(), listener, held)
+            said, exception = self._go_on(here, batches)
         return {**who, **said}, exception
+
+    def _who(self, member: Member) -> dict[str, Any]:
+        who = {"attempt": self.attempt, "rank": member.rank, "role": str(member)}
+        return {**who, "host": socket.gethostname()}
+
+    def _go_on(
+        self, here: Placed, batches: Iterable[pa.RecordBatch]
+    ) -> tuple[dict[str, Any], bytes | None]:
+        """All have met: run the function, and say what came out."""
+        with local_folder(here.trial) as folder, self._feeding(batches, here.rank) as feeder:
+            return self._supervised(replace(here, folder=folder), feeder)
 
     def _meet(
         self, member: Member, trial: TrialPaths, stack: contextlib.ExitStack
-    ) -> tuple[Sequence[Peer], socket.socket | None]:
-        """What all ranks know of each other then, and where this one listens for the ring."""
+    ) -> tuple[Sequence[Peer], socket.socket | None, socket.socket | None]:
+        """What all ranks know of each other then; the port of this one, where it listens for
+        the ring."""
         context = BarrierTaskContext.get()
         hosts = [info.address for info in context.getTaskInfos()]
         mine, held, listener = self._present(hosts, member, trial, stack)
@@ -96,7 +104,7 @@ class GangTask(TrialTask):
         peers = meet(context, mine)
         if held and self.plan.framework not in _SHARES_PORT:
             held.close()
-        return peers, listener
+        return peers, held, listener
 
     def _present(
         self, hosts: Sequence[str], member: Member, trial: TrialPaths, stack: contextlib.ExitStack
@@ -116,7 +124,7 @@ class GangTask(TrialTask):
                 "Set SPARKDL_INTERFACE to a network interface that all executors have."
             )
         if not problem:
-            warm(start_of(self.plan, self.program, self.application))  # While the others come.
+            warm(self.start)  # While the others come.
             found = checkpoints.newest(trial.folder) if member.rank == 0 else None
             newest = found.number if found else None
         port, ring_port = (one.getsockname()[1] if one else 0 for one in (held, listener))

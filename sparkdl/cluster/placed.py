@@ -16,7 +16,12 @@ __all__ = ["InRing", "Placed"]
 
 @dataclass(frozen=True)
 class Placed:
-    """What is known of a rank once all have met; `listener` is for the ring."""
+    """What is known of a rank once all have met.
+
+    Attributes:
+        listener, held: where it listens for the ring, and its port, which nobody listens on yet.
+        inbox: where it is fed from, if its process is one that is fed.
+    """
 
     member: Member
     attempt: int
@@ -24,6 +29,8 @@ class Placed:
     trial: TrialPaths
     folder: Path
     listener: socket.socket | None
+    held: socket.socket | None = None
+    inbox: socket.socket | None = None
 
     @property
     def rank(self) -> int:

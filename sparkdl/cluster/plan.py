@@ -30,6 +30,7 @@ class Role:
         served: we run TensorFlow's server in them, instead of the person's function.
         needed: the run is complete only when these have returned; others are ended with it.
         hides_gpus: they see no GPU, though Spark gives their tasks as many as the others.
+        on_driver: the driver runs them itself; the last of a plan's roles.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Role:
     served: bool = False
     needed: bool = True
     hides_gpus: bool = False
+    on_driver: bool = False
 
     def __str__(self) -> str:
         return f"{self.count} {self.name}{'s' if self.count > 1 and self.name != 'ps' else ''}"
@@ -79,6 +81,7 @@ class Plan:
         interface: the network interface, or address, at which a gang's processes meet.
         elastic: a gang goes on without a process that is lost, and takes it in again.
         timeline: each rank of the ring records where the time of its collectives goes.
+        kept: the processes that train go on when the Spark job that started them has ended.
 
     Example:
         >>> print(Plan("launch", (Role("worker", 1, Resources(num_gpus=1)),), "tensorflow"))
@@ -102,6 +105,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     interface: str | None = None
     elastic: bool = False
     timeline: bool = False
+    kept: bool = False
 
     @property
     def resources(self) -> Resources:
@@ -127,19 +131,25 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
         return self.readers if self.is_gang and self.kind != "parameter_server" else ()
 
     @property
+    def meets_by_files(self) -> bool:
+        """Whether the ranks meet by files in the run directory, which a secret cannot stand in."""
+        return self.elastic or self.kind == "tfos"
+
+    @property
     def logs(self) -> dict[str, str]:
         """The files that the processes of a trial print into, by the process's name."""
         return {str(m): m.log for m in self.members} if self.is_gang else {"": "log.txt"}
 
     @property
     def size(self) -> int:
-        """How many processes one trial has."""
-        return sum(role.count for role in self.roles)
+        """How many processes of one trial Spark runs."""
+        return sum(role.count for role in self.roles if not role.on_driver)
 
     @property
     def world_size(self) -> int:
         """How many of them train; an evaluator stands outside."""
-        return sum(role.count for role in self.roles if role.name != "evaluator")
+        apart = ("ps", "evaluator") if self.kind == "tfos" else ("evaluator",)
+        return sum(role.count for role in self.roles if role.name not in apart)
 
     def __str__(self) -> str:
         roles = ", ".join(

@@ -25,6 +25,9 @@ from sparkdl.processes import kill, process_start
 __all__ = [
     "Start",
     "TrainingProcess",
+    "connect",
+    "dial",
+    "packet",
     "private_folder",
     "warm",
 ]
@@ -44,6 +47,8 @@ class Start:
         preload: modules to import before the fork.
         env: variables that are set before anything is imported.
         shared: use the host's fork server; else one that serves this process only.
+        is_task: a task asks, whose executor the fork server lives as long as; not a process that
+            it has forked itself.
     """
 
     application: str
@@ -51,6 +56,7 @@ class Start:
     preload: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     shared: bool = True
+    is_task: bool = True
 
 
 def private_folder() -> Path:
@@ -84,7 +90,7 @@ def _server_key(start: Start) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _connect(start: Start) -> socket.socket:
+def connect(start: Start) -> socket.socket:
     """A connection to the fork server, which is started if there is none."""
     key = _server_key(start)
     while True:
@@ -93,15 +99,21 @@ def _connect(start: Start) -> socket.socket:
             if not held:
                 continue  # The last server just removed the folder with itself.
             try:
-                return _dial(base / key)
+                return dial(base / key)
             except (FileNotFoundError, ConnectionRefusedError):
                 _start_server(base / key, start.env)
-                return _dial(base / key)
+                return dial(base / key)
 
 
-def _dial(folder: Path) -> socket.socket:
+def dial(folder: Path, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
+    """A connection to the socket in a folder of this user's.
+
+    Raises:
+        FileNotFoundError, ConnectionRefusedError: nobody listens there.
+        PermissionError: another user does.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection = socket.socket(socket.AF_UNIX, kind)
     try:
         connection.connect(f"/proc/self/fd/{descriptor}/socket")
     except OSError:
@@ -132,24 +144,25 @@ def _start_server(folder: Path, env: Mapping[str, str]) -> None:
     )
 
 
-def _packet(start: Start, **more: Any) -> bytes:
+def packet(start: Start, **more: Any) -> bytes:
+    """What a fork server is asked."""
     daemon = os.getppid()  # Lives as long as the executor, and so does the fork server.
-    lease = [daemon, process_start(daemon)] if start.shared else None
+    lease = [daemon, process_start(daemon)] if start.shared and start.is_task else None
     asked = {"lease": lease, "preload": start.preload, "path": sys.path, **more}
-    packet = json.dumps(asked).encode()
-    if len(packet) > PACKET_BYTES:
+    data = json.dumps(asked).encode()
+    if len(data) > PACKET_BYTES:
         raise ValueError(
-            f"sys.path of the executors has {len(sys.path)} entries, {len(packet)} bytes; expected "
+            f"sys.path of the executors has {len(sys.path)} entries, {len(data)} bytes; expected "
             f"at most {PACKET_BYTES} bytes. Put the packages into fewer folders or archives."
         )
-    return packet
+    return data
 
 
 def warm(start: Start) -> None:
     """Let this host's fork server begin to import, without waiting for it."""
     if start.shared:
-        with _connect(start) as server:
-            server.send(_packet(start, fork=False))
+        with connect(start) as server:
+            server.send(packet(start, fork=False))
 
 
 class TrainingProcess:
@@ -182,10 +195,10 @@ class TrainingProcess:
         self.started: float | None = None  # When its function was called, monotonic clock.
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._channel, theirs = socket.socketpair()
-        self._server = _connect(start)
+        self._server = connect(start)
         asked = {"fork": True, "scratch": str(scratch) if scratch else None, "more": [*more]}
         descriptors = [theirs.fileno(), output, *(one.fileno() for one in more.values())]
-        socket.send_fds(self._server, [_packet(start, **asked)], descriptors)
+        socket.send_fds(self._server, [packet(start, **asked)], descriptors)
         for one in (theirs, *more.values()):
             one.close()
         os.close(output)
@@ -203,10 +216,10 @@ class TrainingProcess:
             self._channel.sendall(len(told).to_bytes(8, "big") + told)
 
     def _answer(self) -> dict[str, Any]:
-        packet = self._server.recv(PACKET_BYTES)
-        if not packet:
+        said = self._server.recv(PACKET_BYTES)
+        if not said:
             raise ConnectionError("the fork server of this host ended; see its executor's log")
-        answer: dict[str, Any] = json.loads(packet)
+        answer: dict[str, Any] = json.loads(said)
         if "error" in answer:
             raise OSError(f"the fork server of this host could not serve: {answer['error']}")
         return answer

@@ -25,7 +25,7 @@ from sparkdl.cluster.environ import thread_counts
 from sparkdl.cluster.folder import last_reported, local_folder
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector, start_of
-from sparkdl.cluster.process import TrainingProcess
+from sparkdl.cluster.process import Start, TrainingProcess
 from sparkdl.cluster.program import Program
 from sparkdl.data.feed import Feeder
 from sparkdl.data.frames import Feed
@@ -94,6 +94,11 @@ class TrialTask:
                 "exception": pa.array([exception], "binary"),
             }
         )
+
+    @property
+    def start(self) -> Start:
+        """How its training processes are started."""
+        return start_of(self.plan, self.program, self.application)
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, Any], bytes | None]:
         context = TaskContext.get()
@@ -210,10 +215,9 @@ class TrialTask:
             "metrics": [self.metric, *self.others],
             "secrets": list(plan.env.values()),
         }
-        start = start_of(plan, program, self.application)
         scratch = None if storage.is_local(self.run_path) else folder
         timeout_s = plan.start_timeout_s if plan.is_gang else None
-        return TrainingProcess(start, payload, folder / log, scratch, timeout_s, more)
+        return TrainingProcess(self.start, payload, folder / log, scratch, timeout_s, more)
 
     def _feeding(
         self, batches: Iterable[pa.RecordBatch], rank: int

@@ -12,7 +12,7 @@ from sparkdl.distribute import keras3, versions
 from sparkdl.distribute.joining import joining
 from sparkdl.distribute.shares import leave_shares
 
-__all__ = ["choose", "strategy", "uses_tf_keras"]
+__all__ = ["choose", "correct_keras", "strategy", "uses_tf_keras"]
 
 # By default all gradients go as one buffer, after the last of them is computed; in pieces they
 # overlap. A step of 25 million parameters on two CPU processes: 317 to 351 ms by default, 215 to
@@ -78,7 +78,8 @@ def choose(me: Context) -> str:
     if me.kind == "parameter_server" and me.role == "chief":
         return "parameter_server"
     # An evaluator computes by itself, with the checkpoints that the workers write.
-    shared = me.kind == "allreduce" and me.role != "evaluator" and me.world_size > 1
+    trains = me.kind in ("allreduce", "tfos") and me.role not in ("evaluator", "ps")
+    shared = trains and me.world_size > 1
     return "multi_worker" if shared else "local"
 
 
@@ -115,17 +116,21 @@ def _multi_worker(me: Context) -> Any:
             "before anything that computes with TensorFlow, and make no other strategy."
         ) from exc
     leave_shares(made, me.world_size)
-    if not uses_tf_keras(os.environ):
-        _correct_keras(tf.__version__)
+    correct_keras()
     return made
 
 
-def _correct_keras(tensorflow: str) -> None:
+@functools.cache
+def correct_keras() -> None:
+    """Correct Keras 3 for several workers, where it is a version of which we know how."""
+    if uses_tf_keras(os.environ):
+        return
     import keras
+    import tensorflow as tf
 
     if keras.backend.backend() != "tensorflow":
         return
-    found = {"tensorflow": tensorflow, "keras": keras.__version__}
+    found = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if message := versions.untested(found):
         warnings.warn(f"Keras is left as it is. {message}", stacklevel=2)
     else:

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from sparkdl import checkpoints, config, storage
 from sparkdl.cluster.elastic import ElasticTask
 from sparkdl.cluster.gang import GangTask
+from sparkdl.cluster.node import NodeTask
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_pair
 from sparkdl.cluster.program import Program, pack
@@ -27,7 +28,7 @@ from sparkdl.search.limits import Limits
 from sparkdl.search.live import Live
 from sparkdl.search.pace import Pace
 from sparkdl.search.pages import Pages
-from sparkdl.search.planned import check_elastic, initial_of, plan_of
+from sparkdl.search.planned import check_elastic, initial_of, plan_of, stays_in_memory
 from sparkdl.search.preflight import preflight
 from sparkdl.search.progress import Progress
 from sparkdl.search.request import Request
@@ -240,14 +241,17 @@ class Prepared:
         feed = self.data.feed(plan.readers) if self.data else None
         task_type: type[TrialTask] = GangTask if plan.is_gang else TrialTask
         task_type = ElasticTask if plan.elastic else task_type
+        task_type = NodeTask if plan.kind == "tfos" else task_type
         driver = self.cluster.conf("spark.driver.host") or ""
+        is_private = stays_in_memory(self.program, self.cluster.conf)
 
         def params_of(trial: Trial) -> dict[str, Any]:
             known = request.params
             return source.params_of(trial) if known is None else known[trial.number]
 
         def make_task(trial: Trial, cores: int) -> TrialTask:
-            more = {"driver": driver, "secret": secrets.token_bytes(32)} if plan.elastic else {}
+            secret = secrets.token_bytes(32) if is_private else b""
+            more = {"driver": driver, "secret": secret} if plan.meets_by_files else {}
             return task_type(
                 **more,
                 plan=plan,

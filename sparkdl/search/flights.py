@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame
 
 from sparkdl import storage
 from sparkdl.cluster.jobs import JobFailed
+from sparkdl.cluster.kept import KeptJob
+from sparkdl.cluster.ondriver import DriverJob
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.roster import Roster
 from sparkdl.cluster.spark import Cluster
@@ -36,6 +38,7 @@ class Flight:
         first: its first attempt; Spark may make more by itself.
         seen: the last attempt whose start was seen, `first - 1` before any.
         roster: decides on the rings of an elastic gang.
+        kept: follows the processes that go on when their job has ended.
         over_s: when it was seen that its training is over while Spark goes on, None before.
     """
 
@@ -45,6 +48,7 @@ class Flight:
     first: int
     seen: int
     roster: Roster | None = None
+    kept: KeptJob | None = None
     over_s: float | None = None
 
 
@@ -76,8 +80,10 @@ class Flights:
         """Hand a trial to Spark."""
         params = ", ".join(f"{name}={value}" for name, value in trial.params.items())
         first, elastic = trial.attempts, self._plan.elastic
+        met = self._paths.trial(trial.number).ranks(first)
+        kept = KeptJob(self._plan, met, self._cluster.submit) if self._plan.kept else None
         job = self._pool.submit(
-            self._cluster.submit,
+            kept.run if kept else self._way(met),
             task,
             OUTCOME_SCHEMA,
             num_tasks=self._plan.size,
@@ -87,13 +93,18 @@ class Flights:
             tags=(self._tag, f"{self._tag}:{trial.number}"),
             rows=self._rows,
         )
-        met = self._paths.trial(trial.number).ranks(first)
         roster = None
         if elastic:
             roster = Roster(met, self._plan.size, self._plan.collective_timeout_s)
-        flight = Flight(trial, job, time.monotonic(), first, first - 1, roster)
+        flight = Flight(trial, job, time.monotonic(), first, first - 1, roster, kept)
         self._flights[trial.number] = flight
         job.add_done_callback(lambda _: self._news.set())
+
+    def _way(self, met: str) -> Callable[..., list[Any]]:
+        """What hands a job to Spark, and runs beside it what the driver runs itself."""
+        if any(role.on_driver for role in self._plan.roles):
+            return DriverJob(self._plan, met, self._cluster.submit).run
+        return self._cluster.submit
 
     def wake(self) -> None:
         """Make `ended` return soon."""
@@ -162,6 +173,9 @@ class Flights:
             self._cluster.cancel(self._tag)
         for number in (numbers or set()) & self._flights.keys():
             self._cluster.cancel(f"{self._tag}:{number}")
+        for number, flight in self._flights.items():
+            if flight.kept and (numbers is None or number in numbers):
+                flight.kept.end()
 
     def close(self) -> None:
         """No more flights."""

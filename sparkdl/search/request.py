@@ -39,6 +39,7 @@ class Request:
         search: what is searched; None for a run whose trials are known.
         is_gang: the processes of a trial know of each other.
         elastic: a gang goes on without a process that is lost.
+        stays: its processes go on when the Spark job that started them has ended.
         data: the DataFrames whose rows the processes get.
         objectives: of several metrics, the direction of each.
         init_from: the trial whose checkpoint the trials begin with.
@@ -59,6 +60,7 @@ class Request:
     learn_from: Sequence[Run] = ()
     elastic: bool = False
     timeline: bool = False
+    stays: bool = False
 
     @property
     def called(self) -> Callable[..., Any]:

@@ -1,0 +1,96 @@
+"""TensorFlowOnSpark's part of `clusters.py`, which starts it in an environment of its own.
+
+It speaks JSON lines: first the versions of what is installed here, then, for each shape that it
+reads, how long the same program took. `clusters.py` takes that program from here.
+"""
+
+import importlib.metadata
+import itertools
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from peer import own_stdout
+from pyspark.sql import SparkSession
+
+BATCH = 1024
+PARTITIONS = 2
+
+# Floats in a row, and rows.
+SHAPES = {"784 floats": (784, 40_000), "20 floats": (20, 200_000)}
+
+
+def session(master: str) -> SparkSession:
+    """A new Spark session."""
+    builder = SparkSession.builder.master(master).appName("clusters")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.executor.memory", "2g")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def drain(args: Any, ctx: Any) -> None:
+    """Take all rows, by the API that programs use."""
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(BATCH)
+
+
+def rows_of(spark: SparkSession, shape: str) -> Any:
+    """An RDD of lists of floats, kept in memory as Spark keeps it."""
+    width, rows = SHAPES[shape]
+    each = rows // PARTITIONS
+
+    def made(number: int, _: Any) -> Any:
+        import numpy as np
+
+        random = np.random.default_rng(number)
+        for _ in range(each // 1000):
+            yield from random.random((1000, width)).tolist()
+
+    numbers = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS)
+    rdd = numbers.mapPartitionsWithIndex(made).cache()
+    rdd.count()
+    return rdd
+
+
+def measure(clusters: Any, spark: SparkSession, shape: str) -> dict[str, float]:
+    """Start a cluster of one node, feed it, and end it.
+
+    Args:
+        clusters: the module `TFCluster`.
+        spark: the session.
+        shape: a key of `SHAPES`.
+    """
+    rdd, times = rows_of(spark, shape), [time.monotonic()]
+    mode = clusters.InputMode.SPARK
+    cluster = clusters.run(spark.sparkContext, drain, [], 1, 0, input_mode=mode)
+    times.append(time.monotonic())
+    cluster.train(rdd, 1)
+    times.append(time.monotonic())
+    cluster.shutdown()
+    times.append(time.monotonic())
+    rdd.unpersist(blocking=True)
+    start_s, feed_s, shutdown_s = (b - a for a, b in itertools.pairwise(times))
+    rows = SHAPES[shape][1]
+    return {"start_s": start_s, "rows_per_s": rows / feed_s, "shutdown_s": shutdown_s}
+
+
+def main() -> None:
+    """Measure a shape for each line that is read; the master comes first."""
+    from tensorflowonspark import TFCluster
+
+    pipe = own_stdout()
+    logging.getLogger("tensorflowonspark").setLevel(logging.WARNING)  # It prints its keys.
+    spark = session(sys.argv[1])
+    packages = ("tensorflowonspark", "pyspark", "tensorflow-cpu")
+    print(json.dumps({name: importlib.metadata.version(name) for name in packages}), file=pipe)
+    for line in sys.stdin:
+        print(json.dumps(measure(TFCluster, spark, line.strip())), file=pipe)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""A program of TensorFlow 1 with a parameter server, fed by Spark, on handwritten digits.
+
+    python examples/tfos/servers_digits.py
+
+Two workers train asynchronously; each runs the same graph, whose variables the server holds.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from pyspark import SparkConf, SparkContext
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from sparkdl.tfos import TFCluster, TFNode
+
+
+def main_fun(args: Any, ctx: Any) -> None:
+    """Serve, or train on what Spark feeds; the first worker writes down what was learned."""
+    tf.disable_eager_execution()
+    cluster, server = TFNode.start_cluster_server(ctx)
+    if ctx.job_name == "ps":
+        server.join()
+        return
+    with tf.device(tf.train.replica_device_setter(cluster=cluster)):
+        image = tf.placeholder(tf.float32, (None, 64), name="image")
+        label = tf.placeholder(tf.int64, (None,), name="label")
+        wide = tf.get_variable("wide", (64, 64))
+        narrow = tf.get_variable("narrow", (64, 10))
+        logits = tf.matmul(tf.nn.relu(tf.matmul(image, wide)), narrow)
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits)
+        )
+        step = tf.train.get_or_create_global_step()
+        train_op = tf.train.AdamOptimizer(0.002).minimize(loss, global_step=step)
+        accuracy = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, axis=1), label), tf.float32))
+
+    feed = ctx.get_data_feed()
+    is_chief = ctx.task_index == 0
+    with tf.train.MonitoredTrainingSession(server.target, is_chief=is_chief) as session:
+        while not feed.should_stop():
+            rows = feed.next_batch(args.batch_size)
+            if rows:
+                images, labels = (np.array(part) for part in zip(*rows, strict=True))
+                session.run(train_op, {image: images / 16.0, label: labels})
+        if is_chief:
+            found = {image: args.test_images / 16.0, label: args.test_labels}
+            Path(args.told).write_text(f"{session.run(accuracy, found):.4f}")
+
+
+def main() -> None:
+    """Feed the digits to two workers and a parameter server."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=20)
+    args = parser.parse_args()
+    # Three slots, unless spark-submit says otherwise: it does not look at this.
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[3] pyspark-shell")
+    sc = SparkContext(conf=SparkConf().setAppName("digits"))
+    images, labels = load_digits(return_X_y=True)
+    x_train, args.test_images, y_train, args.test_labels = train_test_split(
+        images, labels, test_size=0.25, random_state=0
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        args.told = os.path.join(folder, "accuracy.txt")
+        cluster = TFCluster.run(sc, main_fun, args, 3, 1, input_mode=TFCluster.InputMode.SPARK)
+        rows = zip(x_train.tolist(), y_train.tolist(), strict=True)
+        cluster.train(sc.parallelize(rows, 4), args.epochs)
+        cluster.shutdown()
+        print(f"accuracy {Path(args.told).read_text()} on digits it has not seen")
+
+
+if __name__ == "__main__":
+    main()

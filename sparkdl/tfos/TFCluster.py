@@ -1,0 +1,127 @@
+"""Where it runs: D. Starts a cluster of TensorFlow nodes, by TensorFlowOnSpark's name.
+
+Arguments, defaults and results are those of TensorFlowOnSpark 2.2.5's `TFCluster`. Below it is a
+gang as any other of sparkdl: everything its nodes say is kept in a run directory, `cluster.run`.
+"""
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster.plan import Resources
+from sparkdl.cluster.program import pack
+from sparkdl.cluster.spark import Cluster
+from sparkdl.errors import ConfigError
+from sparkdl.runs import Run
+from sparkdl.search.execute import execute
+from sparkdl.tfos.clusters import InputMode, TFCluster
+from sparkdl.tfos.nodes import Meta, run_node
+from sparkdl.tfos.paths import default_filesystem
+from sparkdl.tfos.requests import board_place, places_of, request_of
+
+__all__ = ["InputMode", "TFCluster", "run"]
+
+REGISTER_S = 20.0
+
+
+def run(
+    sc: Any,
+    map_fun: Callable[[Any, Any], Any],
+    tf_args: Any,
+    num_executors: int,
+    num_ps: int,
+    tensorboard: bool = False,
+    input_mode: int = InputMode.TENSORFLOW,
+    log_dir: str | None = None,
+    driver_ps_nodes: bool = False,
+    master_node: str | None = None,
+    reservation_timeout: float = 600,
+    queues: Sequence[str] = ("input", "output", "error"),
+    eval_node: bool = False,
+    release_port: bool = True,
+) -> TFCluster:
+    """Start a cluster: a function runs on each of its nodes. Returns when all have started.
+
+    Args:
+        sc: the SparkContext.
+        map_fun: a function of `(args, ctx)`, see `sparkdl.tfos.nodes.TFNodeContext`.
+        tf_args: its first argument; a list also becomes `sys.argv`. `num_gpus` in it is how many
+            GPUs each node gets.
+        num_executors: how many nodes, each in a Spark slot of its own.
+        num_ps: how many of them are parameter servers; their functions need not return.
+        tensorboard: the first worker runs TensorBoard while its function runs.
+        input_mode: `InputMode.SPARK` for a cluster that `train` and `inference` feed. Its nodes
+            take no slot once they run, but for parameter servers.
+        log_dir: what TensorBoard shows; None is `tensorboard_<executor id>` in the node's folder.
+        driver_ps_nodes: run the parameter servers on the driver.
+        master_node: the job of the first node that trains, `chief` or `master`: then `TF_CONFIG` is
+            set. None for workers only.
+        reservation_timeout: seconds until all nodes must have started.
+        queues: names of queues, see `train`.
+        eval_node: one node is an evaluator.
+        release_port: False leaves the port of a node held until it calls `ctx.release_port()`.
+
+    Raises:
+        ConfigError, FunctionError: an argument is wrong. Nothing was started.
+        PreflightError: Spark cannot run it, such as with fewer slots. Nothing was started.
+        TimeoutError: not all nodes had started in time.
+        TrainingFailedError: a node failed before all had started.
+
+    Example:
+        >>> from pyspark import SparkContext
+        >>> def main(args, ctx):
+        ...     feed = ctx.get_data_feed(train_mode=False)
+        ...     while not feed.should_stop():
+        ...         rows = feed.next_batch(10)
+        ...         feed.batch_results([row * row for row in rows])
+        >>> sc = SparkContext.getOrCreate()  # doctest: +SKIP
+        >>> cluster = run(sc, main, [], 1, 0, input_mode=InputMode.SPARK)  # doctest: +SKIP
+        >>> cluster.inference(sc.parallelize(range(100))).sum()  # doctest: +SKIP
+        328350
+        >>> cluster.shutdown()  # doctest: +SKIP
+    """
+    fed = input_mode == InputMode.SPARK
+    if fed and (driver_ps_nodes or eval_node):
+        what = "driver_ps_nodes" if driver_ps_nodes else "eval_node"
+        raise ConfigError(f"{what}=True is for InputMode.TENSORFLOW, and input_mode is SPARK.")
+    places = places_of(num_executors, num_ps, master_node, eval_node)
+    meta = Meta(
+        places,
+        default_filesystem(sc).removesuffix("/"),
+        os.getcwd(),
+        release_port,
+        board_place(places) if tensorboard else None,
+        log_dir,
+    )
+    pack(map_fun)  # An error of it names what cannot be sent.
+    function = functools.partial(run_node, map_fun, tf_args, meta)
+    spark = SparkSession.builder.getOrCreate()
+    request = request_of(function, map_fun, tf_args, places, spark, fed, driver_ps_nodes)
+    num_tasks = sum(role.count for role in request.roles if not role.on_driver)
+    _await_slots(Cluster(spark), num_tasks, min(reservation_timeout, REGISTER_S))
+    cluster = TFCluster(sc, execute(request), meta, input_mode, queues)
+    threading.Thread(target=_end_with_main, args=(cluster.run,), daemon=True).start()
+    cluster.await_start(reservation_timeout)
+    return cluster
+
+
+def _await_slots(cluster: Cluster, need: int, timeout_s: float) -> None:
+    """Give the executors of a young application, whose number nobody knows, time to register."""
+    deadline = time.monotonic() + timeout_s
+    young = not cluster.is_local
+    while young and cluster.slots_now(Resources()) < need and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _end_with_main(made: Run) -> None:
+    """End a cluster that nobody has shut down when the driver's program has ended."""
+    pool = ThreadPoolExecutor(1)
+    # Python ends the idle threads of pools first, and then waits for those that have work.
+    pool.submit(threading.current_thread).result().join()
+    made.cancel()

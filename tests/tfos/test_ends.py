@@ -1,0 +1,75 @@
+"""A cluster whose driver has ended: by its own will, by an error, or by a signal."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import eventually, is_alive
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+    import sys, time
+    from pathlib import Path
+    from pyspark import SparkConf, SparkContext
+    from sparkdl.tfos import TFCluster
+
+    def waits(args, ctx):
+        import os
+        Path(args[0], str(ctx.executor_id)).write_text(str(os.getpid()))
+        if ctx.mgr.inbox:
+            ctx.get_data_feed().next_batch(10)
+        time.sleep(1000)
+
+    mode = getattr(TFCluster.InputMode, sys.argv[2])
+    conf = SparkConf().set("spark.cores.max", "2").set("spark.executor.memory", "1g")
+    sc = SparkContext(conf=conf)
+    cluster = TFCluster.run(sc, waits, [sys.argv[1]], 2, 0, input_mode=mode)
+    print("running", flush=True)
+    {end}
+"""
+
+
+def start(folder: Path, master: str, mode: str, end: str) -> "subprocess.Popen[str]":
+    program = folder / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM).format(end=end))
+    (folder / "pids").mkdir()
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    submit = f"--master {master} --conf spark.sparkdl.root={folder}/runs pyspark-shell"
+    env = {**outer, "PYSPARK_SUBMIT_ARGS": submit, "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, str(program), str(folder / "pids"), mode]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def pids(folder: Path) -> list[int]:
+    found = [file.read_text() for file in (folder / "pids").iterdir()]
+    return [int(text) for text in found if text]
+
+
+def nothing_is_left(folder: Path) -> bool:
+    private = Path(tempfile.gettempdir()) / f"sparkdl-{os.getuid()}"
+    return not any(map(is_alive, pids(folder))) and not list(private.glob("node-*"))
+
+
+@pytest.mark.parametrize("mode", ["SPARK", "TENSORFLOW"])
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("time.sleep(1000)", -9), ("raise ValueError('mine')", 1)],
+    ids=["killed", "raises"],
+)
+def test_no_node_outlives_its_driver(
+    standalone: str, tmp_path: Path, mode: str, end: str, code: int
+) -> None:
+    with start(tmp_path, standalone, mode, end) as driver:
+        assert driver.stdout
+        assert "running\n" in iter(driver.stdout.readline, "")
+        if code == -9:
+            assert eventually(lambda: len(pids(tmp_path)) == 2)
+            driver.kill()
+        assert driver.wait(60) == code
+    assert eventually(lambda: nothing_is_left(tmp_path), 15)

@@ -1,0 +1,150 @@
+"""What a node makes of the tasks that feed it, without Spark."""
+
+import pickle
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl.cluster.keeper import listening
+from sparkdl.cluster.process import dial
+from sparkdl.tfos import wire
+from sparkdl.tfos.inbox import Inbox
+from sparkdl.tfos.nodes import NodeManager
+from sparkdl.tfos.TFNode import DataFeed
+
+Connect = Callable[..., socket.socket]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[tuple[NodeManager, Connect]]:
+    """A node's manager, and what begins to feed it a partition."""
+    with listening(tmp_path) as listener:
+        inbox = Inbox(listener, lambda: None)
+
+        def connect(partition: int, is_inference: bool = False) -> socket.socket:
+            task = dial(tmp_path, socket.SOCK_STREAM)
+            task.settimeout(10)
+            who = {"feed": 0, "partition": partition, "qname": "input"}
+            say(task, wire.HELLO, pickle.dumps({**who, "is_inference": is_inference}))
+            return task
+
+        yield NodeManager(inbox), connect
+
+
+def say(task: socket.socket, kind: bytes, body: bytes = b"") -> None:
+    task.sendall(wire.frame(kind, body))
+
+
+def feed(task: socket.socket, rows: list[Any]) -> None:
+    say(task, wire.ROWS, pickle.dumps(rows))
+
+
+def hear(task: socket.socket) -> tuple[bytes, Any]:
+    found = wire.read_frame(task)
+    assert found
+    kind, body = found
+    return kind, pickle.loads(body) if kind == wire.RESULTS else bytes(body)
+
+
+def test_a_task_hears_when_its_rows_are_used(node: tuple[NodeManager, Connect]) -> None:
+    manager, connect = node
+    rows = DataFeed(manager)
+    with connect(0) as task:
+        assert hear(task) == (wire.WELCOME, b"0")
+        feed(task, [1, 2, 3])
+        feed(task, [4])
+        say(task, wire.END)
+        assert rows.next_batch(2) == [1, 2]
+        task.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            task.recv(1)
+        assert rows.next_batch(2) == [3, 4]
+        assert hear(task)[0] == wire.DONE
+    assert not rows.should_stop()
+
+
+def test_inference_is_cut_at_the_end_of_a_partition(node: tuple[NodeManager, Connect]) -> None:
+    manager, connect = node
+    rows = DataFeed(manager, train_mode=False)
+    with connect(0, True) as one, connect(1, True) as two:
+        for task, numbers in ((one, [1, 2, 3]), (two, [4, 5])):
+            assert hear(task)[0] == wire.WELCOME
+            feed(task, numbers)
+            say(task, wire.END)
+        first, second = rows.next_batch(10), rows.next_batch(10)
+        assert sorted([first, second]) == [[1, 2, 3], [4, 5]]
+        rows.batch_results([-row for row in first + second])
+        assert hear(one) == (wire.RESULTS, [-1, -2, -3])
+        assert hear(two) == (wire.RESULTS, [-4, -5])
+        with pytest.raises(ValueError, match="1 results, and rows that wait for one were 0"):
+            rows.batch_results([6])
+
+
+def test_another_attempt_goes_on_where_one_has_ended(node: tuple[NodeManager, Connect]) -> None:
+    manager, connect = node
+    rows = DataFeed(manager)
+    with connect(7) as task:
+        hear(task)
+        feed(task, [1, 2])
+        assert rows.next_batch(1) == [1]
+    with connect(7) as again:
+        assert hear(again) == (wire.WELCOME, b"2")
+        feed(again, [3])
+        say(again, wire.END)
+        assert sorted(rows.next_batch(2)) == [2, 3]
+        assert hear(again)[0] == wire.DONE
+
+
+def test_rows_of_an_inference_that_was_cut_off_are_dropped(
+    node: tuple[NodeManager, Connect],
+) -> None:
+    manager, connect = node
+    rows = DataFeed(manager, train_mode=False)
+    with connect(0, True) as task:
+        hear(task)
+        feed(task, [1, 2])
+        assert rows.next_batch(1) == [1]
+    with connect(0, True) as again:
+        assert hear(again) == (wire.WELCOME, b"0")
+        feed(again, [1, 2])
+        say(again, wire.END)
+        taken = rows.next_batch(5)
+        assert taken[-2:] == [1, 2]
+        rows.batch_results([10, *([20] if len(taken) == 3 else []), 10, 20])
+        assert hear(again) == (wire.RESULTS, [10, 20])
+
+
+def test_terminate_lets_tasks_go(node: tuple[NodeManager, Connect]) -> None:
+    manager, connect = node
+    rows = DataFeed(manager)
+    with connect(0) as task:
+        hear(task)
+        feed(task, [1])
+        assert rows.next_batch(1) == [1]
+        rows.terminate()
+        assert hear(task)[0] == wire.TERMINATING
+    with connect(1) as late:
+        assert hear(late)[0] == wire.TERMINATING
+    assert manager.get("state") == "terminating"
+
+
+def test_the_feed_ends(node: tuple[NodeManager, Connect], tmp_path: Path) -> None:
+    manager, connect = node
+    rows = DataFeed(manager, input_mapping={"b": "second", "a": "first"})
+    with connect(0) as task:
+        hear(task)
+        feed(task, [(1, 2, 3)])
+        say(task, wire.END)
+        with dial(tmp_path, socket.SOCK_STREAM) as keeper:
+            keeper.sendall(wire.frame(wire.FEED_OVER))
+        assert rows.next_batch(5) == {"first": [1], "second": [2]}
+    assert rows.should_stop()
+    assert rows.next_batch(5) == {"first": [], "second": []}
+
+
+def test_a_node_that_is_not_fed_says_so() -> None:
+    with pytest.raises(RuntimeError, match="input_mode"):
+        DataFeed(NodeManager())
