@@ -12,7 +12,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Each room may import itself and what stands below it.
 ROOMS = [
-    {"cli", "horovod"},
+    {"cli", "tfos", "horovod"},
     {"experiment"},
     {"search"},
     {"cluster", "models"},

@@ -1,0 +1,62 @@
+"""Where it runs: D and P. Paths that TensorFlowOnSpark's programs write without a filesystem."""
+
+import getpass
+import re
+from typing import Any
+
+__all__ = ["absolute", "default_filesystem", "hdfs_path"]
+
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def hdfs_path(ctx: Any, path: str) -> str:
+    """A path with its filesystem, as TensorFlow and Spark take it on every host.
+
+    Args:
+        ctx: the node's context: its `defaultFS` and `working_dir` are looked at.
+        path: see `absolute`.
+
+    Returns:
+        The absolute path.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> ctx = SimpleNamespace(defaultFS="file://", working_dir="/home/me")
+        >>> hdfs_path(ctx, "mnist/model")
+        'file:///home/me/mnist/model'
+    """
+    return absolute(path, ctx.defaultFS, ctx.working_dir)
+
+
+def absolute(path: str, default_fs: str, working_dir: str) -> str:
+    """A path with its filesystem.
+
+    Args:
+        path: stays as it is if it has a scheme, such as `hdfs://`; `/x` is on the default
+            filesystem; `x` is in the user's folder there, or below `working_dir` if that
+            filesystem is the host's own.
+        default_fs: `fs.defaultFS` of Hadoop.
+        working_dir: an absolute local path.
+
+    Example:
+        >>> absolute("/data", "hdfs://namenode:8020", "/home/me")
+        'hdfs://namenode:8020/data'
+        >>> absolute("s3a://bucket/data", "hdfs://namenode:8020", "/home/me")
+        's3a://bucket/data'
+    """
+    if not default_fs.endswith("://"):
+        default_fs = default_fs.removesuffix("/")
+    if _SCHEME.match(path):
+        return path
+    if path.startswith("/"):
+        return f"{default_fs}{path}"
+    if default_fs.startswith(("hdfs://", "viewfs://")):
+        return f"{default_fs}/user/{getpass.getuser()}/{path}"
+    if default_fs.startswith("file://"):
+        return f"{default_fs}/{working_dir.lstrip('/')}/{path}"
+    return f"{default_fs}/{path}"
+
+
+def default_filesystem(sc: Any) -> str:
+    """D. `fs.defaultFS` of a SparkContext's Hadoop, such as `hdfs://nn:8020` or `file:///`."""
+    return str(sc._jsc.sc().hadoopConfiguration().get("fs.defaultFS", "file:///"))
