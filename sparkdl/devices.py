@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-__all__ = ["get_num_gpus", "gpus"]
+__all__ = ["get_num_gpus", "gpus", "is_busy"]
 
 
 def gpus() -> list[str]:
@@ -40,14 +40,52 @@ def get_num_gpus() -> int:
     return len(gpus())
 
 
-def _installed() -> int:
-    """The number of NVIDIA GPUs of this host, from NVML (nvmlDeviceGetCount_v2)."""
+def is_busy(gpu: str) -> bool:
+    """Whether any process of this host computes on a GPU.
+
+    Args:
+        gpu: one of `gpus()`, by index (as nvidia-smi counts them) or UUID.
+
+    Raises:
+        ValueError: there is no such GPU.
+
+    Example:
+        >>> [is_busy(gpu) for gpu in gpus()] # doctest: +SKIP
+        [False, True]
+    """
+    nvml = _nvml()
+    if nvml is None:
+        raise ValueError(f"there is no GPU {gpu!r}: this host has no NVIDIA driver.")
+    device, count = ctypes.c_void_p(), ctypes.c_uint(0)
+    try:
+        if gpu.isdigit():
+            failed = nvml.nvmlDeviceGetHandleByIndex_v2(int(gpu), ctypes.byref(device))
+        else:
+            failed = nvml.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(device))
+        if failed:
+            raise ValueError(f"there is no GPU {gpu!r} (NVML answers {failed}); see gpus().")
+        # Without room for the processes themselves it tells how many there are.
+        nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), None)
+    finally:
+        nvml.nvmlShutdown()
+    return count.value > 0
+
+
+def _nvml() -> ctypes.CDLL | None:
+    """NVIDIA's library, ready for questions; None where there is none."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return 0  # No driver, no GPU.
-    count = ctypes.c_uint(0)
-    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        return None  # No driver, no GPU.
+    return None if nvml.nvmlInit_v2() else nvml
+
+
+def _installed() -> int:
+    """The number of NVIDIA GPUs of this host, from NVML (nvmlDeviceGetCount_v2)."""
+    nvml = _nvml()
+    if nvml is None:
         return 0
+    count = ctypes.c_uint(0)
+    failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
     nvml.nvmlShutdown()
-    return count.value
+    return 0 if failed else count.value

@@ -17,7 +17,8 @@ NAMES = [
 SPARK = {
     *("sparkdl.data.dataset", "sparkdl.data.outside", "sparkdl.data.records.spark"),
     *("sparkdl.experiment.gangs", "sparkdl.experiment.kept", "sparkdl.experiment.trials"),
-    "sparkdl.models.prediction",
+    *("sparkdl.models.prediction", "sparkdl.tfos.dfutil", "sparkdl.tfos.pipeline"),
+    "sparkdl.tfos.reservation",
 }
 # These import TensorFlow.
 SLOW = {
@@ -25,6 +26,7 @@ SLOW = {
     *("sparkdl.data.readers.parquet", "sparkdl.data.readers.tfrecord"),
     *("sparkdl.distribute.collectives", "sparkdl.distribute.optimizers"),
     *("sparkdl.horovod.callbacks", "sparkdl.horovod.training"),
+    *("sparkdl.tfos.compat", "sparkdl.tfos.exports"),
 } | SPARK
 
 

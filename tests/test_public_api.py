@@ -21,7 +21,7 @@ PUBLIC = {
         *("csv", "dataset", "images", "local", "parquet", "petastorm", "read_tfrecord"),
         *("tfrecord", "write_tfrecord"),
     ],
-    "sparkdl.devices": ["get_num_gpus", "gpus"],
+    "sparkdl.devices": ["get_num_gpus", "gpus", "is_busy"],
     "sparkdl.distribute": [
         *("allgather", "allgather_object", "allreduce", "barrier", "broadcast"),
         *("broadcast_object", "broadcast_variables", "gradient_tape", "mean", "optimizer"),

@@ -26,7 +26,7 @@ from sparkdl.runs import Run, Trial
 __all__ = ["find", "model_of"]
 
 
-def find(model: Any, signature: str) -> tuple[Stored, Loaded]:
+def find(model: Any, signature: str, tags: tuple[str, ...] = ()) -> tuple[Stored, Loaded]:
     """The model as it travels, and as it is here, to see what goes in and comes out.
 
     Raises:
@@ -42,7 +42,7 @@ def find(model: Any, signature: str) -> tuple[Stored, Loaded]:
         raise ConfigError(
             f"model is a {type(model).__name__}; expected a path, a Keras model, a Run or a Trial."
         )
-    return _at(storage.absolute(model), signature)
+    return _at(storage.absolute(model), signature, tags)
 
 
 def _in_memory(model: Any, library: str) -> tuple[Stored, Loaded]:
@@ -58,13 +58,13 @@ def _in_memory(model: Any, library: str) -> tuple[Stored, Loaded]:
     return Stored(name, library, digest, data=data, custom=custom.pickled(own)), found
 
 
-def _at(url: str, signature: str) -> tuple[Stored, Loaded]:
+def _at(url: str, signature: str, tags: tuple[str, ...]) -> tuple[Stored, Loaded]:
     try:
         with fetched(url) as path:
             library = library_of(path)
-            stored = Stored(url, library, digest_of(path), signature, url)
+            stored = Stored(url, library, digest_of(path), signature, url, tags=tags)
             if library == "tensorflow":
-                return stored, loaded.from_saved_model(path, signature)
+                return stored, loaded.from_saved_model(path, signature, tags)
             model = loaded.load_keras(path, library)
             own = custom.pickled(custom.custom_objects(model, library))
             return dataclasses.replace(stored, custom=own), loaded.from_keras(model)

@@ -186,15 +186,18 @@ def _called_with(model: Any) -> tuple[Any, list[str], list[Tensor]]:
     return structure, list(named), [Tensor(n, shape[1:], "") for n, shape in named.items()]
 
 
-def from_saved_model(path: Path, signature: str) -> Loaded:
+def from_saved_model(path: Path, signature: str, tags: Sequence[str] = ()) -> Loaded:
     """One function of a SavedModel.
 
     Raises:
-        ValueError: it has no such signature.
+        ValueError: it has no such signature, or no graph with these tags.
     """
     import tensorflow as tf
 
-    model = tf.saved_model.load(str(path))
+    try:
+        model = tf.saved_model.load(str(path), tags=list(tags) or None)
+    except RuntimeError as exc:  # No graph of its has these tags.
+        raise ValueError(str(exc)) from exc
     if signature not in model.signatures:
         known = ", ".join(map(repr, model.signatures)) or "none"
         raise ValueError(f"it has no signature {signature!r}; it has {known}.")

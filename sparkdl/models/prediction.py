@@ -1,6 +1,7 @@
 """Where it runs: D. `experiment.predict`: a DataFrame with what a model computes of its rows."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -8,14 +9,16 @@ from pyspark.sql.functions import when
 from pyspark.sql.types import DataType, StructField, StructType
 
 from sparkdl import config
+from sparkdl.data.schema import Column
 from sparkdl.data.wanted import Wanted
 from sparkdl.errors import ConfigError
 from sparkdl.models import features, tensors
 from sparkdl.models.found import find
+from sparkdl.models.stored import Stored
 from sparkdl.models.task import PredictTask
 from sparkdl.models.tensors import Tensor
 
-__all__ = ["predict"]
+__all__ = ["Ready", "check_new", "check_rows", "predict", "ready_for"]
 
 
 def predict(
@@ -74,40 +77,120 @@ def predict(
         Row(a=1.0, b=2.0, prediction=3.0)
     """
     _check(df, prediction_col, batch_size)
+    ready = ready_for(df, model, feature_cols, signature=signature, fill=fill, decode=decode)
+    outputs, names = _chosen(ready.outputs, prediction_col)
+    check_new(names, df.columns)
+    return ready.run(df, outputs, names, batch_size)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model and the columns that go into it, seen to fit.
+
+    Attributes:
+        stored: the model.
+        inputs, outputs: what goes into it and comes out.
+        columns: how each feature column becomes an array.
+        wanted: how they become inputs: a tuple of these.
+        chosen: which column goes where, as the person said it.
+    """
+
+    stored: Stored
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    columns: tuple[Column, ...]
+    wanted: Wanted
+    chosen: Wanted
+
+    def run(
+        self,
+        df: DataFrame,
+        outputs: Sequence[Tensor],
+        names: Sequence[str],
+        batch_size: int,
+        keep: bool = True,
+    ) -> DataFrame:
+        """The DataFrame with what the model computes; or that alone, without `keep`.
+
+        Args:
+            df: the rows, with the columns that go in.
+            outputs: those of the model that are wanted; their shapes and dtypes say what the new
+                columns hold.
+            names: of the new columns.
+            batch_size: how many rows the model gets at once.
+            keep: keep the DataFrame's own columns.
+
+        Raises:
+            ConfigError: Spark has no column for an output.
+        """
+        try:
+            types = [tensors.type_name(output) for output in outputs]
+        except ValueError as exc:
+            raise ConfigError(f"model {self.stored.name}: {exc}") from exc
+        added = [
+            StructField(name, DataType.fromDDL(kind), nullable=True)
+            for name, kind in zip(names, types, strict=True)
+        ]
+        frame, places = _with_arrays(df, self.chosen.names)
+        schema = StructType([*(df.schema.fields if keep else ()), *added])
+        conf = df.sparkSession.conf
+        task = PredictTask(
+            stored=self.stored,
+            inputs=self.inputs,
+            outputs=tuple(outputs),
+            columns=self.columns,
+            places=places,
+            wanted=self.wanted,
+            names=tuple(field.name for field in schema),
+            batch_size=batch_size,
+            detect_gpus=config.resolve("detect_gpus", None, lambda key: conf.get(key, None)),
+        )
+        return frame.mapInArrow(task, schema)
+
+
+def ready_for(
+    df: DataFrame,
+    model: Any,
+    feature_cols: Any,
+    *,
+    signature: str,
+    tags: tuple[str, ...] = (),
+    fill: Mapping[str, Any] | None = None,
+    decode: Mapping[str, str] | None = None,
+) -> Ready:
+    """Find a model and see that the columns go into it; for the arguments see `predict`.
+
+    Raises:
+        ConfigError: there is no such model, or they do not.
+    """
     chosen = Wanted.among(df.columns, feature_cols, None)
     columns = features.columns_of(df.schema, chosen.names, fill=fill, decode=decode)
-    stored, found = find(model, signature)
+    stored, found = find(model, signature, tags)
     wanted = Wanted(features.by_input(found, chosen.features))
     inputs = features.settled(found.inputs, wanted, columns)
     try:
-        made = found.trace(inputs).outputs
-        types = {output: tensors.type_name(output) for output in made}
+        outputs = found.trace(inputs).outputs
     except ValueError as exc:
         raise ConfigError(f"model {stored.name}: {exc}") from exc
-    outputs, names = _chosen(made, prediction_col)
-    _check_new(names, df.columns)
-    added = [
-        StructField(name, DataType.fromDDL(types[output]), nullable=True)
-        for name, output in zip(names, outputs, strict=True)
-    ]
-    frame, places = _with_arrays(df, chosen.names)
-    schema = StructType([*df.schema.fields, *added])
-    conf = df.sparkSession.conf
-    task = PredictTask(
-        stored=stored,
-        inputs=inputs,
-        outputs=outputs,
-        columns=columns,
-        places=places,
-        wanted=wanted,
-        names=tuple(field.name for field in schema),
-        batch_size=batch_size,
-        detect_gpus=config.resolve("detect_gpus", None, lambda key: conf.get(key, None)),
-    )
-    return frame.mapInArrow(task, schema)
+    return Ready(stored, inputs, outputs, columns, wanted, chosen)
 
 
 def _check(df: Any, prediction_col: Any, batch_size: Any) -> None:
+    check_rows(df, batch_size)
+    if not isinstance(prediction_col, str | list | tuple | Mapping) or not prediction_col:
+        raise ConfigError(
+            f"prediction_col is {prediction_col!r}; expected a name, or a list or dict of names."
+        )
+    names = prediction_col.values() if isinstance(prediction_col, Mapping) else prediction_col
+    check_new([names] if isinstance(names, str) else names, df.columns)
+
+
+def check_rows(df: Any, batch_size: Any) -> None:
+    """Refuse what is no DataFrame, or has two columns of one name, or a wrong batch size.
+
+    Raises:
+        ConfigError: it is one of these.
+    """
     if not hasattr(df, "mapInArrow"):
         raise ConfigError(f"df is a {type(df).__name__}; expected a Spark DataFrame.")
     lower = [name.lower() for name in df.columns]
@@ -116,16 +199,14 @@ def _check(df: Any, prediction_col: Any, batch_size: Any) -> None:
         raise ConfigError(f"df has columns of the same name: {', '.join(twice)}. Rename them.")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
-    if not isinstance(prediction_col, str | list | tuple | Mapping) or not prediction_col:
-        raise ConfigError(
-            f"prediction_col is {prediction_col!r}; expected a name, or a list or dict of names."
-        )
-    names = prediction_col.values() if isinstance(prediction_col, Mapping) else prediction_col
-    _check_new([names] if isinstance(names, str) else names, df.columns)
 
 
-def _check_new(names: Any, columns: Sequence[str]) -> None:
-    """Spark tells columns apart without regard to case."""
+def check_new(names: Any, columns: Sequence[str]) -> None:
+    """Refuse names of new columns that are there; Spark tells columns apart without regard to case.
+
+    Raises:
+        ConfigError: one is there, or twice, or is no name.
+    """
     taken = {name.lower() for name in columns}
     for name in names:
         if not isinstance(name, str):

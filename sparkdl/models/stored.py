@@ -38,6 +38,7 @@ class Stored:
         library: what loads it: `keras`, `tf_keras` or `tensorflow` (a SavedModel).
         digest: what tells it from others: of its contents, see `digest_of`.
         signature: which function of a SavedModel.
+        tags: of the graph of a SavedModel that has several.
         url: where it is; None if it travels by its bytes.
         data: the bytes of its file; None if it is read from `url`.
         custom: the pickled classes and functions of the person's own that it is made of.
@@ -50,6 +51,12 @@ class Stored:
     url: str | None = None
     data: bytes | None = field(default=None, repr=False)
     custom: bytes = field(default=b"", repr=False)
+    tags: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from others; not what it came as: its bytes need not be kept."""
+        return (self.library, self.digest, self.signature, self.custom, self.tags)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Path]:

@@ -27,6 +27,7 @@ _TYPES: dict[str, tuple[str, pa.DataType]] = {
     "float32": ("float", pa.float32()),
     "float64": ("double", pa.float64()),
     "string": ("string", pa.string()),
+    "bytes": ("binary", pa.binary()),  # Strings of a model that are no text.
 }
 
 
@@ -146,8 +147,8 @@ def to_arrow(values: "np.ndarray[Any, Any]", output: Tensor) -> pa.Array:
     if output.shape == (1,):
         values = values.reshape(-1)
     flat = values.reshape(-1)
-    if output.dtype == "string":
-        array = pa.array(flat, pa.binary()).cast(pa.string())
+    if output.dtype in ("string", "bytes"):
+        array = pa.array(flat, pa.binary()).cast(_type_of(output)[1])
     else:
         dtype = _WIDER.get(output.dtype, output.dtype)
         array = pa.array(flat.astype(dtype, copy=False), _type_of(output)[1])

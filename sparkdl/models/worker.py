@@ -41,8 +41,7 @@ def model(stored: Stored, inputs: tuple[Tensor, ...], detect_gpus: bool) -> Mode
         inputs: what goes in, all shapes and dtypes known.
         detect_gpus: where Spark assigned none, use the GPUs that this host has.
     """
-    # Not what it came as: its bytes need not be kept.
-    key = (stored.library, stored.digest, stored.signature, stored.custom, inputs)
+    key = (*stored.key, inputs)
     if key not in _LOADED:
         while len(_LOADED) >= MODELS:
             _LOADED.popitem(last=False)
@@ -57,7 +56,7 @@ def _load(stored: Stored, inputs: tuple[Tensor, ...]) -> Model:
 
     with stored.opened() as path:
         if stored.library == "tensorflow":
-            found = loaded.from_saved_model(path, stored.signature)
+            found = loaded.from_saved_model(path, stored.signature, stored.tags)
         else:
             custom = pickle.loads(stored.custom) if stored.custom else {}
             # The driver's Keras has accepted the very same file.

@@ -11,10 +11,8 @@ from sparkdl.search.request import Request
 
 __all__ = ["check_elastic", "initial_of", "plan_of", "stays_in_memory"]
 
-# A function that is larger reaches Spark's executors as a file ...
-MOST_BYTES = 1 << 20
-# ... and with it go some names and numbers.
-OTHER_BYTES = 1 << 14
+# A function that is larger reaches Spark's executors as a file; with it go some names and numbers.
+MOST_BYTES = (1 << 20) - (1 << 14)
 
 
 def plan_of(request: Request, program: Program, cluster: Cluster) -> Plan:
@@ -48,27 +46,22 @@ def check_elastic(program: Program, conf: Callable[[str], str | None]) -> None:
         PreflightError: it would write it to a file (`spark.broadcast.UDFCompressionThreshold`).
     """
     if not stays_in_memory(program, conf):
-        size, most = _size(program), _most(conf)
         raise PreflightError(
-            f"the function and its modules have {size} bytes, and Spark hands on more than {most} "
-            "as a file, with the secret by which the ranks of an elastic gang know each other. "
-            "Let the function read its large objects itself, or start Spark with "
+            f"the function and its modules have {_size(program)} bytes, and Spark hands on more "
+            f"than {MOST_BYTES} as a file, with the secret by which the ranks of an elastic gang "
+            "know each other. Let the function read its large objects itself, or start Spark with "
             "spark.io.encryption.enabled=true."
         )
 
 
 def stays_in_memory(program: Program, conf: Callable[[str], str | None]) -> bool:
     """Whether Spark hands a program on without writing it to a file that others may read."""
-    return _size(program) <= _most(conf) or conf("spark.io.encryption.enabled") == "true"
+    return _size(program) <= MOST_BYTES or conf("spark.io.encryption.enabled") == "true"
 
 
 def _size(program: Program) -> int:
     texts = (source.text.encode() for source in program.modules.values())
     return len(program.function) + sum(map(len, texts))
-
-
-def _most(conf: Callable[[str], str | None]) -> int:
-    return int(conf("spark.broadcast.UDFCompressionThreshold") or MOST_BYTES) - OTHER_BYTES
 
 
 def initial_of(request: Request) -> tuple[str, int] | None:

@@ -7,7 +7,7 @@ import gzip
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ def write_tfrecord(
     compression: str | None = None,
     num_files: int | None = None,
     mode: str = "error",
+    hadoop_names: bool = False,
 ) -> int:
     """Write a DataFrame as TFRecord files of `tf.train.Example`.
 
@@ -52,6 +53,8 @@ def write_tfrecord(
         compression: None or `gzip`.
         num_files: how many files; by default as many as the DataFrame has partitions.
         mode: what if there is something at `path`: `error`, or `overwrite`, which removes it.
+        hadoop_names: call the files `part-r-00000` and so on, as Hadoop does, for programs that
+            look for these; by default a name is never given twice.
 
     Returns:
         How many rows were written.
@@ -83,7 +86,8 @@ def write_tfrecord(
     task = partial(_write, columns=columns, folder=aside, compression=compression)
     try:
         written = df.mapInArrow(task, "name string, rows long").collect()
-        _publish([row.name for row in written], aside, folder)
+        names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in written}
+        _publish(names, aside, folder)
     finally:
         storage.remove(aside)
     return sum(row.rows for row in written)
@@ -102,8 +106,12 @@ def _check_free(folder: str, mode: str) -> None:
         )
 
 
-def _publish(names: Sequence[str], aside: str, folder: str) -> None:
-    """Move the files of the tasks that count to their place, instead of what was there."""
+def _hadoop_name(name: str) -> str:
+    return f"part-r-{name.split('-')[1]}"
+
+
+def _publish(names: Mapping[str, str], aside: str, folder: str) -> None:
+    """Move the files that count to their place, under new names, instead of what was there."""
     if missing := set(names).difference(storage.names(aside)):
         raise FileNotFoundError(
             f"the driver does not find {sorted(missing)[0]!r}, which a task wrote, in {aside!r}. "
@@ -113,7 +121,8 @@ def _publish(names: Sequence[str], aside: str, folder: str) -> None:
         if name != os.path.basename(aside):
             storage.remove(storage.join(folder, name))
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: storage.rename(f"{aside}/{n}", f"{folder}/{n}"), names))
+        moves = [(f"{aside}/{name}", f"{folder}/{new}") for name, new in names.items()]
+        list(pool.map(lambda move: storage.rename(*move), moves))
     storage.write(storage.join(folder, "_SUCCESS"), b"")
 
 

@@ -1,0 +1,74 @@
+"""Where it runs: T and P. Which GPUs nobody computes on, as TensorFlowOnSpark asks for them."""
+
+import random
+import time
+
+from sparkdl import devices
+
+__all__ = ["AS_LIST", "AS_STRING", "MAX_RETRIES", "get_gpus", "is_gpu_available"]
+
+MAX_RETRIES = 3
+AS_STRING = "string"
+AS_LIST = "list"
+
+# Seconds before the first look again; the second waits twice as long, and so on.
+RETRY_S = 30.0
+
+
+def is_gpu_available() -> bool:
+    """Whether this process may use a GPU.
+
+    Example:
+        >>> is_gpu_available() == (devices.get_num_gpus() > 0)
+        True
+    """
+    return devices.get_num_gpus() > 0
+
+
+def get_gpus(
+    num_gpu: int = 1,
+    worker_index: int = -1,
+    format: str = AS_STRING,  # noqa: A002
+) -> str | list[str]:
+    """GPUs that no process computes on, among those that this process may use.
+
+    Where too few are free, it looks again after 30, 60 and 90 seconds.
+
+    Args:
+        num_gpu: how many.
+        worker_index: which node of the host asks: nodes that ask with 0, 1, 2 ... are given
+            different GPUs as long as there are enough, then the first ones again. -1 takes any.
+        format: `"string"` for `"0,1"`, `"list"` for `["0", "1"]`.
+
+    Raises:
+        RuntimeError: too few are free.
+        ValueError: the format is none.
+
+    Example:
+        >>> get_gpus(0), get_gpus(0, format=AS_LIST)
+        ('', [])
+    """
+    if format not in (AS_STRING, AS_LIST):
+        raise ValueError(f"format is {format!r}; expected {AS_STRING!r} or {AS_LIST!r}.")
+    free = _free()
+    for attempt in range(1, MAX_RETRIES + 1):
+        if len(free) >= num_gpu:
+            break
+        time.sleep(RETRY_S * attempt)
+        free = _free()
+    if len(free) < num_gpu:
+        raise RuntimeError(
+            f"Unable to find {num_gpu} free GPU(s): this process may use {devices.gpus()}, and "
+            f"{free} of these are free. Ask for fewer, or let the others end."
+        )
+    if worker_index == -1:
+        random.shuffle(free)
+        chosen = free[:num_gpu]
+    else:
+        first = worker_index * num_gpu
+        chosen = [free[(first + i) % len(free)] for i in range(num_gpu)]
+    return ",".join(chosen) if format == AS_STRING else chosen
+
+
+def _free() -> list[str]:
+    return [gpu for gpu in devices.gpus() if not devices.is_busy(gpu)]

@@ -1,0 +1,231 @@
+"""Where it runs: D. Training and inference as stages of a Spark ML Pipeline."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.ml import Estimator, Model
+from pyspark.sql import DataFrame
+
+from sparkdl import experiment
+from sparkdl.errors import ConfigError
+from sparkdl.tfos import kept, scoring
+from sparkdl.tfos.params import (
+    HasBatchSize,
+    HasClusterSize,
+    HasEpochs,
+    HasExportDir,
+    HasGraceSecs,
+    HasInputMapping,
+    HasInputMode,
+    HasMasterNode,
+    HasModelDir,
+    HasNumPS,
+    HasOutputMapping,
+    HasProtocol,
+    HasReaders,
+    HasSignatureDefKey,
+    HasSteps,
+    HasTagSet,
+    HasTensorboard,
+    HasTFRecordDir,
+    Namespace,
+    TFParams,
+    TFTypeConverters,
+)
+
+__all__ = [
+    "HasBatchSize",
+    "HasClusterSize",
+    "HasEpochs",
+    "HasExportDir",
+    "HasGraceSecs",
+    "HasInputMapping",
+    "HasInputMode",
+    "HasMasterNode",
+    "HasModelDir",
+    "HasNumPS",
+    "HasOutputMapping",
+    "HasProtocol",
+    "HasReaders",
+    "HasSignatureDefKey",
+    "HasSteps",
+    "HasTFRecordDir",
+    "HasTagSet",
+    "HasTensorboard",
+    "Namespace",
+    "TFEstimator",
+    "TFModel",
+    "TFParams",
+    "TFTypeConverters",
+]
+
+_ESTIMATOR = {
+    "input_mapping": {},
+    "cluster_size": 1,
+    "num_ps": 0,
+    "driver_ps_nodes": False,
+    "input_mode": 1,  # InputMode.SPARK
+    "master_node": "chief",
+    "protocol": "grpc",
+    "tensorboard": False,
+    "model_dir": None,
+    "export_dir": None,
+    "tfrecord_dir": None,
+    "batch_size": 100,
+    "epochs": 1,
+    "readers": 1,
+    "steps": 1000,
+    "grace_secs": 30,
+}
+_MODEL = {
+    "input_mapping": {},
+    "output_mapping": {},
+    "batch_size": 100,
+    "model_dir": None,
+    "export_dir": None,
+    "signature_def_key": None,
+    "tag_set": None,
+}
+
+
+class TFEstimator(
+    kept.Kept,
+    Estimator,  # type: ignore[misc]
+    TFParams,
+    HasInputMapping,
+    HasClusterSize,
+    HasNumPS,
+    HasInputMode,
+    HasMasterNode,
+    HasProtocol,
+    HasGraceSecs,
+    HasTensorboard,
+    HasModelDir,
+    HasExportDir,
+    HasTFRecordDir,
+    HasBatchSize,
+    HasEpochs,
+    HasReaders,
+    HasSteps,
+):
+    """Trains on a DataFrame: `fit` starts a cluster, feeds it, ends it, and gives a `TFModel`.
+
+    The columns that `input_mapping` names are fed, sorted by name. The training function finds all
+    params among its arguments, and writes its model to `args.export_dir`.
+
+    Args:
+        train_fn: `train_fn(args, ctx)`, run on every node.
+        tf_args: its arguments: a dict, an `argparse.Namespace`, or a list of words, which the
+            nodes find as `sys.argv`.
+        export_fn: `export_fn(args)`, run once in a process of its own when training has ended;
+            for programs of TensorFlow 1 that export from a checkpoint.
+
+    Example:
+        >>> def train(args, ctx):
+        ...     feed = ctx.get_data_feed(input_mapping=args.input_mapping)
+        >>> estimator = TFEstimator(train, {"learning_rate": 0.1}).setInputMapping({"x": "x"})
+        >>> estimator.setClusterSize(2).setEpochs(3).merge_args_params().epochs
+        3
+    """
+
+    _FUNCTIONS = ("train_fn", "export_fn")
+
+    def __init__(
+        self,
+        train_fn: Callable[..., Any],
+        tf_args: Any,
+        export_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.train_fn, self.export_fn = train_fn, export_fn
+        self.args = Namespace(tf_args)
+        self._setDefault(**_ESTIMATOR)
+
+    def _fit(self, dataset: DataFrame) -> "TFModel":
+        from sparkdl.tfos import TFCluster
+
+        args = self.merge_args_params()
+        self._check(dataset)
+        given = self.args.argv or args
+        cluster = TFCluster.run(
+            SparkContext.getOrCreate(),
+            self.train_fn,
+            given,
+            args.cluster_size,
+            args.num_ps,
+            args.tensorboard,
+            TFCluster.InputMode.SPARK,
+            master_node=args.master_node,
+            driver_ps_nodes=args.driver_ps_nodes,
+        )
+        try:
+            cluster.train(dataset.select(sorted(args.input_mapping)).rdd, args.epochs)
+        except BaseException:
+            cluster.shutdown()  # Raises the node's own error, if it has one.
+            raise
+        cluster.shutdown(grace_secs=args.grace_secs)
+        if self.export_fn:
+            experiment.launch(partial(_export, self.export_fn, given), name="export")
+        return self._copyValues(TFModel(self.args))  # type: ignore[no-any-return]
+
+    def _check(self, dataset: DataFrame) -> None:
+        missing = sorted(set(self.getInputMapping()).difference(dataset.columns))
+        if missing or not self.getInputMapping():
+            raise ConfigError(
+                f"input_mapping is {self.getInputMapping()!r}; expected columns of the DataFrame, "
+                f"which are {', '.join(dataset.columns)}: setInputMapping({{column: tensor}})."
+            )
+        if self.export_fn and not self.getExportDir():
+            raise ConfigError("export_fn needs an export_dir: setExportDir(path).")
+
+
+def _export(export_fn: Callable[..., Any], args: Any) -> None:
+    """P. What the function returns is of no use to a run."""
+    export_fn(args)
+
+
+class TFModel(
+    kept.Kept,
+    Model,  # type: ignore[misc]
+    TFParams,
+    HasInputMapping,
+    HasOutputMapping,
+    HasBatchSize,
+    HasModelDir,
+    HasExportDir,
+    HasSignatureDefKey,
+    HasTagSet,
+):
+    """Computes what a SavedModel makes of a DataFrame's rows; each worker loads it once.
+
+    `transform` gives the columns that `output_mapping` names, sorted by their tensors, and no
+    others. Numbers become bigint or double, and a tensor's dimensions beside the rows arrays.
+
+    Args:
+        tf_args: arguments, kept beside the params: a dict, an `argparse.Namespace` or a list.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from pyspark.sql import SparkSession
+        >>> module = tf.Module()
+        >>> spec = tf.TensorSpec([None], "float32", name="x")
+        >>> module.serve = tf.function(lambda x: {"y": 2 * x}, input_signature=[spec])
+        >>> tf.saved_model.save(module, "doubled", {"serving_default": module.serve})
+        >>> model = TFModel({}).setExportDir("doubled")
+        >>> model = model.setInputMapping({"a": "x"}).setOutputMapping({"y": "twice"})
+        >>> df = SparkSession.active().createDataFrame([(1.5,)], ["a"])
+        >>> model.transform(df).collect()
+        [Row(twice=3.0)]
+    """
+
+    _FUNCTIONS = ()
+
+    def __init__(self, tf_args: Any) -> None:
+        super().__init__()
+        self.args = Namespace(tf_args)
+        self._setDefault(**_MODEL)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return scoring.transform(dataset, self.merge_args_params())
