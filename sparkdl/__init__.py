@@ -21,6 +21,7 @@ __all__ = [
     "runs",
     "search",
     "tensorboard",
+    "tfos",
 ]
 
 

@@ -47,7 +47,8 @@ def assigned_gpus(
         devices = gpus()
         if count is None:
             devices = share(devices, *local) if local else devices
-            count = len(devices)
+            # TensorFlowOnSpark's programs are made for one, whatever else the host has.
+            count = min(1, len(devices)) if plan.kind == "tfos" else len(devices)
         wait_s = plan.start_timeout_s if local else None
         holder = f"run {run_id}, process {os.getpid()}"
         with locked_devices(devices, count, holder, wait_s, ended) as taken:

@@ -26,7 +26,8 @@ def plan_of(request: Request, program: Program, cluster: Cluster) -> Plan:
         # Rows reach a program as a tf.data.Dataset.
         options.framework or found or ("tensorflow" if request.data is not None else None),
         dict(options.env),
-        config.resolve("detect_gpus", None, cluster.conf),
+        # TensorFlowOnSpark finds GPUs itself where Spark assigns none.
+        request.kind == "tfos" or config.resolve("detect_gpus", None, cluster.conf),
         config.resolve("fork_server", None, cluster.conf),
         options.trial_timeout_s,
         request.is_gang,

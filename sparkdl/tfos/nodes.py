@@ -42,6 +42,25 @@ class Meta:
     log_dir: str | None = None
 
 
+class Value:
+    """A value as a manager's proxy gives it, which programs compare as text.
+
+    Example:
+        >>> value = Value("running")
+        >>> value._getvalue(), str(value) == "'running'"
+        ('running', True)
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def _getvalue(self) -> Any:
+        return self._value
+
+    def __str__(self) -> str:
+        return repr(self._value)
+
+
 class NodeManager:
     """What `ctx.mgr` is: the node's state, and the way to the rows that it is fed.
 
@@ -53,11 +72,11 @@ class NodeManager:
         self.inbox = inbox
         self._values: dict[str, Any] = {}
 
-    def get(self, key: str) -> Any:
+    def get(self, key: str) -> "Value":
         """A value that was set; `state` is `running` or `terminating`."""
         if key == "state":
-            return "terminating" if self.inbox and self.inbox.is_terminating else "running"
-        return self._values[key]
+            return Value("terminating" if self.inbox and self.inbox.is_terminating else "running")
+        return Value(self._values[key])
 
     def set(self, key: str, value: Any) -> None:
         """Keep a value for this node's function."""
