@@ -1,10 +1,10 @@
 """What a TensorFlowOnSpark program takes here and there: its start, its feeding, its end.
 
 The same program, of which only the import differs, on the same rows, in turns: a cluster of one
-node that takes lists of floats with `next_batch`. The first turn of each is not counted: it starts
-processes and imports TensorFlow.
+node that takes lists of floats with `next_batch`, of an RDD and of a DataFrame. The first turn of
+each is not counted: it starts processes and imports TensorFlow.
 
-    python benchmarks/clusters.py --tfos-python /tmp/tfos/bin/python
+    python benchmarks/clusters.py --tfos-python <environment>/bin/python
 
 It prints JSON and a table.
 """
@@ -61,8 +61,8 @@ def table(found: dict[str, Any]) -> str:
                 statistics.median(one[what] for one in names[name]) for name in ("sparkdl", PEER)
             )
             ratio = ours / theirs if what == "rows_per_s" else theirs / ours
-            lines.append(f"{shape:<12}{what:<12}{ours:>12.2f}{theirs:>12.2f}{ratio:>8.1f}x")
-    return "\n".join([f"{'':<24}{'sparkdl':>12}{'TFoS':>12}", *lines])
+            lines.append(f"{shape:<24}{what:<12}{ours:>12.2f}{theirs:>12.2f}{ratio:>8.1f}x")
+    return "\n".join([f"{'':<36}{'sparkdl':>12}{'TFoS':>12}", *lines])
 
 
 if __name__ == "__main__":

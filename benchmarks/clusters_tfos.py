@@ -18,8 +18,13 @@ from pyspark.sql import SparkSession
 BATCH = 1024
 PARTITIONS = 2
 
-# Floats in a row, and rows.
-SHAPES = {"784 floats": (784, 40_000), "20 floats": (20, 200_000)}
+# Floats in a row, rows, and whether they come as a DataFrame.
+SHAPES = {
+    "784 floats": (784, 40_000, False),
+    "20 floats": (20, 200_000, False),
+    "784 floats, DataFrame": (784, 40_000, True),
+    "20 floats, DataFrame": (20, 200_000, True),
+}
 
 
 def session(master: str) -> SparkSession:
@@ -39,8 +44,8 @@ def drain(args: Any, ctx: Any) -> None:
 
 
 def rows_of(spark: SparkSession, shape: str) -> Any:
-    """An RDD of lists of floats, kept in memory as Spark keeps it."""
-    width, rows = SHAPES[shape]
+    """An RDD of lists of floats, or a DataFrame of them, kept in memory as Spark keeps it."""
+    width, rows, is_frame = SHAPES[shape]
     each = rows // PARTITIONS
 
     def made(number: int, _: Any) -> Any:
@@ -51,9 +56,12 @@ def rows_of(spark: SparkSession, shape: str) -> Any:
             yield from random.random((1000, width)).tolist()
 
     numbers = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS)
-    rdd = numbers.mapPartitionsWithIndex(made).cache()
-    rdd.count()
-    return rdd
+    found = numbers.mapPartitionsWithIndex(made)
+    if is_frame:
+        found = found.map(lambda row: (row,)).toDF("x array<double>")
+    found = found.cache()
+    found.count()
+    return found
 
 
 def measure(clusters: Any, spark: SparkSession, shape: str) -> dict[str, float]:
@@ -64,18 +72,20 @@ def measure(clusters: Any, spark: SparkSession, shape: str) -> dict[str, float]:
         spark: the session.
         shape: a key of `SHAPES`.
     """
-    rdd, times = rows_of(spark, shape), [time.monotonic()]
+    rows, times = rows_of(spark, shape), [time.monotonic()]
     mode = clusters.InputMode.SPARK
     cluster = clusters.run(spark.sparkContext, drain, [], 1, 0, input_mode=mode)
     times.append(time.monotonic())
-    cluster.train(rdd, 1)
+    # TensorFlowOnSpark takes an RDD only, and so do its programs.
+    takes_frames = clusters.__name__.startswith("sparkdl")
+    cluster.train(rows if takes_frames or not hasattr(rows, "rdd") else rows.rdd, 1)
     times.append(time.monotonic())
     cluster.shutdown()
     times.append(time.monotonic())
-    rdd.unpersist(blocking=True)
+    rows.unpersist(blocking=True)
     start_s, feed_s, shutdown_s = (b - a for a, b in itertools.pairwise(times))
-    rows = SHAPES[shape][1]
-    return {"start_s": start_s, "rows_per_s": rows / feed_s, "shutdown_s": shutdown_s}
+    rate = SHAPES[shape][1] / feed_s
+    return {"start_s": start_s, "rows_per_s": rate, "shutdown_s": shutdown_s}
 
 
 def main() -> None:

@@ -62,6 +62,15 @@ def test_an_example_learns(name: str, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*/run.json"))) == (name != "single_process.py")
 
 
+@pytest.mark.slow
+def test_a_pipeline_finds_its_weights(tmp_path: Path) -> None:
+    printed = _run("tfos/linear_regression.py", tmp_path)
+    found = re.search(r"^weights (\S+) and (\S+);", printed, re.MULTILINE)
+    assert found, printed
+    assert float(found[1]) == pytest.approx(3.14, abs=0.02)
+    assert float(found[2]) == pytest.approx(1.618, abs=0.02)
+
+
 def test_three_lines_make_a_program_distributed() -> None:
     before, after = (
         (EXAMPLES / name).read_text().splitlines() for name in ("single_process.py", "allreduce.py")

@@ -11,7 +11,7 @@ PUBLIC = {
     "sparkdl": [
         *("__version__", "context", "data", "devices", "distribute", "errors", "experiment"),
         "keras",
-        *("runs", "search", "tensorboard"),
+        *("runs", "search", "tensorboard", "tfos"),
     ],
     "sparkdl.context": [
         *("VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"),

@@ -60,8 +60,6 @@ def two(standalone: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     session = start_session(
         standalone,
         spark__executor__memory="1g",
-        spark__cores__max="2",
-        spark__executor__instances="2",
         spark__sparkdl__root=str(tmp_path_factory.mktemp("runs")),
     )
     yield session

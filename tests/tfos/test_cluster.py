@@ -238,23 +238,6 @@ def test_rows_of_a_frame_are_tuples(two: SparkSession, tmp_path: Path) -> None:
     assert seen_in(tmp_path) == sorted([[[0.5, 1.0], "a"], [[2.0], "b"]] * 2)
 
 
-def test_a_stream_is_fed_batch_by_batch(two: SparkSession, tmp_path: Path) -> None:
-    sc = two.sparkContext
-    seen, source = tmp_path / "seen", tmp_path / "source"
-    seen.mkdir()
-    cluster = TFCluster.run(sc, drain, {"seen": str(seen)}, 2, 0, input_mode=FED)
-    for begin in (0, 100):
-        two.range(begin, begin + 100).write.mode("append").json(str(source))
-    stream = two.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(source))
-    query = stream.writeStream.foreachBatch(
-        lambda batch, _: cluster.train(batch.rdd.map(lambda row: row.id), 1)
-    )
-    running = query.trigger(availableNow=True).start()
-    running.awaitTermination()
-    cluster.shutdown()
-    assert seen_in(seen) == [*range(200)]
-
-
 # ---- nodes read for themselves
 
 
@@ -392,7 +375,7 @@ def test_wrong_arguments_are_refused(two: SparkSession) -> None:
     with pytest.raises(errors.ConfigError, match="eval_node"):
         TFCluster.run(sc, squares, [], 2, 0, input_mode=FED, eval_node=True)
     with pytest.raises(errors.SlotsError, match="5 slots"):
-        TFCluster.run(sc, squares, [], 5, 0)
+        TFCluster.run(sc, squares, [], 5, 0, reservation_timeout=1)
     with pytest.raises(errors.FunctionError, match="'sc'"):
         TFCluster.run(sc, lambda args, ctx: sc, [], 2, 0)
     cluster = TFCluster.run(sc, lambda args, ctx: None, [], 2, 0)

@@ -56,11 +56,14 @@ def nothing_is_left(folder: Path) -> bool:
     return not any(map(is_alive, pids(folder))) and not list(private.glob("node-*"))
 
 
-@pytest.mark.parametrize("mode", ["SPARK", "TENSORFLOW"])
 @pytest.mark.parametrize(
-    ("end", "code"),
-    [("time.sleep(1000)", -9), ("raise ValueError('mine')", 1)],
-    ids=["killed", "raises"],
+    ("mode", "end", "code"),
+    [
+        ("SPARK", "time.sleep(1000)", -9),
+        ("TENSORFLOW", "time.sleep(1000)", -9),
+        ("SPARK", "raise ValueError('mine')", 1),
+    ],
+    ids=["fed-killed", "killed", "fed-raises"],
 )
 def test_no_node_outlives_its_driver(
     standalone: str, tmp_path: Path, mode: str, end: str, code: int
