@@ -1,13 +1,14 @@
-"""Where it runs: anywhere (pure). How a training process ended, and what that means."""
+"""Where it runs: anywhere. How a training process ended, and what that means."""
 
 import re
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["End", "Failure", "describe_end", "failure_of", "is_follow_up", "says_failure"]
+__all__ = ["End", "Failure", "describe_end", "failed", "failure_of", "is_follow_up", "says_failure"]
 
 # What a rank says when another one has gone: the other's failure is the one to tell of.
 _FOLLOW_UP = re.compile(
@@ -78,6 +79,12 @@ def says_failure(outcome: Mapping[str, Any]) -> bool:
         (False, True)
     """
     return not outcome.keys().isdisjoint(("error", "invalid", "pruned"))
+
+
+def failed(error: str, failure: Failure) -> dict[str, Any]:
+    """What is said of a rank that never came to run its function."""
+    said = {"error": f"{error}\n", "failure": str(failure), "ended_s": time.time()}
+    return {**said, "usage": {}}
 
 
 def describe_end(end: End, timeout_s: float | None) -> str:

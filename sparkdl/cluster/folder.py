@@ -6,14 +6,14 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from sparkdl import storage
 from sparkdl.reporting import ASKS, ORDERS
 from sparkdl.runs.layout import TrialPaths
 
-__all__ = ["Mirror", "last_reported", "local_folder"]
+__all__ = ["Mirror", "again", "last_reported", "local_folder"]
 
 MIRROR_S = 5.0
 ASKED_S = 1.0
@@ -70,16 +70,25 @@ class Mirror:
     def close(self) -> None:
         """A last `sync`, tried again where the store fails for a moment; the local folder goes."""
         try:
-            for pause_s in (1.0, 5.0, None):
-                try:
-                    self.sync()
-                    return
-                except OSError:
-                    if pause_s is None:
-                        raise
-                    time.sleep(pause_s)
+            again(self.sync)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def again(write: Callable[[], object]) -> None:
+    """Write to a store; tried again where that fails for a moment.
+
+    Raises:
+        OSError: it fails for longer.
+    """
+    for pause_s in (1.0, 5.0, None):
+        try:
+            write()
+            return
+        except OSError:
+            if pause_s is None:
+                raise
+            time.sleep(pause_s)
 
 
 class local_folder:

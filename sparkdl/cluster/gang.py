@@ -22,7 +22,7 @@ from pyspark import BarrierTaskContext, TaskContext
 from sparkdl import checkpoints, storage
 from sparkdl.cluster.assign import assigned_gpus
 from sparkdl.cluster.devicelocks import DevicesTakenError
-from sparkdl.cluster.ends import End, Failure
+from sparkdl.cluster.ends import End, Failure, failed
 from sparkdl.cluster.environ import gang_variables
 from sparkdl.cluster.folder import last_reported, local_folder
 from sparkdl.cluster.placed import InRing, Placed
@@ -70,7 +70,7 @@ class GangTask(TrialTask):
             except TimeoutError as late:
                 with contextlib.suppress(OSError):  # Some may have met, and wait for this one.
                     storage.write(trial.told(self.attempt, member.rank, "failed"), b"")
-                return {**who, **_failed(f"{DEADLINE}: {late}", Failure.DEADLINE)}, None
+                return {**who, **failed(f"{DEADLINE}: {late}", Failure.DEADLINE)}, None
             if problems := sorted({peer.problem for peer in peers if peer.problem}):
                 return {**who, "preflight": "\n- ".join(problems)}, None
             here = Placed(member, self.attempt, peers, trial, Path(), listener, held)
@@ -148,7 +148,7 @@ class GangTask(TrialTask):
             # What is wrong with this host's devices stays wrong; a server or store may come back.
             kind = Failure.LOST if isinstance(exc, OSError) else Failure.GPU
             kind = Failure.DEADLINE if isinstance(exc, TimeoutError) else kind
-            return _failed(f"{type(exc).__name__}: {exc}", kind), None
+            return failed(f"{type(exc).__name__}: {exc}", kind), None
         return self._conclude(here, end, supervisor), (end.outcome or {}).get("exception")
 
     def _ranks(self, here: Placed) -> dict[str, Any]:
@@ -269,9 +269,3 @@ class GangTask(TrialTask):
 
 def _watch(place: InRing, supervisor: Supervisor, process: TrainingProcess) -> str | None:
     return place.watch() or supervisor.watch(process)
-
-
-def _failed(error: str, failure: Failure) -> dict[str, Any]:
-    """What a rank says that never came to run its function."""
-    said = {"error": f"{error}\n", "failure": str(failure), "ended_s": time.time()}
-    return {**said, "usage": {}}

@@ -6,13 +6,17 @@ ends it with no task. It ends with its node, with its executor, or when the driv
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import pickle
+import shutil
 import socket
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +27,8 @@ from pyspark import TaskContext
 
 from sparkdl import storage
 from sparkdl.cluster.child import become, receive
-from sparkdl.cluster.folder import local_folder
+from sparkdl.cluster.ends import Failure, failed
+from sparkdl.cluster.folder import again, local_folder
 from sparkdl.cluster.forkserver import PACKET_BYTES
 from sparkdl.cluster.placed import Placed
 from sparkdl.cluster.plan import Member, Plan
@@ -33,9 +38,9 @@ from sparkdl.processes import parent, process_start
 from sparkdl.runs.layout import TrialPaths
 
 __all__ = [
+    "ALIVE",
     "FEED_OVER_FRAME",
     "Kept",
-    "alive",
     "executor_of_task",
     "hand_over",
     "listening",
@@ -43,8 +48,12 @@ __all__ = [
     "node_folder",
 ]
 
+# By a file of this name, behind its rank, a keeper shows that it lives, and for which executor.
+ALIVE = ".alive"
 BEAT_S = 1.0
 BEAT_REMOTE_S = 3.0
+# What nobody listens in is certainly not about to be listened in when it is so old.
+OLD_S = 60.0
 
 # What a node hears from its keeper when it gets no more rows: a frame of no body, see `tfos.wire`.
 FEED_OVER_FRAME = b"F" + bytes(8)
@@ -96,11 +105,6 @@ class Keepable(Protocol):
         self, here: Placed, said: dict[str, Any], exception: bytes | None
     ) -> tuple[dict[str, Any], bytes | None]:
         """Let all know what came out."""
-
-
-def alive(rank: int) -> str:
-    """The name of the file by which a keeper shows that it lives."""
-    return f"{rank}.alive"
 
 
 def executor_of_task() -> tuple[int, int]:
@@ -185,9 +189,14 @@ def main(channel: socket.socket, more: Mapping[str, int]) -> int:
     trial = asked.task.trial
     here = Placed(asked.member, asked.task.attempt, asked.peers, trial, Path(), None)
     here = replace(here, held=sockets.get("held"), listener=sockets.get("listener"))
-    with _Beats(storage.join(trial.ranks(here.attempt), alive(here.rank))):
-        row = _keep(asked.task, asked.kept, here, channel)
-    asked.task.leave_row(here, *row)
+    with _Beats(trial.told(here.attempt, here.rank, ALIVE[1:]), asked.kept.executor[0]):
+        try:
+            row = _keep(asked.task, asked.kept, here, channel)
+        except Exception as exc:  # noqa: BLE001 Whatever it was, it is told to those who wait.
+            traceback.print_exc()
+            row = failed(f"{type(exc).__name__}: {exc}", Failure.LOST), None
+            storage.write(trial.told(here.attempt, here.rank, "failed"), b"")
+        again(functools.partial(asked.task.leave_row, here, *row))
     return 0
 
 
@@ -195,12 +204,25 @@ def _keep(
     task: Keepable, kept: Kept, here: Placed, channel: socket.socket
 ) -> tuple[dict[str, Any], bytes | None]:
     folder = node_folder(task.run_path, here.rank, kept.executor[0])
+    _remove_old(folder.parent)
     folder.mkdir(mode=0o700)
     with local_folder(here.trial) as local, listening(folder) as inbox:
         channel.sendall(_READY)
         channel.close()
         kept = replace(kept, feed_over=lambda: _tell_feed_over(folder))
         return task.in_keeper(kept).supervised(replace(here, folder=local, inbox=inbox))
+
+
+def _remove_old(private: Path) -> None:
+    """Remove what nodes have left whose fork server was killed: nobody else would."""
+    for folder in private.glob("node-*"):
+        try:
+            if time.time() - folder.stat().st_mtime > OLD_S:
+                dial(folder, socket.SOCK_STREAM).close()
+        except ConnectionRefusedError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # It comes or goes just now.
 
 
 def listening(folder: Path) -> socket.socket:
@@ -225,18 +247,23 @@ def _tell_feed_over(folder: Path) -> None:
 
 
 class _Beats:
-    """Shows that this keeper lives, while it is entered: a file whose text changes."""
+    """Shows that this keeper lives, while it is entered: a file whose text changes.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    Args:
+        url: the file's.
+        executor: the process id of the executor that it lives as long as.
+    """
+
+    def __init__(self, url: str, executor: int) -> None:
+        self._url, self._place = url, f"{executor} {socket.gethostname()}"
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="sparkdl-beats", daemon=True)
 
     def _beat(self) -> None:
         beat_s, number = BEAT_S if storage.is_local(self._url) else BEAT_REMOTE_S, 0
         while True:
-            with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
-                storage.write(self._url, f"{os.getpid()} {number}")
+            with contextlib.suppress(Exception):  # The store fails for a moment: the next time.
+                storage.write(self._url, f"{os.getpid()} {number} {self._place}")
             number += 1
             if self._over.wait(beat_s):
                 return

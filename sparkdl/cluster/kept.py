@@ -9,14 +9,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.cluster.ends import Failure, says_failure
+from sparkdl.cluster.ends import Failure, failed, says_failure
 from sparkdl.cluster.jobs import JobEnd, JobFailed
-from sparkdl.cluster.keeper import alive
-from sparkdl.cluster.node import END, FEED_OVER, read_row
+from sparkdl.cluster.keeper import ALIVE
+from sparkdl.cluster.node import END, FEED_OVER, NodeTask, read_row
 from sparkdl.cluster.plan import Member, Plan
 
 __all__ = ["KeptJob"]
@@ -24,10 +24,11 @@ __all__ = ["KeptJob"]
 LOOK_S = 0.05
 LOOK_REMOTE_S = 2.0
 
-# A keeper that has shown no life for so long is gone, with its executor's host.
-SILENT_S = 10.0
+# A keeper that has shown no life for so long is gone, with its executor's host; a store may be
+# slow for a while.
+SILENT_S, SILENT_REMOTE_S = 10.0, 60.0
 # Those that are ordered to end get so long for it.
-ENDING_S = 5.0
+ENDING_S, ENDING_REMOTE_S = 5.0, 20.0
 
 
 class KeptJob:
@@ -46,7 +47,11 @@ class KeptJob:
         self._beats: dict[int, tuple[bytes, float]] = {}
         self._ended = threading.Event()
         self._is_asked_to_end = False
-        self._look_s = LOOK_S if storage.is_local(folder) else LOOK_REMOTE_S
+        self._secret = b""
+        local = storage.is_local(folder)
+        self._look_s = LOOK_S if local else LOOK_REMOTE_S
+        self._silent_s = SILENT_S if local else SILENT_REMOTE_S
+        self._ending_s = ENDING_S if local else ENDING_REMOTE_S
 
     def end(self) -> None:
         """Order all nodes to end."""
@@ -55,33 +60,39 @@ class KeptJob:
             with contextlib.suppress(OSError):  # They end with the application at the latest.
                 storage.write(storage.join(self._folder, END), b"")
 
-    def run(self, *args: Any, **job: Any) -> list[Any]:
+    def run(self, task: NodeTask, *args: Any, **job: Any) -> list[Any]:
         """Run the job, and wait for all nodes; return a row for each.
 
         Raises:
             JobFailed: the job was cancelled, or failed.
         """
+        self._secret = task.secret
         with ThreadPoolExecutor(1, thread_name_prefix="sparkdl-nodes") as pool:
-            launched = pool.submit(self._submit, *args, **job)
+            launched = pool.submit(self._submit, task, *args, **job)
             try:
                 return self._follow(launched)
             except BaseException:
                 self.end()
+                self._await_ends()
                 raise
 
     def _follow(self, launched: "Future[list[Any]]") -> list[Any]:
-        ended_s: float | None = None
-        while True:
-            if launched.done():
+        while not self._ended.wait(self._look_s):
+            is_up = launched.done()
+            self._look(is_up, time.monotonic())
+            if is_up:
                 rows = [row for row in launched.result() if not _is_kept(row)]
-                self._look(time.monotonic())
                 if self._is_complete(rows):
                     return [*rows, *self._rows.values()]
-            if self._ended.is_set():
-                ended_s = ended_s or time.monotonic()
-                if launched.done() and self._is_over(ended_s):
-                    raise JobFailed(JobEnd.CANCELLED, "it was ended")
-            self._ended.wait(self._look_s) if ended_s is None else time.sleep(self._look_s)
+        wait([launched], self._ending_s)
+        raise JobFailed(JobEnd.CANCELLED, "it was ended")
+
+    def _await_ends(self) -> None:
+        """Wait until all keepers that have shown life have ended, or had the time to."""
+        until = time.monotonic() + self._ending_s
+        while self._beats.keys() - self._rows.keys() and time.monotonic() < until:
+            time.sleep(self._look_s)
+            self._look(False, time.monotonic())
 
     def _is_complete(self, rows: list[Any]) -> bool:
         """Whether all nodes have ended, and nobody may ask how any more.
@@ -95,42 +106,38 @@ class KeptJob:
             return False
         return self._is_asked_to_end or any(map(says_failure, outcomes))
 
-    def _is_over(self, ended_s: float) -> bool:
-        """Whether the keepers have ended too, or had the time to."""
-        late = time.monotonic() - ended_s > ENDING_S
-        return late or len(self._rows) == len(self._kept)
-
-    def _look(self, now: float) -> None:
+    def _look(self, is_up: bool, now: float) -> None:
         with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
             names = set(storage.names(self._folder))
             self._is_asked_to_end = FEED_OVER in names or END in names
             for member in self._kept:
                 rank = member.rank
                 if rank not in self._rows and f"{rank}.row" in names:
-                    self._rows[rank] = self._row(rank)
-            self._listen([m for m in self._kept if m.rank not in self._rows], now)
+                    url = storage.join(self._folder, f"{rank}.row")
+                    self._rows[rank] = read_row(url, self._secret)
+            self._listen([m for m in self._kept if m.rank not in self._rows], is_up, now)
 
-    def _row(self, rank: int) -> dict[str, Any]:
-        outcome, exception = read_row(storage.join(self._folder, f"{rank}.row"))
-        return {"outcome": json.dumps(outcome), "exception": exception}
-
-    def _listen(self, members: list[Member], now: float) -> None:
+    def _listen(self, members: list[Member], is_up: bool, now: float) -> None:
         """Give up those that have fallen silent, and let the others know."""
-        urls = {storage.join(self._folder, alive(m.rank)): m for m in members}
+        urls = {storage.join(self._folder, f"{m.rank}{ALIVE}"): m for m in members}
         for url, beat in storage.read_new(dict.fromkeys(urls, 0)).items():
             rank = urls[url].rank
             if self._beats.get(rank, (b"", 0.0))[0] != beat:
                 self._beats[rank] = (beat, now)
         for member in members:
-            _, last_s = self._beats.setdefault(member.rank, (b"", now))
-            if now - last_s > SILENT_S:
-                self._give_up(member)
+            if is_up:  # Its task has handed over to it, so that it was there.
+                self._beats.setdefault(member.rank, (b"", now))
+            beat, last_s = self._beats.get(member.rank, (b"", now))
+            if now - last_s > self._silent_s:
+                self._give_up(member, beat)
 
-    def _give_up(self, member: Member) -> None:
-        error = f"{Failure.LOST}: {member} has shown no life for {SILENT_S:g} s; its executor's "
-        said = {"rank": member.rank, "role": str(member), "host": "its executor", "attempt": 0}
-        said |= {"error": f"{error}host may be gone\n", "failure": str(Failure.LOST)}
-        said |= {"ended_s": time.time(), "usage": {}}
+    def _give_up(self, member: Member, beat: bytes) -> None:
+        host = (beat.decode().split() or ["unknown"])[-1]
+        who = {"rank": member.rank, "role": str(member), "host": host, "attempt": 0}
+        error = (
+            f"{Failure.LOST}: it has shown no life for {self._silent_s:g} s; its host may be gone"
+        )
+        said = {**who, **failed(error, Failure.LOST)}
         self._rows[member.rank] = {"outcome": json.dumps(said), "exception": None}
         # Should it wake, it finds that the gang has failed, and ends.
         storage.write(storage.join(self._folder, f"{member.rank}.failed"), b"")

@@ -10,6 +10,7 @@ Orders of the driver are files beside those by which ranks tell each other how i
 
 import base64
 import contextlib
+import hmac
 import json
 import socket
 import time
@@ -32,9 +33,10 @@ from sparkdl.cluster.process import Start
 from sparkdl.cluster.rendezvous import Peer, local_places
 from sparkdl.cluster.supervise import COMPLETE, LOOK_REMOTE_S, LOOK_S, Supervisor
 from sparkdl.gpus import visible_devices
+from sparkdl.runs.drawn import trial_seed
 from sparkdl.runs.layout import RunPaths, TrialPaths
 
-__all__ = ["END", "FEED_OVER", "NODES", "OVER", "NodeTask", "meet", "read_row"]
+__all__ = ["END", "FEED_OVER", "NODES", "OVER", "NodeTask", "meet", "read_outcome", "read_row"]
 
 # The variable that tells a node of all of them: their `address:port` by name.
 NODES = "SPARKDL_NODES"
@@ -119,8 +121,10 @@ class NodeTask(GangTask):
         self, here: Placed, said: dict[str, Any], exception: bytes | None
     ) -> tuple[dict[str, Any], bytes | None]:
         """Let all know what came out, not the driver alone."""
-        row = {**self._who(here.member), **said}
-        kept = {"outcome": row, "exception": base64.b64encode(exception or b"").decode()}
+        kept: dict[str, Any] = {"outcome": {**self._who(here.member), **said}}
+        if exception and self.secret:  # Without it none could tell that the exception is ours.
+            kept["exception"] = base64.b64encode(exception).decode()
+            kept["proof"] = hmac.digest(self.secret, exception, "sha256").hex()
         storage.write(here.trial.told(self.attempt, here.rank, "row"), json.dumps(kept))
         return said, exception
 
@@ -157,14 +161,15 @@ class NodeTask(GangTask):
         ring = super()._place_in_ring(here) if self.secret else InRing()
         more = {"port": here.held, "inbox": here.inbox}
         ends = {name: end for name, end in more.items() if end}
-        return _InCluster({**ring.ends, **ends}, here, self.kept)
+        # A seed of its own: programs made for unseeded nodes let each draw other numbers.
+        return _InCluster({**ring.ends, **ends}, here, self.kept, self.seed)
 
 
 class _InCluster(InRing):
     """Passes on to a node what the driver orders."""
 
-    def __init__(self, ends: Any, here: Placed, kept: Kept | None) -> None:
-        super().__init__(ends)
+    def __init__(self, ends: Any, here: Placed, kept: Kept | None, seed: int) -> None:
+        super().__init__(ends, {"seed": trial_seed(seed, here.rank)})
         self._here, self._kept, self._is_told = here, kept, False
         self._folder = here.trial.ranks(here.attempt)
         self._look_s = LOOK_S / 2 if storage.is_local(self._folder) else LOOK_REMOTE_S
@@ -181,7 +186,8 @@ class _InCluster(InRing):
         return None
 
     def _obey(self, orders: set[str]) -> str | None:
-        if END in orders:
+        # The driver removes the folder, with what this rank has told there, when all is over.
+        if END in orders or f"met-{self._here.rank}" not in orders:
             return ENDED
         if OVER in orders and not self._here.member.role.needed:
             return COMPLETE
@@ -201,14 +207,29 @@ def meet(folder: str, size: int, rank: int, mine: Peer) -> list[Peer]:
     storage.write(storage.join(folder, f"met-{rank}"), json.dumps(asdict(replace(mine, secret=""))))
     wanted = {f"met-{other}" for other in range(size)}
     while not wanted <= (names := set(storage.names(folder))):
-        if END in names:
+        if END in names or f"met-{rank}" not in names:
             raise ConnectionError(ENDED)
         time.sleep(MEET_LOOK_S if storage.is_local(folder) else LOOK_REMOTE_S)
     told = (storage.read(storage.join(folder, f"met-{other}")) for other in range(size))
     return [Peer(**json.loads(one)) for one in told]
 
 
-def read_row(url: str) -> tuple[dict[str, Any], bytes | None]:
+def read_outcome(url: str) -> dict[str, Any]:
     """What came out of a node, from the file that it left."""
-    kept = json.loads(storage.read(url))
-    return kept["outcome"], base64.b64decode(kept["exception"]) or None
+    outcome: dict[str, Any] = json.loads(storage.read(url))["outcome"]
+    return outcome
+
+
+def read_row(url: str, secret: bytes) -> dict[str, Any]:
+    """The row of a node, as its task would have returned it.
+
+    Args:
+        url: the file that the node left.
+        secret: the run's; an exception that somebody else has pickled is not in the row.
+    """
+    kept, exception = json.loads(storage.read(url)), None
+    if secret and "exception" in kept:
+        pickled = base64.b64decode(kept["exception"])
+        proof = hmac.digest(secret, pickled, "sha256").hex()
+        exception = pickled if hmac.compare_digest(proof, kept["proof"]) else None
+    return {"outcome": json.dumps(kept["outcome"]), "exception": exception}

@@ -82,8 +82,9 @@ class Flights:
         first, elastic = trial.attempts, self._plan.elastic
         met = self._paths.trial(trial.number).ranks(first)
         kept = KeptJob(self._plan, met, self._cluster.submit) if self._plan.kept else None
+        way: Callable[..., list[Any]] = kept.run if kept else self._way(met)
         job = self._pool.submit(
-            kept.run if kept else self._way(met),
+            way,
             task,
             OUTCOME_SCHEMA,
             num_tasks=self._plan.size,

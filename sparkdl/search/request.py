@@ -157,6 +157,11 @@ def _check_kept(
     fields: Mapping[str, Any],
 ) -> None:
     kept, run = description["request"], description["id"]
+    if description["kind"] == "tfos":
+        raise ConfigError(
+            f"run {run} is a cluster of sparkdl.tfos, and nobody would feed it. Run its program "
+            "again."
+        )
     fixed = {"seed", *_NOT_KEPT} - {"spark", "wait", "progress", "env"}
     if differ := sorted(fixed & given.keys()):
         raise ConfigError(

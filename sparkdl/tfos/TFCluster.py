@@ -17,17 +17,18 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.program import pack
 from sparkdl.cluster.spark import Cluster
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runs import Run
 from sparkdl.search.execute import execute
 from sparkdl.tfos.clusters import InputMode, TFCluster
-from sparkdl.tfos.nodes import Meta, run_node
+from sparkdl.tfos.nodes import QUEUES, Meta, run_node
 from sparkdl.tfos.paths import default_filesystem
 from sparkdl.tfos.requests import board_place, places_of, request_of
 
 __all__ = ["InputMode", "TFCluster", "run"]
 
 REGISTER_S = 20.0
+LOOK_S = 1.0
 
 
 def run(
@@ -42,7 +43,7 @@ def run(
     driver_ps_nodes: bool = False,
     master_node: str | None = None,
     reservation_timeout: float = 600,
-    queues: Sequence[str] = ("input", "output", "error"),
+    queues: Sequence[str] = QUEUES,
     eval_node: bool = False,
     release_port: bool = True,
 ) -> TFCluster:
@@ -98,16 +99,29 @@ def run(
         release_port,
         board_place(places) if tensorboard else None,
         log_dir,
+        tuple(queues),
     )
     pack(map_fun)  # An error of it names what cannot be sent.
     function = functools.partial(run_node, map_fun, tf_args, meta)
     spark = SparkSession.builder.getOrCreate()
     request = request_of(function, map_fun, tf_args, places, spark, fed, driver_ps_nodes)
+    on = Cluster(spark)
+    if fed and on.conf("spark.dynamicAllocation.enabled") == "true":
+        raise PreflightError(
+            "spark.dynamicAllocation.enabled is true, and Spark would end executors whose nodes "
+            "wait for rows. Start it with spark.dynamicAllocation.enabled=false and "
+            f"spark.executor.instances={num_executors}."
+        )
     num_tasks = sum(role.count for role in request.roles if not role.on_driver)
-    _await_slots(Cluster(spark), num_tasks, min(reservation_timeout, REGISTER_S))
-    cluster = TFCluster(sc, execute(request), meta, input_mode, queues)
-    threading.Thread(target=_end_with_main, args=(cluster.run,), daemon=True).start()
-    cluster.await_start(reservation_timeout)
+    _await_slots(on, num_tasks, min(reservation_timeout, REGISTER_S))
+    made = execute(request)
+    threading.Thread(target=_end_with_main, args=(made,), daemon=True).start()
+    cluster = TFCluster(sc, made, meta, input_mode)
+    try:
+        cluster.await_start(reservation_timeout)
+    except BaseException:
+        made.cancel()
+        raise
     return cluster
 
 
@@ -121,7 +135,9 @@ def _await_slots(cluster: Cluster, need: int, timeout_s: float) -> None:
 
 def _end_with_main(made: Run) -> None:
     """End a cluster that nobody has shut down when the driver's program has ended."""
-    pool = ThreadPoolExecutor(1)
-    # Python ends the idle threads of pools first, and then waits for those that have work.
-    pool.submit(threading.current_thread).result().join()
+    with ThreadPoolExecutor(1) as pool:
+        # Python ends the idle threads of pools first, and then waits for those that have work.
+        idle = pool.submit(threading.current_thread).result()
+        while made.state == "RUNNING" and idle.is_alive():
+            idle.join(LOOK_S)
     made.cancel()

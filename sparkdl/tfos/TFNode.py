@@ -3,6 +3,7 @@
 Arguments and defaults are those of TensorFlowOnSpark 2.2.5's `TFNode`.
 """
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ class DataFeed:
         input_mapping: from columns to the names of tensors: `next_batch` gives a dict then.
 
     Raises:
-        RuntimeError: this node is not fed.
+        ValueError: the cluster has no such queue.
 
     Example:
         >>> def main(args, ctx):
@@ -49,24 +50,36 @@ class DataFeed:
         qname_out: str = "output",
         input_mapping: Mapping[str, str] | None = None,
     ) -> None:
-        inbox = getattr(mgr, "inbox", None)
-        if inbox is None:
-            raise RuntimeError(
-                "this node is not fed by Spark. Run the cluster with "
-                "input_mode=TFCluster.InputMode.SPARK, or read files in the function."
+        if qname_in not in mgr.queues:
+            raise ValueError(
+                f"this cluster has no queue {qname_in!r}; expected one of "
+                f"{', '.join(mgr.queues)}. TFCluster.run(queues=...) names them."
             )
         self.mgr, self.train_mode = mgr, train_mode
         self.qname_in, self.qname_out = qname_in, qname_out
         self.done_feeding = False
         mapped = sorted(input_mapping.items()) if input_mapping is not None else None
         self.input_tensors = [tensor for _, tensor in mapped] if mapped is not None else None
-        self._inbox: Inbox = inbox
 
-    def next_batch(self, batch_size: int) -> Any:
+    @property
+    def _inbox(self) -> Inbox:
+        inbox: Inbox | None = self.mgr.inbox
+        if inbox is None:
+            raise RuntimeError(
+                "this node is not fed by Spark. Run the cluster with "
+                "input_mode=TFCluster.InputMode.SPARK, or read files in the function; parameter "
+                "servers and evaluators are never fed."
+            )
+        return inbox
+
+    def next_batch(self, batch_size: float) -> Any:
         """The next rows; waits until there are as many, or no more will come.
 
         Args:
-            batch_size: how many.
+            batch_size: how many; rounded up.
+
+        Raises:
+            RuntimeError: this node is not fed.
 
         Returns:
             A list of rows as the RDD has them; of a DataFrame, tuples. With `input_mapping` a dict
@@ -74,8 +87,9 @@ class DataFeed:
             feed, and in inference at the end of a partition, there are fewer, perhaps none.
         """
         rows: list[Any] = []
-        while len(rows) < batch_size:
-            some = self._inbox.take(self.qname_in, batch_size - len(rows))
+        inbox, wanted = self._inbox, math.ceil(batch_size)
+        while len(rows) < wanted:
+            some = inbox.take(self.qname_in, wanted - len(rows))
             if some is Cut.FEED:
                 self.done_feeding = True
                 break
@@ -124,7 +138,8 @@ class DataFeed:
         """
         from sparkdl.tfos.datasets import dataset
 
-        return dataset(lambda: self._inbox.take(self.qname_in), batch_size, self.input_tensors)
+        inbox = self._inbox
+        return dataset(lambda: inbox.take(self.qname_in), batch_size, self.input_tensors)
 
 
 def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:

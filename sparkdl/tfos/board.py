@@ -7,6 +7,9 @@ import sys
 
 __all__ = ["Board", "start"]
 
+# TensorBoard gets so long to end.
+END_S = 5.0
+
 
 class Board:
     """A TensorBoard that is running; a context manager that ends it.
@@ -24,7 +27,11 @@ class Board:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def start(log_dir: str, address: str) -> Board:

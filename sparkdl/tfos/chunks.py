@@ -134,10 +134,14 @@ def arrays_of(part: Any) -> "np.ndarray[Any, Any]":
     """One part of some rows as TensorFlow takes it: Python's floats are float32, as there.
 
     Example:
-        >>> arrays_of([0.5, 1.0]).dtype, arrays_of(["a"]).dtype
-        (dtype('float32'), dtype('O'))
+        >>> arrays_of([0.5, 1.0]).dtype, arrays_of([b"a\\0"])
+        (dtype('float32'), array([b'a\\x00'], dtype=object))
     """
-    is_python = not isinstance(part, np.ndarray) and not isinstance(_first(part), np.generic)
+    first = _first(part)
+    if isinstance(first, str | bytes | bytearray) and not isinstance(part, np.ndarray):
+        # NumPy's types for texts cut off zeros at their ends; a bytearray is numbers to it.
+        return np.array([bytes(x) if isinstance(x, bytearray) else x for x in part], object)
+    is_python = not isinstance(part, np.ndarray) and not isinstance(first, np.generic)
     array: np.ndarray[Any, Any] = np.asarray(part)
     if array.dtype.kind in "US":
         return array.astype(object)

@@ -1,29 +1,22 @@
 """Where it runs: D. A running cluster of TensorFlow nodes: feed it, ask of it, end it."""
 
-import functools
 import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from pyspark import RDD
-from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer
-
 from sparkdl import storage
+from sparkdl.cluster.keeper import ALIVE
 from sparkdl.cluster.node import FEED_OVER, OVER
 from sparkdl.errors import ConfigError
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.tfos.feeding import (
-    TERMINATED_SCHEMA,
-    ArrowFeedTask,
-    FeedTask,
-    PickledFeedTask,
-)
+from sparkdl.tfos.feeding import FeedTask
 from sparkdl.tfos.nodes import Meta
 from sparkdl.tfos.requests import ranks_of
+from sparkdl.tfos.sources import feed
 
 __all__ = ["InputMode", "TFCluster"]
 
@@ -56,11 +49,10 @@ class TFCluster:
         input_mode, queues: as they were given.
     """
 
-    def __init__(
-        self, sc: Any, made: Run, meta: Meta, input_mode: int, queues: Sequence[str]
-    ) -> None:
-        self.sc, self.run, self.input_mode, self.queues = sc, made, input_mode, list(queues)
+    def __init__(self, sc: Any, made: Run, meta: Meta, input_mode: int) -> None:
+        self.sc, self.run, self.input_mode, self.queues = sc, made, input_mode, list(meta.queues)
         self._meta, self._paths = meta, TrialPaths(made.trials[0].path)
+        self._fed = input_mode == InputMode.SPARK
         self._feeds = itertools.count()
         self._terminated = threading.Event()
         self._look_s = LOOK_S if storage.is_local(made.path) else LOOK_REMOTE_S
@@ -100,24 +92,12 @@ class TFCluster:
             self._feed(dataRDD, num_epochs or EPOCHS, qname)
 
     def _feed(self, rows: Any, num_epochs: int, qname: str) -> None:
-        told = self._told(qname)
         try:
-            if hasattr(rows, "mapInArrow"):
-                repeated = functools.reduce(type(rows).unionAll, [rows] * num_epochs)
-                task = ArrowFeedTask(FeedTask(**told, is_inference=False))
-                fed = repeated.mapInArrow(task, TERMINATED_SCHEMA)
-                terminated = [row[0] for row in fed.collect()]
-            else:
-                repeated = self.sc.union([rows] * num_epochs)
-                pickled = _as_pickled(repeated)
-                kind = FeedTask if pickled is None else PickledFeedTask
-                repeated = repeated if pickled is None else pickled
-                told_of = repeated.mapPartitionsWithIndex(kind(**told, is_inference=False))
-                terminated = told_of.collect()
+            terminated = feed(self.sc, rows, num_epochs, self._told(qname))
         except Exception:
             self._raise_failure()
             raise
-        if any(terminated):
+        if terminated:
             self._terminated.set()
 
     def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> Any:
@@ -138,7 +118,7 @@ class TFCluster:
         return rdd.mapPartitionsWithIndex(FeedTask(**self._told(qname), is_inference=True))
 
     def _check_fed(self, what: str, qname: str) -> None:
-        if self.input_mode != InputMode.SPARK:
+        if not self._fed:
             raise ConfigError(
                 f"{what}() feeds rows, and the nodes of this cluster read their own. Run it with "
                 "input_mode=InputMode.SPARK."
@@ -170,10 +150,15 @@ class TFCluster:
             TimeoutError: nodes had not returned in time, and were ended.
         """
         if ssc is not None:
-            while not ssc.awaitTerminationOrTimeout(1):
-                if self._terminated.is_set():
-                    ssc.stop(stopSparkContext=False, stopGraceFully=True)
-                    break
+            try:
+                while not ssc.awaitTerminationOrTimeout(1):
+                    if self._terminated.is_set():
+                        ssc.stop(stopSparkContext=False, stopGraceFully=True)
+                        break
+            except Exception:
+                self._raise_failure()
+                self.run.cancel()
+                raise
         deadline = time.monotonic() + timeout if timeout > 0 else None
         self._order(FEED_OVER)
         late = not self._wait(self._needed_are_done, deadline)
@@ -236,8 +221,7 @@ class TFCluster:
             TimeoutError: they did not within the time.
         """
         deadline = time.monotonic() + timeout_s
-        if not self._wait(lambda: storage.exists(self._paths.attempt(0)), deadline):
-            self.run.cancel()
+        if not self._wait(self._are_up, deadline):
             raise TimeoutError(
                 f"timed out waiting for reservations to complete: not all of "
                 f"{len(self._meta.places)} nodes had started after {timeout_s:g} s"
@@ -268,17 +252,13 @@ class TFCluster:
                 }
             )
 
+    def _are_up(self) -> bool:
+        """Whether all nodes run, and where they are fed, their keepers listen."""
+        names = set(storage.names(self._paths.ranks(0)))
+        ranks = zip(ranks_of(self._meta.places), self._meta.places, strict=True)
+        kept = {rank for rank, (job, _) in ranks if job != "ps"} if self._fed else set()
+        return storage.exists(self._paths.attempt(0)) and names >= {f"{r}{ALIVE}" for r in kept}
+
     def _board_rank(self) -> int:
         """The rank of the node that runs TensorBoard: ranks begin with those that train."""
         return ranks_of(self._meta.places)[self._meta.board or 0]
-
-
-def _as_pickled(rdd: Any) -> Any:
-    """The same RDD with Spark's pickled lists of rows as its elements; None where it has none.
-
-    A public way to these there is not: RDD's own constructor takes them.
-    """
-    made = rdd._jrdd_deserializer
-    if isinstance(made, BatchedSerializer) and isinstance(made.serializer, CPickleSerializer):
-        return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
-    return None

@@ -191,10 +191,17 @@ def _to_records(rows: Iterable[Any], columns: Sequence[Column]) -> list[tuple[by
     names = [column.name for column in columns]
     records: list[tuple[bytearray, None]] = []
     for some in _some(rows):
-        arrays = [pa.array([row[c.name] for row in some], c.arrow_type) for c in columns]
+        arrays = [pa.array(_values(some, c), c.arrow_type) for c in columns]
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
         records += [(bytearray(record), None) for record in encode(batch, columns)]
     return records
+
+
+def _values(rows: list[Any], column: Column) -> list[Any]:
+    values = [row[column.name] for row in rows]
+    if pa.types.is_string(column.arrow_type):  # Whatever it is, as TensorFlowOnSpark writes it.
+        return [value if value is None else str(value) for value in values]
+    return values
 
 
 def _some(values: Iterable[Any]) -> Iterator[list[Any]]:

@@ -2,10 +2,8 @@
 
 import contextlib
 import itertools
-import json
 import pickle
 import socket
-import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +13,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkdl import storage
-from sparkdl.cluster.ends import says_failure
 from sparkdl.cluster.forkserver import locked
-from sparkdl.cluster.keeper import executor_of_task, node_folder
-from sparkdl.cluster.node import read_row
+from sparkdl.cluster.keeper import ALIVE, executor_of_task, node_folder
 from sparkdl.cluster.process import dial
 from sparkdl.cluster.task import exhaust
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos import wire
+from sparkdl.tfos.gone import explain
 
 __all__ = ["TERMINATED_SCHEMA", "ArrowFeedTask", "FeedTask", "PickledFeedTask"]
 
@@ -30,10 +27,10 @@ TERMINATED_SCHEMA = "terminated boolean"
 
 # A chunk of rows is about so large: handing over many small ones costs, a large one is waited for.
 CHUNK_BYTES = 1 << 18
+ARROW_BYTES = 1 << 20
 
-# So long after a node has gone it must be known why.
-GONE_S = 15.0
-LOOK_S = 0.05
+# What is said of a node that ends just now, or has ended.
+_ENDING = (FileNotFoundError, ConnectionRefusedError)
 
 
 @dataclass(frozen=True)
@@ -65,34 +62,34 @@ class FeedTask:
         """Feed all rows, yield results; returns whether the node wants no more."""
         with contextlib.ExitStack() as stack:
             rank, link = self._reach(partition, stack)
+            talk = _Talk(link) if link else None
             try:
-                if link:
-                    return (yield from self._converse(link, partition, rows))
+                if talk is None:
+                    raise EOFError
+                yield from self._converse(talk, partition, rows)
+                if not talk.is_terminating:
+                    return False
             except EOFError:
-                pass
-            self._explain(rank)
-            exhaust(rows)
+                explain(self.run_path, self.trial, rank)
+            # No more rows are wanted.
+            left = sum(1 for _ in rows)
+            if self.is_inference and (left or (talk and not talk.is_answered)):
+                raise RuntimeError(_TERMINATED)
             return True
 
-    def _converse(
-        self, link: wire.Link, partition: int, rows: Iterator[Any]
-    ) -> Generator[Any, None, bool]:
+    def _converse(self, talk: "_Talk", partition: int, rows: Iterator[Any]) -> Iterator[Any]:
+        """Feed until all rows are used, or no more are wanted; yields results."""
+        link = talk.link
         link.put(wire.HELLO, pickle.dumps(self._hello(partition)))
-        talk = _Talk(link)
         yield from talk.until(lambda: talk.skip is not None)
-        chunks = self._chunks(rows, talk.skip or 0)
-        for kind, count, body in chunks:
+        for kind, count, body in self._chunks(rows, talk.skip or 0):
             talk.sent += count
             link.put(kind, body)
             yield from talk.until(lambda: not link.is_full)
             if talk.is_terminating:
-                exhaust(rows)
-                return True
+                return
         link.put(wire.END)
         yield from talk.until(lambda: talk.is_done or (self.is_inference and talk.is_answered))
-        if talk.is_terminating and self.is_inference and not talk.is_answered:
-            raise RuntimeError(_TERMINATED.format(talk.got, talk.sent))
-        return talk.is_terminating
 
     def _hello(self, partition: int) -> dict[str, Any]:
         return {
@@ -120,85 +117,55 @@ class FeedTask:
         self, partition: int, stack: contextlib.ExitStack
     ) -> tuple[int | None, wire.Link | None]:
         """The rank of a node of this host and a link to it; None where there is none that lives."""
-        own, others = self._nodes(executor_of_task()[0]), self._nodes("*")
+        executor = executor_of_task()[0]
+        own, rank = self._nodes(executor), None
+        if not own and (rank := self._ended(executor)) is not None:
+            return rank, None
         turn = partition % max(1, len(own))
         # First one that nobody feeds: nodes that train together wait for the one without rows.
         turned = [*own[turn:], *own[:turn]]
         free = next((f for f in turned if stack.enter_context(locked(f, wait=False))), None)
-        rank = None
-        for folder in [*([free] if free else []), *turned, *others]:
+        folders = list(dict.fromkeys([*([free] if free else []), *turned])) or self._nodes("*")
+        if TaskContext.get().attemptNumber() and not self.is_inference:
+            begun = [folder for folder in self._nodes("*") if self._has_begun(folder, partition)]
+            folders = begun or folders
+        for folder in folders:
             rank = int(folder.name.split("-")[2])
-            try:
+            with contextlib.suppress(*_ENDING):
                 return rank, stack.enter_context(wire.Link(dial(folder, socket.SOCK_STREAM)))
-            except (FileNotFoundError, ConnectionRefusedError):
-                continue  # It ends just now, or has ended.
         return rank, None
+
+    def _has_begun(self, folder: Path, partition: int) -> bool:
+        """Whether a node has rows of this partition, from an attempt before."""
+        with (
+            contextlib.suppress(EOFError, *_ENDING),
+            wire.Link(dial(folder, socket.SOCK_STREAM)) as link,
+        ):
+            talk = _Talk(link)
+            link.put(wire.HELLO, pickle.dumps(self._hello(partition)))
+            exhaust(talk.until(lambda: talk.skip is not None))
+            return bool(talk.skip)
+        return False
+
+    def _ended(self, executor: int) -> int | None:
+        """The rank of an executor's node; its folder is gone, as it has ended."""
+        folder = self.trial.ranks(0)
+        names = [name for name in storage.names(folder) if name.endswith(ALIVE)]
+        for name in names:
+            keeper = storage.read(storage.join(folder, name)).decode().split()
+            if keeper[2:] == [f"{executor}", socket.gethostname()]:
+                return int(name.removesuffix(ALIVE))
+        return None
 
     def _nodes(self, executor: int | str) -> list[Path]:
         """The folders of this host's nodes, of one executor or of all."""
         pattern = node_folder(self.run_path, "*", executor)
         return sorted(pattern.parent.glob(pattern.name))
 
-    def _explain(self, rank: int | None) -> None:
-        """Return if a node has gone that wanted no more rows.
-
-        Raises:
-            RuntimeError: it went for another reason, or there was none; the text says why.
-        """
-        folder = self.trial.ranks(0)
-        deadline = time.monotonic() + GONE_S
-        while time.monotonic() < deadline:
-            names = storage.names(folder)
-            rows = [name for name in names if name.endswith(".row")]
-            outcomes = [read_row(storage.join(folder, name))[0] for name in rows]
-            for outcome in filter(says_failure, outcomes):
-                where = f"{outcome['role']} (rank {outcome['rank']}) on host {outcome['host']}"
-                raise RuntimeError(f"a node has failed: {where}: {outcome.get('error', outcome)}")
-            if any(name.endswith(".terminated") for name in names if _is_of(name, rank)):
-                return
-            if not names:
-                self._explain_end()
-            if not any(name.endswith(".failed") for name in names):
-                self._explain_peaceful(rank, outcomes)
-            time.sleep(LOOK_S)
-        raise RuntimeError(f"a node has gone, and nothing says why: see {self.run_path}")
-
-    def _explain_end(self) -> None:
-        """Say how the whole cluster has ended."""
-        why = f"everything is in {self.run_path}"
-        if storage.exists(self.trial.error):
-            why = storage.read(self.trial.error).decode()
-        raise RuntimeError(f"the cluster has ended: {why}")
-
-    def _explain_peaceful(self, rank: int | None, outcomes: list[dict[str, Any]]) -> None:
-        if rank is None and not outcomes:
-            host = socket.gethostname()
-            raise RuntimeError(
-                f"no node runs on host {host} that this task could feed: the nodes are "
-                f"{self._places()}. Let num_executors be the number of the application's executors."
-            )
-        done = [o for o in outcomes if rank is None or o["rank"] == rank]
-        if done and "stopped" in done[0]:
-            raise RuntimeError(f"{done[0]['role']} has been stopped: {done[0]['stopped']}")
-        if done:
-            raise RuntimeError(
-                f"{done[0]['role']} returned before all rows were fed to it. Let its function take "
-                "rows until should_stop(), or call terminate() of its DataFeed to end earlier."
-            )
-
-    def _places(self) -> str:
-        ranks = json.loads(storage.read(self.trial.attempt(0))).get("ranks", {})
-        return ", ".join(f"{name} on {where['host']}" for name, where in ranks.items())
-
 
 _TERMINATED = (
-    "the node called terminate() when it had given {} results for {} rows: an inference needs one "
-    "for each"
+    "the node has called terminate(), and rows have no result yet: an inference needs one for each"
 )
-
-
-def _is_of(name: str, rank: int | None) -> bool:
-    return rank is None or name.partition(".")[0] == str(rank)
 
 
 class _Talk:
@@ -213,7 +180,7 @@ class _Talk:
     """
 
     def __init__(self, link: wire.Link) -> None:
-        self._link = link
+        self.link = link
         self.skip: int | None = None
         self.sent = self.got = 0
         self.is_terminating = self.is_done = False
@@ -227,7 +194,7 @@ class _Talk:
         """Send and receive until the condition holds, or the node wants no more; yields results."""
         waits = False
         while True:
-            for kind, body in self._link.turn(waits):
+            for kind, body in self.link.turn(waits):
                 yield from self._hear(kind, body)
             if self.is_terminating or condition():
                 return
@@ -284,8 +251,9 @@ class _ArrowFeed(FeedTask):
         for batch in rows:
             left = batch.slice(min(skip, batch.num_rows))
             skip -= batch.num_rows - left.num_rows
-            if left.num_rows:
-                sink = pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, left.schema) as stream:
-                    stream.write_batch(left)
-                yield wire.ARROW, left.num_rows, sink.getvalue().to_pybytes()
+            each = max(1, left.num_rows * ARROW_BYTES // max(1, left.nbytes))
+            for begin in range(0, left.num_rows, each):
+                some, sink = left.slice(begin, each), pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, some.schema) as stream:
+                    stream.write_batch(some)
+                yield wire.ARROW, some.num_rows, sink.getvalue().to_pybytes()

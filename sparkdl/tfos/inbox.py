@@ -3,7 +3,9 @@
 import os
 import pickle
 import socket
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -17,6 +19,9 @@ __all__ = ["Cut", "Inbox"]
 
 # So many chunks of a partition wait here; then the task that feeds it waits, and Spark with it.
 MOST_CHUNKS = 8
+# After so long without a row something may be wrong.
+SILENT_S = 30.0
+AGAIN_S = 0.1
 
 
 class Cut(Enum):
@@ -41,6 +46,7 @@ class Inbox:
         self._seen: dict[tuple[int, int], int] = {}
         self._owed: deque[tuple[_Stream, int]] = deque()
         self._is_over = self._infers = False
+        self._broken: Exception | None = None
         self.is_terminating = False
         threading.Thread(target=self._accept, name="sparkdl-inbox", daemon=True).start()
 
@@ -52,9 +58,14 @@ class Inbox:
         Args:
             qname: the queue.
             most: None takes the chunk as it came.
+
+        Raises:
+            Exception: a row's own, if it could not be unpickled.
         """
         with self._changed:
             while True:
+                if self._broken:
+                    raise self._broken
                 stream = self._next(qname)
                 if stream and stream.chunks:
                     return self._take_from(stream, most)
@@ -63,7 +74,19 @@ class Inbox:
                     return Cut.PARTITION
                 if self._is_over and not any(s.qname == qname for s in self._streams):
                     return Cut.FEED
-                self._changed.wait()
+                if not self._changed.wait(SILENT_S):
+                    self._say_what_is_owed()
+
+    def _say_what_is_owed(self) -> None:
+        """A task that is owed results waits for ever, and nothing comes of it here."""
+        count = sum(count for stream, count in self._owed if stream.is_ended and not stream.chunks)
+        if count:
+            print(
+                f"sparkdl: batch_results() has given no results for {count} rows of an inference, "
+                f"and no rows have come for {SILENT_S:g} s. Give one for each row of next_batch, "
+                "which with train_mode=False does not wait for the next partition.",
+                file=sys.stderr,
+            )
 
     def _next(self, qname: str) -> "_Stream | None":
         """A stream that has rows; of inference, the one that was begun until it is at its end."""
@@ -139,7 +162,11 @@ class Inbox:
 
     def _accept(self) -> None:
         while True:
-            connection, _ = self._listener.accept()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # Too many files are open, for a moment or longer.
+                time.sleep(AGAIN_S)
+                continue
             if peer(connection)[1] != os.getuid():
                 connection.close()
                 continue
@@ -163,13 +190,20 @@ class Inbox:
             if wants:
                 self._streams.append(stream)
         stream.say(wire.WELCOME if wants else wire.TERMINATING, f"{has}".encode())
-        while found := wire.read_frame(stream.connection):
-            kind, body = found
-            chunk = None if kind == wire.END else _chunk(kind, body)
+        try:
+            while found := wire.read_frame(stream.connection):
+                kind, body = found
+                chunk = None if kind == wire.END else _chunk(kind, body)
+                with self._changed:
+                    self._take_in(stream, chunk)
+        except Exception as exc:  # noqa: BLE001 Of the rows' own classes: whatever it is.
             with self._changed:
-                self._take_in(stream, chunk)
-        with self._changed:
-            self._leave(stream)
+                self._broken = exc
+                # Nobody is told that its rows are used.
+                self._streams = [one for one in self._streams if one is not stream]
+        finally:
+            with self._changed:
+                self._leave(stream)
 
     def _replace(self, stream: "_Stream") -> int:
         """How many rows of this partition came by an attempt before, which is over then."""

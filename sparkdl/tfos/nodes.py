@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,9 @@ from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos import TFNode, board
 from sparkdl.tfos.inbox import Inbox
 
-__all__ = ["Meta", "NodeManager", "TFNodeContext", "run_alone", "run_node"]
+__all__ = ["QUEUES", "Meta", "NodeManager", "TFNodeContext", "run_alone", "run_node"]
+
+QUEUES = ("input", "output", "error")
 
 TRAINING = ("chief", "master", "worker")
 
@@ -32,6 +34,7 @@ class Meta:
         release_port: close the port that is held for a node before its function is called.
         board: the executor id of the node that runs TensorBoard; None for none.
         log_dir: what TensorBoard shows.
+        queues: the names of the queues.
     """
 
     places: Sequence[tuple[str, int]]
@@ -40,6 +43,7 @@ class Meta:
     release_port: bool = True
     board: int | None = None
     log_dir: str | None = None
+    queues: Sequence[str] = QUEUES
 
 
 class Value:
@@ -66,10 +70,11 @@ class NodeManager:
 
     Attributes:
         inbox: where rows arrive; None where Spark feeds none.
+        queues: the names of the queues.
     """
 
-    def __init__(self, inbox: Inbox | None = None) -> None:
-        self.inbox = inbox
+    def __init__(self, inbox: Inbox | None = None, queues: Sequence[str] = QUEUES) -> None:
+        self.inbox, self.queues = inbox, queues
         self._values: dict[str, Any] = {}
 
     def get(self, key: str) -> "Value":
@@ -168,11 +173,11 @@ def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, meta: Meta) -> No
         inbox = Inbox(listener, lambda: _tell(me, "terminated", b""))
     ctx = TFNodeContext(
         *(place, me.role, me.index, spec, meta.default_fs, meta.working_dir),
-        *(NodeManager(inbox), held),
+        *(NodeManager(inbox, meta.queues), held),
     )
     if isinstance(tf_args, list):
         sys.argv = tf_args
-    with _showing(me, meta, place, spec):
+    with _showing(me, meta, place, spec), _exit_is_no_failure():
         map_fun(tf_args, ctx)
 
 
@@ -188,7 +193,18 @@ def run_alone(
     place = context.current().rank if worker_num is None else worker_num
     ctx = TFNodeContext(place, defaultFS=default_fs)
     ctx.num_workers = num_workers
-    map_fn(tf_args, ctx)
+    with _exit_is_no_failure():
+        map_fn(tf_args, ctx)
+
+
+@contextlib.contextmanager
+def _exit_is_no_failure() -> Iterator[None]:
+    """Programs end by `sys.exit()` where absl or `tf.compat.v1.app.run` calls them."""
+    try:
+        yield
+    except SystemExit as exc:
+        if exc.code not in (None, 0):
+            raise
 
 
 def cluster_spec(

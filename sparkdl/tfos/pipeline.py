@@ -163,7 +163,7 @@ class TFEstimator(
         try:
             cluster.train(dataset.select(sorted(args.input_mapping)).rdd, args.epochs)
         except BaseException:
-            cluster.shutdown()  # Raises the node's own error, if it has one.
+            cluster.run.cancel()  # Nodes may wait for rows, or each other, that never come.
             raise
         cluster.shutdown(grace_secs=args.grace_secs)
         if self.export_fn:

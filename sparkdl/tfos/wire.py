@@ -106,12 +106,13 @@ class Link:
         """
         if self._is_over:
             raise EOFError
-        writers = [self._connection] if self._out else []
-        timeout_s = None if waits else 0.0
-        readable, writable, _ = select.select([self._connection], writers, [], timeout_s)
-        if writable:
+        poll = select.poll()  # Unlike select(2), for any number of open files.
+        poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._out else 0))
+        found = poll.poll(None if waits else 0)
+        events = found[0][1] if found else 0
+        if events & select.POLLOUT:
             self._send()
-        if readable:
+        if events & ~select.POLLOUT:
             self._receive()
         yield from self._frames()
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import signal
 import socket
+import sys
 import tempfile
 import time
 import urllib.request
@@ -13,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 
-from sparkdl import errors
+from sparkdl import errors, experiment
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos import TFCluster, TFParallel
 from tests.conftest import eventually, is_alive, jvm_of
@@ -46,7 +49,7 @@ def drain(args: Any, ctx: Any) -> None:
     Path(args["seen"], str(ctx.executor_id)).write_text(json.dumps(seen))
 
 
-def seen_in(folder: Path) -> list[int]:
+def seen_in(folder: Path) -> list[Any]:
     return sorted(row for file in folder.iterdir() for row in json.loads(file.read_text()))
 
 
@@ -89,17 +92,18 @@ def test_all_rows_of_all_epochs_arrive_once(two: SparkSession, tmp_path: Path) -
 def test_a_task_that_is_repeated_feeds_no_row_twice(two: SparkSession, tmp_path: Path) -> None:
     from pyspark import TaskContext
 
-    def fails_once(rows: Iterator[int]) -> Iterator[int]:
+    def fails_once(rows: Iterator[Any]) -> Iterator[Any]:
         for number, row in enumerate(rows):
             if number == 300 and TaskContext.get().attemptNumber() == 0:
                 raise OSError("once")
             yield row
 
     sc = two.sparkContext
-    cluster = TFCluster.run(sc, drain, {"seen": str(tmp_path)}, 1, 0, input_mode=FED)
-    cluster.train(sc.parallelize(range(1000), 2).mapPartitions(fails_once), num_epochs=1)
+    cluster = TFCluster.run(sc, drain, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
+    long = sc.parallelize([[i, "x" * 5000] for i in range(1000)], 2)
+    cluster.train(long.mapPartitions(fails_once), num_epochs=1)
     cluster.shutdown()
-    assert seen_in(tmp_path) == [*range(1000)]
+    assert [row for row, _ in seen_in(tmp_path)] == [*range(1000)]
 
 
 def test_a_slow_node_is_no_error(two: SparkSession) -> None:
@@ -108,6 +112,7 @@ def test_a_slow_node_is_no_error(two: SparkSession) -> None:
         while not feed.should_stop():
             time.sleep(0.5)
             feed.next_batch(100)
+        sys.exit(0)  # As absl and tf.compat.v1.app.run end a program.
 
     sc = two.sparkContext
     cluster = TFCluster.run(sc, slow, [], 1, 0, input_mode=FED)
@@ -161,6 +166,8 @@ def test_terminate_ends_the_feed_early(two: SparkSession, tmp_path: Path) -> Non
     sc = two.sparkContext
     cluster = TFCluster.run(sc, few, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
     cluster.train(sc.parallelize(range(100_000), 8), 2)
+    with pytest.raises(Exception, match=r"terminate\(\), and rows have no result"):
+        cluster.inference(sc.parallelize(range(100), 2)).collect()
     cluster.shutdown()
     assert len(seen_in(tmp_path)) in (10, 20)
 
@@ -194,6 +201,24 @@ def test_a_killed_worker_is_an_error_soon(two: SparkSession, victim: str) -> Non
     assert time.monotonic() - begun < 15
     assert eventually(lambda: not any(map(is_alive, nodes)), 5)
     assert eventually(lambda: sc.parallelize(range(2), 2).count() == 2)
+
+
+def test_a_keeper_that_is_lost_is_an_error_beside_parameter_servers(two: SparkSession) -> None:
+    def waits(args: Any, ctx: Any) -> None:
+        time.sleep(1000)
+
+    cluster = TFCluster.run(two.sparkContext, waits, [], 2, 1, input_mode=FED)
+    folder = Path(TrialPaths(cluster.run.trials[0].path).ranks(0))
+    files = [folder / name for name in ("0.alive", "0.pid", "1.pid")]
+    assert eventually(lambda: all(file.exists() for file in files), 10)
+    keeper, node, server = (int(file.read_text().split()[0]) for file in files)
+    begun = time.monotonic()
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(node, signal.SIGKILL)
+    with pytest.raises(errors.TrainingFailedError, match="no life for 10 s"):
+        cluster.shutdown()
+    assert time.monotonic() - begun < 20
+    assert eventually(lambda: not any(map(is_alive, (keeper, node, server))), 5)
 
 
 def test_columns_become_tensors_by_their_names(two: SparkSession, tmp_path: Path) -> None:
@@ -239,6 +264,18 @@ def test_rows_of_a_frame_are_tuples(two: SparkSession, tmp_path: Path) -> None:
 
 
 # ---- nodes read for themselves
+
+
+def test_vectors_of_a_frame_stay_vectors(two: SparkSession, tmp_path: Path) -> None:
+    def sums(args: Any, ctx: Any) -> None:
+        rows = ctx.get_data_feed().next_batch(10)
+        Path(args["seen"], "sums").write_text(json.dumps([float(x.sum()) for (x,) in rows]))
+
+    sc, rows = two.sparkContext, [(Vectors.dense([0.5, 1.0]),), (Vectors.dense([2.0, 3.0]),)]
+    cluster = TFCluster.run(sc, sums, {"seen": str(tmp_path)}, 1, 0, input_mode=FED)
+    cluster.train(two.createDataFrame(rows, ["x"]).coalesce(1), 1)
+    cluster.shutdown()
+    assert seen_in(tmp_path) == [1.5, 5.0]
 
 
 def test_every_node_knows_its_place(two: SparkSession, tmp_path: Path) -> None:
@@ -363,6 +400,9 @@ def test_shutdown_ends_what_takes_too_long(two: SparkSession) -> None:
     cluster = TFCluster.run(two.sparkContext, lambda args, ctx: time.sleep(1000), [], 2, 0)
     with pytest.raises(TimeoutError, match="had not returned 2 s"):
         cluster.shutdown(timeout=2)
+    assert cluster.run.state == "CANCELLED"
+    with pytest.raises(errors.ConfigError, match=r"a cluster of sparkdl\.tfos"):
+        experiment.resume(cluster.run.path)
 
 
 # ---- what is refused, and what is independent
@@ -387,12 +427,14 @@ def test_wrong_arguments_are_refused(two: SparkSession) -> None:
 @pytest.mark.parametrize("use_barrier", [True, False])
 def test_independent_runs(two: SparkSession, tmp_path: Path, use_barrier: bool) -> None:
     def note(args: Any, ctx: Any) -> None:
-        Path(args["seen"], f"{ctx.worker_num}-of-{ctx.num_workers}").touch()
+        drawn = f"{random.random()}"
+        Path(args["seen"], f"{ctx.worker_num}-of-{ctx.num_workers}").write_text(drawn)
         if args.get("fails") == ctx.worker_num:
             raise ValueError("mine")
 
     sc, args = two.sparkContext, {"seen": str(tmp_path)}
     TFParallel.run(sc, note, args, 2, use_barrier)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0-of-2", "1-of-2"]
+    assert len({file.read_text() for file in tmp_path.iterdir()}) == 2
     with pytest.raises(errors.TrialFailedError, match="ValueError: mine"):
         TFParallel.run(sc, note, {**args, "fails": 1}, 2, use_barrier)

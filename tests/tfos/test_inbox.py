@@ -145,6 +145,26 @@ def test_the_feed_ends(node: tuple[NodeManager, Connect], tmp_path: Path) -> Non
     assert rows.next_batch(5) == {"first": [], "second": []}
 
 
+def test_a_row_that_cannot_be_read_is_an_error_of_the_node(
+    node: tuple[NodeManager, Connect],
+) -> None:
+    manager, connect = node
+    with connect(0) as task:
+        hear(task)
+        say(task, wire.ROWS, pickle.dumps(Unreadable()))
+        with pytest.raises(ValueError, match="mine"):
+            DataFeed(manager).next_batch(1)
+        assert not task.recv(1)  # The task is let go.
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return int, ("mine",)
+
+
 def test_a_node_that_is_not_fed_says_so() -> None:
+    feed = DataFeed(NodeManager())
     with pytest.raises(RuntimeError, match="input_mode"):
-        DataFeed(NodeManager())
+        feed.next_batch(1)
+    with pytest.raises(ValueError, match="no queue 'inputs'; expected one of input, output, error"):
+        DataFeed(NodeManager(), qname_in="inputs")
