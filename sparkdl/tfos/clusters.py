@@ -1,5 +1,6 @@
 """Where it runs: D. A running cluster of TensorFlow nodes: feed it, ask of it, end it."""
 
+import contextlib
 import itertools
 import json
 import threading
@@ -181,7 +182,8 @@ class TFCluster:
 
     def _order(self, what: str) -> None:
         if self.run.state == "RUNNING":
-            storage.write(storage.join(self._paths.ranks(0), what), b"")
+            with contextlib.suppress(FileNotFoundError):  # It ends just now.
+                storage.write(storage.join(self._paths.ranks(0), what), b"")
 
     def _needed_are_done(self) -> bool:
         names = set(storage.names(self._paths.ranks(0)))
@@ -219,6 +221,7 @@ class TFCluster:
 
         Raises:
             TimeoutError: they did not within the time.
+            TrainingFailedError: one failed before.
         """
         deadline = time.monotonic() + timeout_s
         if not self._wait(self._are_up, deadline):
@@ -226,7 +229,7 @@ class TFCluster:
                 f"timed out waiting for reservations to complete: not all of "
                 f"{len(self._meta.places)} nodes had started after {timeout_s:g} s"
             )
-        if not storage.exists(self._paths.attempt(0)):
+        if self.run.state not in ("RUNNING", "COMPLETE"):
             self.run.wait()
             raise RuntimeError(f"the cluster was ended before it had started: {self.run!r}")
         board: dict[str, Any] = {"pid": 0, "port": 0}
