@@ -45,6 +45,7 @@ bench: setup  ## benchmarks; each prints a table and JSON
 	@. scripts/java.sh && $(BIN)/python benchmarks/pruning.py
 	@. scripts/java.sh && $(BIN)/python benchmarks/search.py
 	@. scripts/java.sh && $(BIN)/python benchmarks/scale.py
+	@. scripts/java.sh && $(BIN)/python benchmarks/clusters.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache runs

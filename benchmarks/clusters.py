@@ -6,14 +6,16 @@ each is not counted: it starts processes and imports TensorFlow.
 
     python benchmarks/clusters.py --tfos-python <environment>/bin/python
 
-It prints JSON and a table.
+Without `--tfos-python` it measures ours alone. It prints JSON and a table.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import sys
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -35,16 +37,19 @@ def main() -> None:
     parser.add_argument("--master", default="local-cluster[1,1,2048]")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    if not options.tfos_python:
-        parser.error(f"--tfos-python is needed: the python of an environment with {PEER}")
     about = machine()
     spark = session(options.master)
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
-    with Peer(options.tfos_python, "clusters_tfos.py", options.master) as peer:
-        about["peer"] = peer.versions
+    with contextlib.ExitStack() as stack:
+        ways = {"sparkdl": partial(measure, TFCluster, spark)}
+        if options.tfos_python:
+            peer = stack.enter_context(
+                Peer(options.tfos_python, "clusters_tfos.py", options.master)
+            )
+            about["peer"], ways[PEER] = peer.versions, peer.ask
         for number in range(options.repeats + 1):
             for shape in SHAPES:
-                times = {"sparkdl": measure(TFCluster, spark, shape), PEER: peer.ask(shape)}
+                times = {name: way(shape) for name, way in ways.items()}
                 for name, one in times.items() if number else ():
                     found.setdefault(shape, {}).setdefault(name, []).append(one)
     spark.stop()
@@ -57,11 +62,13 @@ def table(found: dict[str, Any]) -> str:
     lines = []
     for shape, names in found.items():
         for what in ("start_s", "rows_per_s", "shutdown_s"):
-            ours, theirs = (
-                statistics.median(one[what] for one in names[name]) for name in ("sparkdl", PEER)
-            )
-            ratio = ours / theirs if what == "rows_per_s" else theirs / ours
-            lines.append(f"{shape:<24}{what:<12}{ours:>12.2f}{theirs:>12.2f}{ratio:>8.1f}x")
+            medians = {k: statistics.median(one[what] for one in v) for k, v in names.items()}
+            line = f"{shape:<24}{what:<12}{medians['sparkdl']:>12.2f}"
+            if PEER in medians:
+                ratio = medians["sparkdl"] / medians[PEER]
+                ratio = ratio if what == "rows_per_s" else 1 / ratio
+                line += f"{medians[PEER]:>12.2f}{ratio:>8.1f}x"
+            lines.append(line)
     return "\n".join([f"{'':<36}{'sparkdl':>12}{'TFoS':>12}", *lines])
 
 

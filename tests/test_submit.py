@@ -162,13 +162,6 @@ def test_example_on_a_standalone_cluster(standalone: str, embedded: Run, tmp_pat
     assert _outputs(run) == _outputs(embedded)
 
 
-def test_example_on_a_local_cluster(embedded: Run, tmp_path: Path) -> None:
-    done = _submit("local-cluster[2,1,2048]", EXAMPLE, tmp_path)
-    run = _only_run(tmp_path)
-    _check_example(done, run)
-    assert _outputs(run) == _outputs(embedded)
-
-
 @pytest.mark.parametrize(
     ("text", "error", "state"),
     [(ALL_FAIL, "AllTrialsFailedError", "FAILED"), (ONE_FAILS, "TrialFailedError", "COMPLETE")],

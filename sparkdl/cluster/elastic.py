@@ -186,7 +186,8 @@ class _Usher(InRing):
             self._listener = self._listener or listen(self._peer.address)
             port = self._listener.getsockname()[1]
             peer = self._peer
-            here = Here(*self._me, peer.address, port, peer.node, asked["is_calm"])
+            what = asked["is_calm"], asked["has_state"]
+            here = Here(*self._me, peer.address, port, peer.node, *what)
             _want(self._folder, wants, here)
             self._wants = wants
         if newest < self._wants:

@@ -28,6 +28,7 @@ class Here:
         rank, life: which process.
         address, port, node: where it listens, see `Endpoint`.
         is_calm: it has no collective that was cut short.
+        has_state: it has the state of the training.
     """
 
     rank: int
@@ -36,6 +37,7 @@ class Here:
     port: int
     node: str
     is_calm: bool = True
+    has_state: bool = True
 
 
 def told(names: Iterable[str], what: str) -> list[tuple[int, ...]]:
@@ -104,7 +106,7 @@ class Roster:
             if waited_s > self._patience_s:
                 missing = set()
         if asked and not missing:
-            self._publish(here if self._are_calm(number, asked) else asked)
+            self._publish(here if self._are_calm(number, asked) else self._stateful(number, asked))
 
     def _waited_s(self) -> float:
         self._asked_s = self._asked_s or time.monotonic()
@@ -117,6 +119,10 @@ class Roster:
 
     def _are_calm(self, number: int, asked: set[tuple[int, int]]) -> bool:
         return all(self._here(number, *one).is_calm for one in asked)
+
+    def _stateful(self, number: int, asked: set[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Those that can repeat a collective: one that was just let in knows nothing of it."""
+        return {one for one in asked if self._here(number, *one).has_state}
 
     def _publish(self, members: set[tuple[int, int]]) -> None:
         number = self._number + 1

@@ -42,9 +42,9 @@ class _Door:
         self._end = socket.socket(fileno=descriptor)
         self._told: set[tuple[str, int]] = set()
 
-    def ask(self, generation: int, is_calm: bool) -> tuple[Invitation, socket.socket]:
-        """Wait for the ring behind this generation."""
-        self._end.send(json.dumps({"generation": generation, "is_calm": is_calm}).encode())
+    def ask(self, generation: int, **what: bool) -> tuple[Invitation, socket.socket]:
+        """Wait for the ring behind this generation; what the rank is, see `cluster.roster.Here`."""
+        self._end.send(json.dumps({"generation": generation, **what}).encode())
         while True:
             packet, listeners, _, _ = socket.recv_fds(self._end, PACKET_BYTES, 1)
             if listeners:
@@ -220,7 +220,8 @@ class ElasticRing(Ring):
         """
         while True:
             self.close()
-            invitation, listener = self._door.ask(self._generation, is_calm)
+            what = {"is_calm": is_calm, "has_state": self.has_state}
+            invitation, listener = self._door.ask(self._generation, **what)
             self._generation = invitation.generation
             try:
                 with joining(self._me):

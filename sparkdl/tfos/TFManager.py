@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from multiprocessing.managers import BaseManager
 from typing import Any
 
-__all__ = ["TFManager", "connect", "start"]
+from sparkdl.tfos.inbox import Cut
+
+__all__ = ["Queued", "TFManager", "connect", "start"]
 
 
 class TFManager(BaseManager):
@@ -82,3 +84,35 @@ def connect(address: Any, authkey: bytes) -> TFManager:
     manager = TFManager(address, authkey=authkey)
     manager.connect()
     return manager
+
+
+class Queued:
+    """What a `TFNode.DataFeed` takes from a manager's queues, one row at a time; None ends it.
+
+    Nodes are fed otherwise. Programs test their functions so, without a cluster.
+
+    Args:
+        manager: has the queues.
+        qname_out: the queue for results.
+    """
+
+    is_terminating = False
+
+    def __init__(self, manager: Any, qname_out: str) -> None:
+        self._manager, self._qname_out = manager, qname_out
+
+    def take(self, qname: str, most: int | None = None) -> "list[Any] | Cut":
+        """The next row of a queue, or the end of the feed; waits for it."""
+        rows = self._manager.get_queue(qname)
+        row = rows.get()
+        rows.task_done()
+        return Cut.FEED if row is None else [row]
+
+    def give(self, results: Iterable[Any]) -> None:
+        """Put results into the other queue."""
+        for result in results:
+            self._manager.get_queue(self._qname_out).put(result)
+
+    def terminate(self) -> None:
+        """Let whoever feeds know that no more rows are wanted."""
+        self._manager.set("state", "terminating")

@@ -12,6 +12,7 @@ from typing import Any
 from sparkdl.tfos.exports import export_saved_model
 from sparkdl.tfos.inbox import Cut, Inbox
 from sparkdl.tfos.paths import hdfs_path
+from sparkdl.tfos.TFManager import Queued, TFManager
 
 __all__ = [
     "DataFeed",
@@ -26,7 +27,7 @@ class DataFeed:
     """The rows that Spark feeds to this node, in InputMode.SPARK.
 
     Args:
-        mgr: `ctx.mgr`.
+        mgr: `ctx.mgr`; or a `TFManager`, whose queues are read then, to test a function with.
         train_mode: False for inference: batches do not cross the end of a partition.
         qname_in, qname_out: the queues' names.
         input_mapping: from columns to the names of tensors: `next_batch` gives a dict then.
@@ -50,7 +51,7 @@ class DataFeed:
         qname_out: str = "output",
         input_mapping: Mapping[str, str] | None = None,
     ) -> None:
-        if qname_in not in mgr.queues:
+        if qname_in not in getattr(mgr, "queues", (qname_in,)):
             raise ValueError(
                 f"this cluster has no queue {qname_in!r}; expected one of "
                 f"{', '.join(mgr.queues)}. TFCluster.run(queues=...) names them."
@@ -62,8 +63,10 @@ class DataFeed:
         self.input_tensors = [tensor for _, tensor in mapped] if mapped is not None else None
 
     @property
-    def _inbox(self) -> Inbox:
-        inbox: Inbox | None = self.mgr.inbox
+    def _inbox(self) -> Inbox | Queued:
+        inbox: Inbox | None = getattr(self.mgr, "inbox", None)
+        if isinstance(self.mgr, TFManager):
+            return Queued(self.mgr, self.qname_out)
         if inbox is None:
             raise RuntimeError(
                 "this node is not fed by Spark. Run the cluster with "

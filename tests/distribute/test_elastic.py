@@ -106,13 +106,15 @@ def test_the_others_go_on_with_what_one_of_them_knows(gang: Gang, what: str) -> 
     """Rank 2 dies behind a collective that only some of the ranks could finish."""
     for rank in range(4):
         gang.start(rank, 4, f"cut_short_{what}")
-    assert [gang.hear(rank) for rank in range(4)] == 4 * [{"generation": -1, "is_calm": True}]
+    assert [gang.hear(rank) for rank in range(4)] == 4 * [
+        {"generation": -1, "is_calm": True, "has_state": True}
+    ]
     gang.invite([0, 1, 2, 3], is_calm=True)
     assert seen(gang.folder / "hangs-2")
     time.sleep(0.3)
     gang.kill(2)
     asked = [gang.hear(rank) for rank in (0, 1, 3)]
-    assert asked == 3 * [{"generation": 0, "is_calm": False}]
+    assert asked == 3 * [{"generation": 0, "is_calm": False, "has_state": True}]
     gang.invite([0, 1, 3], is_calm=False)
     results = gang.results()
     assert results[0] == results[1] == results[3]
@@ -132,12 +134,12 @@ def test_a_rank_that_comes_late_is_given_what_the_others_have(gang: Gang) -> Non
     gang.invite([0, 1], is_calm=True)
     assert seen(gang.folder / "step-0")
     gang.kill(0)
-    assert gang.hear(1) == {"generation": 0, "is_calm": False}
+    assert gang.hear(1) == {"generation": 0, "is_calm": False, "has_state": True}
     gang.invite([1], is_calm=False)
     gang.start(0, 2, "comes_late", is_late=True)
-    assert gang.hear(0) == {"generation": -1, "is_calm": True}
+    assert gang.hear(0) == {"generation": -1, "is_calm": True, "has_state": False}
     gang.tell("waiting")
-    assert gang.hear(1) == {"generation": 1, "is_calm": True}
+    assert gang.hear(1) == {"generation": 1, "is_calm": True, "has_state": True}
     gang.invite([0, 1], is_calm=True)
     assert seen(gang.folder / "late-0")
     (gang.folder / "stop").touch()
@@ -159,7 +161,7 @@ def test_a_ring_that_does_not_come_about_is_left(gang: Gang) -> None:
     endpoints = [Endpoint("127.0.0.1", one.getsockname()[1], "a")] * 2
     Invitation(0, endpoints, b"secret", members=[0, 1]).send(gang.ends[0], one)
     gang.tell("off")
-    assert gang.hear(0) == {"generation": 0, "is_calm": True}
+    assert gang.hear(0) == {"generation": 0, "is_calm": True, "has_state": True}
     (gang.folder / "stop").touch()
     gang.invite([0], is_calm=True)
     assert gang.results()[0] == [0, [0.0] * 3, 1, "", True]

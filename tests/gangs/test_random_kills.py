@@ -21,7 +21,7 @@ from .test_parameter_server import train as train_with_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-KILLS = 4  # Of each kind of gang.
+KILLS = 3  # Of each kind of gang.
 
 
 def train() -> int:

@@ -279,7 +279,6 @@ class Cluster:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
-        self.fails: type[BaseException] | None = None
 
     def run(self, sc: Any, *args: Any, **kwargs: Any) -> "Cluster":
         self.calls.append(("run", args, kwargs))
@@ -287,8 +286,6 @@ class Cluster:
 
     def train(self, rdd: Any, num_epochs: int) -> None:
         self.calls.append(("train", [tuple(row) for row in rdd.collect()], num_epochs))
-        if self.fails:
-            raise self.fails("fed in vain")
 
     def shutdown(self, **kwargs: Any) -> None:
         self.calls.append(("shutdown", kwargs))
@@ -328,16 +325,6 @@ def test_fit_feeds_sorted_columns_and_ends_the_cluster(
     words = pipeline.TFEstimator(train, ["--steps", "3"]).setInputMapping({"z": "label"})
     words.fit(df)
     assert cluster.calls[3][1][1] == ["--steps", "3"]
-
-
-def test_a_cluster_that_fails_is_ended_without_waiting(
-    spark: SparkSession, cluster: Cluster
-) -> None:
-    cluster.fails = OSError
-    estimator = pipeline.TFEstimator(train, {}).setInputMapping({"id": "x"})
-    with pytest.raises(OSError, match="fed in vain"):
-        estimator.fit(spark.range(2))
-    assert cluster.calls[-1] == ("shutdown", {})
 
 
 def test_fit_refuses_what_cannot_be_fed(spark: SparkSession, cluster: Cluster) -> None:
