@@ -11,10 +11,10 @@ def new_run_id(name: str) -> str:
     """A run id that sorts by time and that no other run has.
 
     Example:
-        >>> new_run_id("my run").startswith("my-run-")
-        True
+        >>> new_run_id("my run").startswith("my-run-"), new_run_id("_train").startswith("train-")
+        (True, True)
     """
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "run"
     return f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
