@@ -88,9 +88,7 @@ def run(
         >>> cluster.shutdown()  # doctest: +SKIP
     """
     fed = input_mode == InputMode.SPARK
-    if fed and (driver_ps_nodes or eval_node):
-        what = "driver_ps_nodes" if driver_ps_nodes else "eval_node"
-        raise ConfigError(f"{what}=True is for InputMode.TENSORFLOW, and input_mode is SPARK.")
+    _check(map_fun, input_mode, driver_ps_nodes, eval_node)
     places = places_of(num_executors, num_ps, master_node, eval_node)
     meta = Meta(
         places,
@@ -123,6 +121,18 @@ def run(
         made.cancel()
         raise
     return cluster
+
+
+def _check(map_fun: Any, input_mode: Any, driver_ps_nodes: bool, eval_node: bool) -> None:
+    if not callable(map_fun):
+        raise ConfigError(f"map_fun is {map_fun!r}; expected a function of (args, ctx).")
+    if input_mode not in (InputMode.TENSORFLOW, InputMode.SPARK):
+        raise ConfigError(
+            f"input_mode is {input_mode!r}; expected InputMode.TENSORFLOW or InputMode.SPARK."
+        )
+    if input_mode == InputMode.SPARK and (driver_ps_nodes or eval_node):
+        what = "driver_ps_nodes" if driver_ps_nodes else "eval_node"
+        raise ConfigError(f"{what}=True is for InputMode.TENSORFLOW, and input_mode is SPARK.")
 
 
 def _await_slots(cluster: Cluster, need: int, timeout_s: float) -> None:

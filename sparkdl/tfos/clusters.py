@@ -87,6 +87,11 @@ class TFCluster:
         self._check_fed("train", qname)
         if not isinstance(num_epochs, int) or num_epochs < 0:
             raise ConfigError(f"num_epochs is {num_epochs!r}; expected a whole number, 0 is ten.")
+        if not any(hasattr(dataRDD, name) for name in ("foreachRDD", "mapPartitions", "rdd")):
+            raise ConfigError(
+                f"dataRDD is a {type(dataRDD).__name__}; expected an RDD, a DataFrame or a "
+                "DStream. sc.parallelize(rows) makes an RDD of a list."
+            )
         if hasattr(dataRDD, "foreachRDD"):
             dataRDD.foreachRDD(lambda rdd: self._feed(rdd, 1, qname))
         else:
@@ -126,6 +131,9 @@ class TFCluster:
             )
         if qname not in self.queues:
             raise ConfigError(f"qname is {qname!r}; expected one of {', '.join(self.queues)}.")
+        if self.run.state != "RUNNING":
+            self.run.wait()  # Raises what has ended it.
+            raise ConfigError(f"{what}() feeds rows, and this cluster has been shut down.")
 
     def _told(self, qname: str) -> dict[str, Any]:
         """What a task that feeds is told."""

@@ -85,7 +85,11 @@ def test_all_rows_of_all_epochs_arrive_once(two: SparkSession, tmp_path: Path) -
     cluster = TFCluster.run(sc, drain, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
     cluster.train(sc.parallelize(range(500), 4), num_epochs=3)
     cluster.train(sc.parallelize(range(500, 600), 2), num_epochs=1)
+    with pytest.raises(errors.ConfigError, match=r"sc\.parallelize"):
+        cluster.train([1, 2])
     cluster.shutdown()
+    with pytest.raises(errors.ConfigError, match="has been shut down"):
+        cluster.train(sc.parallelize([1]))
     assert seen_in(tmp_path) == sorted([*range(500)] * 3 + [*range(500, 600)])
 
 
@@ -414,6 +418,10 @@ def test_wrong_arguments_are_refused(two: SparkSession) -> None:
         TFCluster.run(sc, squares, [], 1, 1)
     with pytest.raises(errors.ConfigError, match="eval_node"):
         TFCluster.run(sc, squares, [], 2, 0, input_mode=FED, eval_node=True)
+    with pytest.raises(errors.ConfigError, match="input_mode is 'SPARK'"):
+        TFCluster.run(sc, squares, [], 2, 0, input_mode="SPARK")  # type: ignore[arg-type]
+    with pytest.raises(errors.ConfigError, match="map_fun is 'squares'"):
+        TFCluster.run(sc, "squares", [], 2, 0)  # type: ignore[arg-type]
     with pytest.raises(errors.SlotsError, match="5 slots"):
         TFCluster.run(sc, squares, [], 5, 0, reservation_timeout=1)
     with pytest.raises(errors.FunctionError, match="'sc'"):
