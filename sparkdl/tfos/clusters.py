@@ -195,9 +195,13 @@ class TFCluster:
 
     def _needed_are_done(self) -> bool:
         names = set(storage.names(self._paths.ranks(0)))
+        return names >= {f"{rank}.done" for rank in self._needed}
+
+    @property
+    def _needed(self) -> list[int]:
+        """The ranks of the nodes that train; where Spark feeds, those that keepers keep."""
         ranks = zip(ranks_of(self._meta.places), self._meta.places, strict=True)
-        needed = (rank for rank, (job, _) in ranks if job not in ("ps", "evaluator"))
-        return all(f"{rank}.done" in names for rank in needed)
+        return [rank for rank, (job, _) in ranks if job not in ("ps", "evaluator")]
 
     def _wait(self, condition: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until the condition holds or the run is over; False if it is too late for that."""
@@ -266,8 +270,7 @@ class TFCluster:
     def _are_up(self) -> bool:
         """Whether all nodes run, and where they are fed, their keepers listen."""
         names = set(storage.names(self._paths.ranks(0)))
-        ranks = zip(ranks_of(self._meta.places), self._meta.places, strict=True)
-        kept = {rank for rank, (job, _) in ranks if job != "ps"} if self._fed else set()
+        kept = self._needed if self._fed else ()
         return storage.exists(self._paths.attempt(0)) and names >= {f"{r}{ALIVE}" for r in kept}
 
     def _board_rank(self) -> int:

@@ -80,9 +80,7 @@ class FeedTask:
     def _converse(self, talk: "_Talk", partition: int, rows: Iterator[Any]) -> Iterator[Any]:
         """Feed until all rows are used, or no more are wanted; yields results."""
         link = talk.link
-        link.put(wire.HELLO, pickle.dumps(self._hello(partition)))
-        yield from talk.until(lambda: talk.skip is not None)
-        for kind, count, body in self._chunks(rows, talk.skip or 0):
+        for kind, count, body in self._chunks(rows, self._greet(talk, partition)):
             talk.sent += count
             link.put(kind, body)
             yield from talk.until(lambda: not link.is_full)
@@ -91,13 +89,13 @@ class FeedTask:
         link.put(wire.END)
         yield from talk.until(lambda: talk.is_done or (self.is_inference and talk.is_answered))
 
-    def _hello(self, partition: int) -> dict[str, Any]:
-        return {
-            "feed": self.feed,
-            "partition": partition,
-            "qname": self.qname,
-            "is_inference": self.is_inference,
-        }
+    def _greet(self, talk: "_Talk", partition: int) -> int:
+        """Say which partition this is; how many rows of it the node has already."""
+        who = {"feed": self.feed, "partition": partition, "qname": self.qname}
+        hello = pickle.dumps({**who, "is_inference": self.is_inference})
+        talk.link.put(wire.HELLO, hello)
+        exhaust(talk.until(lambda: talk.skip is not None))  # No result comes before any row.
+        return talk.skip or 0
 
     def _chunks(self, rows: Iterator[Any], skip: int) -> Iterator[tuple[bytes, int, bytes]]:
         """Frames of rows: their kind, how many rows, the body."""
@@ -141,10 +139,7 @@ class FeedTask:
             contextlib.suppress(EOFError, *_ENDING),
             wire.Link(dial(folder, socket.SOCK_STREAM)) as link,
         ):
-            talk = _Talk(link)
-            link.put(wire.HELLO, pickle.dumps(self._hello(partition)))
-            exhaust(talk.until(lambda: talk.skip is not None))
-            return bool(talk.skip)
+            return self._greet(_Talk(link), partition) > 0
         return False
 
     def _ended(self, executor: int) -> int | None:
