@@ -54,7 +54,7 @@ from peer import Peer
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.processes import adopt_orphans
+from sparkdl.os_processes import adopt_orphans
 
 SHAPES = {"wide": 784, "narrow": 20}  # Floats in a row.
 ROW_GROUP_BYTES = 128 << 20  # As Spark writes them.

@@ -51,7 +51,7 @@ from pyspark.sql import SparkSession
 from sparkdl import context, distribute, experiment
 from sparkdl.cluster.environ import tf_config, thread_counts
 from sparkdl.cluster.plan import Plan, Resources, Role
-from sparkdl.distribute import keras3
+from sparkdl.distribute import keras3_patches
 
 WORKERS = 2
 GLOBAL_BATCH = 128
@@ -102,7 +102,7 @@ def train(params: int, strategy: str) -> Row:
 
     if strategy == "default":
         chosen = tf.distribute.MultiWorkerMirroredStrategy()
-        keras3.correct()
+        keras3_patches.correct()
     else:
         chosen = distribute.strategy()
     formed_s = time.time()

@@ -137,7 +137,7 @@ def records(path: Path, width: int) -> int:
 def load_petastorm() -> Any:
     """petastorm's modules for today's pyarrow, or None where it is not installed."""
     try:
-        importlib.import_module("sparkdl.data.readers.petastorm_compat").load()
+        importlib.import_module("sparkdl.data.readers.petastorm.compat").load()
         reader = importlib.import_module("petastorm")
         return reader, importlib.import_module("petastorm.tf_utils")
     except ImportError as exc:

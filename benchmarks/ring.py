@@ -42,7 +42,7 @@ from machine import machine
 from sparkdl import context
 from sparkdl.cluster.environ import tf_config, thread_counts
 from sparkdl.cluster.plan import Plan, Resources, Role
-from sparkdl.distribute import keras3
+from sparkdl.distribute import keras3_patches
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 
 GLOBAL_BATCH = 128
@@ -100,7 +100,7 @@ def train(params: int, how: str) -> list[float]:
         chosen = distribute.strategy()
     elif how == "default":
         chosen = tf.distribute.MultiWorkerMirroredStrategy()
-        keras3.correct()
+        keras3_patches.correct()
     optimizer = keras.optimizers.SGD(1e-4)
     if how == "ring":
         optimizer = distribute.optimizer(optimizer)

@@ -43,24 +43,24 @@ from machine import machine
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.cluster.jobs import JobEnd, JobFailed
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark_errors import JobEnd, JobFailed
+from sparkdl.runner.concurrency import Pace
+from sparkdl.runner.display.progress import Progress
+from sparkdl.runner.display.reports import Pages
+from sparkdl.runner.retries import Limits
+from sparkdl.runner.stopping import Stops
+from sparkdl.runner.submitted import Flights
+from sparkdl.runner.trial_loop import Execution
 from sparkdl.runs import Run
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.start import OpenRun, Wanted, open_run
-from sparkdl.search.adaptive import Search
-from sparkdl.search.execution import Execution
-from sparkdl.search.flights import Flights
-from sparkdl.search.limits import Limits
-from sparkdl.search.pace import Pace
-from sparkdl.search.pages import Pages
-from sparkdl.search.progress import Progress
-from sparkdl.search.proposals import Proposals
-from sparkdl.search.spaces import Float, Space
-from sparkdl.search.stops import Stops
+from sparkdl.runs.opening import OpenRun, Wanted, open_run
+from sparkdl.search.settings import Search
+from sparkdl.search.space.spaces import Float, Space
+from sparkdl.search.study_source import Proposals
 
 TRIALS = 10_000
 SLOTS, MEASURED_S = 1_000, 20.0

@@ -15,11 +15,11 @@ from typing import Any
 from hartmann import EPOCHS, NAMES, Curve, curve
 
 from sparkdl.cluster.slots import Slots
+from sparkdl.runner.concurrency import Pace
+from sparkdl.runner.trial_messages import STOP_S
 from sparkdl.runs.states import TrialState
-from sparkdl.search.adaptive import Search
-from sparkdl.search.listener import STOP_S
-from sparkdl.search.pace import Pace
-from sparkdl.search.spaces import Float, Space
+from sparkdl.search.settings import Search
+from sparkdl.search.space.spaces import Float, Space
 from sparkdl.search.study import Study
 
 __all__ = [

@@ -1,3 +1,3 @@
-"""Where it runs: anywhere. The one place that says which release this is."""
+"""Runs anywhere. The one place that says which release this is."""
 
 __version__ = "0.1.0"

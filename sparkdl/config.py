@@ -1,4 +1,4 @@
-"""Where it runs: anywhere. The only reader of settings.
+"""Runs anywhere. The only reader of settings.
 
 A setting comes from, in this order: the argument of the call, the environment variable
 `SPARKDL_<NAME>`, the Spark configuration `spark.sparkdl.<name>`, its default.

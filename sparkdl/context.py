@@ -1,4 +1,4 @@
-"""Where it runs: P. What a training function may ask about itself.
+"""Runs in the training process. What a training function may ask about itself.
 
 Use the module as it is: `context.rank`, `context.trial`, `context.report(0.9)`. Outside a run, in
 a plain Python session, everything answers as rank 0 of 1, so that the same function can be called
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import checkpoints, storage
-from sparkdl.reporting import Reporter
+from sparkdl.reporter import Reporter
 
 __all__ = [
     "VARIABLE",

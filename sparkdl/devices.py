@@ -1,4 +1,7 @@
-"""Where it runs: P, or anywhere. What accelerators this process sees. The only NVML user."""
+"""Runs in the training process, or anywhere.
+
+What accelerators this process sees. The only NVML user.
+"""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere. Every exception that sparkdl raises.
+"""Runs anywhere. Every exception that sparkdl raises.
 
 ```
 SparkDLError

@@ -1,4 +1,4 @@
-"""Where it runs: P. Keras callbacks that a person adds to `model.fit`, and `save`.
+"""Runs in the training process. Keras callbacks that a person adds to `model.fit`, and `save`.
 
 They are the same in one process and on every rank of a gang: all ranks add them. They belong to
 Keras 3 or, where TF_USE_LEGACY_KERAS=1 is set before this import, to tf_keras.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import context, distribute
-from sparkdl.distribute.fit import begin_with
+from sparkdl.distribute.keras_fit import begin_with
 from sparkdl.distribute.strategies import uses_tf_keras
 
 __all__ = ["Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"]

@@ -1,4 +1,4 @@
-"""Where it runs: D (pure). The options that every verb of `experiment` takes."""
+"""Runs on the driver (pure). The options that every verb of `experiment` takes."""
 
 import dataclasses
 import inspect

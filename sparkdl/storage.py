@@ -1,4 +1,4 @@
-"""Where it runs: anywhere. The only filesystem code: every place that a run is kept in.
+"""Runs anywhere. The only filesystem code: every place that a run is kept in.
 
 A place is a URL that fsspec understands (`s3://bucket/runs`, `hdfs://...`, `memory://...`) or a
 plain local path. Local paths go straight to the operating system: they are the fast, common case.

@@ -1,4 +1,4 @@
-"""Where it runs: P. Where a training function's TensorBoard events go."""
+"""Runs in the training process. Where a training function's TensorBoard events go."""
 
 from sparkdl import context
 

@@ -1,14 +1,11 @@
 """Fixtures: real Spark sessions, a root folder with a nasty name, and what a run leaves behind."""
 
-import json
 import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,20 +15,8 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 
 from pyspark.sql import SparkSession
 
-from sparkdl.processes import process_start
-
-
-def start_session(master: str, **conf: str) -> SparkSession:
-    """A session of this master, after the one before has ended."""
-    if active := SparkSession.getActiveSession():
-        active.stop()
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    for key, value in conf.items():
-        builder = builder.config(key.replace("__", "."), value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+from tests.helpers.processes import eventually
+from tests.helpers.spark import start_session
 
 
 @pytest.fixture(scope="module")
@@ -50,65 +35,12 @@ def lc() -> Iterator[SparkSession]:
     session.stop()
 
 
-def start_gpu_session(master: str, gpus: int, folder: Path) -> SparkSession:
-    """Executors that each think that they have so many GPUs, and give each task one of them."""
-    script = folder / "discover.sh"
-    found = json.dumps({"name": "gpu", "addresses": [str(i) for i in range(gpus)]})
-    script.write_text(f"#!/bin/sh\necho '{found}'\n")
-    script.chmod(0o755)
-    return start_session(
-        master,
-        spark__executor__memory="1g",
-        spark__worker__resource__gpu__amount=str(gpus),
-        spark__worker__resource__gpu__discoveryScript=str(script),
-        spark__executor__resource__gpu__amount=str(gpus),
-        spark__task__resource__gpu__amount="1",
-    )
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     """Where runs go: a path with a space, quotes and a letter that is not ASCII."""
     path = tmp_path / 'it\'s a "röot"'
     path.mkdir()
     return str(path)
-
-
-def quiet(root: str, **options: Any) -> dict[str, Any]:
-    """The options of a run that says nothing."""
-    return {"root": root, "progress": False, **options}
-
-
-def is_alive(pid: int) -> bool:
-    return process_start(pid) is not None
-
-
-def jvm_of(worker: int) -> int:
-    """The executor above a Python worker: worker, daemon, executor."""
-    for _ in range(2):
-        worker = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    return worker
-
-
-def processes_of(run_id: str) -> list[int]:
-    """The processes that carry a run's id in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            variables = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
-            if f"SPARKDL_RUN={run_id}".encode() in variables.split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def eventually(condition: Callable[[], object], seconds: float = 30.0) -> object:
-    """Wait for a condition; its last value is asserted on by the caller."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return value
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [
     {"cli", "horovod", "tfos"},
     {"experiment"},
-    {"search"},
-    {"cluster", "models"},
+    {"runner"},
+    {"cluster", "inference", "search"},
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
-    {"options", "context", "devices", "gpus", "processes"},
-    {"reporting"},
+    {"options", "context", "devices", "cuda_visibility", "os_processes"},
+    {"reporter"},
     {"checkpoints"},
     {"storage"},
     {"config"},
@@ -86,9 +86,9 @@ def test_module_says_where_it_runs_and_is_small(path: Path) -> None:
     text = path.read_text()
     doc = ast.get_docstring(ast.parse(text)) or ""
     if path.name != "__init__.py":
-        assert doc.startswith("Where it runs: "), path
+        assert doc.startswith("Runs "), path
     assert doc
-    assert len(text.splitlines()) <= 300, f"{path} is too long"
+    assert len(text.splitlines()) <= 400, f"{path} is too long"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=ids)
@@ -134,7 +134,7 @@ def test_driver_and_task_modules_need_no_framework() -> None:
 def test_task_side_imports_no_driver_room() -> None:
     """What executors load stays small: no optuna, no tqdm, no pandas."""
     done = run_python(
-        "import sparkdl.cluster.forkserver, sys\n"
+        "import sparkdl.cluster.process.fork_server, sys\n"
         "heavy = {'numpy', 'pandas', 'pyspark', 'pyarrow', 'fsspec', 'cloudpickle'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sparkdl import checkpoints, context, storage
 from sparkdl.checkpoints import Checkpoint, commit, committed, kept, newest, prune
-from sparkdl.cluster.folder import Mirror
+from sparkdl.cluster.process.trial_folder import Mirror
 from sparkdl.runs import Trial
 from sparkdl.runs.layout import TrialPaths
 

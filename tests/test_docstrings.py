@@ -15,9 +15,17 @@ NAMES = [
     if ">>>" in path.read_text() and path.name != "__init__.py"
 ]
 SPARK = {
-    *("sparkdl.data.dataset", "sparkdl.data.outside", "sparkdl.data.records.spark"),
-    *("sparkdl.experiment.gangs", "sparkdl.experiment.kept", "sparkdl.experiment.trials"),
-    *("sparkdl.models.prediction", "sparkdl.tfos.dfutil", "sparkdl.tfos.pipeline"),
+    *(
+        "sparkdl.data.dataframe.dataset",
+        "sparkdl.data.local_rows",
+        "sparkdl.data.tfexample.dataframe_io",
+    ),
+    *(
+        "sparkdl.experiment.distributed",
+        "sparkdl.experiment.saved_runs",
+        "sparkdl.experiment.trials",
+    ),
+    *("sparkdl.inference.prediction", "sparkdl.tfos.dfutil", "sparkdl.tfos.pipeline"),
     "sparkdl.tfos.reservation",
 }
 # These import TensorFlow.
@@ -26,7 +34,7 @@ SLOW = {
     *("sparkdl.data.readers.parquet", "sparkdl.data.readers.tfrecord"),
     *("sparkdl.distribute.collectives", "sparkdl.distribute.optimizers"),
     *("sparkdl.horovod.callbacks", "sparkdl.horovod.training"),
-    *("sparkdl.tfos.compat", "sparkdl.tfos.exports"),
+    *("sparkdl.tfos.compat", "sparkdl.tfos.node.saved_model"),
 } | SPARK
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl import storage
-from sparkdl.cluster.folder import Mirror
+from sparkdl.cluster.process.trial_folder import Mirror
 
 
 @pytest.fixture(params=["local", "file", "memory", pytest.param("s3", marks=pytest.mark.slow)])
@@ -82,8 +82,7 @@ def test_paths() -> None:
 def test_a_run_on_s3(s3: str, tmp_path: Path) -> None:
     """The driver and three trials share nothing but a bucket."""
     from sparkdl import experiment, tensorboard
-
-    from .conftest import start_session
+    from tests.helpers.spark import start_session
 
     def train(x: int) -> dict[str, object]:
         print("hello", x)

@@ -12,8 +12,7 @@ object stores cannot rename, so there the marker alone decides. One process comm
 What is called `trial` here is the path or URL of a trial's folder.
 """
 
-from sparkdl.checkpoints.commits import commit, kept, prune
-from sparkdl.checkpoints.found import (
+from sparkdl.checkpoints.reader import (
     FOLDER,
     Checkpoint,
     committed,
@@ -23,6 +22,7 @@ from sparkdl.checkpoints.found import (
     release,
     step_of,
 )
+from sparkdl.checkpoints.writer import commit, kept, prune
 
 __all__ = [
     "FOLDER",

@@ -1,4 +1,4 @@
-"""Where it runs: D. `sparkdl logs RUN [TRIAL]`: what trials printed."""
+"""Runs on the driver. `sparkdl logs RUN [TRIAL]`: what trials printed."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Where it runs: D. `sparkdl VERB ...`: parses the words and calls the verb's `run`."""
+"""Runs on the driver. `sparkdl VERB ...`: parses the words and calls the verb's `run`."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Where it runs: D. `sparkdl resume RUN`: finishes what a run has not finished."""
+"""Runs on the driver. `sparkdl resume RUN`: finishes what a run has not finished."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where it runs: D. `sparkdl runs`: the runs below a root."""
+"""Runs on the driver. `sparkdl runs`: the runs below a root."""
 
 import argparse
 from typing import Any

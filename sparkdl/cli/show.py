@@ -1,4 +1,4 @@
-"""Where it runs: D. `sparkdl show RUN`: the table of a run."""
+"""Runs on the driver. `sparkdl show RUN`: the table of a run."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). The environment variables of a training process."""
+"""Runs anywhere (pure). The environment variables of a training process."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). The plan: who will run where with what, before anything runs."""
+"""Runs anywhere (pure). The plan: who will run where with what, before anything runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""Where it runs: D asks, T answers. Can this cluster run this plan? Known before any trial."""
+"""Runs on the driver, and in the Spark tasks that it asks.
+
+Can this cluster run this plan? Known before any trial.
+"""
 
 import gc
 import importlib.util
@@ -14,13 +17,13 @@ import pyarrow as pa
 
 from sparkdl import storage
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.process import Start, warm
-from sparkdl.cluster.program import Program, preloadable
+from sparkdl.cluster.process.training_process import Start, warm
+from sparkdl.cluster.program.packaging import Program, preloadable
 from sparkdl.distribute.strategies import uses_tf_keras
-from sparkdl.distribute.versions import untested
+from sparkdl.distribute.tested_versions import untested
 from sparkdl.errors import PreflightError
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.record import versions as installed_versions
+from sparkdl.runs.provenance import versions as installed_versions
 
 __all__ = [
     "REPORT_SCHEMA",

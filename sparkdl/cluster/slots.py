@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). How many processes fit at once, and what to change if too few."""
+"""Runs anywhere (pure). How many processes fit at once, and what to change if too few."""
 
 import re
 from collections.abc import Callable

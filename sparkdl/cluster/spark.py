@@ -1,4 +1,4 @@
-"""Where it runs: D. Everything that is asked of Spark: a session, its slots, jobs, their end."""
+"""Runs on the driver. Everything that is asked of Spark: a session, its slots, jobs, their end."""
 
 import os
 import re
@@ -12,9 +12,9 @@ from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import config
-from sparkdl.cluster.jobs import job_failed
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.slots import Slots
+from sparkdl.cluster.spark_errors import job_failed
 from sparkdl.errors import SlotsError
 
 __all__ = ["Cluster"]

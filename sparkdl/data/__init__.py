@@ -6,16 +6,16 @@ What runs on the driver, and needs pyspark, is imported when it is first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.data.dataset import dataset
+from sparkdl.data.dataframe.dataset import dataset
 from sparkdl.data.readers.delimited import csv
 from sparkdl.data.readers.images import images
 from sparkdl.data.readers.parquet import parquet
-from sparkdl.data.readers.petastorm import petastorm
+from sparkdl.data.readers.petastorm.reader import petastorm
 from sparkdl.data.readers.tfrecord import tfrecord
 
 if TYPE_CHECKING:
-    from sparkdl.data.outside import local
-    from sparkdl.data.records.spark import read_tfrecord, write_tfrecord
+    from sparkdl.data.local_rows import local
+    from sparkdl.data.tfexample.dataframe_io import read_tfrecord, write_tfrecord
 
 __all__ = [
     "csv",
@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 _ON_DRIVER = {
-    "local": "sparkdl.data.outside",
-    "read_tfrecord": "sparkdl.data.records.spark",
-    "write_tfrecord": "sparkdl.data.records.spark",
+    "local": "sparkdl.data.local_rows",
+    "read_tfrecord": "sparkdl.data.tfexample.dataframe_io",
+    "write_tfrecord": "sparkdl.data.tfexample.dataframe_io",
 }
 
 

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). The one table of types: what a column becomes in a tensor.
+"""Runs anywhere (pure). The one table of types: what a column becomes in a tensor.
 
 | Spark | Arrow | tensor | |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). One rule for who reads what, and how many steps everyone takes.
+"""Runs anywhere (pure). One rule for who reads what, and how many steps everyone takes.
 
 All rows stand in one line, piece after piece; each rank takes an equal stretch of it. Stretches
 differ by at most one row. With `pad` the shorter ones repeat a row, so that every rank has batches

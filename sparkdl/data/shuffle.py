@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). Rows of Arrow batches in another order."""
+"""Runs anywhere (pure). Rows of Arrow batches in another order."""
 
 from collections.abc import Iterator
 

@@ -14,10 +14,10 @@ from sparkdl.distribute.collectives import (
     mean,
     reduce_scatter,
 )
+from sparkdl.distribute.learning_rate import scale_learning_rate, warmed_up
 from sparkdl.distribute.optimizers import gradient_tape, optimizer
-from sparkdl.distribute.rates import scale_learning_rate, warmed_up
-from sparkdl.distribute.serving import serve
 from sparkdl.distribute.strategies import strategy
+from sparkdl.distribute.tf_server import serve
 
 __all__ = [
     "allgather",

@@ -1,4 +1,4 @@
-"""Where it runs: P. Numbers that all ranks agree on."""
+"""Runs in the training process. Numbers that all ranks agree on."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping

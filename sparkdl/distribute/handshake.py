@@ -1,4 +1,6 @@
-"""Where it runs: P. How the ranks of a ring find each other: a handshake that asks for the secret.
+"""Runs in the training process.
+
+How the ranks of a ring find each other: a handshake that asks for the secret.
 
 Each rank listens from the moment it was placed, and calls the one behind it. Both prove that they
 know the run's secret, by HMAC-SHA256 (RFC 2104) over both sides' random numbers; neither says it.
@@ -19,7 +21,7 @@ from collections.abc import Callable, Sequence
 from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.distribute.links import Link
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.timed import make_links
+from sparkdl.distribute.timed_links import make_links
 from sparkdl.errors import PeerLostError
 
 __all__ = ["join", "ring_order"]

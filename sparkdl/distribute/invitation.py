@@ -1,4 +1,6 @@
-"""Where it runs: T and P. What a training process is told to join the ring of its gang.
+"""Runs in a Spark task and in the training process.
+
+What a training process is told to join the ring of its gang.
 
 Its task sends a packet over a private socket, with the listening socket that the task has held
 since the ranks met. The secret of the run is in memory only: no file, variable or log has it.

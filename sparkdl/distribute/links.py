@@ -1,4 +1,6 @@
-"""Where it runs: P. The two sockets of a rank in the ring: blocks go out, blocks come in.
+"""Runs in the training process.
+
+The two sockets of a rank in the ring: blocks go out, blocks come in.
 
 Nothing but numbers goes over them: all ranks call the same in the same order, so that each knows
 what comes next, how long it is, and where it belongs.

@@ -1,4 +1,6 @@
-"""Where it runs: P. Gradients that go from GPU to GPU: TensorFlow's own collective, by NCCL.
+"""Runs in the training process.
+
+Gradients that go from GPU to GPU: TensorFlow's own collective, by NCCL.
 
 Our ring takes what lies in host memory. On a gang whose ranks have a GPU each, TensorFlow sums the
 gradients where they are (tf.raw_ops.CollectiveReduceV2); all else still goes over the ring.
@@ -14,7 +16,7 @@ from sparkdl import context
 from sparkdl.devices import gpus
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.strategies import strategy
-from sparkdl.processes import this_node
+from sparkdl.os_processes import this_node
 
 __all__ = ["Group", "chosen"]
 

@@ -1,4 +1,7 @@
-"""Where it runs: P. Optimizers and tapes whose gradients are averaged over all ranks."""
+"""Runs in the training process.
+
+Optimizers and tapes whose gradients are averaged over all ranks.
+"""
 
 import functools
 import importlib
@@ -6,8 +9,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from sparkdl.distribute import fit
-from sparkdl.distribute.graph import Reducer
+from sparkdl.distribute import keras_fit
+from sparkdl.distribute.gradient_reducer import Reducer
 from sparkdl.distribute.nccl import chosen
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.world import ring
@@ -111,7 +114,7 @@ def resolved(opt: Any) -> tuple[Any, Any]:
             f"distribute.optimizer got a {type(opt).__name__}; expected an optimizer of Keras, or "
             "its name."
         )
-    if hasattr(found, fit.REDUCER):
+    if hasattr(found, keras_fit.REDUCER):
         raise ValueError(f"this {found.name} averages its gradients already; wrap it once.")
     return found, package
 
@@ -123,10 +126,10 @@ def averaging(found: Any, package: Any, reducer: Reducer) -> Any:
     if policy().name == "mixed_float16" and not isinstance(found, scale):
         found = scale(found)  # `compile` would do it too, with the averaging inside, see `fit`.
     # Past the attributes that Keras tracks. A class of our own could not be loaded elsewhere.
-    object.__setattr__(found, fit.REDUCER, reducer)
+    object.__setattr__(found, keras_fit.REDUCER, reducer)
     wrap = _averaging_apply if package.__name__ == "keras" else _averaging_apply_gradients
     wrap(found, reducer)
-    fit.extend(package)
+    keras_fit.extend(package)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Where it runs: P. The ring: arrays of all ranks made one, in blocks that go round.
+"""Runs in the training process. The ring: arrays of all ranks made one, in blocks that go round.
 
 Reduce-scatter and all-gather (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
 clusters of workstations") as one pipeline: each block is passed on as soon as it is added. The

@@ -1,4 +1,4 @@
-"""Where it runs: P. The tf.distribute strategy of this process."""
+"""Runs in the training process. The tf.distribute strategy of this process."""
 
 import functools
 import os
@@ -8,9 +8,9 @@ from typing import Any
 
 from sparkdl import context
 from sparkdl.context import Context
-from sparkdl.distribute import keras3, versions
-from sparkdl.distribute.joining import joining
-from sparkdl.distribute.shares import leave_shares
+from sparkdl.distribute import keras3_patches, tested_versions
+from sparkdl.distribute.autoshard import leave_shares
+from sparkdl.distribute.join_marker import joining
 
 __all__ = ["choose", "correct_keras", "strategy", "uses_tf_keras"]
 
@@ -131,10 +131,10 @@ def correct_keras() -> None:
     if keras.backend.backend() != "tensorflow":
         return
     found = {"tensorflow": tf.__version__, "keras": keras.__version__}
-    if message := versions.untested(found):
+    if message := tested_versions.untested(found):
         warnings.warn(f"Keras is left as it is. {message}", stacklevel=2)
     else:
-        keras3.correct()
+        keras3_patches.correct()
 
 
 def _parameter_server(me: Context) -> Any:

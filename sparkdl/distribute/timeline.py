@@ -1,4 +1,6 @@
-"""Where it runs: P. The timeline of a rank: a file that shows what its collectives did when.
+"""Runs in the training process.
+
+The timeline of a rank: a file that shows what its collectives did when.
 
 It is in the JSON array form of Chrome's Trace Event Format, an event a line. It is added to as the
 training goes, and its array is never closed, which that format allows.

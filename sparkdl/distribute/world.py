@@ -1,14 +1,14 @@
-"""Where it runs: P. The ring that this process is in."""
+"""Runs in the training process. The ring that this process is in."""
 
 import functools
 import os
 import socket
 
 from sparkdl import context
-from sparkdl.distribute.elastic import ElasticRing
+from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
-from sparkdl.distribute.joining import joining
+from sparkdl.distribute.join_marker import joining
 from sparkdl.distribute.ring import Ring
 
 __all__ = ["is_joined", "ring"]

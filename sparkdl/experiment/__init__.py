@@ -9,10 +9,10 @@ print(run)
 ```
 """
 
-from sparkdl.experiment.gangs import allreduce, horovod, mirrored, parameter_server
-from sparkdl.experiment.kept import history, load, resume
+from sparkdl.experiment.distributed import allreduce, horovod, mirrored, parameter_server
+from sparkdl.experiment.saved_runs import history, load, resume
 from sparkdl.experiment.trials import launch, search
-from sparkdl.models.prediction import predict
+from sparkdl.inference.prediction import predict
 
 __all__ = [
     "allreduce",

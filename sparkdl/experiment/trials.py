@@ -1,4 +1,4 @@
-"""Where it runs: D. The verbs that run one training function many times, a trial each."""
+"""Runs on the driver. The verbs that run one training function many times, a trial each."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -6,16 +6,16 @@ from typing import Any
 
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.errors import ConfigError, FunctionError
-from sparkdl.experiment.kept import load
+from sparkdl.experiment.saved_runs import load
 from sparkdl.options import Options, check_count, takes_options
+from sparkdl.runner.execute import execute
+from sparkdl.runner.request import Request
+from sparkdl.runner.signatures import check_call, takes_one
 from sparkdl.runs import Run, Trial
-from sparkdl.search.adaptive import Search
-from sparkdl.search.calls import check_call, takes_one
-from sparkdl.search.declared import read_space
-from sparkdl.search.execute import execute
-from sparkdl.search.grid import combine_values
-from sparkdl.search.request import Request
-from sparkdl.search.spaces import Space
+from sparkdl.search.files.formats import read_space
+from sparkdl.search.settings import Search
+from sparkdl.search.space.grid import combine_values
+from sparkdl.search.space.spaces import Space
 
 __all__ = ["launch", "search"]
 

@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 from sparkdl.horovod import elastic
-from sparkdl.horovod.joins import join
+from sparkdl.horovod.join_operation import join
 from sparkdl.horovod.operations import (
     Average,
     Compression,

@@ -1,4 +1,6 @@
-"""Where it runs: P. Horovod's callbacks, for Keras 3, or for tf_keras where a program uses that.
+"""Runs in the training process.
+
+Horovod's callbacks, for Keras 3, or for tf_keras where a program uses that.
 
 Two of them do what `fit` with a `DistributedOptimizer` does by itself; they do no harm beside it.
 """
@@ -9,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import context, distribute
-from sparkdl.distribute.fit import state
+from sparkdl.distribute.keras_fit import state
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.horovod.operations import rank, size
 

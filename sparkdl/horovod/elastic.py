@@ -1,4 +1,6 @@
-"""Where it runs: P. Horovod's elastic training: a function that begins again from what it kept.
+"""Runs in the training process.
+
+Horovod's elastic training: a function that begins again from what it kept.
 
 `fit` of a model with a `DistributedOptimizer` needs none of this in a run with `elastic=True`:
 there lost ranks are replaced in the middle of it.
@@ -10,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sparkdl import distribute
-from sparkdl.distribute.elastic import ElasticRing
-from sparkdl.distribute.fit import state as state_of
+from sparkdl.distribute.elastic_ring import ElasticRing
+from sparkdl.distribute.keras_fit import state as state_of
 from sparkdl.distribute.world import ring
 from sparkdl.errors import PeerLostError
 

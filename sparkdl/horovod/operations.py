@@ -1,4 +1,4 @@
-"""Where it runs: P. Horovod's collectives, and what a rank may ask about itself."""
+"""Runs in the training process. Horovod's collectives, and what a rank may ask about itself."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,10 +7,10 @@ import numpy as np
 
 from sparkdl import context, distribute
 from sparkdl.distribute.collectives import as_given
-from sparkdl.distribute.graph import Reducer
+from sparkdl.distribute.gradient_reducer import Reducer
 from sparkdl.distribute.ring import OPERATIONS
 from sparkdl.distribute.world import is_joined, ring
-from sparkdl.horovod.joins import announced
+from sparkdl.horovod.join_operation import announced
 
 __all__ = [
     "Average",

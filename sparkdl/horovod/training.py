@@ -1,14 +1,14 @@
-"""Where it runs: P. Horovod's optimizer, tape and hook."""
+"""Runs in the training process. Horovod's optimizer, tape and hook."""
 
 import functools
 from collections.abc import Sequence
 from typing import Any
 
-from sparkdl.distribute.graph import Reducer
+from sparkdl.distribute.gradient_reducer import Reducer
 from sparkdl.distribute.optimizers import averaging, averaging_tape, resolved
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.world import ring
-from sparkdl.horovod.joins import announced
+from sparkdl.horovod.join_operation import announced
 from sparkdl.horovod.operations import (
     Average,
     Compression,

@@ -1,4 +1,4 @@
-"""Where it runs: D. Reads runs back from their directories."""
+"""Runs on the driver. Reads runs back from their directories."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where it runs: D. Shows the trials in TensorBoard's HParams tab, without TensorFlow.
+"""Runs on the driver. Shows the trials in TensorBoard's HParams tab, without TensorFlow.
 
 An event file beside those of the training function holds what the tab reads: the parameters, the
 last values, and how it ended. Source of the format: tensorboard's `plugins/hparams/summary.py`.

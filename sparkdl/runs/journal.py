@@ -1,4 +1,4 @@
-"""Where it runs: D. The journal: what happened in a run, one JSON line per event.
+"""Runs on the driver. The journal: what happened in a run, one JSON line per event.
 
 It has one writer, the driver that owns the run. A driver that is killed may leave half a line at
 the end; readers skip it, and the next writer starts on a new line.

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere. The run directory: the name of every file in it, in one place.
+"""Runs anywhere. The run directory: the name of every file in it, in one place.
 
 ```
 <root>/<run id>/run.json  owner.json  journal.jsonl  environment.txt  source/  resources/
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sparkdl import storage
 from sparkdl.checkpoints import FOLDER
-from sparkdl.reporting import ASKS, ORDERS, TIMELINE
+from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 
 __all__ = ["RunPaths", "TrialPaths"]
 

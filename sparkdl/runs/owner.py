@@ -1,4 +1,4 @@
-"""Where it runs: D. Who runs a run directory now, so that two drivers never run the same one."""
+"""Runs on the driver. Who runs a run directory now, so that two drivers never run the same one."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.processes import process_start
+from sparkdl.os_processes import process_start
 from sparkdl.runs.layout import RunPaths
 
 __all__ = ["Owner", "describe_owner", "living_owner"]

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). Which trials are better."""
+"""Runs anywhere (pure). Which trials are better."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). Keeps credentials out of run directories and logs."""
+"""Runs anywhere (pure). Keeps credentials out of run directories and logs."""
 
 import re
 from collections.abc import Iterable, Mapping

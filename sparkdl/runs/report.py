@@ -1,4 +1,7 @@
-"""Where it runs: D. A run's `report.html`: all there is to look at, in one file for any browser."""
+"""Runs on the driver.
+
+A run's `report.html`: all there is to look at, in one file for any browser.
+"""
 
 import json
 from collections import Counter
@@ -8,8 +11,8 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.runs import table
 from sparkdl.runs.figures import FIGURES, Shown
+from sparkdl.runs.html_page import escaped, page
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.page import escaped, page
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 

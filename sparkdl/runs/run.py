@@ -1,4 +1,4 @@
-"""Where it runs: D. A run as a person sees it, live or read from disk."""
+"""Runs on the driver. A run as a person sees it, live or read from disk."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where it runs: anywhere (pure). The states of runs and trials; what a returned value means."""
+"""Runs anywhere (pure). The states of runs and trials; what a returned value means."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["RunState", "TrialState", "Verdict", "judge", "natural_state"]
+__all__ = ["Failure", "RunState", "TrialState", "Verdict", "judge", "natural_state"]
 
 
 class _Text(str, Enum):
@@ -17,6 +17,23 @@ class _Text(str, Enum):
     def is_final(self) -> bool:
         """Whether nothing follows this state."""
         return self.value not in ("WAITING", "RUNNING", "LOST")
+
+
+class Failure(str, Enum):
+    """Of which kind a failure is: what to do about it differs."""
+
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    SIGNAL = "signal"
+    MEMORY = "out of memory"
+    GPU = "GPU fault"
+    LOST = "lost executor"
+    DEADLINE = "start deadline"
+    TIMEOUT = "timeout"
+    PORT = "port taken"
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 class RunState(_Text):

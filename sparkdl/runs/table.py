@@ -1,4 +1,4 @@
-"""Where it runs: D. A run as a table: for the terminal, for a notebook, for pandas."""
+"""Runs on the driver. A run as a table: for the terminal, for a notebook, for pandas."""
 
 import html as markup
 from collections.abc import Mapping, Sequence

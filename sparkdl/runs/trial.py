@@ -1,4 +1,4 @@
-"""Where it runs: D. A trial as a person sees it, live or read from disk."""
+"""Runs on the driver. A trial as a person sees it, live or read from disk."""
 
 import json
 import math

@@ -5,6 +5,6 @@ Example:
     >>> space = {"learning_rate": search.Float(1e-4, 1e-1, log=True), "layers": search.Int(1, 4)}
 """
 
-from sparkdl.search.spaces import Categorical, Float, Int
+from sparkdl.search.space.spaces import Categorical, Float, Int
 
 __all__ = ["Categorical", "Float", "Int"]

@@ -1,4 +1,6 @@
-"""Where it runs: P. An objective in Optuna's own style: it asks a trial for its parameters.
+"""Runs in the training process.
+
+An objective in Optuna's own style: it asks a trial for its parameters.
 
 The study is on the driver. What is asked goes there through the trial's files, and so does the
 answer: some hundredths of a second on a shared disk, some seconds through an object store.

@@ -1,4 +1,4 @@
-"""Where it runs: D. Optuna's samplers and pruners by name."""
+"""Runs on the driver. Optuna's samplers and pruners by name."""
 
 import warnings
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Where it runs: D. Optuna's study of a run: it proposes configurations and hears how they did."""
+"""Runs on the driver.
+
+Optuna's study of a run: it proposes configurations and hears how they did.
+"""
 
 import itertools
 import json
@@ -14,11 +17,11 @@ from optuna.trial import TrialState as State
 from sparkdl.errors import ConfigError
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
-from sparkdl.search.adaptive import Search
-from sparkdl.search.grid import plain
 from sparkdl.search.samplers import pruner_of, sampler_of
-from sparkdl.search.source import Refused
-from sparkdl.search.spaces import Space
+from sparkdl.search.settings import Search
+from sparkdl.search.space.grid import plain
+from sparkdl.search.space.spaces import Space
+from sparkdl.search.trial_source import Refused
 
 __all__ = ["Study", "Told"]
 

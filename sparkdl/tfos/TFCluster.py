@@ -1,4 +1,4 @@
-"""Where it runs: D. Starts a cluster of TensorFlow nodes, by TensorFlowOnSpark's name.
+"""Runs on the driver. Starts a cluster of TensorFlow nodes, by TensorFlowOnSpark's name.
 
 Arguments, defaults and results are those of TensorFlowOnSpark 2.2.5's `TFCluster`. Below it is a
 gang as any other of sparkdl: everything its nodes say is kept in a run directory, `cluster.run`.
@@ -15,15 +15,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.plan import Resources
-from sparkdl.cluster.program import pack
+from sparkdl.cluster.program.packaging import pack
 from sparkdl.cluster.spark import Cluster
 from sparkdl.errors import ConfigError, PreflightError
+from sparkdl.runner.execute import execute
 from sparkdl.runs import Run
-from sparkdl.search.execute import execute
-from sparkdl.tfos.clusters import InputMode, TFCluster
-from sparkdl.tfos.nodes import QUEUES, Meta, run_node
+from sparkdl.tfos.cluster.handle import InputMode, TFCluster
+from sparkdl.tfos.cluster.topology import board_place, places_of, request_of
+from sparkdl.tfos.node.runtime import QUEUES, Meta, run_node
 from sparkdl.tfos.paths import default_filesystem
-from sparkdl.tfos.requests import board_place, places_of, request_of
 
 __all__ = ["InputMode", "TFCluster", "run"]
 
@@ -51,7 +51,7 @@ def run(
 
     Args:
         sc: the SparkContext.
-        map_fun: a function of `(args, ctx)`, see `sparkdl.tfos.nodes.TFNodeContext`.
+        map_fun: a function of `(args, ctx)`, see `sparkdl.tfos.node.runtime.TFNodeContext`.
         tf_args: its first argument; a list also becomes `sys.argv`. `num_gpus` in it is how many
             GPUs each node gets.
         num_executors: how many nodes, each in a Spark slot of its own.

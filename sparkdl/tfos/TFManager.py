@@ -1,4 +1,6 @@
-"""Where it runs: T and P. Queues and values that processes of one host share.
+"""Runs in a Spark task and in the training process.
+
+Queues and values that processes of one host share.
 
 They are kept by a thread of the process that calls `start`, and end with it. Others reach them
 over a Unix socket in a private folder, and only with the key: `multiprocessing` asks for it before
@@ -11,7 +13,7 @@ from collections.abc import Iterable
 from multiprocessing.managers import BaseManager
 from typing import Any
 
-from sparkdl.tfos.inbox import Cut
+from sparkdl.tfos.feed.inbox import Cut
 
 __all__ = ["Queued", "TFManager", "connect", "start"]
 

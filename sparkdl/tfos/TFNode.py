@@ -1,4 +1,4 @@
-"""Where it runs: P. What a node's function asks for, by TensorFlowOnSpark's names.
+"""Runs in the training process. What a node's function asks for, by TensorFlowOnSpark's names.
 
 Arguments and defaults are those of TensorFlowOnSpark 2.2.5's `TFNode`.
 """
@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl.tfos.exports import export_saved_model
-from sparkdl.tfos.inbox import Cut, Inbox
+from sparkdl.tfos.feed.inbox import Cut, Inbox
+from sparkdl.tfos.node.saved_model import export_saved_model
 from sparkdl.tfos.paths import hdfs_path
 from sparkdl.tfos.TFManager import Queued, TFManager
 
@@ -139,7 +139,7 @@ class DataFeed:
             ...     rows = ctx.get_data_feed().as_dataset(batch_size=64)
             ...     model.fit(rows, steps_per_epoch=args.steps)
         """
-        from sparkdl.tfos.datasets import dataset
+        from sparkdl.tfos.feed.dataset import dataset
 
         inbox = self._inbox
         return dataset(lambda: inbox.take(self.qname_in), batch_size, self.input_tensors)

@@ -1,4 +1,4 @@
-"""Where it runs: D. Independent runs of one function, by TensorFlowOnSpark's name."""
+"""Runs on the driver. Independent runs of one function, by TensorFlowOnSpark's name."""
 
 import functools
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.plan import Resources, Role
-from sparkdl.cluster.program import pack
+from sparkdl.cluster.program.packaging import pack
 from sparkdl.options import Options, check_count
-from sparkdl.runs.record import function_name
-from sparkdl.search.execute import execute
-from sparkdl.search.request import Request
-from sparkdl.tfos.nodes import run_alone
+from sparkdl.runner.execute import execute
+from sparkdl.runner.request import Request
+from sparkdl.runs.provenance import function_name
+from sparkdl.tfos.cluster.topology import check_args, num_gpus_of
+from sparkdl.tfos.node.runtime import run_alone
 from sparkdl.tfos.paths import default_filesystem
-from sparkdl.tfos.requests import check_args, num_gpus_of
 
 __all__ = ["run"]
 

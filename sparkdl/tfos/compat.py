@@ -1,9 +1,9 @@
-"""Where it runs: P. What differs between versions of TensorFlow and of Keras."""
+"""Runs in the training process. What differs between versions of TensorFlow and of Keras."""
 
 from typing import Any
 
-from sparkdl.models.loaded import library_of_object
-from sparkdl.tfos import exports
+from sparkdl.inference.loader import library_of_object
+from sparkdl.tfos.node import saved_model
 
 __all__ = ["disable_auto_shard", "export_saved_model", "is_gpu_available"]
 
@@ -40,11 +40,11 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
             f"export_saved_model got a {type(model).__name__}; expected a Keras model. Export "
             "others with tf.saved_model.save."
         )
-    with exports.placed(export_dir if is_chief else None) as folder:
+    with saved_model.placed(export_dir if is_chief else None) as folder:
         if library == "tf_keras":
             model.save(folder, save_format="tf")
         else:
-            exports.write_keras(model, folder)
+            saved_model.write_keras(model, folder)
 
 
 def disable_auto_shard(options: Any) -> None:

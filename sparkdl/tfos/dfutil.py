@@ -1,6 +1,8 @@
-"""Where it runs: D, and T for what Spark maps over rows. DataFrames and TFRecord files.
+"""Runs on the driver, and in Spark tasks for what Spark maps over rows.
 
-A record is a `tf.train.Example`; its columns are features, see `sparkdl.data.records.columns`. It
+DataFrames and TFRecord files.
+
+A record is a `tf.train.Example`; its columns are features, see `sparkdl.data.tfexample.columns`. It
 takes neither TensorFlow nor a Hadoop jar.
 """
 
@@ -17,13 +19,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.data import read_tfrecord, write_tfrecord
-from sparkdl.data.readers.files import find, urls_of
-from sparkdl.data.records.columns import Column, Kind, columns_of
-from sparkdl.data.records.decode import Examples, decode
-from sparkdl.data.records.encode import encode
-from sparkdl.data.records.files import inspect
-from sparkdl.data.records.framing import chunks, compression_of
-from sparkdl.data.records.to_arrow import values_of
+from sparkdl.data.readers.paths import find, urls_of
+from sparkdl.data.tfexample.columns import Column, Kind, columns_of
+from sparkdl.data.tfexample.decode import Examples, decode
+from sparkdl.data.tfexample.encode import encode
+from sparkdl.data.tfexample.framing import chunks, compression_of
+from sparkdl.data.tfexample.schema_inference import inspect
+from sparkdl.data.tfexample.to_arrow import values_of
 from sparkdl.errors import ConfigError
 from sparkdl.tfos import paths
 

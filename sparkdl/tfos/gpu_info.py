@@ -1,4 +1,7 @@
-"""Where it runs: T and P. Which GPUs nobody computes on, as TensorFlowOnSpark asks for them."""
+"""Runs in a Spark task and in the training process.
+
+Which GPUs nobody computes on, as TensorFlowOnSpark asks for them.
+"""
 
 import random
 import time

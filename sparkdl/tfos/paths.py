@@ -1,4 +1,7 @@
-"""Where it runs: D and P. Paths that TensorFlowOnSpark's programs write without a filesystem."""
+"""Runs on the driver and in the training process.
+
+Paths that TensorFlowOnSpark's programs write without a filesystem.
+"""
 
 import getpass
 import re

@@ -1,4 +1,4 @@
-"""Where it runs: D. Training and inference as stages of a Spark ML Pipeline."""
+"""Runs on the driver. Training and inference as stages of a Spark ML Pipeline."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError
-from sparkdl.tfos import kept, scoring
-from sparkdl.tfos.params import (
+from sparkdl.tfos.ml import persistence, transform
+from sparkdl.tfos.ml.params import (
     HasBatchSize,
     HasClusterSize,
     HasEpochs,
@@ -91,7 +91,7 @@ _MODEL = {
 
 
 class TFEstimator(
-    kept.Kept,
+    persistence.Kept,
     Estimator,  # type: ignore[misc]
     TFParams,
     HasInputMapping,
@@ -187,7 +187,7 @@ def _export(export_fn: Callable[..., Any], args: Any) -> None:
 
 
 class TFModel(
-    kept.Kept,
+    persistence.Kept,
     Model,  # type: ignore[misc]
     TFParams,
     HasInputMapping,
@@ -228,4 +228,4 @@ class TFModel(
         self._setDefault(**_MODEL)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        return scoring.transform(dataset, self.merge_args_params())
+        return transform.transform(dataset, self.merge_args_params())

@@ -1,4 +1,4 @@
-"""Where it runs: D and T. Nodes that tell each other of themselves, through files.
+"""Runs on the driver and in Spark tasks. Nodes that tell each other of themselves, through files.
 
 TensorFlowOnSpark's server listened on all interfaces and unpickled whatever arrived. Here its
 clients write JSON files into a folder that the driver and all executors see, below the root of

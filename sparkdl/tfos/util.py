@@ -1,4 +1,7 @@
-"""Where it runs: T and P. TensorFlowOnSpark's helpers for a process of one host."""
+"""Runs in a Spark task and in the training process.
+
+TensorFlowOnSpark's helpers for a process of one host.
+"""
 
 import os
 import socket

@@ -7,7 +7,7 @@ import pytest
 from sparkdl import distribute
 from sparkdl.context import Context
 from sparkdl.distribute.strategies import choose
-from sparkdl.distribute.versions import untested
+from sparkdl.distribute.tested_versions import untested
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 from sparkdl import devices
 from sparkdl.distribute.nccl import chosen
 from sparkdl.distribute.ring import Ring
-
-from .gang import launch
-from .test_rings import VARIANTS, same_as
+from tests.distribute.test_ring_training import VARIANTS, same_as
+from tests.helpers.gang import launch
 
 pytestmark = pytest.mark.slow
 
@@ -18,13 +17,13 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What one process answers."""
-    return launch("nccls.everything", tmp_path_factory.mktemp("alone"), "worker")[0]
+    return launch("nccl.everything", tmp_path_factory.mktemp("alone"), "worker")[0]
 
 
 @pytest.fixture(scope="module")
 def gang(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the ranks of a gang of two answer."""
-    return launch("nccls.everything", tmp_path_factory.mktemp("gang"), "worker", "worker")
+    return launch("nccl.everything", tmp_path_factory.mktemp("gang"), "worker", "worker")
 
 
 def same_bits(answers: list[Any], alone: Any, rel: float = 1e-6) -> None:
@@ -69,14 +68,14 @@ def test_gradients_that_travel_in_half_the_bits(gang: Any, alone: Any) -> None:
 
 
 def test_an_optimizer_by_its_name_starts_the_collectives(alone: Any, tmp_path: Path) -> None:
-    first, second = launch("nccls.by_name", tmp_path, "worker", "worker")
+    first, second = launch("nccl.by_name", tmp_path, "worker", "worker")
     assert first["tensors"] > 0
     assert first == second
     same_as(alone["adam"], first)
 
 
 def test_where_it_is_too_late_for_one_all_take_the_ring(alone: Any, tmp_path: Path) -> None:
-    first, second = launch("nccls.late", tmp_path, "worker", "worker")
+    first, second = launch("nccl.late", tmp_path, "worker", "worker")
     assert first == second
     assert first["tensors"] == 0
     [said] = first["said"]
@@ -94,7 +93,7 @@ def test_only_the_ranks_of_a_gang_choose_it() -> None:
 
 def test_a_killed_rank_is_an_exception_of_the_ring_within_a_second(tmp_path: Path) -> None:
     codes = (0, -9)
-    *survivors, killed = launch("nccls.dies_in_fit", tmp_path, *["worker"] * 3, codes=codes)
+    *survivors, killed = launch("nccl.dies_in_fit", tmp_path, *["worker"] * 3, codes=codes)
     assert killed is None
     for got in survivors:
         assert "has left the ring" in got["error"]
@@ -102,7 +101,7 @@ def test_a_killed_rank_is_an_exception_of_the_ring_within_a_second(tmp_path: Pat
 
 
 def test_keras_takes_no_xla_that_nobody_has_asked_for(tmp_path: Path) -> None:
-    for got in launch("nccls.xla", tmp_path, "worker", "worker"):
+    for got in launch("nccl.xla", tmp_path, "worker", "worker"):
         assert (got["plain"], got["ours"]) == (True, False)
         assert "jit_compile=True" in got["asked for"]
 
@@ -114,5 +113,5 @@ def test_keras_takes_no_xla_that_nobody_has_asked_for(tmp_path: Path) -> None:
 def test_nccl(alone: Any, tmp_path: Path) -> None:
     """From GPU to GPU; there are rounding errors of other kernels than on the CPU."""
     env = {"CUDA_VISIBLE_DEVICES": "{rank}", "DEVICES": "GPU"}
-    answers = launch("nccls.adam_and_loop", tmp_path, "worker", "worker", env=env)
+    answers = launch("nccl.adam_and_loop", tmp_path, "worker", "worker", env=env)
     same_bits(answers, alone, rel=1e-3)

@@ -15,8 +15,7 @@ from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import BLOCK_BYTES, Ring
 from sparkdl.errors import PeerLostError
-
-from .gang import invitations
+from tests.helpers.gang import invitations
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": np.sum,

@@ -17,15 +17,14 @@ from sparkdl import experiment
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import HEADER, Ring
-from sparkdl.distribute.timed import TimedLinks, begins_step, make_links
+from sparkdl.distribute.timed_links import TimedLinks, begins_step, make_links
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.errors import ConfigError, TrainingFailedError
-from sparkdl.search.steps import Typical, sentence, typical
-
-from ..conftest import quiet
-from .gang import launch
-from .test_ring import on_all
-from .timelines import LATE_S, STEPS
+from sparkdl.runs.step_time import Typical, sentence, typical
+from tests.distribute.test_ring import on_all
+from tests.helpers.gang import launch
+from tests.helpers.runs import quiet
+from tests.programs.timeline import LATE_S, STEPS
 
 Event = dict[str, Any]
 PIECES = ("wait_ms", "send_ms", "receive_ms", "add_ms")
@@ -207,7 +206,7 @@ def test_refused_before_anything_starts(verb: Any, root: str) -> None:
 
 @pytest.mark.slow
 def test_of_fit_every_step_adds_up(tmp_path: Path) -> None:
-    seconds = launch("timelines.fits", tmp_path, "worker", "worker", timeline=True)
+    seconds = launch("timeline.fits", tmp_path, "worker", "worker", timeline=True)
     traces = [tmp_path / "timeline" / f"worker-{rank}.json" for rank in (0, 1)]
     for rank, trace in enumerate(traces):
         events = events_of(trace)
@@ -242,7 +241,7 @@ def test_of_fit_every_step_adds_up(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "what"), [("sparse", "step"), ("by_hand", "collective")])
 def test_other_programs(program: str, what: str, tmp_path: Path) -> None:
-    launch(f"timelines.{program}", tmp_path, "worker", "worker", timeline=True)
+    launch(f"timeline.{program}", tmp_path, "worker", "worker", timeline=True)
     for rank in (0, 1):
         one = typical((tmp_path / "timeline" / f"worker-{rank}.json").read_bytes())
         assert one is not None
@@ -252,7 +251,7 @@ def test_other_programs(program: str, what: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_rank_leaves_a_readable_timeline(tmp_path: Path) -> None:
-    launch("rings.breaks", tmp_path, *["worker"] * 3, codes=(0, -9), timeline=True)
+    launch("ring.breaks", tmp_path, *["worker"] * 3, codes=(0, -9), timeline=True)
     for rank in range(3):
         events = events_of(tmp_path / "timeline" / f"worker-{rank}.json")
         check_nested(bars_of(events, "ring"))
@@ -262,7 +261,7 @@ def test_a_killed_rank_leaves_a_readable_timeline(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_off_there_is_no_file(tmp_path: Path) -> None:
-    launch("timelines.by_hand", tmp_path, "worker", "worker")
+    launch("timeline.by_hand", tmp_path, "worker", "worker")
     assert not (tmp_path / "timeline").exists()
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sparkdl import storage
-from sparkdl.data.records.framing import spans
+from sparkdl.data.tfexample.framing import spans
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.hparams import write_hparams
 from sparkdl.runs.states import TrialState
-from tests.conftest import eventually
+from tests.helpers.processes import eventually
 
 
 def make_run(folder: Path, **changes: Any) -> Run:

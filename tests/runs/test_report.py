@@ -23,10 +23,10 @@ from sparkdl.runs.figures.base import COLORS
 from sparkdl.runs.figures.timeline import Bar, assign_rows
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.opening import Wanted, open_run
 from sparkdl.runs.report import write_report
-from sparkdl.runs.start import Wanted, open_run
 from sparkdl.runs.states import TrialState
-from tests.conftest import quiet
+from tests.helpers.runs import quiet
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl.errors import ConfigError, RunExistsError, RunNotFoundError
-from sparkdl.runs.drawn import new_run_id, trial_seed
 from sparkdl.runs.history import history, load
-from sparkdl.runs.start import OpenRun, Wanted, open_run
+from sparkdl.runs.ids_and_seeds import new_run_id, trial_seed
+from sparkdl.runs.opening import OpenRun, Wanted, open_run
 
 WANTED = Wanted(
     id="nightly",

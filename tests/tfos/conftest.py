@@ -10,7 +10,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conftest import eventually, start_session
+from tests.helpers.processes import eventually
+from tests.helpers.spark import start_session
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 

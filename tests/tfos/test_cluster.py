@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from sparkdl import errors, experiment
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos import TFCluster, TFParallel
-from tests.conftest import eventually, is_alive, jvm_of
+from tests.helpers.processes import eventually, is_alive, jvm_of
 
 pytestmark = pytest.mark.slow
 FED = TFCluster.InputMode.SPARK

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl.tfos import compat, exports
+from sparkdl.tfos import compat
+from sparkdl.tfos.node import saved_model
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +182,7 @@ def test_a_closed_graph_is_exported_and_stays_closed(tmp_path: Path) -> None:
             sess.run(grow)
             sess.run(grow)
             before = len(graph.get_operations())
-            exports.export_saved_model(
+            saved_model.export_saved_model(
                 sess,
                 str(tmp_path / "model"),
                 "serve,mine",

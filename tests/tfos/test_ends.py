@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import eventually, is_alive
+from tests.helpers.processes import eventually, is_alive
 
 pytestmark = pytest.mark.slow
 

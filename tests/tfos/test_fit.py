@@ -8,8 +8,7 @@ from pyspark.sql.functions import udf
 
 from sparkdl import experiment
 from sparkdl.tfos import pipeline
-
-from ..conftest import eventually
+from tests.helpers.processes import eventually
 
 pytestmark = pytest.mark.slow
 

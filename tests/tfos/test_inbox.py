@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from sparkdl.cluster.keeper import listening
-from sparkdl.cluster.process import dial
-from sparkdl.tfos import TFManager, wire
-from sparkdl.tfos.inbox import Inbox
-from sparkdl.tfos.nodes import NodeManager
+from sparkdl.cluster.gang.node_supervisor import listening
+from sparkdl.cluster.process.training_process import dial
+from sparkdl.tfos import TFManager
+from sparkdl.tfos.feed import protocol
+from sparkdl.tfos.feed.inbox import Inbox
+from sparkdl.tfos.node.runtime import NodeManager
 from sparkdl.tfos.TFNode import DataFeed
 
 Connect = Callable[..., socket.socket]
@@ -28,41 +29,41 @@ def node(tmp_path: Path) -> Iterator[tuple[NodeManager, Connect]]:
             task = dial(tmp_path, socket.SOCK_STREAM)
             task.settimeout(10)
             who = {"feed": 0, "partition": partition, "qname": "input"}
-            say(task, wire.HELLO, pickle.dumps({**who, "is_inference": is_inference}))
+            say(task, protocol.HELLO, pickle.dumps({**who, "is_inference": is_inference}))
             return task
 
         yield NodeManager(inbox), connect
 
 
 def say(task: socket.socket, kind: bytes, body: bytes = b"") -> None:
-    task.sendall(wire.frame(kind, body))
+    task.sendall(protocol.frame(kind, body))
 
 
 def feed(task: socket.socket, rows: list[Any]) -> None:
-    say(task, wire.ROWS, pickle.dumps(rows))
+    say(task, protocol.ROWS, pickle.dumps(rows))
 
 
 def hear(task: socket.socket) -> tuple[bytes, Any]:
-    found = wire.read_frame(task)
+    found = protocol.read_frame(task)
     assert found
     kind, body = found
-    return kind, pickle.loads(body) if kind == wire.RESULTS else bytes(body)
+    return kind, pickle.loads(body) if kind == protocol.RESULTS else bytes(body)
 
 
 def test_a_task_hears_when_its_rows_are_used(node: tuple[NodeManager, Connect]) -> None:
     manager, connect = node
     rows = DataFeed(manager)
     with connect(0) as task:
-        assert hear(task) == (wire.WELCOME, b"0")
+        assert hear(task) == (protocol.WELCOME, b"0")
         feed(task, [1, 2, 3])
         feed(task, [4])
-        say(task, wire.END)
+        say(task, protocol.END)
         assert rows.next_batch(2) == [1, 2]
         task.settimeout(0.2)
         with pytest.raises(TimeoutError):
             task.recv(1)
         assert rows.next_batch(2) == [3, 4]
-        assert hear(task)[0] == wire.DONE
+        assert hear(task)[0] == protocol.DONE
     assert not rows.should_stop()
 
 
@@ -71,14 +72,14 @@ def test_inference_is_cut_at_the_end_of_a_partition(node: tuple[NodeManager, Con
     rows = DataFeed(manager, train_mode=False)
     with connect(0, True) as one, connect(1, True) as two:
         for task, numbers in ((one, [1, 2, 3]), (two, [4, 5])):
-            assert hear(task)[0] == wire.WELCOME
+            assert hear(task)[0] == protocol.WELCOME
             feed(task, numbers)
-            say(task, wire.END)
+            say(task, protocol.END)
         first, second = rows.next_batch(10), rows.next_batch(10)
         assert sorted([first, second]) == [[1, 2, 3], [4, 5]]
         rows.batch_results([-row for row in first + second])
-        assert hear(one) == (wire.RESULTS, [-1, -2, -3])
-        assert hear(two) == (wire.RESULTS, [-4, -5])
+        assert hear(one) == (protocol.RESULTS, [-1, -2, -3])
+        assert hear(two) == (protocol.RESULTS, [-4, -5])
         with pytest.raises(ValueError, match="1 results, and rows that wait for one were 0"):
             rows.batch_results([6])
 
@@ -91,11 +92,11 @@ def test_another_attempt_goes_on_where_one_has_ended(node: tuple[NodeManager, Co
         feed(task, [1, 2])
         assert rows.next_batch(1) == [1]
     with connect(7) as again:
-        assert hear(again) == (wire.WELCOME, b"2")
+        assert hear(again) == (protocol.WELCOME, b"2")
         feed(again, [3])
-        say(again, wire.END)
+        say(again, protocol.END)
         assert sorted(rows.next_batch(2)) == [2, 3]
-        assert hear(again)[0] == wire.DONE
+        assert hear(again)[0] == protocol.DONE
 
 
 def test_rows_of_an_inference_that_was_cut_off_are_dropped(
@@ -108,13 +109,13 @@ def test_rows_of_an_inference_that_was_cut_off_are_dropped(
         feed(task, [1, 2])
         assert rows.next_batch(1) == [1]
     with connect(0, True) as again:
-        assert hear(again) == (wire.WELCOME, b"0")
+        assert hear(again) == (protocol.WELCOME, b"0")
         feed(again, [1, 2])
-        say(again, wire.END)
+        say(again, protocol.END)
         taken = rows.next_batch(5)
         assert taken[-2:] == [1, 2]
         rows.batch_results([10, *([20] if len(taken) == 3 else []), 10, 20])
-        assert hear(again) == (wire.RESULTS, [10, 20])
+        assert hear(again) == (protocol.RESULTS, [10, 20])
 
 
 def test_terminate_lets_tasks_go(node: tuple[NodeManager, Connect]) -> None:
@@ -125,9 +126,9 @@ def test_terminate_lets_tasks_go(node: tuple[NodeManager, Connect]) -> None:
         feed(task, [1])
         assert rows.next_batch(1) == [1]
         rows.terminate()
-        assert hear(task)[0] == wire.TERMINATING
+        assert hear(task)[0] == protocol.TERMINATING
     with connect(1) as late:
-        assert hear(late)[0] == wire.TERMINATING
+        assert hear(late)[0] == protocol.TERMINATING
     assert str(manager.get("state")) == "'terminating'"  # As TensorFlowOnSpark's proxies say it.
 
 
@@ -137,9 +138,9 @@ def test_the_feed_ends(node: tuple[NodeManager, Connect], tmp_path: Path) -> Non
     with connect(0) as task:
         hear(task)
         feed(task, [(1, 2, 3)])
-        say(task, wire.END)
+        say(task, protocol.END)
         with dial(tmp_path, socket.SOCK_STREAM) as keeper:
-            keeper.sendall(wire.frame(wire.FEED_OVER))
+            keeper.sendall(protocol.frame(protocol.FEED_OVER))
         assert rows.next_batch(5) == {"first": [1], "second": [2]}
     assert rows.should_stop()
     assert rows.next_batch(5) == {"first": [], "second": []}
@@ -151,7 +152,7 @@ def test_a_row_that_cannot_be_read_is_an_error_of_the_node(
     manager, connect = node
     with connect(0) as task:
         hear(task)
-        say(task, wire.ROWS, pickle.dumps(Unreadable()))
+        say(task, protocol.ROWS, pickle.dumps(Unreadable()))
         with pytest.raises(ValueError, match="mine"):
             DataFeed(manager).next_batch(1)
         assert not task.recv(1)  # The task is let go.

@@ -180,7 +180,7 @@ def test_batches_tags_and_no_rows(spark: SparkSession, linear: str) -> None:
 def test_a_model_of_tensorflow_1(spark: SparkSession, tmp_path: Path) -> None:
     import tensorflow.compat.v1 as tf1
 
-    from sparkdl.tfos.exports import export_saved_model
+    from sparkdl.tfos.node.saved_model import export_saved_model
 
     with tf1.Graph().as_default(), tf1.Session() as sess:
         x = tf1.placeholder("float32", [None, 2], name="x")

@@ -9,9 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl.tfos import TFCluster
-
-from ..conftest import eventually
-from .test_cluster import FED, drain, seen_in
+from tests.helpers.processes import eventually
+from tests.tfos.test_cluster import FED, drain, seen_in
 
 pytestmark = pytest.mark.slow
 

@@ -1,1 +1,1 @@
-"""Where it runs: P. Readers of files, TENSORFLOW mode: a `Source` for each format."""
+"""Runs in the training process. Readers of files, TENSORFLOW mode: a `Source` for each format."""

@@ -1,4 +1,4 @@
-"""Where it runs: P. CSV files as batches, read by pyarrow."""
+"""Runs in the training process. CSV files as batches, read by pyarrow."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from sparkdl.data.batches import ArrowSource, Batches, make_dataset, takes_batches
-from sparkdl.data.readers.files import Paths, check_names, find, shown
+from sparkdl.data.batching import ArrowSource, Batches, make_dataset, takes_batches
+from sparkdl.data.readers.paths import Paths, check_names, find, shown
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 

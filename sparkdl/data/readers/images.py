@@ -1,4 +1,4 @@
-"""Where it runs: P. Image files as batches, decoded and resized by TensorFlow."""
+"""Runs in the training process. Image files as batches, decoded and resized by TensorFlow."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from sparkdl import storage
-from sparkdl.data.batches import Batches, Pass, Source, make_dataset, takes_batches
-from sparkdl.data.readers.files import Paths, find, shown
+from sparkdl.data.batching import Batches, Pass, Source, make_dataset, takes_batches
+from sparkdl.data.readers.paths import Paths, find, shown
 from sparkdl.errors import ConfigError
 
 __all__ = ["ImageSource", "images"]

@@ -1,4 +1,4 @@
-"""Where it runs: P. Parquet files as batches, read by pyarrow."""
+"""Runs in the training process. Parquet files as batches, read by pyarrow."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkdl.data.batches import ArrowSource, Batches, make_dataset, takes_batches
-from sparkdl.data.readers.files import Paths, check_names, shown
+from sparkdl.data.batching import ArrowSource, Batches, make_dataset, takes_batches
 from sparkdl.data.readers.parquet_footers import Footers, RowGroup
+from sparkdl.data.readers.paths import Paths, check_names, shown
 from sparkdl.data.shard import Range
 
 __all__ = ["ParquetSource", "parquet"]

@@ -1,4 +1,7 @@
-"""Where it runs: P. What Parquet files hold, before a row is read: row groups, columns, types."""
+"""Runs in the training process.
+
+What Parquet files hold, before a row is read: row groups, columns, types.
+"""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from sparkdl.data.readers.files import Files, Paths, find
+from sparkdl.data.readers.paths import Files, Paths, find
 from sparkdl.errors import ConfigError
 
 __all__ = ["File", "Footers", "RowGroup"]

@@ -1,4 +1,7 @@
-"""Where it runs: P. TFRecord files of `tf.train.Example`, read by TensorFlow in its graph."""
+"""Runs in the training process.
+
+TFRecord files of `tf.train.Example`, read by TensorFlow in its graph.
+"""
 
 import os
 import tempfile
@@ -10,11 +13,11 @@ from typing import IO, Any
 import numpy as np
 
 from sparkdl import context, storage
-from sparkdl.data.batches import Batches, Pass, Source, make_dataset, takes_batches
-from sparkdl.data.readers.files import Paths, find, shown, urls_of
-from sparkdl.data.records.columns import Kind
-from sparkdl.data.records.files import Inspected, check_compression, inspect
-from sparkdl.data.records.framing import CHUNK_BYTES, compression_of, measure
+from sparkdl.data.batching import Batches, Pass, Source, make_dataset, takes_batches
+from sparkdl.data.readers.paths import Paths, find, shown, urls_of
+from sparkdl.data.tfexample.columns import Kind
+from sparkdl.data.tfexample.framing import CHUNK_BYTES, compression_of, measure
+from sparkdl.data.tfexample.schema_inference import Inspected, check_compression, inspect
 from sparkdl.errors import ConfigError
 
 __all__ = ["TFRecordSource", "tfrecord"]
@@ -52,7 +55,7 @@ def tfrecord(
             read. By default all features of the first 1000 records (of at most 32 MiB): where all
             of these have one value a scalar, where all have n values a shape of [n], else ragged.
         compression: `gzip`, `zlib`, None, or `auto`: each file by its first bytes.
-        **batches: see `sparkdl.data.batches.Batches`.
+        **batches: see `sparkdl.data.batching.Batches`.
 
     Returns:
         Elements are `(features, labels)`, or features alone; a column is a tensor of

@@ -1,4 +1,4 @@
-"""Where it runs: P. What `import horovod.tensorflow as hvd` gave."""
+"""Runs in the training process. What `import horovod.tensorflow as hvd` gave."""
 
 from sparkdl.horovod import *  # noqa: F403
 from sparkdl.horovod import __all__ as _names

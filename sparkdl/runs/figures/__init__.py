@@ -1,4 +1,4 @@
-"""Where it runs: D. Figures of a run, to look at in a notebook and in its report."""
+"""Runs on the driver. Figures of a run, to look at in a notebook and in its report."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

@@ -1,4 +1,7 @@
-"""Where it runs: D. What all figures share: colours, words, and how much of a long run is drawn."""
+"""Runs on the driver.
+
+What all figures share: colours, words, and how much of a long run is drawn.
+"""
 
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where it runs: D. Figures of the parameters: which go with good values, and which matter."""
+"""Runs on the driver. Figures of the parameters: which go with good values, and which matter."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

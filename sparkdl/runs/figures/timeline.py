@@ -1,4 +1,4 @@
-"""Where it runs: D. The figure of when each trial ran, and on how many slots at a time."""
+"""Runs on the driver. The figure of when each trial ran, and on how many slots at a time."""
 
 import heapq
 import time

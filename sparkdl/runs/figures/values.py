@@ -1,4 +1,4 @@
-"""Where it runs: D. Figures of the values: trial by trial, step by step, and of two metrics."""
+"""Runs on the driver. Figures of the values: trial by trial, step by step, and of two metrics."""
 
 import math
 from collections.abc import Sequence

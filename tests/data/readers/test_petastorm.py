@@ -18,11 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from sparkdl import context, storage
-from sparkdl.data.batches import Pass
-from sparkdl.data.readers import petastorm_compat
-from sparkdl.data.readers.petastorm import PetastormSource, UnischemaWarning, petastorm
-from sparkdl.data.readers.petastorm_materialize import materialize
-from sparkdl.data.readers.petastorm_schema import to_arrow
+from sparkdl.data.batching import Pass
+from sparkdl.data.readers.petastorm.materialize import materialize
+from sparkdl.data.readers.petastorm.reader import (
+    PetastormSource,
+    UnischemaWarning,
+    compat,
+    petastorm,
+)
+from sparkdl.data.readers.petastorm.schema import to_arrow
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
@@ -31,13 +35,13 @@ pytestmark = pytest.mark.slow
 
 def unischema(*fields: Any) -> Any:
     """A Unischema of fields (name, dtype, shape, codec, nullable)."""
-    petastorm_compat.load()
+    compat.load()
     module = importlib.import_module("petastorm.unischema")
     return module.Unischema("test", [module.UnischemaField(*field) for field in fields])
 
 
 def codecs() -> Any:
-    petastorm_compat.load()
+    compat.load()
     return importlib.import_module("petastorm.codecs")
 
 
@@ -118,7 +122,7 @@ def test_row_groups_stand_in_petastorms_own_order(written: str) -> None:
     """What petastorm calls shard i of as many as there are row groups is our piece i."""
     source = PetastormSource(written, trust=True)
     filesystem, path = storage.filesystem(written)
-    dataset = petastorm_compat.ParquetDataset(path, filesystem)
+    dataset = compat.ParquetDataset(path, filesystem)
     metadata = importlib.import_module("petastorm.etl.dataset_metadata")
     pieces = metadata.load_row_groups(dataset)
     assert len(pieces) == len(source.sizes)
@@ -132,7 +136,7 @@ def test_petastorms_own_reader_gives_the_same(spark: SparkSession, tmp_path: Pat
     df = many(spark).select("id", "small", "x", "even", "text", "day", "time", "matrix", "hollow")
     # (A column's name must be a name in Python there.)
     materialize(df, url, rows_per_file=20)
-    module = petastorm_compat.load()
+    module = compat.load()
     source = PetastormSource(url, trust=True)
     ours = {row["id"]: row for row in read(source)}
     for number in (0, len(source.sizes) - 1):
@@ -328,7 +332,7 @@ def test_plain_parquet_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     }
     assert source.schema.field("part").type == pa.int64()
     names = ["id", "x", "part", "even"]
-    with petastorm_compat.load().make_batch_reader(
+    with compat.load().make_batch_reader(
         f"file://{url}", schema_fields=names, reader_pool_type="dummy", shuffle_row_groups=False
     ) as reader:
         theirs = [
@@ -350,7 +354,7 @@ def test_only_columns_of_folders(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning")
 def test_what_a_spark_converter_wrote(spark: SparkSession, tmp_path: Path) -> None:
-    petastorm_compat.load()
+    compat.load()
     converters = importlib.import_module("petastorm.spark")
     spark.conf.set(converters.SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{tmp_path}")
     df = spark.createDataFrame(
@@ -521,7 +525,7 @@ def test_no_rows(spark: SparkSession, tmp_path: Path) -> None:
 def test_without_petastorm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['petastorm'] = None\n"
-        "from sparkdl.data.readers.petastorm import petastorm\n"
+        "from sparkdl.data.readers.petastorm.reader import petastorm\n"
         "petastorm('/nowhere', batch_size_per_worker=1)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from sparkdl import context, storage
-from sparkdl.data.batches import Pass
+from sparkdl.data.batching import Pass
 from sparkdl.data.readers import tfrecord as module
 from sparkdl.data.readers.tfrecord import TFRecordSource, tfrecord
-from sparkdl.data.records.columns import Column, Kind
-from sparkdl.data.records.encode import encode
-from sparkdl.data.records.framing import frame
 from sparkdl.data.shard import Range
+from sparkdl.data.tfexample.columns import Column, Kind
+from sparkdl.data.tfexample.encode import encode
+from sparkdl.data.tfexample.framing import frame
 from sparkdl.errors import ConfigError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]

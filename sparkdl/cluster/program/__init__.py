@@ -1,0 +1,1 @@
+"""The user's function and the modules that travel with it."""

@@ -1,0 +1,125 @@
+"""Runs on the driver to find modules, in the training process to import them.
+
+The person's own modules, which no executor has installed.
+
+They travel as source text and are imported from memory, so that nothing is written to an
+executor's disk, and the same module of another run never gets in the way.
+"""
+
+import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import site
+import sys
+import sysconfig
+import tokenize
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+__all__ = ["Source", "find", "imported_by", "install", "local_source"]
+
+
+class Source(NamedTuple):
+    """The source of a module, and the file it came from."""
+
+    text: str
+    path: str
+    is_package: bool
+
+
+def imported_by(name: str, source: Source) -> list[str]:
+    """The names that a module's imports mention; some name no module but something in one."""
+    package = name if source.is_package else name.rpartition(".")[0]
+    found: list[str] = []
+    try:
+        tree = ast.parse(source.text)
+    except SyntaxError:
+        return []  # Its import will say so, to whoever imports it.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = importlib.util.resolve_name("." * node.level + base, package)
+            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def find(name: str) -> importlib.machinery.ModuleSpec | None:
+    """A module's spec, found without importing anything."""
+    path = None
+    spec: importlib.machinery.ModuleSpec | None = None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        full = ".".join(parts[:end])
+        loaded = sys.modules.get(full)
+        spec = getattr(loaded, "__spec__", None) or importlib.machinery.PathFinder.find_spec(
+            full, path
+        )
+        if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
+            return None
+        try:
+            path = list(spec.submodule_search_locations or ())
+        except (ImportError, KeyError):
+            return spec  # A namespace package tells its folders only once it is imported.
+    return spec
+
+
+def _installed_folders() -> tuple[str, ...]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {*(sysconfig.get_path(kind) for kind in kinds), *site.getsitepackages()}
+    folders |= {site.getusersitepackages(), str(Path(__file__).parents[2])}
+    return tuple(folder.rstrip("/") + "/" for folder in folders)
+
+
+def local_source(spec: importlib.machinery.ModuleSpec) -> Source | None:
+    """A module's source if it is the person's own; None if it is installed, or no Python file."""
+    origin = spec.origin
+    if not origin or not origin.endswith(".py") or origin.startswith(_installed_folders()):
+        return None
+    if not Path(origin).is_file():
+        return None
+    is_package = spec.submodule_search_locations is not None
+    with tokenize.open(origin) as file:  # Minds the encoding that it declares.
+        return Source(file.read(), origin, is_package)
+
+
+class _FromMemory(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports the modules that came with the program."""
+
+    def __init__(self, modules: Mapping[str, Source]) -> None:
+        self._modules = modules
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        source = self._modules.get(fullname)
+        if source is None:
+            return None
+        spec = importlib.machinery.ModuleSpec(
+            fullname, self, origin=source.path, is_package=source.is_package
+        )
+        spec.has_location = True  # Sets __file__: data files beside it are found where it exists.
+        if source.is_package:
+            spec.submodule_search_locations = [str(Path(source.path).parent)]
+        return spec
+
+    def get_source(self, fullname: str) -> str:
+        return self._modules[fullname].text
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self._modules[fullname]
+        return compile(source.text, source.path, "exec", dont_inherit=True)
+
+    def is_package(self, fullname: str) -> bool:
+        return self._modules[fullname].is_package
+
+
+def install(modules: Mapping[str, Source]) -> None:
+    """Make the program's local modules importable in this process, before any others."""
+    if modules:
+        sys.meta_path.insert(0, _FromMemory(modules))

@@ -1,0 +1,78 @@
+"""Runs on the driver (pure). Why a Spark job ended without its rows."""
+
+import re
+import sys
+from enum import Enum
+
+from sparkdl.errors import PreflightError
+
+__all__ = ["JobEnd", "JobFailed", "job_failed"]
+
+
+class JobEnd(Enum):
+    """Why a Spark job did not give its rows."""
+
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    MEMORY = "memory"
+    ERROR = "error"
+
+
+class JobFailed(Exception):
+    """A Spark job ended without its rows; never seen by a person as such."""
+
+    def __init__(self, end: JobEnd, message: str) -> None:
+        super().__init__(message)
+        self.end = end
+
+
+def job_failed(exc: BaseException) -> JobFailed:
+    """What an exception of Spark means; a cluster that cannot run us at all raises here.
+
+    Raises:
+        PreflightError: the executors lack sparkdl or run another Python.
+
+    Example:
+        >>> job_failed(RuntimeError("[SPARK_JOB_CANCELLED] Job 3 cancelled")).end
+        <JobEnd.CANCELLED: 'cancelled'>
+        >>> job_failed(RuntimeError("ExecutorLostFailure (executor 1 exited ...)")).end
+        <JobEnd.LOST: 'lost'>
+        >>> why = "Container killed by YARN for exceeding physical memory limits."
+        >>> job_failed(RuntimeError(f"ExecutorLostFailure ({why})")).end
+        <JobEnd.MEMORY: 'memory'>
+    """
+    text = str(exc)
+    if "No module named 'sparkdl" in text:
+        raise PreflightError(
+            "the executors cannot import sparkdl, or find an archived Databricks package of the "
+            "same name in its place. Install this one there (the same version as on the driver), "
+            "or ship an environment with --archives."
+        ) from exc
+    if "PYTHON_VERSION_MISMATCH" in text:
+        raise PreflightError(
+            "the executors run another Python than the driver. Set PYSPARK_PYTHON to the driver's "
+            f"version, {sys.version.split()[0]}, before the Spark session starts."
+        ) from exc
+    if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
+        return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
+    if found := re.search(
+        r"[^\n]*(exceeding \w* ?memory limits|OOMKilled|container OOM)[^\n]*", text
+    ):
+        why = f"the cluster ended its executor for its memory: {found[0].strip()}"
+        return JobFailed(JobEnd.MEMORY, f"{why}. Raise spark.executor.memoryOverhead")
+    if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
+        return JobFailed(JobEnd.LOST, "its executor was lost")
+    return JobFailed(JobEnd.ERROR, _with_summary(text))
+
+
+def _with_summary(text: str) -> str:
+    """Spark's message, the line first that says what a Python function of the person's raised.
+
+    Example:
+        >>> text = "Traceback (most recent call last):\\n  File ...\\nValueError: no"
+        >>> _with_summary(text).split("\\n")[0]
+        'ValueError: no'
+    """
+    trace = r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\S[^\n]*)"
+    raised = re.findall(trace, text)  # The last of a chain is what was raised at last.
+    return f"{raised[-1]}\n{text}" if raised else text

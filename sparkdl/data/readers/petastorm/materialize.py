@@ -1,0 +1,257 @@
+"""Runs on the driver, and in Spark tasks for the encoding.
+
+Writes a DataFrame as a dataset of petastorm.
+
+Spark writes Parquet whose columns hold encoded values. A file `_common_metadata` beside them holds
+the Unischema, a pickle, and how many row groups each file has; petastorm reads both from there.
+"""
+
+import functools
+import importlib
+import json
+import os
+import pickle
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl import storage
+from sparkdl.data.readers.petastorm import compat
+from sparkdl.data.readers.petastorm.schema import is_encoded
+from sparkdl.data.schema import arrow_type
+from sparkdl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["materialize"]
+
+# Spark's types, by `DataType.typeName()`: the dtypes that a Unischema gives scalars of them.
+_SCALARS: dict[str, Any] = {
+    "byte": np.int8,
+    "short": np.int16,
+    "integer": np.int32,
+    "long": np.int64,
+    "float": np.float32,
+    "double": np.float64,
+    "boolean": np.bool_,
+    "string": np.str_,
+    "binary": np.bytes_,
+    "date": np.datetime64,
+    "timestamp": np.datetime64,
+    "timestamp_ntz": np.datetime64,
+    "decimal": Decimal,
+}
+_ADVICE = {
+    "vectorudt": "Make an array of it: pyspark.ml.functions.vector_to_array(column, 'float32').",
+    "struct": "Select its fields as columns of their own: df.select('s.*').",
+    "map": "Select the values that are needed as columns: df.select(df.m['key']).",
+}
+
+
+def materialize(
+    df: "DataFrame",
+    url: str,
+    unischema: Any = None,
+    *,
+    row_group_size_mb: int = 32,
+    rows_per_file: int | None = None,
+) -> Any:
+    """Write a DataFrame as a dataset with a Unischema, for `data.petastorm` and petastorm itself.
+
+    Args:
+        df: the rows. A column for an array holds (nested) arrays of numbers, or the numbers
+            themselves as bytes or as one flat array, in the order of C.
+        url: a folder that does not exist yet: a path or URL that driver and executors share.
+        unischema: a `petastorm.unischema.Unischema` with the columns of `df`. By default made from
+            `df`: arrays of numbers are kept with `NdarrayCodec`, in the shape that the first has.
+        row_group_size_mb: how large row groups become at most, in MiB, before compression.
+        rows_per_file: how many rows a file has at most; by default one file for each partition.
+
+    Returns:
+        The Unischema.
+
+    Raises:
+        ImportError: petastorm is not installed.
+        ConfigError: an argument is wrong, or a column has no codec. Nothing was written.
+
+    Example:
+        >>> from sparkdl import data
+        >>> schema = data.petastorm.materialize(df, "s3a://bucket/cats")  # doctest: +SKIP
+    """
+    compat.load()
+    for name, value in {
+        "row_group_size_mb": row_group_size_mb,
+        "rows_per_file": rows_per_file,
+    }.items():
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1.")
+    url = storage.absolute(url)
+    if storage.exists(url):
+        raise ConfigError(f"{url} exists already; remove it first, or write elsewhere.")
+    schema = unischema or _derived(df)
+    encoded = _encoded(df, schema)
+    writer = encoded.write.option("parquet.block.size", row_group_size_mb << 20)
+    # Looks at the size after so few rows already: a row may be an image.
+    writer = writer.option("parquet.page.size.row.check.min", 3)
+    writer = writer.option("maxRecordsPerFile", rows_per_file or 0)
+    try:
+        writer.parquet(f"file://{url}" if storage.is_local(url) else url)
+    except BaseException:
+        if not storage.names(url):  # Spark leaves an empty folder behind.
+            storage.remove(url)
+        raise
+    try:
+        _describe(url, schema)
+    except BaseException:
+        storage.remove(url)  # Without its description it would be read as plain Parquet.
+        raise
+    return schema
+
+
+def _describe(url: str, schema: Any) -> None:
+    """Write `_common_metadata`, in the way of petastorm's `materialize_dataset`.
+
+    That one needs a SparkContext, which Spark Connect has not, and sets Hadoop's configuration for
+    the whole session.
+    """
+    metadata: Any = importlib.import_module("petastorm.etl.dataset_metadata")
+    utils: Any = importlib.import_module("petastorm.utils")
+    filesystem, path = storage.filesystem(url)
+    dataset = compat.ParquetDataset(path, filesystem)
+    names = [os.path.relpath(piece.path, path) for piece in dataset.pieces]
+    groups = [footer.num_row_groups for footer in dataset.footers()]
+    counts = json.dumps(dict(zip(names, groups, strict=True)))
+    utils.add_to_dataset_metadata(dataset, metadata.UNISCHEMA_KEY, pickle.dumps(schema))
+    utils.add_to_dataset_metadata(dataset, metadata.ROW_GROUPS_PER_FILE_KEY, counts)
+
+
+def _derived(df: "DataFrame") -> Any:
+    """The Unischema of a DataFrame."""
+    unischema: Any = importlib.import_module("petastorm.unischema")
+    codecs: Any = importlib.import_module("petastorm.codecs")
+    fields = []
+    for column in df.schema.fields:
+        kind = column.dataType
+        shape: tuple[int, ...] = ()
+        name = kind.typeName()
+        if name == "array":
+            dtype, shape = _array_dtype(column), _first_shape(df, column.name)
+            codec = codecs.NdarrayCodec()
+        elif name in _SCALARS:
+            dtype = _SCALARS[name]
+            # ScalarCodec refuses bytes.
+            codec = None if name == "binary" else codecs.ScalarCodec(kind)
+        else:
+            raise ConfigError(
+                f"column {column.name!r} is {kind.simpleString()}, which has no codec. "
+                f"{_ADVICE.get(name, 'Cast it, or leave it out.')}"
+            )
+        fields.append(unischema.UnischemaField(column.name, dtype, shape, codec, column.nullable))
+    return unischema.Unischema("derived", fields)
+
+
+def _array_dtype(column: Any) -> Any:
+    kind = column.dataType
+    while kind.typeName() == "array":
+        kind = kind.elementType
+    dtype = _SCALARS.get(kind.typeName())
+    if dtype is None or np.dtype(dtype).kind not in "biuf":
+        raise ConfigError(
+            f"column {column.name!r} is {column.dataType.simpleString()}; only arrays of numbers "
+            "have a codec. Split it into columns, or leave it out."
+        )
+    return dtype
+
+
+def _first_shape(df: "DataFrame", name: str) -> tuple[int, ...]:
+    values = df[_quoted(name)]
+    first = df.select(values).where(values.isNotNull()).first()
+    if first is None:
+        raise ConfigError(
+            f"column {name!r} has no array to take the shape from. Pass a Unischema that says it."
+        )
+    return np.shape(first[0])
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _encoded(df: "DataFrame", schema: Any) -> "DataFrame":
+    """The DataFrame as it is written: columns of the codecs' types."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = list(schema.fields.values())
+    names = [field.name for field in fields]
+    if sorted(names) != sorted(df.columns):
+        raise ConfigError(
+            f"the Unischema has the fields {', '.join(names)}; the DataFrame has the columns "
+            f"{', '.join(df.columns)}. Select the same."
+        )
+    columns, stored = [], []
+    for number, field in enumerate(fields):
+        column = df[_quoted(field.name)]
+        kind = field.codec.spark_dtype() if field.codec else df.schema[field.name].dataType
+        # mapInArrow fails on a name with a dot: its input goes by numbers.
+        columns.append((column if is_encoded(field) else column.cast(kind)).alias(str(number)))
+        stored.append(StructField(field.name, kind, field.nullable))
+    # Pickled apart: a task must not meet anything of petastorm before the modules are in place.
+    encode = functools.partial(_encode, pickled=pickle.dumps(schema))
+    return df.select(columns).mapInArrow(encode, StructType(stored))
+
+
+def _encode(batches: Iterator[pa.RecordBatch], pickled: bytes) -> Iterator[pa.RecordBatch]:
+    compat.load()
+    fields = pickle.loads(pickled).fields
+    for batch in batches:
+        columns = []
+        for field, column in zip(fields.values(), batch.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise ValueError(
+                    f"column {field.name!r} has a null, and its field in the Unischema is not "
+                    "nullable."
+                )
+            if is_encoded(field):
+                kind = arrow_type(field.codec.spark_dtype())
+                column = pa.array([_encode_value(field, value) for value in column], kind)
+            columns.append(column)
+        yield pa.RecordBatch.from_arrays(columns, names=list(fields))
+
+
+def _encode_value(field: Any, value: pa.Scalar) -> Any:
+    if not value.is_valid:
+        return None
+    try:
+        encoded = field.codec.encode(field, _array(value, field) if field.shape else value.as_py())
+    except (ValueError, pa.ArrowInvalid) as exc:
+        raise ValueError(
+            f"column {field.name!r} does not fit its field in the Unischema, of shape "
+            f"{field.shape} and {np.dtype(field.numpy_dtype)}: {exc} Where lengths differ between "
+            "rows, pass a Unischema that has None for them."
+        ) from exc
+    return bytes(encoded) if isinstance(encoded, bytearray) else encoded
+
+
+def _array(value: pa.Scalar, field: Any) -> "np.ndarray[Any, Any]":
+    """The array in one row of a column of binary values, or of (nested) lists."""
+    if pa.types.is_binary(value.type):
+        array = np.frombuffer(value.as_py(), field.numpy_dtype)
+    else:
+        values, shape = value.values, [len(value.values)]
+        while pa.types.is_list(values.type):
+            lengths = set(values.value_lengths().to_pylist()) or {0}
+            if len(lengths) > 1:
+                raise ValueError(f"an array has rows of the lengths {sorted(lengths, key=str)}.")
+            shape.append(lengths.pop() or 0)
+            values = values.flatten()
+        if values.null_count:
+            raise ValueError(f"an array has {values.null_count} nulls in it.")
+        values = values.cast(pa.from_numpy_dtype(field.numpy_dtype))
+        array = values.to_numpy(zero_copy_only=False).reshape(shape)
+    if array.ndim == 1 and len(field.shape) > 1:
+        return array.reshape([-1 if size is None else size for size in field.shape])
+    return array

@@ -1,0 +1,143 @@
+"""Runs anywhere. What the fields of a Unischema are in Arrow.
+
+A field has a name, a dtype, a shape and a codec. A codec encodes one value of a column; scalars
+have `ScalarCodec` or none, and are kept as they are.
+
+Source: `petastorm/unischema.py` and `petastorm/codecs.py` of petastorm 0.13.1.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl.errors import ConfigError
+
+__all__ = ["decode", "decoded_type", "is_encoded", "to_arrow"]
+
+
+def is_encoded(field: Any) -> bool:
+    """Whether the column holds something else than the values themselves."""
+    codecs: Any = importlib.import_module("petastorm.codecs")
+    return field.codec is not None and type(field.codec) is not codecs.ScalarCodec
+
+
+def decoded_type(field: Any, stored: pa.DataType) -> pa.DataType:
+    """The Arrow type of a field's values.
+
+    Args:
+        field: a `petastorm.unischema.UnischemaField`.
+        stored: the type of its column in the files.
+
+    Raises:
+        ConfigError: there is none.
+        ImportError: it is an image, and OpenCV is not installed.
+    """
+    codecs: Any = importlib.import_module("petastorm.codecs")
+    dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype else np.dtype(object)
+    if not is_encoded(field):
+        # Such as uint8, which Spark keeps as smallint. Others are what they are stored as.
+        return pa.from_numpy_dtype(dtype) if not field.shape and dtype.kind in "biuf" else stored
+    if isinstance(field.codec, codecs.CompressedImageCodec) and not codecs.OPENCV_AVAILABLE:
+        raise ImportError(
+            f"column {field.name!r} holds images, and petastorm decodes them with OpenCV. Add it "
+            "with: pip install opencv-python-headless. Or name other columns in columns=."
+        )
+    try:
+        return _nested(pa.from_numpy_dtype(dtype), field.shape)
+    except (pa.ArrowNotImplementedError, ValueError):
+        raise ConfigError(
+            f"column {field.name!r} holds {dtype}, which has no tensor. Leave it out: name the "
+            "others in columns=."
+        ) from None
+
+
+def _nested(kind: pa.DataType, shape: Sequence[int | None]) -> pa.DataType:
+    for size in reversed(shape):
+        kind = pa.list_(kind) if size is None else pa.list_(kind, size)
+    return kind
+
+
+def decode(field: Any, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column of the values themselves.
+
+    Args:
+        field: a `petastorm.unischema.UnischemaField`.
+        column: as it is stored.
+        kind: see `decoded_type`.
+
+    Raises:
+        ValueError: a value has another shape than the field.
+    """
+    if not is_encoded(field):
+        return column.cast(kind)
+    try:
+        return to_arrow(_values(field, column.to_pylist()), field.numpy_dtype, field.shape)
+    except ValueError as exc:
+        raise ValueError(f"column {field.name!r}: {exc}") from exc
+
+
+def _values(field: Any, stored: Sequence[Any]) -> Sequence[Any]:
+    codecs: Any = importlib.import_module("petastorm.codecs")
+    if type(field.codec) is codecs.NdarrayCodec and stored and None not in stored:
+        # Files of NumPy's save, with the header first: those with the same one differ only in
+        # what follows it. Reading each header costs 20 times as much as all else.
+        first = field.codec.decode(field, stored[0])
+        header = stored[0][: len(stored[0]) - first.nbytes]
+        same = all(len(v) == len(stored[0]) and v.startswith(header) for v in stored)
+        if same and first.size and first.flags.c_contiguous:
+            raw = np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), -1)
+            data = np.ascontiguousarray(raw[:, len(header) :])
+            rows: Sequence[Any] = data.view(first.dtype).reshape(-1, *first.shape)
+            return rows
+    return [None if value is None else field.codec.decode(field, value) for value in stored]
+
+
+def to_arrow(arrays: Sequence[Any], dtype: Any, shape: Sequence[int | None]) -> pa.Array:
+    """NumPy arrays, and None, as a column of nested lists.
+
+    Args:
+        arrays: one for each row.
+        dtype: of their values.
+        shape: of each of them; None stands for any length.
+
+    Raises:
+        ValueError: an array has another shape, or its values do not fit `dtype`.
+
+    Example:
+        >>> to_arrow([np.ones((1, 2)), None], np.float64, (None, 2)).to_pylist()
+        [[[1.0, 1.0]], None]
+    """
+    # What stands below a null: a list of a fixed size has values there too.
+    blank = np.zeros([size or 0 for size in shape], dtype)
+    full = [blank if array is None else np.asarray(array) for array in arrays]
+    for array in full:
+        if not _fits(array.shape, shape):
+            raise ValueError(
+                f"an array has the shape {array.shape}; the Unischema says {tuple(shape)}, where "
+                "None is any length."
+            )
+    mask = np.array([array is None for array in arrays], bool)
+    flat = np.concatenate([array.ravel() for array in full]) if full else blank.ravel()
+    values = pa.array(flat, mask=None if shape else mask)
+    values = values.cast(pa.from_numpy_dtype(np.dtype(dtype)))  # Refuses what would overflow.
+    for depth in reversed(range(len(shape))):
+        nulls = pa.array(mask) if depth == 0 and mask.any() else None
+        size = shape[depth]
+        if size is not None:
+            values = pa.FixedSizeListArray.from_arrays(values, size, mask=nulls)
+            continue
+        lengths = [np.full(int(np.prod(a.shape[:depth])), a.shape[depth]) for a in full]
+        offsets = np.concatenate([[0], *lengths]).cumsum()
+        values = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=nulls)
+    return values
+
+
+def _fits(found: Sequence[int], shape: Sequence[int | None]) -> bool:
+    if len(found) != len(shape):
+        return False
+    # Below a list without values there is nothing to count.
+    depth = found.index(0) + 1 if 0 in found else len(found)
+    return all(s in (None, f) for f, s in zip(found[:depth], shape[:depth], strict=True))

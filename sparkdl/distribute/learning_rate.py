@@ -1,0 +1,51 @@
+"""Runs anywhere (pure). Learning rates for batches that grow with the workers.
+
+From Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour"
+(arXiv:1706.02677): the linear scaling rule, section 2.1, and the gradual warm-up, section 2.2.
+"""
+
+from sparkdl import context
+
+__all__ = ["scale_learning_rate", "warmed_up"]
+
+
+def scale_learning_rate(rate: float, num_workers: int | None = None) -> float:
+    """A rate tuned for one worker's batch, for the batch of all workers together.
+
+    With the batch per worker kept, the global batch grows with the number of workers; "when the
+    minibatch size is multiplied by k, multiply the learning rate by k" (section 2.1). Start from
+    the rate of one worker, see `sparkdl.keras.LearningRateWarmup`.
+
+    Args:
+        rate: the learning rate that is right for one worker's batch.
+        num_workers: by default the size of this run.
+
+    Raises:
+        ValueError: `num_workers` is less than one.
+
+    Example:
+        >>> scale_learning_rate(0.1, num_workers=8)
+        0.8
+    """
+    num_workers = context.current().world_size if num_workers is None else num_workers
+    if num_workers < 1:
+        raise ValueError(f"`num_workers >= 1` must hold, but got ({num_workers=}).")
+    return rate * num_workers
+
+
+def warmed_up(step: int, num_steps: int, first: float, last: float) -> float:
+    """The rate of a step: from `first` it rises by the same amount each step (section 2.2).
+
+    Args:
+        step: steps done, from 0.
+        num_steps: after so many the rate is `last`, and stays there.
+        first: the rate that is right for one worker.
+        last: the scaled rate.
+
+    Example:
+        >>> [warmed_up(step, 4, 0.25, 1.0) for step in (0, 2, 4, 9)]
+        [0.25, 0.625, 1.0, 1.0]
+    """
+    if step >= num_steps:
+        return last
+    return first + (last - first) * step / num_steps

@@ -1,0 +1,1 @@
+"""Run any request: prepare it, submit its trials to Spark, record the results (on the driver)."""

@@ -1,0 +1,1 @@
+"""Show a run to the user: progress bar, live table, logs, reports (runs on the driver)."""

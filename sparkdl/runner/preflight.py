@@ -1,0 +1,45 @@
+"""Runs on the driver. See that every executor can run a plan, before the first trial."""
+
+from sparkdl import storage
+from sparkdl.cluster.plan import Plan
+from sparkdl.cluster.preflight import REPORT_SCHEMA, PreflightTask, raise_for_problems
+from sparkdl.cluster.program.packaging import Program
+from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark_errors import JobFailed
+from sparkdl.errors import PreflightError
+from sparkdl.runs import provenance
+from sparkdl.runs.opening import OpenRun
+
+__all__ = ["preflight"]
+
+
+def preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -> None:
+    """See that every executor can run the plan, and let them import its framework meanwhile.
+
+    Raises:
+        PreflightError: at least one cannot.
+    """
+    count = cluster.slots_now(plan.resources)
+    task = PreflightTask(
+        plan,
+        program,
+        opened.run.id,
+        opened.paths.folder,
+        cluster.application,
+        provenance.versions(),
+        count,
+    )
+    try:
+        rows = cluster.submit(
+            task,
+            REPORT_SCHEMA,
+            num_tasks=count,
+            resources=plan.resources,
+            description=f"{opened.run.id} preflight",
+            tags=(f"sparkdl:{opened.run.id}",),
+        )
+    except JobFailed as failed:
+        raise PreflightError(f"Spark could not run the preflight job: {failed}") from failed
+    finally:
+        storage.remove(opened.paths.preflight)
+    raise_for_problems(row["problem"] for row in rows)

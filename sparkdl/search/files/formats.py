@@ -1,0 +1,258 @@
+"""Runs on the driver. Searches that are declared in a file of CloudML Engine or of SageMaker."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkdl.errors import suggest
+from sparkdl.search.files.ranges import choices_of, range_of, space_of
+from sparkdl.search.files.yaml_entries import Entry, read_document
+from sparkdl.search.space.spaces import Categorical, Dimension, Float, Int, Space
+
+__all__ = ["Declared", "read_space"]
+
+# From a key of a file to the option that it sets, and how its value is read.
+Read = Callable[[Entry], Any]
+Table = Mapping[str, tuple[str, Read]]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a file declares.
+
+    Attributes:
+        space: the parameters and their values.
+        options: arguments of `experiment.search`, by name; what the file leaves out is not in it.
+    """
+
+    space: Space
+    options: dict[str, Any]
+
+
+def read_space(path: str | os.PathLike[str]) -> Declared:
+    """The space and the options of a search that a file declares.
+
+    Which of the two formats it is, its keys tell.
+
+    CloudML Engine (AI Platform): the YAML of `HyperparameterSpec`
+    (https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs), below
+    `trainingInput: hyperparameters:` or `hyperparameters:`. DISCRETE and CATEGORICAL become
+    `Categorical`. `maxFailedTrials: 3` ends a search with its third failure, which is
+    `max_failed_trials=2`; 0 leaves it to the service, and is left out. What stands beside
+    `hyperparameters`, of machines and packages, is not read.
+
+    SageMaker: the JSON of `HyperParameterTuningJobConfig`
+    (https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_HyperParameterTuningJobConfig.html),
+    or only its `ParameterRanges`, or the three lists of these. The scaling `Auto`, which is
+    the default, is log where MinValue is above 0 and MaxValue at least 1000 times as large.
+
+    Both may be written as YAML or as JSON. Values in quotes are strings; 32, 1e-4 and true without
+    quotes are a number, a number and a boolean. A reverse log scale is dense near the top:
+    CloudML's samples `min + max - x`, and SageMaker's `1 - x`, on a log scale.
+
+    Args:
+        path: a local path, or a URL that fsspec understands.
+
+    Raises:
+        ConfigError: the file cannot be read, or is wrong; the message has its line, what stands
+            there and what was expected.
+
+    Example:
+        >>> from pathlib import Path
+        >>> _ = Path("hptuning.yaml").write_text('''
+        ... trainingInput:
+        ...   hyperparameters:
+        ...     goal: MAXIMIZE
+        ...     hyperparameterMetricTag: accuracy
+        ...     maxTrials: 20
+        ...     params:
+        ...       - parameterName: learning_rate
+        ...         type: DOUBLE
+        ...         minValue: 0.0001
+        ...         maxValue: 0.1
+        ...         scaleType: UNIT_LOG_SCALE
+        ... ''')
+        >>> declared = read_space("hptuning.yaml")
+        >>> declared.space.dimensions["learning_rate"]
+        Float(low=0.0001, high=0.1, log=True, step=None, mirror=None)
+        >>> declared.options
+        {'direction': 'max', 'metric': 'accuracy', 'num_trials': 20}
+    """
+    root = read_document(path)
+    names = root.fields().keys()
+    if names & _JOB:
+        return _cloudml(root)
+    if names & (_CONFIG.keys() | _RANGES.keys() | _CONFIG_REFUSED.keys() | {"ParameterRanges"}):
+        return _sagemaker(root)
+    known = [*_JOB, "ParameterRanges", *_CONFIG, *_RANGES]
+    near = next(filter(None, (suggest(name, known) for name in names)), "")
+    raise root.wrong(
+        f"the file has {', '.join(names) or 'nothing'}, and declares no search.{near} Expected "
+        "trainingInput or hyperparameters (CloudML Engine), or ParameterRanges (SageMaker)."
+    )
+
+
+def _options(table: Table, fields: Mapping[str, Entry]) -> dict[str, Any]:
+    read = {table[key][0]: table[key][1](entry) for key, entry in fields.items() if key in table}
+    return {option: value for option, value in read.items() if value is not None}
+
+
+def _one_of(**choices: str | None) -> Read:
+    return lambda entry: entry.one_of(choices)
+
+
+def _count(entry: Entry) -> int:
+    return entry.whole(1)
+
+
+# ---- CloudML Engine
+
+_JOB = {"trainingInput", "hyperparameters"}
+_JOB_REFUSED = {
+    "args": "Write each argument as a parameter with one value, or bind it by functools.partial.",
+    "scheduling": "Say timeout_s= in the call.",
+}
+_CLOUDML: Table = {
+    "goal": ("direction", _one_of(MAXIMIZE="max", MINIMIZE="min", GOAL_TYPE_UNSPECIFIED=None)),
+    "hyperparameterMetricTag": ("metric", Entry.text),
+    "maxTrials": ("num_trials", _count),
+    "maxParallelTrials": ("parallelism", _count),
+    "maxFailedTrials": ("max_failed_trials", lambda e: e.whole(0) - 1 if e.whole(0) else None),
+    "enableTrialEarlyStopping": ("pruner", lambda e: "median" if e.flag() else None),
+    "algorithm": (
+        "algorithm",
+        _one_of(GRID_SEARCH="grid", RANDOM_SEARCH="random", ALGORITHM_UNSPECIFIED=None),
+    ),
+}
+_CLOUDML_REFUSED = {"resumePreviousJobId": "Say learn_from=[run] in the call."}
+_BOUNDS = ("minValue", "maxValue")
+_TYPES = {
+    "INTEGER": _BOUNDS,
+    "DOUBLE": _BOUNDS,
+    "DISCRETE": ("discreteValues",),
+    "CATEGORICAL": ("categoricalValues",),
+}
+_PARAM = ("parameterName", "type", *_BOUNDS, "discreteValues", "categoricalValues", "scaleType")
+_SCALES = {
+    "NONE": "linear",
+    "UNIT_LINEAR_SCALE": "linear",
+    "UNIT_LOG_SCALE": "log",
+    "UNIT_REVERSE_LOG_SCALE": "reverse log",
+}
+
+
+def _cloudml(root: Entry) -> Declared:
+    top = root.fields()
+    if top.keys() >= _JOB:
+        raise root.wrong("the file has both trainingInput and hyperparameters. Remove one.")
+    job = top.get("trainingInput", root)
+    beside = job.fields(refused=_JOB_REFUSED)
+    if "hyperparameters" not in beside:
+        near = suggest("hyperparameters", beside)
+        raise job.wrong(f"{job.name} has no hyperparameters.{near or ' Add it.'}")
+    spec = beside["hyperparameters"].fields(
+        [*_CLOUDML, "params"], required=["params"], refused=_CLOUDML_REFUSED
+    )
+    options = _options(_CLOUDML, spec)
+    found = [_param(param) for param in spec["params"].some()]
+    return Declared(space_of(found, options.get("algorithm")), options)
+
+
+def _param(param: Entry) -> tuple[Entry, Dimension]:
+    fields = param.fields(_PARAM, required=_PARAM[:2])
+    kind, keys = fields["type"].text(), fields["type"].one_of(_TYPES)
+    for name, entry in fields.items():
+        if name not in (*_PARAM[:2], *keys, "scaleType"):
+            raise entry.wrong(f"{name} does not go with type {kind}, which has {', '.join(keys)}.")
+    param.fields(required=keys)
+    scale = fields["scaleType"].one_of(_SCALES) if "scaleType" in fields else "linear"
+    if keys == _BOUNDS:
+        number = Int if kind == "INTEGER" else Float
+        low, high = (fields[key] for key in keys)
+        return fields["parameterName"], range_of(low, high, number, scale)
+    if scale != "linear":
+        raise fields["scaleType"].wrong(f"a scale does not go with type {kind}. Remove it.")
+    entries = fields[keys[0]].some()
+    values = [e.number() if kind == "DISCRETE" else e.scalar() for e in entries]
+    if kind == "DISCRETE" and float in map(type, values):
+        values = [float(value) for value in values]
+    return fields["parameterName"], choices_of(entries, values)
+
+
+# ---- SageMaker
+
+_CONFIG: Table = {
+    "Strategy": (
+        "algorithm",
+        _one_of(Bayesian="tpe", Random="random", Grid="grid", Hyperband="tpe"),
+    ),
+    "TrainingJobEarlyStoppingType": ("pruner", _one_of(Off=None, Auto="median")),
+    "RandomSeed": ("seed", lambda e: e.whole(0)),
+}
+_OBJECTIVE: Table = {
+    "Type": ("direction", _one_of(Maximize="max", Minimize="min")),
+    "MetricName": ("metric", Entry.text),
+}
+_LIMITS: Table = {
+    "MaxNumberOfTrainingJobs": ("num_trials", _count),
+    "MaxParallelTrainingJobs": ("parallelism", _count),
+    "MaxRuntimeInSeconds": ("timeout_s", _count),
+}
+_PARTS = {"HyperParameterTuningJobObjective": _OBJECTIVE, "ResourceLimits": _LIMITS}
+_CONFIG_REFUSED = {
+    "HyperParameterTuningJobConfig": "Move what is below it into a file of its own.",
+    "StrategyConfig": "Say pruner= with an Optuna HyperbandPruner in the call.",
+    "TuningJobCompletionCriteria": "Say stop= or patience= in the call.",
+}
+_RANGES = {
+    "ContinuousParameterRanges": Float,
+    "IntegerParameterRanges": Int,
+    "CategoricalParameterRanges": Categorical,
+}
+_RANGES_REFUSED = {"AutoParameters": "Write the range of each parameter."}
+_SCALINGS = {
+    "Auto": "auto",
+    "Linear": "linear",
+    "Logarithmic": "log",
+    "ReverseLogarithmic": "log of 1 - x",
+}
+
+
+def _sagemaker(root: Entry) -> Declared:
+    top = root.fields()
+    ranges = top.get("ParameterRanges", root)
+    below = ["ParameterRanges"] if "ParameterRanges" in top else [*_RANGES]
+    top = root.fields([*_CONFIG, *_PARTS, *below], refused={**_CONFIG_REFUSED, **_RANGES_REFUSED})
+    options = _options(_CONFIG, top)
+    for name, table in _PARTS.items():
+        if name in top:
+            options |= _options(table, top[name].fields(table))
+    if "Strategy" in top and top["Strategy"].text() == "Hyperband":
+        if "pruner" in options:
+            early = top["TrainingJobEarlyStoppingType"]
+            raise early.wrong("Strategy Hyperband stops trials by itself. Write Off.")
+        options["pruner"] = "hyperband"
+    lists = top if ranges is root else ranges.fields(_RANGES, refused=_RANGES_REFUSED)
+    found = [
+        _ranged(item, _RANGES[name])
+        for name, entry in lists.items()
+        if name in _RANGES
+        for item in entry.items()
+    ]
+    if not found:
+        raise ranges.wrong(f"{ranges.name} has no parameter; expected {', '.join(_RANGES)}.")
+    return Declared(space_of(found, options.get("algorithm")), options)
+
+
+def _ranged(item: Entry, kind: type[Any]) -> tuple[Entry, Dimension]:
+    if kind is Categorical:
+        fields = item.fields(["Name", "Values"], required=["Name", "Values"])
+        entries = fields["Values"].some()
+        return fields["Name"], choices_of(entries, [entry.scalar() for entry in entries])
+    bounds = ["Name", "MinValue", "MaxValue"]
+    fields = item.fields([*bounds, "ScalingType"], required=bounds)
+    scale = fields["ScalingType"].one_of(_SCALINGS) if "ScalingType" in fields else "auto"
+    if kind is Int and scale == "log of 1 - x":
+        raise fields["ScalingType"].wrong("ReverseLogarithmic is for continuous parameters only.")
+    return fields["Name"], range_of(fields["MinValue"], fields["MaxValue"], kind, scale)

@@ -1,0 +1,1 @@
+"""Search spaces: grids of values and dimensions to sample (runs anywhere)."""

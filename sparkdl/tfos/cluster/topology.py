@@ -1,0 +1,157 @@
+"""Runs on the driver (pure). The nodes of a cluster, and what sparkdl is asked for to run them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from sparkdl.cluster.plan import Resources, Role
+from sparkdl.errors import ConfigError
+from sparkdl.options import Options
+from sparkdl.runner.request import Request
+from sparkdl.runs.provenance import function_name
+
+__all__ = [
+    "board_place",
+    "check_args",
+    "num_gpus_of",
+    "places_of",
+    "ranks_of",
+    "request_of",
+]
+
+Place = tuple[str, int]
+
+
+def places_of(
+    num_executors: int, num_ps: int, master_node: str | None, eval_node: bool
+) -> tuple[Place, ...]:
+    """The job and index of each node, by executor id, in TensorFlowOnSpark's order.
+
+    Raises:
+        ConfigError: there are too few nodes.
+
+    Example:
+        >>> places_of(4, 1, "chief", False)
+        (('ps', 0), ('chief', 0), ('worker', 0), ('worker', 1))
+    """
+    for name, value in (("num_executors", num_executors), ("num_ps", num_ps)):
+        least = 1 if name == "num_executors" else 0
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+    num_master, num_eval = int(bool(master_node)), int(eval_node)
+    num_workers = num_executors - num_ps - num_master - num_eval
+    if num_workers < 0 or num_workers + num_master < 1:
+        raise ConfigError(
+            f"num_executors={num_executors} is too few for {num_ps} ps, {num_master} master and "
+            f"{num_eval} evaluator nodes and at least one that trains. Raise num_executors."
+        )
+    jobs = {"ps": num_ps, master_node or "": num_master, "evaluator": num_eval}
+    counts = [*jobs.items(), ("worker", num_workers)]
+    return tuple((job, index) for job, count in counts for index in range(count))
+
+
+def board_place(places: Sequence[Place]) -> int:
+    """The executor id of the node that runs TensorBoard: the first worker, else the master.
+
+    Example:
+        >>> board_place([("ps", 0), ("chief", 0), ("worker", 0)]), board_place([("chief", 0)])
+        (2, 0)
+    """
+    if ("worker", 0) in places:
+        return places.index(("worker", 0))
+    return next(i for i, (job, _) in enumerate(places) if job not in ("ps", "evaluator"))
+
+
+def _roles(
+    places: Sequence[Place], resources: Resources, driver_ps: bool = False
+) -> tuple[Role, ...]:
+    """The roles of a gang, those that train first: rank 0 is its chief."""
+    jobs = list(dict.fromkeys(job for job, _ in places))
+    apart = [job for job in ("evaluator", "ps") if job in jobs]
+    counts = {job: sum(one == job for one, _ in places) for job in jobs}
+    return tuple(
+        Role(
+            *(job, counts[job], resources),
+            needed=job not in apart,
+            hides_gpus=job == "ps",
+            on_driver=job == "ps" and driver_ps,
+        )
+        for job in [*(job for job in jobs if job not in apart), *apart]
+    )
+
+
+def ranks_of(places: Sequence[Place]) -> list[int]:
+    """The rank of each node, by executor id.
+
+    Example:
+        >>> ranks_of([("ps", 0), ("chief", 0), ("worker", 0)])
+        [2, 0, 1]
+    """
+    roles = _roles(places, Resources())
+    ranked = [(role.name, index) for role in roles for index in range(role.count)]
+    return [ranked.index(place) for place in places]
+
+
+def request_of(
+    function: Callable[..., Any],
+    map_fun: Callable[..., Any],
+    tf_args: Any,
+    places: Sequence[Place],
+    spark: Any,
+    stays: bool,
+    driver_ps: bool,
+) -> Request:
+    """What sparkdl is asked for.
+
+    Args:
+        function: runs a node.
+        map_fun, tf_args: the person's function, and its first argument.
+        places: see `places_of`.
+        spark: the session.
+        stays: nodes go on when the job that started them has ended.
+        driver_ps: the driver runs the parameter servers.
+
+    Raises:
+        ConfigError: `tf_args` cannot leave this process.
+    """
+    check_args(tf_args)
+    options = Options.parse(
+        {
+            "name": function_name(map_fun),
+            "num_gpus": num_gpus_of(tf_args),
+            "max_losses": 0,  # What was fed cannot be fed again.
+            "wait": False,
+            "spark": spark,
+        }
+    )
+    roles = _roles(places, Resources(None, options.num_gpus), driver_ps)
+    return Request("tfos", roles, function, options, [{}], is_gang=True, stays=stays)
+
+
+def check_args(tf_args: Any) -> None:
+    """See that the arguments of a function can be sent to Spark.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    try:
+        cloudpickle.dumps(tf_args)
+    except Exception as exc:
+        raise ConfigError(
+            f"tf_args cannot be sent to Spark: {type(exc).__name__}: {exc}. Pass numbers, texts "
+            "and paths, and open files and sessions in the function."
+        ) from exc
+
+
+def num_gpus_of(tf_args: Any) -> int | None:
+    """How many GPUs each node is to get; None where the arguments do not say.
+
+    Example:
+        >>> from argparse import Namespace
+        >>> num_gpus_of(Namespace(num_gpus=2)), num_gpus_of({"num_gpus": 0}), num_gpus_of([])
+        (2, 0, None)
+    """
+    found = tf_args.get("num_gpus") if isinstance(tf_args, dict) else None
+    found = getattr(tf_args, "num_gpus", found)
+    return None if found is None else int(found)

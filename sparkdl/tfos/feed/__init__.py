@@ -1,0 +1,1 @@
+"""Feed the rows of RDDs and DataFrames to the nodes of a cluster."""

@@ -1,0 +1,1 @@
+"""The Spark ML side of TensorFlowOnSpark: parameters, persistence, transforming."""

@@ -1,0 +1,1 @@
+"""What runs inside a node of a TensorFlowOnSpark cluster."""

@@ -1,0 +1,89 @@
+"""GPU scheduling with GPUs that only Spark believes in: two on each of two executors."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkdl import devices, experiment
+from sparkdl.cuda_visibility import as_seen_by_executor, share
+from sparkdl.errors import SlotsError
+from tests.helpers.spark import start_gpu_session
+
+pytestmark = pytest.mark.slow
+
+
+def test_shares_are_exact_and_disjoint() -> None:
+    for ranks in (2, 4, 6, 8):
+        for gpus in (1, 2, 4):
+            devices = [str(i) for i in range(ranks * gpus)]
+            shares = [share(devices, rank, ranks) for rank in range(ranks)]
+            assert [len(one) for one in shares] == [gpus] * ranks
+            assert [device for one in shares for device in one] == devices
+
+
+def test_an_executors_own_devices_are_respected() -> None:
+    assert as_seen_by_executor(["0", "2"], "4,5,6") == ["4", "6"]
+    assert as_seen_by_executor(["GPU-b"], "GPU-a,GPU-b") == ["GPU-b"]
+    with pytest.raises(ValueError, match=r"'7'.*CUDA_VISIBLE_DEVICES='4,5'"):
+        as_seen_by_executor(["7"], "4,5")
+
+
+@pytest.fixture(scope="module")
+def gpu_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Each executor thinks that it has the GPUs 0 and 1, and gives each task one of them."""
+    session = start_gpu_session("local-cluster[2,2,1024]", 2, tmp_path_factory.mktemp("gpus"))
+    yield session
+    session.stop()
+
+
+def pins(run: Any) -> list[tuple[int, str]]:
+    return [(trial.outputs["host"], trial.outputs["visible"]) for trial in run.trials]
+
+
+def test_four_at_once_see_four_gpus(gpu_session: SparkSession, root: str, tmp_path: Path) -> None:
+    def train(x: int) -> dict[str, Any]:
+        (tmp_path / f"{x}").touch()
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("[0-9]"))) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        executor = json.loads(next(Path(folder).glob(f"*/trials/{x}/attempts/0.json")).read_text())
+        daemon = Path(f"/proc/{executor['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1]
+        visible = os.environ["CUDA_VISIBLE_DEVICES"]
+        return {"host": int(daemon), "visible": visible, "count": devices.get_num_gpus()}
+
+    folder = root
+    run = experiment.launch(train, {"x": [0, 1, 2, 3]}, root=root, progress=False)
+    assert len(list(tmp_path.glob("[0-9]"))) == 4
+    assert len(set(pins(run))) == 4, pins(run)
+    assert sorted(visible for _, visible in pins(run)) == ["0", "0", "1", "1"]
+    assert {trial.outputs["count"] for trial in run.trials} == {1}
+
+
+def test_two_gpus_each(gpu_session: SparkSession, root: str) -> None:
+    def train(x: int) -> dict[str, Any]:
+        return {"host": x, "visible": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    run = experiment.launch(train, {"x": [0, 1, 2]}, root=root, progress=False, num_gpus=2)
+    assert {visible for _, visible in pins(run)} == {"0,1"}
+
+
+def test_no_gpus_wanted(gpu_session: SparkSession, root: str) -> None:
+    def train() -> dict[str, Any]:
+        return {"host": 0, "visible": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    run = experiment.launch(train, root=root, progress=False, num_gpus=0)
+    assert pins(run) == [(0, "")]
+
+
+def test_a7_more_gpus_than_an_executor_has(gpu_session: SparkSession, root: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(SlotsError, match=r"num_gpus=3.*has 2 GPUs.*gpu\.amount=3"):
+        experiment.launch(lambda: 0, root=root, progress=False, num_gpus=3)
+    assert time.monotonic() - began < 30
+    assert list(Path(root).iterdir()) == []

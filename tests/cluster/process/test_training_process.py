@@ -1,0 +1,187 @@
+"""Training processes without Spark: how they start, end, and take everything with them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from sparkdl.cluster.process.fork_server import locked
+from sparkdl.cluster.process.training_process import End, Start, TrainingProcess, private_folder
+from tests.helpers.processes import eventually
+
+ALONE = Start("test", shared=False)
+
+
+def payload(function: Any, folder: Path, **params: Any) -> dict[str, Any]:
+    return {
+        "function": cloudpickle.dumps(function),
+        "modules": {},
+        "path": sys.path,
+        "cwd": str(folder),
+        "environ": {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        "context": {"run": "r", "params": params, "seed": 1, "folder": str(folder)},
+        "metrics": [None],
+        "secrets": [],
+    }
+
+
+def run(function: Any, folder: Path, timeout_s: float | None = None, **params: Any) -> End:
+    with TrainingProcess(ALONE, payload(function, folder, **params), folder / "log.txt") as one:
+        return one.wait(timeout_s)
+
+
+def outputs_of(end: End) -> Any:
+    assert end.outcome is not None
+    return end.outcome["outputs"]
+
+
+def test_outcome_output_and_usage(tmp_path: Path) -> None:
+    def train(x: int) -> int:
+        print("to stdout")
+        os.write(2, b"to stderr\n")
+        sum(range(3_000_000))
+        return x + 1
+
+    end = run(train, tmp_path, x=1)
+    assert end.code == 0
+    assert outputs_of(end) == {"value": 2}
+    assert (tmp_path / "log.txt").read_text() == "to stdout\nto stderr\n"
+    assert end.cpu_s > 0.01
+    assert end.peak_memory_mb > 5
+    assert end.running_s > 0
+
+
+def test_exit_functions_run_and_stdin_is_empty(tmp_path: Path) -> None:
+    def train() -> int:
+        import atexit
+
+        atexit.register(print, "bye")
+        return len(sys.stdin.read())
+
+    assert outputs_of(run(train, tmp_path)) == {"value": 0}
+    assert (tmp_path / "log.txt").read_text() == "bye\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+def test_signals(number: signal.Signals, tmp_path: Path) -> None:
+    end = run(lambda: os.kill(os.getpid(), number), tmp_path)
+    assert (end.code, end.outcome) == (-number, None)
+
+
+def test_timeout_kills_descendants_too(tmp_path: Path) -> None:
+    def train() -> None:
+        here = subprocess.Popen(["sleep", "300"])
+        away = subprocess.Popen(["sleep", "300"], start_new_session=True)
+        forked = os.fork()
+        if forked == 0:
+            os.setsid()
+            signal.pause()
+        (tmp_path / "pids").write_text(f"{here.pid} {away.pid} {forked}")
+        signal.pause()
+
+    end = run(train, tmp_path, timeout_s=1.0)
+    assert end.timed_out
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+
+
+def test_a_grandchild_that_holds_everything_open_does_not_delay_the_end(tmp_path: Path) -> None:
+    def train() -> int:
+        if os.fork() == 0:
+            os.setsid()
+            signal.pause()
+        return 1
+
+    assert outputs_of(run(train, tmp_path)) == {"value": 1}
+
+
+TASK = """
+import os, sys, time
+from pathlib import Path
+from tests.cluster.process.test_training_process import ALONE, payload
+from sparkdl.cluster.process.training_process import Start, TrainingProcess
+folder = Path(sys.argv[1])
+def train():
+    import os, signal
+    (folder / "pid").write_text(f"{os.getpid()} {os.getppid()}")
+    signal.pause()
+start = Start("app", shared=sys.argv[2] == "shared")
+scratch = folder / "scratch"
+scratch.mkdir()
+with TrainingProcess(start, payload(train, folder), folder / "log.txt", scratch) as process:
+    process.wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["shared", "alone"])
+def test_it_dies_with_its_task(how: str, tmp_path: Path) -> None:
+    """Also when the task is killed: process, fork server, socket and scratch folder go."""
+    # Two generations, as in Spark: the fork server lives as long as the parent of the task.
+    parent = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+    command = [sys.executable, "-c", parent, sys.executable, "-c", TASK, str(tmp_path), how]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        start_new_session=True,
+    )
+    pid_file = tmp_path / "pid"
+    assert eventually(lambda: pid_file.exists() and pid_file.read_text(), 30)
+    pids = [int(pid) for pid in pid_file.read_text().split()]
+    assert len(list(temporary.glob("sparkdl-*/*/socket"))) == 1
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
+    assert not (tmp_path / "scratch").exists()
+    assert eventually(lambda: not list(temporary.iterdir()))
+
+
+def test_a_stranger_cannot_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = private_folder()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    with pytest.raises(PermissionError, match="expected user"):
+        private_folder()
+
+
+def test_locks(tmp_path: Path) -> None:
+    with locked(tmp_path) as first, locked(tmp_path, wait=False) as second:
+        assert (first, second) == (True, False)
+    with locked(tmp_path / "absent") as held:
+        assert not held
+    order: list[str] = []
+    with locked(tmp_path):
+
+        def other() -> None:
+            with locked(tmp_path):
+                order.append("second")
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_a_stale_socket_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork server that was killed leaves its socket; the next task starts another."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        "sparkdl.cluster.process.training_process._server_key", lambda start: "stale"
+    )
+    folder = private_folder() / "stale"
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(folder / "socket"))
+    assert outputs_of(run(lambda: 5, tmp_path)) == {"value": 5}
+    assert eventually(lambda: not (tmp_path / f"sparkdl-{os.getuid()}").exists(), 10)

@@ -1,0 +1,447 @@
+"""The channel from a task to its training process, and the ranks' agreement, over real sockets."""
+
+import errno
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkdl.context import Context
+from sparkdl.data.dataframe import receiver, sender, spool
+from sparkdl.data.dataframe.balancing import Agreement, Alone
+from sparkdl.data.dataframe.protocol import Feed
+from sparkdl.data.dataframe.receiver import Receiver
+from sparkdl.data.dataframe.row_buffer import Arriving
+from sparkdl.data.dataframe.sender import Feeder
+from tests.helpers.processes import eventually
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+FEED = Feed({"train": SCHEMA.serialize().to_pybytes()})
+
+
+@pytest.fixture(autouse=True)
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_DIRS", str(tmp_path))
+
+
+def batches(rows: int, size: int = 10, start: int = 0, width: int = 1) -> Iterator[pa.RecordBatch]:
+    for begin in range(start, start + rows, size):
+        ids = range(begin, min(begin + size, start + rows))
+        yield pa.record_batch([list(ids), ["x" * width] * len(ids)], SCHEMA)
+
+
+def ids_of(rows: Iterable[pa.RecordBatch]) -> list[int]:
+    return [i for batch in rows for i in batch["id"].to_pylist()]
+
+
+def within(seconds: float, *functions: Callable[[], Any]) -> list[Any]:
+    """What each function returns or raises, all running at once; `hangs` for one that does not."""
+    results: list[Any] = ["hangs"] * len(functions)
+
+    def call(place: int) -> None:
+        try:
+            results[place] = functions[place]()
+        except Exception as exc:
+            results[place] = exc
+
+    threads = [threading.Thread(target=call, args=(i,), daemon=True) for i in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return results
+
+
+def one_pass(arriving: Arriving, count: "Agreement | Alone") -> list[int]:
+    """As `data.dataset` reads a pass."""
+    found: list[int] = []
+    position, settled = 0, None
+    while settled is None:
+        certain, settled = count.certain(position)
+        found += ids_of(arriving.take(position, certain))
+        position = certain
+    return found + ids_of(settled.extra)
+
+
+# ---- one process
+
+
+def test_rows_arrive_once_and_are_answered_for(tmp_path: Path) -> None:
+    with Feeder(FEED, batches(95)) as feeder:
+        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving.open(True, None)
+        assert one_pass(arriving, Alone(arriving, None)) == list(range(95))
+        assert ids_of(arriving.read(7, 23)) == list(range(7, 23))
+        feeder._thread.join(10)
+        assert feeder.problem is None
+        assert feeder._answer == 95
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_datasets_in_one_stream(tmp_path: Path) -> None:
+    """Rows of two datasets mixed within batches; the other column of a row is null."""
+    structs = pa.struct(list(SCHEMA))
+    whole = [{"id": i, "text": "é"} for i in range(30)]
+    first = pa.array([row if row["id"] % 3 else None for row in whole], structs)
+    second = pa.array([None if row["id"] % 3 else row for row in whole], structs)
+    rows = pa.record_batch([first, second], ["train", "validation"])
+    schema = SCHEMA.serialize().to_pybytes()
+    both = Feed({"train": schema, "validation": schema})
+    with Feeder(both, [rows.slice(0, 11), rows.slice(11), rows.slice(0, 0)]) as feeder:
+        found = Receiver(feeder.theirs).datasets
+        for name, rest in (("train", {1, 2}), ("validation", {0})):
+            found[name].open(True, None)
+            got = one_pass(found[name], Alone(found[name], None))
+            assert got == [i for i in range(30) if i % 3 in rest]
+
+
+CUTS: dict[str, tuple[Callable[[Feeder], Any], str]] = {
+    "no end": (lambda feeder: feeder._mine.shutdown(socket.SHUT_WR), "closed|ended"),
+    "in a header": (lambda feeder: feeder._mine.send(bytes(5)), "unpack"),
+    "more were sent": (lambda feeder: feeder._rows.__setitem__(0, 31), "sent 31 rows and 30 arr"),
+    "fewer were sent": (lambda feeder: feeder._rows.__setitem__(0, 29), "sent 29 rows and 30 arr"),
+}
+
+
+@pytest.mark.parametrize("how", CUTS)
+def test_a_stream_that_is_cut_off_is_an_error(how: str) -> None:
+    cut, says = CUTS[how]
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(30)
+        cut(feeder)
+
+    feeder = Feeder(FEED, rows())
+    with feeder:
+        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving.open(True, None)
+        result = within(10, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+        feeder._thread.join(10)
+        assert feeder._answer is None, "it says that it has all"
+    assert isinstance(result, RuntimeError), result
+    assert "'train' are not all there" in str(result)
+    assert re.search(says, str(result)), result
+
+
+def test_what_breaks_before_the_channel_is_told(tmp_path: Path) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches(20)
+        raise ValueError("the JVM said no")
+
+    with Feeder(FEED, broken()) as feeder:
+        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving.open(True, None)
+        result = within(10, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+    assert isinstance(result, RuntimeError)
+    assert "ValueError: the JVM said no" in str(result)
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """From the first or a later message on, nothing can be written."""
+    written, real = [], os.pwritev
+
+    def full(*given: Any) -> int:
+        written.append(given)
+        if len(written) >= at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*given)
+
+    monkeypatch.setattr(os, "pwritev", full)
+
+    def reads() -> list[int]:
+        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving.open(True, None)
+        return one_pass(arriving, Alone(arriving, None))
+
+    with Feeder(FEED, batches(100)) as feeder:
+        result = within(10, reads)[0]
+    assert isinstance(result, RuntimeError | ConnectionError), result
+    assert at == 1 or "No space left on device: no room for more of this rank" in str(result)
+
+
+def test_batches_of_another_type_than_announced_are_converted_or_refused(tmp_path: Path) -> None:
+    """`spark.sql.execution.arrow.useLargeVarTypes` makes Spark send 64-bit offsets."""
+    large = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
+    rows = pa.record_batch([[1, 2], ["hello", "wörld"]], large)
+    with Feeder(FEED, [rows]) as feeder:
+        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving.open(True, None)
+
+        def texts() -> list[str]:
+            arriving.wait(1)
+            return [text for b in arriving.read(0, 2) for text in b["text"].to_pylist()]
+
+        result = within(10, texts)[0]
+    assert isinstance(result, RuntimeError) or result == ["hello", "wörld"]
+
+
+def endless(seen: list[int], width: int = 1000) -> Iterator[pa.RecordBatch]:
+    for number in range(1 << 20):
+        seen.append(number)
+        yield from batches(10, start=10 * number, width=width)
+
+
+def test_enough_rows_let_the_task_wait_until_more_are_wanted(tmp_path: Path) -> None:
+    seen: list[int] = []
+    with Feeder(FEED, endless(seen)) as feeder:
+        arriving = Receiver(feeder.theirs).datasets["train"]
+        for rows in (35, 50):
+            arriving.open(True, rows)
+            assert one_pass(arriving, Alone(arriving, rows)) == list(range(rows))
+        assert feeder.problem is None
+    feeder._thread.join(10)
+    assert not feeder._thread.is_alive()
+    assert len(seen) < 1000  # As many packets as the socket holds.
+
+
+def test_a_task_that_ends_leaves_no_thread_behind(tmp_path: Path) -> None:
+    seen: list[int] = []
+    with Feeder(FEED, endless(seen)) as feeder:  # Nobody ever reads.
+        assert feeder.problem is None
+    feeder._thread.join(10)
+    assert not feeder._thread.is_alive()
+
+
+# ---- rows that are not kept
+
+
+def ahead(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Let no more than so many bytes wait."""
+    for module in (sender, receiver, spool):
+        if hasattr(module, "AHEAD_BYTES"):
+            monkeypatch.setattr(module, "AHEAD_BYTES", limit)
+
+
+def test_without_a_copy_a_reader_that_lags_far_behind_gets_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead(monkeypatch, 1 << 16)
+    sent: list[int] = []
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for batch in batches(4000, width=1000):
+            sent.append(batch.num_rows)
+            yield batch
+
+    with Feeder(FEED, counted()) as feeder:
+        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving.open(False, None)
+        assert eventually(lambda: feeder._ahead_bytes > 1 << 16)
+        assert sum(sent) < 1000, "not bounded"
+        result = within(10, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+        assert result == list(range(4000))
+        again = within(10, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+    assert isinstance(again, RuntimeError)
+    assert "cache=False allows one pass only" in str(again)
+
+
+def test_without_a_copy_a_reader_waits_for_nothing_but_rows(tmp_path: Path) -> None:
+    """What it has to say to a task that is busy with Spark does not hold it up."""
+    release = threading.Event()
+
+    def stuck() -> Iterator[pa.RecordBatch]:
+        yield from batches(10_000)
+        release.wait(60)
+
+    try:
+        with Feeder(FEED, stuck()) as feeder:
+            arriving = Receiver(feeder.theirs).datasets["train"]
+            arriving.open(False, None)
+            arriving.wait(9_999)
+            result = within(10, lambda: ids_of(arriving.take(0, 10_000)))[0]
+            assert result == list(range(10_000))
+    finally:
+        release.set()
+
+
+def test_without_a_copy_a_first_batch_that_is_larger_than_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead(monkeypatch, 1 << 12)
+    with Feeder(FEED, batches(100, width=1000)) as feeder:
+        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving.open(False, None)
+        result = within(5, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+    assert result == list(range(100))
+
+
+# ---- several ranks
+
+
+class Gang:
+    """Ranks of a gang in this process: their rows, each with a context of its own."""
+
+    def __init__(self, folder: Path, *rows: Iterable[pa.RecordBatch]) -> None:
+        self.folder = folder / "ranks/0"
+        self.folder.mkdir(parents=True)
+        self.contexts = [
+            Context(rank=rank, world_size=len(rows), folder=str(folder))
+            for rank in range(len(rows))
+        ]
+        self.feeders = [Feeder(FEED, some) for some in rows]
+        self.arriving = [
+            Receiver(feeder.__enter__().theirs).datasets["train"] for feeder in self.feeders
+        ]
+
+    def __enter__(self) -> "Gang":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for feeder in self.feeders:
+            feeder.__exit__()
+
+    def open(self, cache: bool = True, most: int | None = None) -> None:
+        for arriving in self.arriving:
+            arriving.open(cache, most)
+
+    def agreement(self, rank: int, last_batch: str = "pad", most: int | None = None) -> Agreement:
+        return Agreement(self.contexts[rank], self.arriving[rank], last_batch, most)
+
+
+COUNTS = ([345, 331, 325], [1001, 0, 0], [0, 0, 1], [2, 0, 0], [0, 0, 0], [334, 334, 333])
+
+
+def parts(counts: Iterable[int]) -> list[list[pa.RecordBatch]]:
+    starts, total = [], 0
+    for count in counts:
+        starts.append((count, total))
+        total += count
+    return [list(batches(count, start=start)) for count, start in starts]
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("cache", [True, False], ids=["kept", "given-away"])
+@pytest.mark.parametrize("last_batch", ["pad", "drop"])
+def test_ranks_even_their_rows_out(
+    counts: list[int], cache: bool, last_batch: str, tmp_path: Path
+) -> None:
+    with Gang(tmp_path, *parts(counts)) as gang:
+        gang.open(cache)
+        agreed = [gang.agreement(rank, last_batch) for rank in range(3)]
+
+        def reads(rank: int) -> Callable[[], list[int]]:
+            return lambda: one_pass(gang.arriving[rank], agreed[rank])
+
+        got = within(20, *[reads(rank) for rank in range(3)])
+        again = within(20, *[reads(rank) for rank in range(3)]) if cache else got
+    assert all(isinstance(rows, list) for rows in got), got
+    assert again == got
+    total = sum(counts)
+    assert len({len(rows) for rows in got}) == 1
+    everything = sorted(row for rows in got for row in rows)
+    if last_batch == "pad":
+        assert len(got[0]) == -(-total // 3)
+        assert sorted(set(everything)) == list(range(total))
+    else:
+        assert len(got[0]) == total // 3
+        assert len(set(everything)) == len(everything)
+    settled = agreed[0].certain(1 << 40)[1]
+    assert settled is not None
+    assert settled.rows == total
+
+
+def test_a_rank_that_never_asks_and_returns(tmp_path: Path) -> None:
+    with Gang(tmp_path, *parts([30, 30])) as gang:
+        gang.open()
+        (gang.folder / "1.done").touch()
+        got = within(10, lambda: one_pass(gang.arriving[0], gang.agreement(0)))[0]
+    assert isinstance(got, RuntimeError)
+    assert "[1]" in str(got)
+    assert "'train'" in str(got)
+
+
+def test_a_rank_that_returns_before_all_its_rows_are_there(tmp_path: Path) -> None:
+    """It took a batch or two while the rest was on its way: nobody knows how many that would be."""
+    release = threading.Event()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from batches(100)
+        release.wait(60)
+
+    try:
+        with Gang(tmp_path, list(batches(300)), slow()) as gang:
+            gang.open()
+            (gang.folder / "1.rows-train-pad-all.json").write_text('{"rows": 100, "all": false}')
+            agreed, found = gang.agreement(0), []
+            within(10, lambda: agreed.certain(99))
+            (gang.folder / "1.done").touch()
+
+            def reads() -> None:
+                position, settled = 0, None
+                while settled is None:
+                    certain, settled = agreed.certain(position)
+                    found.extend(ids_of(gang.arriving[0].take(position, certain)))
+                    position = certain
+
+            got = within(10, reads)[0]
+            assert isinstance(got, RuntimeError), got
+            assert "[1]" in str(got)
+            assert "without data.dataset" not in str(got), "it did call it"
+            assert found == list(range(100)), "what is certain can be used"
+    finally:
+        release.set()
+
+
+def test_a_rank_that_returns_before_it_gave_its_spare_rows(tmp_path: Path) -> None:
+    """All stop after a few batches; the slower rank still gets the rows that are its own."""
+    with Gang(tmp_path, *parts([300, 400])) as gang:
+        gang.open()
+        (gang.folder / "1.rows-train-pad-all.json").write_text('{"rows": 400, "all": true}')
+        (gang.folder / "1.done").touch()
+        agreed = gang.agreement(0)
+        assert within(10, lambda: agreed.certain(299)[0])[0] == 300
+        beyond = within(10, lambda: agreed.certain(300))[0]
+    assert isinstance(beyond, RuntimeError)
+
+
+def test_what_one_rank_lacks_does_not_stop_it_from_using_what_all_have(tmp_path: Path) -> None:
+    """Rows are used while others still come, as many as every rank has by then."""
+    release = threading.Event()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from batches(100, start=1000)
+        release.wait(60)
+        yield from batches(200, start=1100)
+
+    try:
+        with Gang(tmp_path, list(batches(300)), slow()) as gang:
+            gang.open()
+            agreed = [gang.agreement(rank) for rank in range(2)]
+            certain = within(10, lambda: agreed[0].certain(98), lambda: agreed[1].certain(98))
+            assert certain == [(100, None), (100, None)]
+            release.set()
+            reads = [lambda r=rank: one_pass(gang.arriving[r], agreed[r]) for rank in range(2)]
+            got = within(10, *reads)
+            assert got == [list(range(300)), list(range(1000, 1300))]
+    finally:
+        release.set()
+
+
+def test_no_store_is_asked_more_often_than_it_was_said(tmp_path: Path) -> None:
+    """While rows arrive one by one, a rank tells so at most every LOOK_S, not for each batch."""
+    release = threading.Event()
+
+    def trickling() -> Iterator[pa.RecordBatch]:
+        for batch in batches(10_000):
+            if release.wait(0.001):
+                return
+            yield batch
+
+    with Gang(tmp_path, trickling(), trickling()) as gang:
+        gang.open()
+        agreed = gang.agreement(0), gang.agreement(1)
+        written = []
+        real = agreed[0]._tell
+        agreed[0]._tell = lambda *said: (written.append(said), real(*said))  # type: ignore[assignment]
+        time.sleep(1.0)
+        release.set()
+    assert 2 <= len(written) <= 15, len(written)

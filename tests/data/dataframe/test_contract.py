@@ -1,0 +1,120 @@
+"""The contract of the readers for SPARK mode: the same rows in, the same rows out, on 1 to 4 ranks.
+
+Tasks that hand on rows, channels and agreements are real; all ranks are in this process, and those
+that are not looked at agree in the background. tests/data has the same on a cluster.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl import context, data
+from sparkdl.data.dataframe.balancing import Agreement
+from sparkdl.data.dataframe.dataset import received
+from sparkdl.data.dataframe.protocol import Feed
+from sparkdl.data.dataframe.receiver import Receiver
+from sparkdl.data.dataframe.sender import Feeder
+from tests.data.readers.test_contract import COLUMNS, Activate, activate, flat, passes, rows_of
+
+__all__ = ["activate"]  # A fixture, used by its name.
+
+pytestmark = pytest.mark.slow
+
+Ranks = Callable[..., list[list[list[list[int]]]]]
+
+
+def dealt(rows: int, world_size: int) -> list[Any]:
+    """Rows as Spark might deal them: unequally, and none to the last rank where it can be."""
+    cuts = [rows * rank**2 // max(world_size - 1, 1) ** 2 for rank in range(world_size)] + [rows]
+    return [rows_of(*bounds) for bounds in itertools.pairwise(cuts)][::-1]
+
+
+@pytest.fixture
+def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
+    """`of_all_ranks(rows, world_size, **batches)`: two passes of each rank."""
+    schema = rows_of(0, 0).schema.serialize().to_pybytes()
+    assert list(COLUMNS) == rows_of(0, 0).column_names
+    runs = itertools.count()
+    with contextlib.ExitStack() as stack:
+
+        def channel(table: Any) -> socket.socket:
+            feeder = Feeder(Feed({"train": schema}), table.to_batches(max_chunksize=3))
+            return stack.enter_context(feeder).theirs
+
+        def of_rank(mine: int, rows: int, world_size: int, seed: int, options: Any) -> Any:
+            folder = tmp_path / str(next(runs))
+            (folder / "ranks/0").mkdir(parents=True)
+            most = options.get("steps") and options["steps"] * options["batch_size_per_worker"]
+            for rank, table in enumerate(dealt(rows, world_size)):
+                activate(rank, world_size, seed=seed, folder=str(folder), url=str(folder))
+                ends = channel(table)
+                if rank == mine:
+                    me = dataclasses.replace(context.current(), feed=ends.dup().detach())
+                elif world_size > 1:
+                    other = Receiver(ends).datasets["train"]
+                    other.open(True, most)
+                    last_batch = options.get("last_batch", "pad")
+                    Agreement(context.current(), other, last_batch, most)
+            context.activate(me)
+            received.cache_clear()
+            return passes(data.dataset(feature_cols="a", label_cols="id", **options), 2)
+
+        def of_all_ranks(rows: int, world_size: int, seed: int = 0, **options: Any) -> Any:
+            found = [of_rank(i, rows, world_size, seed, options) for i in range(world_size)]
+            assert len({len(one) for rank in found for one in rank}) == 1, "unequal steps"
+            return found
+
+        yield of_all_ranks
+
+
+WORLDS = pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 23, 40])
+@WORLDS
+def test_pad_gives_every_row_and_repeats_few(
+    of_all_ranks: Ranks, world_size: int, rows: int, shuffle: bool
+) -> None:
+    ranks = of_all_ranks(rows, world_size, batch_size_per_worker=4, shuffle=shuffle)
+    for number in range(2):
+        seen = Counter(i for rank in ranks for i in flat(rank[number]))
+        assert set(seen) == set(range(rows))
+        assert sum(seen.values()) == -(-rows // world_size) * world_size
+        sizes = [[len(batch) for batch in rank[number]] for rank in ranks]
+        assert sizes == [sizes[0]] * world_size
+    if shuffle and rows == 40:
+        assert [rank[0] for rank in ranks] != [rank[1] for rank in ranks]
+    elif not shuffle:
+        assert [rank[0] for rank in ranks] == [rank[1] for rank in ranks]
+
+
+@WORLDS
+def test_drop_gives_full_batches_and_no_row_twice(of_all_ranks: Ranks, world_size: int) -> None:
+    ranks = of_all_ranks(23, world_size, batch_size_per_worker=4, last_batch="drop")
+    for number in range(2):
+        seen = Counter(i for rank in ranks for i in flat(rank[number]))
+        assert set(seen.values()) == {1}
+        assert len(seen) == 23 // world_size // 4 * 4 * world_size
+        assert {len(batch) for rank in ranks for batch in rank[number]} == {4}
+
+
+@WORLDS
+def test_steps_are_of_each_pass(of_all_ranks: Ranks, world_size: int) -> None:
+    ranks = of_all_ranks(40, world_size, batch_size_per_worker=2, steps=3)
+    for rank in ranks:
+        assert [[len(batch) for batch in one] for one in rank] == [[2, 2, 2]] * 2
+
+
+@pytest.mark.parametrize("last_batch", ["pad", "drop"])
+@WORLDS
+def test_no_rows_are_no_steps(of_all_ranks: Ranks, world_size: int, last_batch: str) -> None:
+    ranks = of_all_ranks(0, world_size, batch_size_per_worker=2, last_batch=last_batch)
+    assert ranks == [[[], []]] * world_size

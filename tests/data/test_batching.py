@@ -1,0 +1,296 @@
+"""From rows in pieces to batches: what `make_dataset` does for every reader."""
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparkdl import context
+from sparkdl.data.batching import (
+    ArrowSource,
+    Batches,
+    Pass,
+    Source,
+    make_dataset,
+    takes_batches,
+)
+from sparkdl.data.shard import Range
+from sparkdl.data.shuffle import shuffled
+from sparkdl.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Outside a run, or one of several ranks."""
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    return lambda rank, of, **fields: context.activate(
+        context.Context(rank=rank, world_size=of, **fields)
+    )
+
+
+class Tables(ArrowSource):
+    """Tables in memory, each a piece; keeps what was read."""
+
+    def __init__(self, *tables: pa.Table, **options: Any) -> None:
+        self.name, self.options, self.schema = "tables", options, tables[0].schema
+        self.tables = tables
+        self.sizes = [len(table) for table in tables]
+        self.asked: list[tuple[list[Range], list[str]]] = []
+
+    def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        self.asked.append((list(ranges), list(names)))
+        for one in ranges:
+            table = self.tables[one.piece].select(list(names))
+            yield from table.slice(one.start, one.stop - one.start).to_batches(3)
+
+
+class Tensors(Source):
+    """The same rows as tensors, as readers have them that need TensorFlow to read."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.name, self.sizes, self.columns = tables.name, tables.sizes, tables.columns
+        self._tables = tables
+
+    def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
+        return self._tables.blocks(next_pass, names)
+
+
+def numbers(begin: int, end: int) -> pa.Table:
+    ids = np.arange(begin, end)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids, 2) / 2, pa.float32()), 2)
+    return pa.table({"id": ids, "x": vectors, "name": pa.array([str(i) for i in ids], pa.string())})
+
+
+def made(source: Source, **batches: Any) -> Any:
+    return make_dataset(source, Batches.parse(batches))
+
+
+# ---- arguments
+
+
+def test_exactly_one_size_of_a_batch() -> None:
+    for given in ({}, {"batch_size_per_worker": 1, "global_batch_size": 1}):
+        with pytest.raises(ConfigError, match="expected exactly one"):
+            Batches.parse(given)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "8"])
+@pytest.mark.parametrize("name", ["batch_size_per_worker", "global_batch_size", "epochs", "steps"])
+def test_numbers_are_whole_and_positive(name: str, value: Any) -> None:
+    given = {name: value}
+    if "batch" not in name:
+        given["global_batch_size"] = 1
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}; expected a whole number"):
+        Batches.parse(given)
+
+
+def test_a_near_miss_names_the_right_one() -> None:
+    with pytest.raises(ConfigError, match=r"'batch_size'. Say which: batch_size_per_worker= or"):
+        Batches.parse({"batch_size": 8})
+    with pytest.raises(ConfigError, match=r"'label_col'. Did you mean 'label_cols'\?"):
+        Batches.parse({"label_col": "y"})
+    with pytest.raises(ConfigError, match="last_batch is 'keep'; expected 'pad' or 'drop'"):
+        Batches.parse({"global_batch_size": 8, "last_batch": "keep"})
+
+
+def test_a_global_batch_that_ranks_cannot_share(rank: Callable[..., None]) -> None:
+    rank(0, 3)
+    with pytest.raises(ConfigError, match=r"64 cannot be shared equally by 3 ranks.* is 63"):
+        made(Tables(numbers(0, 9)), global_batch_size=64)
+
+
+def test_readers_show_the_arguments_of_batches() -> None:
+    @takes_batches
+    def reader(path: str, *, own: int = 3, **batches: Any) -> None: ...
+
+    shown = inspect.signature(reader).parameters
+    assert list(shown)[:3] == ["path", "own", "batch_size_per_worker"]
+    assert shown["last_batch"].default == "pad"
+    assert "batches" not in shown
+
+
+# ---- batches
+
+
+@pytest.mark.slow
+def test_only_columns_that_are_wanted_are_read() -> None:
+    source = Tables(numbers(0, 4))
+    list(made(source, feature_cols="x", label_cols="id", global_batch_size=2))
+    assert {tuple(names) for _, names in source.asked} == {("x", "id")}
+
+
+@pytest.mark.slow
+def test_shapes_are_known_before_anything_is_read() -> None:
+    source = Tables(numbers(0, 0), numbers(0, 5))
+    dataset = made(source, label_cols="id", global_batch_size=2)
+    features, labels = dataset.element_spec
+    assert features["x"].shape.as_list() == [None, 2]
+    assert features["name"].shape.as_list() == labels.shape.as_list() == [None]
+    assert source.asked == [([Range(1, 0, 1)], ["x", "name", "id"])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("features", ["x", ["id", "x"], ("x", "name"), {"a": ["id"], "b": "name"}])
+def test_sources_of_tensors_give_what_those_of_arrow_do(features: Any) -> None:
+    import tensorflow as tf
+
+    source = Tables(numbers(0, 5), numbers(5, 12))
+    both = [
+        made(one, feature_cols=features, label_cols="id", global_batch_size=5)
+        for one in (source, Tensors(source))
+    ]
+    assert both[0].element_spec == both[1].element_spec
+    for one, other in zip(*both, strict=True):
+        tf.nest.map_structure(lambda a, b: np.testing.assert_array_equal(a, b), one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [2, 3, 4, 20])
+def test_ragged_columns_are_batched(batch_size: int) -> None:
+    rows = [[1] * n for n in (0, 3, 1, 2, 0, 5, 1, 1, 4)]
+    source = Tables(pa.table({"x": rows, "id": range(9)}), ragged=["x"])
+    batches = list(made(source, feature_cols="x", label_cols="id", global_batch_size=batch_size))
+    assert [row for x, _ in batches for row in x.to_list()] == rows
+    assert [len(ids) for _, ids in batches[:-1]] == [batch_size] * (len(batches) - 1)
+
+
+@pytest.mark.slow
+def test_a_fit_of_keras_takes_it_as_it_is() -> None:
+    import keras
+
+    source = Tables(numbers(0, 10))
+    dataset = made(source, feature_cols="x", label_cols="id", global_batch_size=4, epochs=2)
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert len(dataset) == 6
+    history = model.fit(dataset, epochs=2, shuffle=False, verbose=0).history
+    assert len(history["loss"]) == 2
+
+
+@pytest.mark.slow
+def test_tensorflow_does_not_shard_it_again() -> None:
+    import tensorflow as tf
+
+    dataset = made(Tables(numbers(0, 4)), global_batch_size=2).map(lambda x: x)
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    # Only what asks for it by a `shard` of its own is sharded with the latter.
+    policies = tf.data.experimental.AutoShardPolicy
+    assert policy in (policies.OFF, policies.HINT)
+
+
+@pytest.mark.slow
+def test_what_reading_raises_is_shown() -> None:
+    import tensorflow as tf
+
+    class Broken(Tables):
+        def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            yield from super().read(ranges, names)
+            if ranges[0].stop > 1:
+                raise ValueError("file 7 is gone")
+
+    dataset = made(Broken(numbers(0, 7)), feature_cols="id", global_batch_size=2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ValueError: file 7 is gone"):
+        list(dataset)
+
+
+@pytest.mark.slow
+def test_a_null_names_its_column() -> None:
+    import tensorflow as tf
+
+    source = Tables(pa.table({"x": [1.0, 2.0, None]}))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="column 'x' has 1 nulls"):
+        list(made(source, global_batch_size=2))
+    filled = Tables(pa.table({"x": [1.0, 2.0, None]}), fill={"x": 3.0})
+    (batch,) = made(filled, global_batch_size=4)
+    assert batch.numpy().tolist() == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_less_than_was_promised_is_an_error() -> None:
+    """Ranks that take fewer steps than others would make them wait for ever."""
+    import tensorflow as tf
+
+    class Short(Tables):
+        def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            return super().read(ranges[:1], names)
+
+    dataset = made(Short(numbers(0, 4), numbers(4, 8)), feature_cols="id", global_batch_size=2)
+    with pytest.raises(
+        tf.errors.FailedPreconditionError,
+        match="expected to contain 4 elements",
+    ):
+        list(dataset)
+
+
+@pytest.mark.slow
+def test_an_iterator_that_is_left_leaves_no_thread() -> None:
+    dataset = made(Tables(numbers(0, 4000)), feature_cols="id", global_batch_size=2)
+    next(iter(dataset))
+    before = threading.active_count()
+    for _ in range(10):
+        next(iter(dataset))
+    assert threading.active_count() <= before + 1
+
+
+# ---- order
+
+
+def batches_of(rows: int, size: int) -> list[pa.RecordBatch]:
+    return pa.table({"id": np.arange(rows)}).to_batches(size)
+
+
+def ids_of(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [i for batch in batches for i in batch.column(0).to_pylist()]
+
+
+def test_shuffled_rows_are_the_same_rows() -> None:
+    mixed = functools.partial(shuffled, window_rows=64)
+    found = ids_of(mixed(iter(batches_of(1000, 7)), seed=3))
+    assert sorted(found) == list(range(1000)) and found != list(range(1000))
+    assert found == ids_of(mixed(iter(batches_of(1000, 7)), seed=3))
+    assert found != ids_of(mixed(iter(batches_of(1000, 7)), seed=4))
+    assert ids_of(mixed(iter([]), seed=3)) == []
+
+
+def test_only_a_window_is_held_in_memory() -> None:
+    taken = []
+
+    def reading() -> Iterator[pa.RecordBatch]:
+        for batch in batches_of(1000, 10):
+            taken.append(batch)
+            yield batch
+
+    rows = shuffled(reading(), window_rows=100, seed=0)
+    first = next(rows)
+    assert len(taken) <= 11
+    assert set(first.column(0).to_pylist()) <= set(range(110))
+
+
+def test_categories_of_several_files_are_shuffled_together() -> None:
+    batches = [
+        pa.record_batch({"c": pa.array(values).dictionary_encode()})
+        for values in (["a", "b"], ["c", "b"])
+    ]
+    (mixed,) = shuffled(iter(batches), window_rows=10, seed=0)
+    assert sorted(mixed.column(0).to_pylist()) == ["a", "b", "b", "c"]
+
+
+def test_large_rows_make_a_smaller_window_and_small_batches() -> None:
+    def reading() -> Iterator[pa.RecordBatch]:
+        for number in range(40):
+            rows = pa.array([bytes(1 << 20)] * 16)
+            taken.append(number)
+            yield pa.record_batch({"image": rows})
+
+    taken: list[int] = []
+    sizes = []
+    for batch in shuffled(reading(), window_rows=1 << 16, seed=0):
+        sizes.append(batch.num_rows)
+        assert batch.nbytes <= 10 << 20
+        assert len(taken) * 16 - sum(sizes) <= 272
+    assert sum(sizes) == 640

@@ -1,0 +1,166 @@
+"""A ring that outlives its ranks, without Spark: the task's part is played by the test."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl.cluster.gang.rendezvous import listen
+from sparkdl.distribute.invitation import Endpoint, Invitation, channel
+from tests.helpers.gang import ROOT
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Gang:
+    """Processes with their channels, which the test invites to one ring after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.generation = folder, -1
+        self.ends: dict[int, socket.socket] = {}
+        self.processes: dict[int, Any] = {}
+
+    def start(self, rank: int, size: int, program: str, is_late: bool = False) -> None:
+        end, theirs = channel()
+        end.setblocking(True)
+        end.settimeout(60)
+        me = {"rank": rank, "world_size": size, "kind": "allreduce", "ring": theirs.fileno()}
+        me |= {"is_elastic": True, "is_late": is_late}
+        env = {**os.environ, "SPARKDL_CONTEXT": json.dumps(me), "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, "-m", "tests.helpers.gang", f"elastic_ring.{program}"]
+        command += [str(self.folder), str(rank)]
+        with (self.folder / f"{rank}.log").open("a") as log:
+            self.processes[rank] = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=env,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        theirs.close()
+        self.ends[rank] = end
+
+    def hear(self, rank: int) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.ends[rank].recv(1 << 20))
+        return told
+
+    def invite(self, ranks: list[int], is_calm: bool) -> None:
+        """Bring these ranks into the next ring."""
+        self.generation += 1
+        listeners = [listen("127.0.0.1") for _ in ranks]
+        endpoints = [Endpoint("127.0.0.1", one.getsockname()[1], "a") for one in listeners]
+        for place, rank in enumerate(ranks):
+            invitation = Invitation(
+                *(place, endpoints, b"secret", self.generation), members=ranks, is_calm=is_calm
+            )
+            invitation.send(self.ends[rank], listeners[place])
+
+    def tell(self, what: str) -> None:
+        for end in self.ends.values():
+            end.send(json.dumps({"what": what, "generation": self.generation}).encode())
+
+    def kill(self, rank: int) -> None:
+        self.processes[rank].kill()
+        self.processes[rank].wait()
+        self.ends.pop(rank).close()
+
+    def results(self) -> dict[int, Any]:
+        for rank, process in self.processes.items():
+            code = process.wait(timeout=60)
+            assert code in (0, -signal.SIGKILL), (self.folder / f"{rank}.log").read_text()
+        paths = {rank: self.folder / f"{rank}.json" for rank in self.processes}
+        return {rank: json.loads(p.read_text()) for rank, p in paths.items() if p.exists()}
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Any:
+    made = Gang(tmp_path)
+    yield made
+    for process in made.processes.values():
+        process.kill()
+        process.wait()
+    for end in made.ends.values():
+        end.close()
+
+
+def seen(path: Path) -> bool:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.parametrize("what", ["allreduce", "short", "broadcast", "allgather"])
+def test_the_others_go_on_with_what_one_of_them_knows(gang: Gang, what: str) -> None:
+    """Rank 2 dies behind a collective that only some of the ranks could finish."""
+    for rank in range(4):
+        gang.start(rank, 4, f"cut_short_{what}")
+    assert [gang.hear(rank) for rank in range(4)] == 4 * [
+        {"generation": -1, "is_calm": True, "has_state": True}
+    ]
+    gang.invite([0, 1, 2, 3], is_calm=True)
+    assert seen(gang.folder / "hangs-2")
+    time.sleep(0.3)
+    gang.kill(2)
+    asked = [gang.hear(rank) for rank in (0, 1, 3)]
+    assert asked == 3 * [{"generation": 0, "is_calm": False, "has_state": True}]
+    gang.invite([0, 1, 3], is_calm=False)
+    results = gang.results()
+    assert results[0] == results[1] == results[3]
+    sums = {  # With the rank that is gone where one of the others had the result already.
+        "allreduce": [900_000 * (1 + 2 + 4) / 3],
+        "short": [4 * 36 + 9 * (0 + 1 + 2 + 3)],
+        "broadcast": [900_000 * 2],
+        "allgather": [9, 36, 81, 144],
+    }
+    assert results[0][0] == sums[what]
+
+
+def test_a_rank_that_comes_late_is_given_what_the_others_have(gang: Gang) -> None:
+    for rank in (0, 1):
+        gang.start(rank, 2, "comes_late")
+    assert [gang.hear(rank)["generation"] for rank in (0, 1)] == [-1, -1]
+    gang.invite([0, 1], is_calm=True)
+    assert seen(gang.folder / "step-0")
+    gang.kill(0)
+    assert gang.hear(1) == {"generation": 0, "is_calm": False, "has_state": True}
+    gang.invite([1], is_calm=False)
+    gang.start(0, 2, "comes_late", is_late=True)
+    assert gang.hear(0) == {"generation": -1, "is_calm": True, "has_state": False}
+    gang.tell("waiting")
+    assert gang.hear(1) == {"generation": 1, "is_calm": True, "has_state": True}
+    gang.invite([0, 1], is_calm=True)
+    assert seen(gang.folder / "late-0")
+    (gang.folder / "stop").touch()
+    results = gang.results()
+    assert results[0][:3] == results[1][:3] == [results[0][0], [results[0][0]] * 3, 2]
+    assert "cannot call a collective before it has joined" in results[0][3]
+    assert (results[0][4], results[1][4]) == (True, False)
+
+
+def test_a_ring_that_does_not_come_about_is_left(gang: Gang) -> None:
+    """Rank 1 dies before it has joined: the task of rank 0 knows, and says so."""
+    for rank in (0, 1):
+        gang.start(rank, 2, "comes_late")
+    assert [gang.hear(rank)["generation"] for rank in (0, 1)] == [-1, -1]
+    gang.kill(1)
+    gang.processes.pop(1)
+    gang.generation = 0
+    one = listen("127.0.0.1")
+    endpoints = [Endpoint("127.0.0.1", one.getsockname()[1], "a")] * 2
+    Invitation(0, endpoints, b"secret", members=[0, 1]).send(gang.ends[0], one)
+    gang.tell("off")
+    assert gang.hear(0) == {"generation": 0, "is_calm": True, "has_state": True}
+    (gang.folder / "stop").touch()
+    gang.invite([0], is_calm=True)
+    assert gang.results()[0] == [0, [0.0] * 3, 1, "", True]

@@ -1,0 +1,508 @@
+"""`experiment.launch` on embedded Spark, as a person uses it."""
+
+import functools
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkdl import context, devices, experiment, tensorboard
+from sparkdl.cluster.program import local_modules
+from sparkdl.errors import (
+    AllTrialsFailedError,
+    ConfigError,
+    FunctionError,
+    InvalidTrial,
+    NoCompleteTrialError,
+    PreflightError,
+    RunExistsError,
+    SlotsError,
+    TrialFailedError,
+)
+from sparkdl.runs import Run
+from tests.helpers.processes import eventually, processes_of
+from tests.helpers.runs import quiet
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def jobs_so_far(spark: SparkSession) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+
+def test_product_values_and_table(root: str) -> None:
+    def train(a: Any, b: Any) -> dict[str, float]:
+        assert isinstance(b, str)
+        return {"score": a * len(b), "other": 1.0}
+
+    run = experiment.launch(train, {"a": [1, 2], "b": ["x/y", "é"]}, **quiet(root, metric="score"))
+    assert run.state == "COMPLETE"
+    assert [t.params for t in run.trials] == [
+        {"a": 1, "b": "x/y"},
+        {"a": 1, "b": "é"},
+        {"a": 2, "b": "x/y"},
+        {"a": 2, "b": "é"},
+    ]
+    assert (run.best.number, run.best.value) == (2, 6.0)
+    assert [t.number for t in run.top(2)] == [2, 0]
+    frame = run.to_pandas()
+    assert frame["output.score"].tolist() == [3, 1, 6, 2]
+    assert (frame["running_s"] > 0).all()
+    assert (frame["peak_memory_mb"] > 1).all()
+    assert re.search(r"2 \*\s+COMPLETE\s+2\s+x/y\s+6.00000", str(run))
+    assert "Best: trial 2, score 6, a=2, b=x/y" in str(run)
+    assert run.path in str(run)
+    assert "<table" in run._repr_html_()
+
+
+def test_zip_and_session_first(root: str, spark: SparkSession) -> None:
+    def train(a: int, b: int) -> int:
+        return a * b
+
+    args = {"a": [1, 2], "b": [3, 4]}
+    run = experiment.launch(spark, train, args, combine="zip", **quiet(root, direction="minimize"))
+    assert [t.value for t in run.trials] == [3, 8]
+    assert run.best.number == 0
+
+
+def test_any_callable(root: str) -> None:
+    class Trainer:
+        def __call__(self, x: int) -> int:
+            return x + 100
+
+    def with_default(x: int, *, y: int = 5) -> int:
+        return x + y
+
+    add = 10
+    callables = [lambda x: x + add, functools.partial(with_default, y=7), with_default, Trainer()]
+    values = [
+        experiment.launch(c, {"x": [1]}, **quiet(root)).best.value  # type: ignore[arg-type]
+        for c in callables
+    ]
+    assert values == [11, 8, 6, 101]
+
+
+def test_values_arrive_as_they_are(root: str) -> None:
+    values = [1, 2.5, "s", True, None, [1, "a"], {"k": [1.5]}, np.float32(0.5), np.int64(3), 1]
+
+    def train(v: Any) -> dict[str, Any]:
+        return {"text": repr(v), "kind": type(v).__name__}
+
+    run = experiment.launch(train, {"v": values}, **quiet(root))
+    expected = [*values[:7], 0.5, 3, 1]
+    assert [t.outputs["text"] for t in run.trials] == [repr(v) for v in expected]
+    assert experiment.load(run.path).to_pandas()["v"].tolist() == expected
+
+
+def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
+    def train() -> dict[str, Any]:
+        Path(folder, "model.txt").write_text("weights")
+        array = np.array([1.0, 2.0])
+        words = {"empty": "", "word": "made", "parent": str(Path(folder).parent)}
+        kept = {
+            "model": f"{folder}/model.txt",
+            "all": Path(folder),
+            "text": folder,
+            "curve": array,
+            "odd": object(),
+        }
+        os.chdir(Path(folder).parent)
+        return {**words, **kept}
+
+    folder = str(tmp_path / "made")
+    os.mkdir(folder)
+    run = experiment.launch(train, **quiet(root))
+    outputs = run.trials[0].outputs
+    assert Path(run.trials[0].path, outputs["model"]).read_text() == "weights"
+    assert Path(run.trials[0].path, outputs["all"], "model.txt").read_text() == "weights"
+    assert outputs["curve"] == [1.0, 2.0]
+    assert (outputs["empty"], outputs["word"]) == ("", "made")
+    assert (outputs["parent"], outputs["text"]) == (str(tmp_path), folder)
+    assert outputs["odd"].startswith("<object object")
+    assert "kept as its text" in Path(run.trials[0].path, "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: experiment.launch(lambda a: 0, {"b": [1]}), FunctionError, "args has 'b'"),
+        (lambda: experiment.launch(lambda a: 0, {"a": 1}), ConfigError, r"Write \[1\]"),
+        (lambda: experiment.launch(lambda: 0, mode="max"), ConfigError, "mean 'direction'"),
+        (lambda: experiment.launch(lambda: 0, nmae="x"), ConfigError, "mean 'name'"),
+        (lambda: experiment.launch(lambda: 0, metric="val_loss"), ConfigError, "direction='min'"),
+        (lambda: experiment.launch(lambda: 0, parallelism=0), ConfigError, "parallelism is 0"),
+        (lambda: experiment.launch(lambda: 0, direction="up"), ConfigError, "direction is 'up'"),
+        (lambda: experiment.launch(lambda: 0, num_gpus=1), SlotsError, "Spark has 0 GPUs"),
+        (lambda: experiment.launch(lambda: 0, env={"A": 1}), ConfigError, r"env\['A'\]"),
+    ],
+)
+def test_wrong_calls_start_nothing(
+    call: Any,
+    error: type[Exception],
+    said: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = jobs_so_far(spark)
+    with pytest.raises(error, match=said):
+        call()
+    assert jobs_so_far(spark) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_travel_is_named(root: str, spark: SparkSession) -> None:
+    def train() -> int:
+        return spark.range(1).count()
+
+    with pytest.raises(FunctionError, match="it uses 'spark', a SparkSession"):
+        experiment.launch(train, **quiet(root))
+
+
+def test_errors_come_back_as_mine(root: str) -> None:
+    class Mine(Exception):
+        pass
+
+    def train(x: int) -> int:
+        if x:
+            raise Mine(f"x={x}")
+        return x
+
+    run = experiment.launch(train, {"x": [0, 1]}, **quiet(root))
+    assert [str(t.state) for t in run.trials] == ["COMPLETE", "FAILED"]
+    error = run.failed[0].error or ""
+    assert f'{__file__}", line' in error
+    assert Path(run.failed[0].path, "error.txt").read_text() == error
+    with pytest.raises(TrialFailedError, match="1 of 2 trials") as caught:
+        run.raise_for_failures()
+    assert isinstance(caught.value.__cause__, Mine)
+    with pytest.raises(AllTrialsFailedError) as all_failed:
+        experiment.launch(train, {"x": [1, 2]}, **quiet(root))
+    assert isinstance(all_failed.value.__cause__, Mine)
+    assert str(all_failed.value.__cause__) == "x=1"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("import sys; sys.exit(3)", r"sys\.exit\(3\)"),
+        ("import os; print('last words', flush=True); os._exit(5)", r"exit code 5 \(os\._exit\)"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+    ],
+)
+def test_ends_of_the_process_are_told(how: str, said: str, root: str) -> None:
+    def train(x: int) -> int:
+        if x:
+            exec(how)  # noqa: S102
+        return x
+
+    run = experiment.launch(train, {"x": [0, 1]}, **quiet(root))
+    assert run.trials[0].state == "COMPLETE"
+    assert run.trials[1].state == "FAILED"
+
+    error = run.trials[1].error or ""
+    assert re.search(said, error.splitlines()[0]), error
+    if "last words" in how:
+        assert "last words" in error
+
+
+def test_invalid_trials(root: str) -> None:
+    def train(x: int) -> float:
+        if x == 1:
+            raise InvalidTrial("too large")
+        return float("nan") if x == 2 else x
+
+    run = experiment.launch(train, {"x": [0, 1, 2]}, **quiet(root, metric="score"))
+    assert [str(t.state) for t in run.trials] == ["COMPLETE", "INVALID", "INVALID"]
+    assert run.trials[1].error == "InvalidTrial: too large"
+    assert run.trials[2].error == "metric 'score' is nan"
+    assert run.best.number == 0
+    run = experiment.launch(lambda: None, **quiet(root))
+    assert run.state == "COMPLETE"
+    with pytest.raises(NoCompleteTrialError, match="metric="):
+        run.best  # noqa: B018
+
+
+def test_context_reports_and_seeds(root: str) -> None:
+    def train(x: int) -> dict[str, Any]:
+        import random
+
+        for step in range(3):
+            context.report({"loss": 1.0 / (step + 1), "x": x}, step=step)
+        context.report(0.25)
+        Path(tensorboard.logdir(), "events").write_text("e")
+        return {
+            "draws": [random.random(), float(np.random.rand())],
+            "who": [context.rank, context.world_size, context.trial, context.is_chief],
+            "params": context.params,
+            "seed": context.seed,
+            "gpus": devices.get_num_gpus(),
+            "cwd": os.getcwd(),
+        }
+
+    runs = [experiment.launch(train, {"x": [5, 6]}, **quiet(root, seed=3)) for _ in range(2)]
+    first, second = (run.trials[1] for run in runs)
+    assert first.outputs == second.outputs
+    assert first.outputs["who"] == [0, 1, 1, True]
+    assert first.outputs["params"] == {"x": 6}
+    assert first.outputs["seed"] == first.seed
+    assert first.outputs["gpus"] == 0
+    assert first.outputs["cwd"] == os.getcwd()
+    assert runs[0].trials[0].outputs["draws"] != first.outputs["draws"]
+    assert first.metrics["loss"] == pytest.approx(1 / 3)
+    assert first.history["loss"].tolist()[:3] == pytest.approx([1, 1 / 2, 1 / 3])
+    assert Path(first.path, "tensorboard", "events").read_text() == "e"
+    other = experiment.launch(train, {"x": [5, 6]}, **quiet(root, seed=4))
+    assert other.trials[1].outputs["draws"] != first.outputs["draws"]
+
+
+def test_reported_metric_counts_when_nothing_is_returned(root: str) -> None:
+    def train(x: int) -> None:
+        context.report(x / 10)
+
+    run = experiment.launch(train, {"x": [1, 2]}, **quiet(root, metric="accuracy"))
+    assert run.best.value == 0.2
+    assert run.best.metrics == {"accuracy": 0.2}
+
+
+def test_each_trial_is_a_fresh_process_with_few_leftovers(root: str) -> None:
+    def train(x: int) -> dict[str, Any]:
+        import subprocess
+        import sys
+
+        seen = getattr(sys, "left_by_a_trial", None)
+        sys.left_by_a_trial = x  # type: ignore[attr-defined]
+        subprocess.Popen(["sleep", "300"])
+        subprocess.Popen(["sleep", "300"], start_new_session=True)
+        return {"pid": os.getpid(), "seen": seen}
+
+    run = experiment.launch(train, {"x": [1, 2, 3]}, **quiet(root))
+    assert len({t.outputs["pid"] for t in run.trials}) == 3
+    assert {t.outputs["seen"] for t in run.trials} == {None}
+    assert eventually(lambda: not processes_of(run.id))
+
+
+def test_secrets_stay_out_of_the_run_directory(root: str, capsys: Any) -> None:
+    def train(password: str) -> float:
+        print("connecting with", os.environ["SERVICE_KEY"], password)
+        raise ValueError(f"refused {os.environ['SERVICE_KEY']}")
+
+    with pytest.raises(AllTrialsFailedError):
+        env = {"SERVICE_KEY": "correct-horse"}
+        experiment.launch(train, {"password": ["hunter22"]}, root=root, env=env)
+    texts = [p.read_bytes() for p in Path(root).rglob("*") if p.is_file()]
+    captured = capsys.readouterr()
+    for text in [*texts, captured.out.encode(), captured.err.encode()]:
+        assert b"correct-horse" not in text
+    assert not any(b"hunter22" in p.read_bytes() for p in Path(root).rglob("*.json*"))
+    assert "connecting with *** " in captured.out
+
+
+def test_live_output_and_lines_without_a_terminal(root: str, capsys: Any) -> None:
+    import ipykernel  # noqa: F401 Some libraries do: that makes no notebook of a program.
+
+    def train(x: int) -> float:
+        print("hello", x)
+        os.system("echo from a subprocess")
+        return x
+
+    experiment.launch(train, {"x": [4, 5]}, root=root, metric="score")
+    out = capsys.readouterr().out
+    assert "[trial 0] hello 4" in out
+    assert "[trial 1] from a subprocess" in out
+    assert "2 trials, all at once (2 slots of local[2])" in out
+    assert "[2/2] trial" in out
+    assert "trial 1 x=5 COMPLETE: score 5" in out
+
+
+def test_resources_and_records(root: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("cat dog")
+
+    def train() -> float:
+        return 1.0
+
+    resources = [str(tmp_path / "labels.txt")]
+    run = experiment.launch(
+        train, **quiet(root, versioned_resources=resources, description="why not", seed=1)
+    )
+    described = json.loads(Path(run.path, "run.json").read_text())
+    assert described["description"] == "why not"
+    assert described["seed"] == 1
+    assert described["spark"]["master"] == "local[2]"
+    assert described["versions"]["pyarrow"]
+    assert "pyspark==" in Path(run.path, "environment.txt").read_text()
+    assert "return 1.0" in Path(run.path, "source/function.py").read_text()
+    assert Path(run.path, "resources/labels.txt").read_text() == "cat dog"
+    with pytest.raises(ConfigError, match="does not exist"):
+        experiment.launch(train, **quiet(root, versioned_resources=["nowhere.txt"]))
+
+
+def test_trial_timeout_and_restarts(root: str, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+
+    def train(x: int) -> int:
+        with calls.open("a") as file:
+            file.write(f"{x}\n")
+        if x == 0:
+            time.sleep(60)
+        if x == 1 and calls.read_text().count("1") < 2:
+            raise OSError("flaky")
+        return x
+
+    options = quiet(root, trial_timeout_s=1.5, max_restarts=1)
+    run = experiment.launch(train, {"x": [0, 1, 2]}, **options)
+    assert [str(t.state) for t in run.trials] == ["FAILED", "COMPLETE", "COMPLETE"]
+    assert "trial_timeout_s=1.5" in (run.trials[0].error or "")
+    assert [t.attempts for t in run.trials] == [2, 2, 1]
+    assert Path(run.trials[1].path, "attempts/0/log.txt").read_text().count("flaky") == 2
+
+
+def test_run_timeout_cancels_what_is_left(root: str) -> None:
+    def train(x: int) -> int:
+        time.sleep(0.1 if x == 0 else 60)
+        return x
+
+    options = quiet(root, timeout_s=10, parallelism=1)
+    run = experiment.launch(train, {"x": [0, 1, 2]}, **options)
+    assert run.state == "CANCELLED"
+    assert "timeout_s=10" in (run.reason or "")
+    assert [str(t.state) for t in run.trials] == ["COMPLETE", "CANCELLED", "CANCELLED"]
+    assert eventually(lambda: not processes_of(run.id))
+
+
+def test_live_run_cancel_trial_and_wait(root: str, tmp_path: Path) -> None:
+    def train(x: int) -> int:
+        (tmp_path / f"started{x}").touch()
+        while x == 1 or not (tmp_path / "go").exists():
+            time.sleep(0.05)
+        return x
+
+    run = experiment.launch(train, {"x": [0, 1, 2]}, **quiet(root, wait=False))
+    assert run.state == "RUNNING"
+    assert eventually((tmp_path / "started1").exists)
+    assert experiment.load(run.path).state == "RUNNING"
+    run.cancel(run.trials[1])
+    assert eventually(lambda: run.trials[1].state == "CANCELLED")
+    (tmp_path / "go").touch()
+    assert run.wait() is run
+    assert [str(t.state) for t in run.trials] == ["COMPLETE", "CANCELLED", "COMPLETE"]
+    assert run.state == "COMPLETE"
+    assert eventually(lambda: not processes_of(run.id))
+
+
+def test_cancel_a_live_run(root: str, tmp_path: Path) -> None:
+    def train(x: int) -> int:
+        (tmp_path / f"started{x}").touch()
+        time.sleep(60)
+        return x
+
+    run = experiment.launch(train, {"x": [0, 1, 2, 3]}, **quiet(root, wait=False))
+    assert eventually((tmp_path / "started0").exists)
+    run.cancel()
+    run.wait()
+    assert run.state == "CANCELLED"
+    assert {str(t.state) for t in run.trials} == {"CANCELLED"}
+    assert eventually(lambda: not processes_of(run.id))
+
+
+def test_a_retried_job_does_no_harm(root: str, tmp_path: Path) -> None:
+    def train(x: int) -> int:
+        with (tmp_path / "calls").open("a") as file:
+            file.write(f"{x}\n")
+        if x == 2 and not (tmp_path / "mended").exists():
+            os._exit(1)
+        return x
+
+    options = quiet(root, run_id="nightly", if_exists="resume", parallelism=1)
+    first = experiment.launch(train, {"x": [1, 2, 3]}, **options, max_failed_trials=0)
+    (tmp_path / "mended").touch()
+    assert first.state == "FAILED"
+    assert [str(t.state) for t in first.trials] == ["COMPLETE", "FAILED", "CANCELLED"]
+    again = experiment.launch(train, {"x": [1, 2, 3]}, **options)
+    calls = (tmp_path / "calls").read_text().split()
+    assert (again.id, again.state) == ("nightly", "COMPLETE")
+    assert [str(t.state) for t in again.trials] == ["COMPLETE", "FAILED", "COMPLETE"]
+    assert calls == ["1", "2", "3"]
+    done = experiment.launch(train, {"x": [1, 2, 3]}, **options)
+    assert (tmp_path / "calls").read_text().split() == calls
+    assert done.counts() == again.counts()
+    with pytest.raises(RunExistsError, match="exists already"):
+        experiment.launch(train, {"x": [1]}, **quiet(root, run_id="nightly"))
+
+
+def test_two_runs_at_once_in_one_session(root: str) -> None:
+    def train(x: int) -> dict[str, Any]:
+        time.sleep(0.3)
+        return {"x": x, "run": context.run}
+
+    runs: list[Run] = [
+        experiment.launch(train, {"x": [base, base + 1]}, **quiet(root, wait=False))
+        for base in (0, 10)
+    ]
+    for run, base in zip(runs, (0, 10), strict=True):
+        run.wait()
+        assert [t.outputs["x"] for t in run.trials] == [base, base + 1]
+        assert {t.outputs["run"] for t in run.trials} == {run.id}
+
+
+def test_one_cpu_more_means_fewer_at_once(root: str, tmp_path: Path) -> None:
+    def train(x: int) -> float:
+        mine = tmp_path / f"{x}"
+        mine.touch()
+        time.sleep(0.5)
+        together = len([p for p in tmp_path.iterdir() if p.name.isdigit()])
+        mine.unlink()
+        return together
+
+    run = experiment.launch(train, {"x": [1, 2, 3]}, **quiet(root, num_cpus=2))
+    assert [t.value for t in run.trials] == [1, 1, 1]
+    with pytest.raises(SlotsError, match=r"num_cpus=3.*2 cores"):
+        experiment.launch(train, {"x": [1]}, **quiet(root, num_cpus=3))
+
+
+def test_a_missing_module_is_named_before_any_trial(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "only_on_driver"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr("sys.path", [str(package.parent), *__import__("sys").path])
+    installed = (*local_modules._installed_folders(), f"{package.parent}/")
+    monkeypatch.setattr(local_modules, "_installed_folders", lambda: installed)
+
+    def train() -> int:
+        import only_on_driver  # type: ignore[import-not-found]
+
+        return len(only_on_driver.__name__)
+
+    with pytest.raises(PreflightError, match=r"lacks the module\(s\) only_on_driver"):
+        experiment.launch(train, **quiet(root))
+    assert experiment.history(root)["state"].tolist() == ["FAILED"]
+
+
+def test_local_modules_travel(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "my models"
+    (package / "nets").mkdir(parents=True)
+    (package / "nets" / "__init__.py").write_text("from . import sizes\n")
+    (package / "nets" / "sizes.py").write_text("SIZE = 4\n")
+    (package / "training.py").write_text(
+        "def train(x):\n    from nets.sizes import SIZE\n    return SIZE * x\n"
+    )
+    monkeypatch.syspath_prepend(str(package))
+    import training  # type: ignore[import-not-found]
+
+    monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p != str(package)])
+    monkeypatch.setattr(
+        "sparkdl.cluster.program.local_modules.sys.path", [str(package), *__import__("sys").path]
+    )
+    run = experiment.launch(training.train, {"x": [2]}, **quiet(root))
+    assert run.best.value == 8
+    assert "SIZE = 4" in Path(run.path, "source/modules/nets/sizes.py").read_text()

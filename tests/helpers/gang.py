@@ -1,0 +1,120 @@
+"""Processes that train together, without Spark: each runs one function of a module beside this."""
+
+import importlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from sparkdl.cluster.gang.rendezvous import listen
+from sparkdl.distribute.invitation import Endpoint, Invitation, channel
+
+ROOT = Path(__file__).parents[2]
+NOTHING: Mapping[str, Any] = {}
+
+
+def free_addresses(count: int) -> list[str]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
+def launch(
+    program: str,
+    folder: Path,
+    *roles: str,
+    env: Mapping[str, str] = NOTHING,
+    timeout_s: float = 150,
+    nodes: str = "aaaaaaaa",
+    codes: Sequence[int] = (0,),
+    **context: Any,
+) -> list[Any]:
+    """Run `<module>.<function>` in one process of each role; what each returned, by rank.
+
+    Only those of the first rank's role return; the others serve, and are killed after them. Ranks
+    with the same letter in `nodes` are as on one host; those that end with a code of `codes` have
+    None as value if they wrote none.
+    """
+    addresses = free_addresses(len(roles))
+    cluster: dict[str, list[str]] = {}
+    processes: list[subprocess.Popen[bytes]] = []
+    channels = invitations(roles.count("worker"), nodes)
+    for role, address in zip(roles, addresses, strict=True):
+        cluster.setdefault(role, []).append(address)
+    deadline = time.monotonic() + timeout_s
+    try:
+        for rank, role in enumerate(roles):
+            index = roles[:rank].count(role)
+            me = {"rank": rank, "world_size": len(roles), "role": role, "index": index}
+            me |= {"kind": "allreduce", "folder": str(folder)}
+            if role == "worker":
+                me["ring"] = channels[index].fileno()
+            task = {"cluster": cluster, "task": {"type": role, "index": index}}
+            variables = {
+                "TF_CONFIG": json.dumps(task),
+                "SPARKDL_CONTEXT": json.dumps(me | context),
+                "CUDA_VISIBLE_DEVICES": "",
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+                "TF_NUM_INTRAOP_THREADS": "1",
+            }
+            variables |= {k: v.format(rank=rank, address=addresses[0]) for k, v in env.items()}
+            processes.append(_start(program, folder, rank, variables, me.get("ring")))
+        those = range(roles.count(roles[0]))
+        return [_result(processes[r], folder, r, deadline, codes) for r in those]
+    finally:
+        for channel in channels:
+            channel.close()
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def invitations(count: int, nodes: str, **more: Any) -> list[socket.socket]:
+    """For each worker the socket by which it joins the ring; `nodes` has a letter for its host."""
+    listeners = [listen("127.0.0.1") for _ in range(count)]
+    endpoints = [
+        Endpoint("127.0.0.1", one.getsockname()[1], node)
+        for one, node in zip(listeners, nodes, strict=False)
+    ]
+    secret, channels = secrets.token_bytes(32), [channel() for _ in range(count)]
+    for rank, listener in enumerate(listeners):
+        with channels[rank][0] as end:
+            Invitation(rank, endpoints, secret, **more).send(end, listener)
+    return [theirs for _, theirs in channels]
+
+
+def _start(
+    program: str, folder: Path, rank: int, variables: Mapping[str, str], channel: int | None
+) -> Any:
+    command = [sys.executable, "-m", "tests.helpers.gang", program, str(folder), str(rank)]
+    env = {**os.environ, **variables}
+    with (folder / f"{rank}.log").open("w") as log:
+        handed = () if channel is None else (channel,)
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, pass_fds=handed)
+
+
+def _result(process: Any, folder: Path, rank: int, deadline: float, codes: Sequence[int]) -> Any:
+    try:
+        code = process.wait(timeout=max(0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        code = "nothing, for it hangs"
+    log = (folder / f"{rank}.log").read_text()
+    assert code in codes, f"rank {rank} ended with {code}:\n{log[-6000:]}"
+    told = folder / f"{rank}.json"
+    return json.loads(told.read_text()) if told.exists() else None
+
+
+if __name__ == "__main__":
+    name, where, number = sys.argv[1:]
+    module, _, name = name.rpartition(".")
+    function = getattr(importlib.import_module(f"tests.programs.{module}"), name)
+    Path(where, f"{number}.json").write_text(json.dumps(function(Path(where))))

@@ -1,0 +1,128 @@
+"""Programs for Horovod, taken over: real processes, and what each of them ends with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.gang import launch
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return launch("horovod.eager", tmp_path_factory.mktemp("alone"), "worker")[0]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return launch("horovod.eager", tmp_path_factory.mktemp("ranks"), "worker", "worker")
+
+
+@pytest.mark.parametrize("program", ["with_keras", "with_a_tape"])
+def test_programs_train_as_one_process_with_the_global_batch(
+    program: str, ranks: Any, alone: Any
+) -> None:
+    """From different seeds: Horovod 0.28 averages nothing under Keras 3, and says so nowhere."""
+    first, second = (answers[program] for answers in ranks)
+    assert first == second
+    assert first["weights"] == pytest.approx(alone[program]["weights"], rel=1e-6, abs=1e-6)
+
+
+def test_a_session_of_tensorflow_1(tmp_path: Path) -> None:
+    first, second = launch("horovod.with_a_session", tmp_path, "worker", "worker")
+    assert first == second
+    assert (first["steps"], first["fell"]) == (20, True)
+    (tmp_path / "alone").mkdir()
+    alone = launch("horovod.with_a_session", tmp_path / "alone", "worker")[0]
+    assert first["kernel"] == pytest.approx(alone["kernel"], rel=1e-5)
+
+
+def test_a_program_with_tf_keras(tmp_path: Path) -> None:
+    env = {"TF_USE_LEGACY_KERAS": "1"}
+    first, second = launch("horovod.with_keras", tmp_path, "worker", "worker", env=env)
+    assert first == second
+
+
+def test_ranks_without_rows_join(tmp_path: Path) -> None:
+    """Steps 1 and 2 have the gradient 3 of all ranks, step 3 that of two, step 4 that of one."""
+    got = launch("horovod.joins", tmp_path, *["worker"] * 3)
+    assert got == [{"last": 2, "variable": [-9.0, -9.0]}] * 3
+
+
+def test_operations(ranks: Any) -> None:
+    first, second = (answers["operations"] for answers in ranks)
+    assert first == second
+    assert first["who"][0] == 2
+    assert (first["who"][2:], first["is"]) == ([0, 1], [True, True])
+    assert first["default"] == [1.5, 3.0]
+    assert first["min"] == [1.0, 2.0]
+    assert first["old"] == first["scaled"] == [3.0, 6.0]
+    assert first["half"] == ["float32"]
+    assert first["gradient"] == [3.0, 3.0]
+    assert first["grouped"] == [[3.0, 6.0], [6.0, 12.0]]
+    assert first["sparse"] == [[0.0, 0.0], [1.0, 1.0]]
+    assert (first["gathered"], first["broadcast"]) == ([0, 1, 1], [2.0, 4.0])
+    assert (first["objects"], first["object"]) == ([{"rank": 0}, {"rank": 1}], [1])
+    # Two updates, each of the sum of two batches' gradients, which are the mean of both ranks'.
+    assert first["embedding"] == [-2.0, -2.0] + [0.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda hvd: hvd.init(comm=[0, 1]), "comm is"),
+        (lambda hvd: hvd.allreduce(1.0, op="Adasum"), "expected hvd.Average, Sum, Min or Max"),
+        (lambda hvd: hvd.allreduce(1.0, average=True, op=hvd.Sum), "op and average were given"),
+        (lambda hvd: hvd.barrier(process_set=3), "process_set is 3; expected None"),
+        (
+            lambda hvd: hvd.DistributedOptimizer("sgd", op=hvd.Max),
+            "expected hvd.Average or hvd.Sum",
+        ),
+    ],
+)
+def test_what_is_refused(call: Any, says: str) -> None:
+    import sparkdl.horovod as hvd
+
+    with pytest.raises(ValueError, match=says):
+        call(hvd)
+
+
+def test_schedules_of_the_learning_rate() -> None:
+    import keras
+    import numpy as np
+
+    import sparkdl.horovod.keras as hvd
+
+    rates: list[float] = []
+
+    class Look(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            rates.append(round(float(self.model.optimizer.learning_rate), 4))
+
+    def fit(*callbacks: Any) -> list[float]:
+        rates.clear()
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.8), "mse")
+        x = np.zeros((4, 1))
+        history = model.fit(x, x, batch_size=2, epochs=3, verbose=0, callbacks=[*callbacks, Look()])
+        assert history.history["lr"][-1] == pytest.approx(rates[-1], abs=1e-4)
+        return rates
+
+    schedule = hvd.callbacks.LearningRateScheduleCallback
+    assert fit(schedule(0.8, 0.5, start_epoch=1)) == [0.8, 0.8, 0.8, 0.8, 0.4, 0.4]
+    assert fit(schedule(0.8, lambda epoch: 1 / (1 + epoch), end_epoch=2)) == [
+        *(0.8, 0.8),
+        *(0.4, 0.4, 0.4, 0.4),
+    ]
+    assert fit(schedule(0.8, lambda epoch: epoch, staircase=False)) == [
+        0.0,
+        0.4,
+        0.8,
+        1.2,
+        1.6,
+        2.0,
+    ]
+    # With one rank there is nothing to warm up to.
+    assert fit(hvd.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2)) == [0.8] * 6

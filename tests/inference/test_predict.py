@@ -1,0 +1,379 @@
+"""`experiment.predict` as a person calls it, with real models and files."""
+
+import datetime
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from sparkdl import experiment
+from sparkdl.errors import ConfigError, SparkDLError
+from tests.helpers.models import dense, numbers, values
+from tests.helpers.runs import quiet
+
+pytestmark = pytest.mark.slow
+
+
+def two_by_two() -> Any:
+    """Two inputs and two outputs, which know each other by names."""
+    import keras
+
+    a, b = keras.layers.Input((2,), name="a"), keras.layers.Input((3,), name="b")
+    total = keras.layers.Dense(1, name="total")(keras.layers.concatenate([a, b]))
+    return keras.Model([a, b], {"total": total, "twice": 2 * b})
+
+
+def num_jobs(session: SparkSession) -> int:
+    return len(session.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+
+# ---- scoring
+
+
+def test_columns_keep_their_types_and_values(spark: SparkSession) -> None:
+    moment = datetime.datetime(2026, 11, 21, 6, 30, 0, 5)
+    vectors = Vectors.dense([1.0, 2.0]), Vectors.sparse(2, [1], [3.0])
+    row = (
+        *(1, None, Decimal("12.345"), moment, moment, moment.date(), "ü", b"\x00\x01", True),
+        *([1, None], {"k": 1.5}, (1, "a"), *vectors, datetime.timedelta(days=1)),
+    )
+    schema = (
+        "i tinyint not null, n bigint, d decimal(20,3), t timestamp, u timestamp_ntz, a date, "
+        "s string, b binary, f boolean, l array<int>, m map<string,double>, "
+        "r struct<p:int,q:string>"
+    )
+    plain = spark.createDataFrame([row[:12]], schema)
+    rest = spark.createDataFrame([(1, *row[12:])], ["i", "v", "w", "e"])
+    df = plain.join(rest, "i").withMetadata("s", {"comment": "kept"})
+    df = df.withColumn("a column.with a dot", F.col("i"))
+    scored = experiment.predict(dense(4), df, feature_cols=["v", "w"])
+    assert scored.schema.fields[:-1] == df.schema.fields
+    assert scored.schema["s"].metadata == {"comment": "kept"}
+    assert scored.schema["prediction"].dataType.simpleString() == "float"
+    assert scored.drop("prediction").collect() == df.collect()
+
+
+def test_vectors_are_features(spark: SparkSession) -> None:
+    model = dense(3)
+    dense_and_sparse = [(0, Vectors.dense([1, 2, 3])), (1, Vectors.sparse(3, [1], [5.0]))]
+    df = spark.createDataFrame(dense_and_sparse, ["id", "v"])
+    scored = experiment.predict(model, df, feature_cols="v")
+    expected = model.predict(np.array([[1, 2, 3], [0, 5, 0]], "float32"), verbose=0)
+    assert scored.columns == ["id", "v", "prediction"]
+    assert np.allclose(values(scored, "prediction"), expected)
+
+
+def test_empty_partitions_and_no_rows(spark: SparkSession) -> None:
+    df = numbers(spark, 3, 8)
+    scored = experiment.predict(dense(2), df, feature_cols=["x0", "x1"])
+    assert scored.count() == 3
+    none = experiment.predict(dense(2), df.filter("id < 0"), feature_cols=["x0", "x1"])
+    assert none.collect() == []
+    assert none.schema == scored.schema
+
+
+def test_a_row_takes_the_shape_of_the_input(spark: SparkSession) -> None:
+    import keras
+
+    layers = [keras.layers.Input((2, 2, 1)), keras.layers.Flatten(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    df = numbers(spark)
+    for features in (["x0", "x1", "x2", "x3"], "all"):
+        frame = df.withColumn("all", F.array("x0", "x1", "x2", "x3"))
+        scored = experiment.predict(model, frame, feature_cols=features)
+        x = values(df, "x0", "x1", "x2", "x3").reshape(-1, 2, 2, 1)
+        assert np.allclose(values(scored, "prediction"), model.predict(x, verbose=0), atol=1e-5)
+
+
+def test_binary_columns_that_hold_numbers(spark: SparkSession) -> None:
+    import keras
+
+    layers = [keras.layers.Input((2, 2, 1)), keras.layers.Flatten(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    images = np.arange(12, dtype="uint8").reshape(3, 4)
+    rows = [(i, bytearray(image.tobytes())) for i, image in enumerate(images)]
+    df = spark.createDataFrame(rows, "id int, image binary").coalesce(1)
+    scored = experiment.predict(model, df, feature_cols="image", decode={"image": "uint8"})
+    expected = model.predict(images.reshape(-1, 2, 2, 1), verbose=0)
+    assert np.allclose(values(scored, "prediction"), expected, atol=1e-4)
+
+
+def test_several_inputs_and_outputs(spark: SparkSession) -> None:
+    model, df = two_by_two(), numbers(spark)
+    a, b = ["x0", "x1"], ["x2", "x3", "x4"]
+    total = model.predict([values(df, *a), values(df, *b)], verbose=0)["total"]
+    by_position = experiment.predict(model, df, feature_cols=(a, b), prediction_col="y")
+    assert by_position.columns[-2:] == ["y_total", "y_twice"]
+    assert np.allclose(values(by_position, "y_total"), total, atol=1e-5)
+    by_name = experiment.predict(
+        model, df, feature_cols={"b": b, "a": a}, prediction_col={"twice": "t"}
+    )
+    assert by_name.columns == [*df.columns, "t"]
+    twice = [row.t for row in by_name.orderBy("id").collect()]
+    assert np.allclose(twice, 2 * values(df, *b), atol=1e-5)
+    listed = experiment.predict(model, df, feature_cols=(a, b), prediction_col=["p", "q"])
+    assert listed.dtypes[-2:] == [("p", "float"), ("q", "array<float>")]
+
+
+def test_a_layer_that_gives_two_outputs(spark: SparkSession) -> None:
+    """Keras gives both the layer's name."""
+    import keras
+
+    ends = [keras.layers.Input((1,)), keras.layers.Input((1,))]
+    total = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Model(ends, [total(end) for end in ends])
+    df = spark.createDataFrame([(1.0, 2.0)], "a float, b float")
+    scored = experiment.predict(model, df, feature_cols=("a", "b"), prediction_col=["p", "q"])
+    assert scored.first() == (1.0, 2.0, 1.0, 2.0)
+    both = experiment.predict(model, df, feature_cols=("a", "b"))
+    assert both.columns[2:] == ["prediction_output_0", "prediction_output_1"]
+
+
+def test_inputs_of_text_and_whole_numbers(spark: SparkSession) -> None:
+    import keras
+
+    word = keras.layers.Input((), name="word", dtype="string")
+    number = keras.layers.Input((), name="number", dtype="int32")
+    place = keras.layers.StringLookup(vocabulary=["a", "ü"])(word)
+    found = keras.layers.Embedding(4, 2, embeddings_initializer="ones")(place)
+    model = keras.Model({"word": word, "number": number}, {"place": place, "n": number, "e": found})
+    df = spark.createDataFrame([("ü", 7), ("other", 8), ("a", 9)], "w string, n bigint")
+    scored = experiment.predict(model, df, feature_cols={"word": "w", "number": "n"})
+    assert dict(scored.dtypes[2:]) == {
+        "prediction_place": "bigint",
+        "prediction_n": "int",
+        "prediction_e": "array<float>",
+    }
+    assert [(r.prediction_place, r.prediction_n) for r in scored.collect()] == [
+        (2, 7),
+        (0, 8),
+        (1, 9),
+    ]
+
+
+# ---- where the model is
+
+
+def test_a_signature_of_a_saved_model(spark: SparkSession, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    class Scaled(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = tf.Variable(3.0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float64, name="x")])
+        def scaled(self, x: Any) -> Any:
+            label = tf.where(x[:, 0] > 0.5, "high", "low")
+            return {"sum": tf.reduce_sum(x, 1) * tf.cast(self.scale, tf.float64), "label": label}
+
+    module = Scaled()
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"score": module.scaled})
+    df, path = numbers(spark), str(tmp_path / "m")
+    scored = experiment.predict(path, df, feature_cols=["x0", "x1"], signature="score")
+    assert dict(scored.dtypes[-2:]) == {"prediction_sum": "double", "prediction_label": "string"}
+    expected = values(df, "x0", "x1").sum(1) * 3
+    assert np.allclose(values(scored, "prediction_sum")[:, 0], expected, atol=1e-5)
+    assert [r.prediction_label for r in scored.orderBy("id").collect()] == ["low"] * 6 + [
+        "high"
+    ] * 4
+    with pytest.raises(ConfigError, match=r"no signature 'serving_default'; it has 'score'"):
+        experiment.predict(path, df, feature_cols=["x0", "x1"])
+
+
+def test_a_trial_with_a_model_in_its_checkpoint_or_none(spark: SparkSession, root: str) -> None:
+    def train(whole: bool) -> float:
+        import keras
+
+        from sparkdl import context
+
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+        folder = Path(context.checkpoint_dir, "new")
+        folder.mkdir()
+        if whole:
+            model.save(folder / "model.keras")
+        model.save_weights(folder / "m.weights.h5")
+        context.report(0.5, step=1, checkpoint=str(folder))
+        return 0.5
+
+    run = experiment.launch(train, {"whole": [True, False]}, **quiet(root))
+    df = numbers(spark)
+    assert experiment.predict(run.trials[0], df, feature_cols=["x0", "x1"]).count() == 10
+    with pytest.raises(
+        ConfigError, match=r"(?s)trial 1 .* no model.*holds m\.weights\.h5.*Weights"
+    ):
+        experiment.predict(run.trials[1], df, feature_cols=["x0", "x1"])
+
+
+def test_a_model_that_changes_before_its_rows_are_computed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.keras"
+    dense(2).save(path)
+    scored = experiment.predict(path, numbers(spark), feature_cols=["x0", "x1"])
+    dense(2, 3).save(path)
+    with pytest.raises(Exception, match="has changed since predict was called"):
+        scored.collect()
+
+
+# ---- what it costs
+
+
+@pytest.fixture
+def tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What predict would let Spark run, in the order of the calls."""
+    found: list[Any] = []
+    kind = type(spark.range(1))
+    monkeypatch.setattr(kind, "mapInArrow", lambda self, task, schema: found.append(task))
+    return found
+
+
+def test_the_model_is_in_the_plan_once(spark: SparkSession, tasks: list[Any]) -> None:
+    names = [f"x{i}" for i in range(5)]
+    experiment.predict(dense(5, 200_000), numbers(spark), feature_cols=names)
+    model = tasks[0].stored.data
+    assert len(model) > 4_000_000
+    assert len(cloudpickle.dumps(tasks[0])) < len(model) + 10_000
+
+
+def test_slices_and_batches_of_any_size(spark: SparkSession, tasks: list[Any]) -> None:
+    model = dense(3)
+    df = numbers(spark).select("id", F.array("x0", "x1", "x2").alias("x"))
+    experiment.predict(model, df, feature_cols="x", batch_size=4)
+    x = np.random.default_rng(0).random((20, 3), dtype="float32")
+    lists = pa.array(x.tolist(), pa.list_(pa.float32()))
+    batch = pa.RecordBatch.from_pydict({"id": range(20), "x": lists})
+    # Arrow's slices begin in the middle of their buffers; some have no rows.
+    given = [batch.slice(5, 9), batch.slice(2, 0), batch.slice(14, 1), batch.slice(0, 5)]
+    found = pa.Table.from_batches(tasks[0](iter(given)))
+    ids = [*range(5, 14), 14, *range(5)]
+    assert found["id"].to_pylist() == ids
+    expected = model.predict(x, verbose=0)[ids, 0]
+    assert np.allclose(found["prediction"].to_numpy(), expected, atol=1e-6)
+
+
+def test_memory_stays_flat_over_partitions(spark: SparkSession, tasks: list[Any]) -> None:
+    df = numbers(spark).select("id", F.array("x0").alias("x"))
+    experiment.predict(dense(200, 200), df, feature_cols="x")
+    x = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(200 * 2000, "float32")), 200)
+    batch = pa.RecordBatch.from_pydict({"id": range(2000), "x": x.cast(pa.list_(pa.float32()))})
+
+    def resident_mb(partitions: int) -> float:
+        for _ in range(partitions):
+            assert sum(found.num_rows for found in tasks[0](iter([batch, batch]))) == 4000
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+    first = resident_mb(50)
+    # The outputs of 400 partitions are 1280 MB.
+    assert resident_mb(400) < first + 50
+
+
+# ---- what goes wrong
+
+
+def test_a_model_that_fails_says_why(spark: SparkSession) -> None:
+    import keras
+    import tensorflow as tf
+
+    @keras.saving.register_keras_serializable("tests")
+    class Picky(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            with tf.control_dependencies([tf.debugging.assert_less(x, 0.5, "sensor 7 is broken")]):
+                return tf.identity(x)
+
+    model = keras.Sequential([keras.layers.Input((2,)), Picky()])
+    scored = experiment.predict(model, numbers(spark), feature_cols=["x0", "x1"])
+    with pytest.raises(Exception, match="sensor 7 is broken"):
+        scored.collect()
+
+
+def test_nulls_are_refused_unless_filled(spark: SparkSession) -> None:
+    df = spark.createDataFrame([(0, 1.0), (1, None), (2, None)], "id int, x float").coalesce(1)
+    model = dense(1)
+    with pytest.raises(Exception, match=r"column 'x' has 2 nulls among 3 values"):
+        experiment.predict(model, df, feature_cols="x").collect()
+    scored = experiment.predict(model, df, feature_cols="x", fill={"x": 0.5})
+    expected = model.predict(np.array([[1.0], [0.5], [0.5]]), verbose=0)
+    assert np.allclose(values(scored, "prediction"), expected)
+    assert [row.x for row in scored.orderBy("id").collect()] == [1.0, None, None]
+    vectors = spark.createDataFrame([(Vectors.dense([1.0]),), (None,)], ["v"])
+    with pytest.raises(Exception, match="column 'v' has 1 nulls"):
+        experiment.predict(model, vectors, feature_cols="v").collect()
+
+
+def wrong(**given: Any) -> dict[str, Any]:
+    return {"feature_cols": ["x0", "x1"], **given}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (wrong(feature_cols="x9"), r"no column 'x9'.*Columns are id, x0"),
+        (wrong(feature_cols=["x0"]), r"takes other rows than feature_cols \['x0'\] give"),
+        (wrong(feature_cols=("x0", "x1")), r"is for 2 input\(s\); the model takes 1"),
+        (wrong(feature_cols="m"), r"'m' is map<string,int>"),
+        (wrong(feature_cols=["s", "s"]), r"takes float32, and feature_cols .* give text"),
+        (wrong(feature_cols={"y": "x0"}), r"names the inputs 'y'; the model's are"),
+        (wrong(prediction_col="X0"), r"the column 'X0' is there already"),
+        (wrong(prediction_col=["a", "b"]), r"names 2 column\(s\); the model has 1 output"),
+        (wrong(prediction_col={"a": "b"}), r"names the output 'a'; the model's are 'output'"),
+        (wrong(prediction_col=3), r"prediction_col is 3"),
+        (wrong(batch_size=0), r"batch_size is 0"),
+        (wrong(fill={"x7": 1}), r"fill names 'x7'"),
+        (wrong(model="/nowhere/m.keras"), r"there is no /nowhere/m.keras"),
+        (wrong(model=5), r"model is a int; expected a path"),
+        (wrong(model=__file__), r"expected a .keras or .h5 file, or the folder"),
+        (wrong(model=os.path.dirname(__file__)), r"has no saved_model.pb in it, but __init__.py"),
+        (wrong(model="m.weights.h5"), r"weights alone"),
+        (wrong(model="broken.keras"), r"broken.keras: File is not a zip file"),
+        (wrong(df=[1]), r"df is a list"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_errors_come_before_any_job(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.weights.h5", "broken.keras"):
+        (tmp_path / name).touch()
+    columns = [F.lit("t").alias("s"), F.create_map(F.lit("k"), F.lit(1)).alias("m")]
+    call = {"model": dense(2), "df": numbers(spark).select("*", *columns), **given}
+    before = num_jobs(spark)
+    with pytest.raises(ConfigError, match=message) as caught:
+        experiment.predict(call.pop("model"), call.pop("df"), **call)
+    assert isinstance(caught.value, SparkDLError)
+    assert num_jobs(spark) == before
+
+
+def test_a_call_alone_starts_no_job(spark: SparkSession) -> None:
+    df = numbers(spark)
+    before = num_jobs(spark)
+    scored = experiment.predict(dense(2), df, feature_cols=["x0", "x1"])
+    assert scored.schema["prediction"].dataType.simpleString() == "float"
+    assert num_jobs(spark) == before
+
+
+def test_models_that_cannot_be_used(spark: SparkSession) -> None:
+    import keras
+
+    df = numbers(spark)
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    with pytest.raises(ConfigError, match="has not been called"):
+        experiment.predict(unbuilt, df, feature_cols=["x0", "x1"])
+    with pytest.raises(ConfigError, match=r"takes 2: a float32\[2\], b float32\[3\].*'a': \.\.\."):
+        experiment.predict(two_by_two(), df, feature_cols=["x0", "x1"])
+    whole = keras.Sequential([keras.layers.Input((), dtype="int32"), keras.layers.Embedding(4, 2)])
+    with pytest.raises(ConfigError, match="takes int32, and feature_cols 'x0' give float32"):
+        experiment.predict(whole, df, feature_cols="x0")

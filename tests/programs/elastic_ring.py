@@ -1,0 +1,104 @@
+"""What the ranks of an elastic gang run, see `test_elastic`."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+DOOMED = 2
+
+
+def _cut_short(folder: Path, call: Any, blocks: int, before: int = 0) -> Any:
+    """What a rank has of a collective in which one rank stops after so many blocks, and dies.
+
+    That is behind so many exchanges that it makes to the end.
+    """
+    import numpy as np
+
+    from sparkdl.distribute.elastic_ring import ElasticRing
+    from sparkdl.distribute.world import ring
+
+    world = ring()
+    assert isinstance(world, ElasticRing)
+    world.barrier()
+    if world.rank == DOOMED:
+        assert world._ring and world._ring._links
+        exchange, made = world._ring._links.exchange, list[int]()
+
+        def stops(sends: Any, receives: Any, ready: int, arrived: Any, lag: int = 0) -> None:
+            made.append(ready)
+            if len(made) > before:
+                exchange(sends[:blocks], [], blocks, arrived)
+                Path(folder, f"hangs-{DOOMED}").touch()
+                time.sleep(60)
+            exchange(sends, receives, ready, arrived, lag)
+
+        world._ring._links.exchange = stops  # type: ignore[method-assign]
+    told = [np.asarray(one).astype("f8") for one in call(world)]
+    later = world.allreduce(np.arange(5.0) + world.members[world.rank], "sum")
+    return [[float(one.sum()) for one in told], [one.size for one in told], later.tolist()]
+
+
+def cut_short_short(folder: Path) -> Any:
+    import numpy as np
+
+    return _cut_short(folder, lambda w: [w.allreduce(np.arange(9.0) + w.rank, "sum")], 1)
+
+
+def cut_short_allreduce(folder: Path) -> Any:
+    import numpy as np
+
+    return _cut_short(folder, lambda w: [w.allreduce(np.full(900_000, w.rank + 1.0))], 3)
+
+
+def cut_short_broadcast(folder: Path) -> Any:
+    import numpy as np
+
+    return _cut_short(folder, lambda w: [w.broadcast(np.full(900_000, w.rank + 1.0), 1)], 0)
+
+
+def cut_short_allgather(folder: Path) -> Any:
+    import numpy as np
+
+    call = lambda w: w.allgather(np.full((w.rank + 1, 9), w.rank + 1.0))  # noqa: E731
+    return _cut_short(folder, call, 2, before=1)
+
+
+class Total:
+    """A variable, as far as a ring knows one."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self.value = np.zeros(3)
+
+    def numpy(self) -> Any:
+        return self.value
+
+    def assign(self, value: Any) -> None:
+        self.value = value
+
+
+def comes_late(folder: Path) -> Any:
+    """Ranks that count together; what they have counted is given to those that come later."""
+    from sparkdl import context, distribute
+    from sparkdl.distribute.elastic_ring import ElasticRing
+    from sparkdl.distribute.world import ring
+
+    world, total, number, refused = ring(), Total(), 0, ""
+    assert isinstance(world, ElasticRing)
+    if world.is_late:
+        try:
+            distribute.barrier()
+        except RuntimeError as exc:
+            refused = str(exc)
+        world.meet()
+        number = world.share([total], None)
+    while not distribute.allreduce(int(Path(folder, "stop").exists()), "max"):
+        if distribute.allreduce(int(world.is_awaited), "max") and world.meet():
+            world.share([total], number)
+            continue
+        total.assign(total.numpy() + distribute.allreduce(1.0, "max"))
+        number += 1
+        Path(folder, f"{'late' if refused else 'step'}-{context.rank}").write_text(f"{number}")
+        time.sleep(0.01)
+    return [number, total.numpy().tolist(), world.size, refused, context.current().is_chief]

@@ -1,0 +1,122 @@
+"""What ranks run whose gradients go through TensorFlow's collective; most of it is in `rings`.
+
+On CPUs it is the same code with the hint `ring`; which devices it is about is said by the variable
+DEVICES.
+"""
+
+import functools
+import os
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from tests.programs import ring
+
+KIND = os.environ.get("DEVICES", "CPU")
+
+
+def through_tensorflow() -> Any:
+    """Let `distribute.optimizer` and `gradient_tape` choose among these devices.
+
+    Returns how many tensors have gone into the group's collectives, when they were traced.
+    """
+    from sparkdl.distribute import nccl, optimizers
+
+    seen: dict[str, Any] = {"tensors": 0}
+    choose, reduce = nccl.chosen, nccl.Group.reduce
+
+    def counted(self: Any, flat: Any, op: str) -> Any:
+        seen["tensors"] += 1
+        return reduce(self, flat, op)
+
+    nccl.Group.reduce = counted  # type: ignore[method-assign]
+    optimizers.chosen = functools.partial(choose, kind=KIND)
+    return seen
+
+
+def everything(folder: Path) -> Any:
+    """`rings` again: fit, a loop, ways to compile, an embedding, half of the bits."""
+    parts = [ring.adam, ring.loop, ring.variants, ring.embeds, ring.halves, ring.statistics]
+    return _each(parts, folder)
+
+
+def adam_and_loop(folder: Path) -> Any:
+    return _each([ring.adam, ring.loop], folder)
+
+
+def _each(parts: list[Any], folder: Path) -> dict[str, Any]:
+    from sparkdl import distribute
+
+    seen = through_tensorflow()
+    distribute.strategy()
+    answers = {}
+    for part in parts:
+        before = seen["tensors"]
+        answers[part.__name__] = part(folder)
+        answers[part.__name__]["tensors"] = seen["tensors"] - before
+    return answers
+
+
+def by_name(folder: Path) -> Any:
+    """`ring.adam`, but the first thing that is made is an optimizer by its name."""
+    seen = through_tensorflow()
+    return {**_of_a_name(), "tensors": seen["tensors"]}
+
+
+def _of_a_name() -> dict[str, Any]:
+    from sparkdl import context, distribute
+
+    optimizer = distribute.optimizer("adam")
+    import keras
+
+    optimizer.learning_rate = 0.01
+    keras.utils.set_random_seed(context.rank)
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(optimizer, "mse")
+    return ring.trained(model)
+
+
+def late(folder: Path) -> Any:
+    """One rank alone has made something before."""
+    import tensorflow as tf
+
+    from sparkdl import context
+
+    seen = through_tensorflow()
+    if context.rank == 1:
+        tf.Variable(0.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = _of_a_name()
+    said = [str(w.message) for w in caught if "NCCL" in str(w.message)]
+    return {**answer, "said": said, "tensors": seen["tensors"]}
+
+
+def dies_in_fit(folder: Path) -> Any:
+    from sparkdl import distribute
+
+    through_tensorflow()
+    distribute.strategy()
+    return ring.breaks(folder)
+
+
+def xla(folder: Path) -> Any:
+    """A machine with a GPU, as far as Keras knows: it would take XLA by itself."""
+    import keras
+    import tensorflow as tf
+
+    devices = [SimpleNamespace(device_type=kind) for kind in ("CPU", "GPU")]
+    plain = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+    with mock.patch.object(tf.config, "list_physical_devices", lambda kind=None: devices):
+        model, asked = ring.build("adam"), ring.build("adam", jit_compile=True)
+        plain.compile("adam", "mse")
+    answers = {"plain": plain.jit_compile, "ours": model.jit_compile, "asked for": "nothing"}
+    ring.fit(model)
+    try:
+        ring.fit(asked)
+    except ValueError as exc:
+        answers["asked for"] = str(exc)
+    return answers

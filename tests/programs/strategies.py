@@ -1,0 +1,321 @@
+"""What the ranks of a gang run. Each returns what its test asserts on, as JSON can hold it.
+
+They use `tf.keras`, which is Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set.
+"""
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+
+def digest(model: Any) -> str:
+    """Equal for models with equal bits."""
+    joined = b"".join(weight.tobytes() for weight in model.get_weights())
+    return hashlib.sha256(joined).hexdigest()[:16]
+
+
+def table(rows: int = 64) -> tuple[Any, Any]:
+    import numpy as np
+
+    x = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
+    return x, x @ np.array([[1.0], [-2.0], [0.5], [3.0]], "float32")
+
+
+def dataset(rows: int = 64, batch: int = 16) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(table(rows)).batch(batch)
+
+
+def build(norm: bool = False, seed: int = 7) -> Any:
+    """A small compiled model, under this process's strategy."""
+    import tensorflow as tf
+
+    from sparkdl import distribute
+
+    keras = tf.keras
+    keras.utils.set_random_seed(seed)
+    with distribute.strategy().scope():
+        layers = [keras.layers.Input((4,)), keras.layers.Dense(8, activation="relu")]
+        layers += [keras.layers.BatchNormalization(momentum=0.5)] if norm else []
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.02, momentum=0.9)
+        model.compile(optimizer, "mse", metrics=["mae"])
+    return model
+
+
+def everything(folder: Path) -> Any:
+    """One gang for many questions: a start costs more than all of them."""
+    os.environ["TMPDIR"] = str(folder)
+    parts = [fits, averages, inputs, mean, stops, boards, resumes, warms, loops]
+    return {part.__name__: part(folder) for part in parts}
+
+
+def fits(folder: Path) -> Any:
+    model = build()
+    history = model.fit(dataset(), epochs=3, verbose=0, validation_data=dataset()).history
+    return {"weights": digest(model), "history": history}
+
+
+def averages(folder: Path) -> Any:
+    import tensorflow as tf
+
+    seen = []
+
+    class Watch(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_test_begin(self, logs: Any = None) -> None:
+            seen.append(digest(self.model))
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(digest(self.model))
+
+    model = build(norm=True)
+    model.fit(dataset(), epochs=2, verbose=0, validation_data=dataset(), callbacks=Watch())
+    model.fit(dataset(), epochs=1, verbose=0, callbacks=[Watch()])
+    before = digest(model)
+    model.evaluate(dataset(), verbose=0)
+    return {"seen": seen, "evaluate_changes": before != digest(model)}
+
+
+def inputs(folder: Path) -> Any:
+    """Every way to give data, and what comes back for each row."""
+    import keras
+    import numpy as np
+
+    from sparkdl import distribute
+
+    # With tf_keras each worker predicts with moving statistics of its own.
+    legacy = "TF_USE_LEGACY_KERAS" in os.environ
+    model = build(norm=not legacy)
+    if not legacy:  # Outside the scope, and with an option that has no effect here.
+        model.compile(keras.optimizers.SGD(0.02), "mse", steps_per_execution=2)
+    x, y = table()
+    model.fit(x, y, batch_size=16, validation_split=0.25, epochs=2, verbose=0)
+    # The last batch has one row, which leaves the other workers none.
+    model.fit(x[:17], y[:17], sample_weight=np.ones(17), batch_size=16, verbose=0)
+    shards = distribute.strategy().distribute_datasets_from_function(
+        lambda me: dataset(batch=4).shard(me.num_input_pipelines, me.input_pipeline_id).repeat()
+    )
+    steps = model.fit(shards, steps_per_epoch=4, epochs=2, verbose=0)
+    model.train_on_batch(x, y)
+    expected = np.asarray(model(x, training=False))
+    rows = {}
+    for count, batch in [(64, 16), (9, 4), (1, 4)]:
+        found = model.predict(x[:count], batch_size=batch, verbose=0)
+        rows[f"{count}/{batch}"] = bool(np.allclose(found, expected[:count], atol=1e-5))
+    return {
+        "loss": model.evaluate(x, y, batch_size=10, verbose=0, return_dict=True)["loss"],
+        "expected_loss": float(((expected - y) ** 2).mean()),
+        "rows": rows,
+        "steps": int(steps.params["steps"]),
+        "weights": digest(model),
+    }
+
+
+def mean(folder: Path) -> Any:
+    from sparkdl import context, distribute
+
+    rank = float(context.rank)
+    return [distribute.mean(rank), distribute.mean({"b": rank, "a": 10.0})]
+
+
+def stops(folder: Path) -> Any:
+    """The first rank alone would never stop, the others would after the third epoch."""
+    import tensorflow as tf
+
+    from sparkdl import context, keras
+
+    digests = []
+
+    class Noise(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["noisy"] = -1.0 * epoch if context.is_chief else 5.0 * epoch
+            digests.append(digest(self.model))
+
+    model = build(norm=True)
+    stop = keras.EarlyStopping("noisy", mode="min", patience=2, restore_best_weights=True)
+    model.fit(dataset(), epochs=9, verbose=0, callbacks=[Noise(), stop])
+    keras.save(model, folder / "models" / "best.keras")
+    return {
+        "epochs": len(digests),
+        "restored_first": digest(model) == digests[0],
+        "weights": digest(model),
+        "predicted": float(model.predict(table()[0], batch_size=64, verbose=0).sum()),
+    }
+
+
+def boards(folder: Path) -> Any:
+    from sparkdl import keras
+
+    build().fit(dataset(), verbose=0, callbacks=[keras.TensorBoard()])
+
+
+def resumes(folder: Path) -> Any:
+    """Four epochs at once, and two and two in another model."""
+    from sparkdl import checkpoints, context, distribute, keras
+
+    whole = build(norm=True)
+    whole.fit(dataset(), epochs=4, verbose=0)
+    build(norm=True).fit(dataset(), epochs=2, verbose=0, callbacks=[keras.Checkpoint(9)])
+    distribute.mean(0.0)  # The chief has committed.
+    newest = checkpoints.newest(str(folder))
+    assert newest is not None
+    given = context.current()
+    context.activate(dataclasses.replace(given, checkpoint=newest.url))
+    model = build(norm=True, seed=8)
+    model.fit(dataset(), epochs=4, verbose=0, callbacks=[keras.Checkpoint(), keras.Report("loss")])
+    context.activate(given)
+    return {
+        "difference": max(
+            float(abs(a - b).max())
+            for a, b in zip(model.get_weights(), whole.get_weights(), strict=True)
+        ),
+        "epochs": model.history.epoch,
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "next_fit": len(model.fit(dataset(), verbose=0).epoch),
+    }
+
+
+def warms(folder: Path) -> Any:
+    import tensorflow as tf
+
+    from sparkdl import keras
+
+    rates = []
+
+    class Watch(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            rates.append(round(float(self.model.optimizer.learning_rate.numpy()), 6))
+
+    warmup = keras.LearningRateWarmup(0.01, epochs=2, num_workers=3)
+    build().fit(dataset(), epochs=3, verbose=0, callbacks=[warmup, Watch()])
+    return rates
+
+
+def loops(folder: Path) -> Any:
+    """A training loop of one's own."""
+    import tensorflow as tf
+
+    from sparkdl import distribute
+
+    strategy, model = distribute.strategy(), build()
+    assert strategy is distribute.strategy()
+
+    def step(batch: Any) -> Any:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            squares = (model(x, training=True) - y) ** 2
+            loss = tf.nn.compute_average_loss(tf.reduce_sum(squares, -1), global_batch_size=16)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def train(batch: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(step, (batch,)), axis=None)
+
+    shards = strategy.experimental_distribute_dataset(dataset())
+    losses = [float(train(batch)) for _ in range(3) for batch in shards]
+    return {"weights": digest(model), "losses": losses}
+
+
+def faults(folder: Path) -> Any:
+    """What `sparkdl.distribute.keras3_patches` corrects, without it."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    from keras.src.backend.tensorflow import trainer
+
+    from sparkdl import context
+
+    def error(function: Any, *args: Any) -> str:
+        try:
+            function(*args)
+        except Exception as exc:
+            return f"{type(exc).__name__}: {exc}"
+        return "none"
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+    def log(value: float) -> Any:
+        return trainer.reduce_per_replica(
+            strategy.run(lambda: {"loss": tf.constant(value)}), strategy, "auto"
+        )
+
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        norm = keras.layers.BatchNormalization()
+        norm.build((None, 4))
+    empty = keras.layers.BatchNormalization()
+    empty(np.zeros((0, 4), "float32"), training=True)
+    strategy.run(norm, (tf.fill([2, 4], float(context.rank)),), {"training": True})
+    return {
+        "batch": error(model.fit, dataset()),
+        "logs": error(tf.function(log), 0.5),
+        "statistics": float(norm.moving_mean.numpy()[0]),
+        "empty": bool(np.isnan(empty.moving_mean.numpy()).any()),
+    }
+
+
+def late(folder: Path) -> Any:
+    import tensorflow as tf
+
+    from sparkdl import distribute
+
+    tf.zeros([1])
+    try:
+        distribute.strategy()
+    except RuntimeError as exc:
+        return str(exc)
+
+
+def parameter_server(folder: Path) -> Any:
+    import keras
+    import tensorflow as tf
+
+    from sparkdl import context, distribute
+
+    if context.role != "chief":
+        return distribute.serve()
+    strategy = distribute.strategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.05)
+        optimizer.build(model.trainable_variables)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(iterator: Any) -> Any:
+        def replica(batch: Any) -> Any:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return strategy.run(replica, (next(iterator),))
+
+    data = coordinator.create_per_worker_dataset(lambda: dataset().repeat())
+    iterator = iter(data)
+    values = [coordinator.schedule(step, (iterator,)) for _ in range(60)]
+    coordinator.join()
+    losses = [float(value.fetch()) for value in values]
+    return {"first": losses[0], "last": losses[-1], "device": str(model.weights[0].value.device)}
+
+
+def jax_gang(folder: Path) -> Any:
+    import keras
+
+    keras.distribution.initialize()
+    keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    losses = model.fit(dataset(), epochs=3, verbose=0).history["loss"]
+    import jax
+
+    return {"losses": losses, "weights": digest(model), "processes": jax.process_count()}
