@@ -21,6 +21,7 @@ ROOMS = [
     {"options", "context", "devices", "cuda_visibility", "os_processes"},
     {"reporter"},
     {"checkpoints"},
+    {"polling", "jsonl"},
     {"storage"},
     {"config"},
     {"errors", "_version"},
