@@ -30,7 +30,7 @@ from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import last_reported, local_folder
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.data.dataframe.protocol import Feed
-from sparkdl.data.dataframe.sender import Feeder
+from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
@@ -224,10 +224,10 @@ class TrialTask:
 
     def _feeding(
         self, batches: Iterable[pa.RecordBatch], rank: int
-    ) -> "contextlib.AbstractContextManager[Feeder | None]":
+    ) -> "contextlib.AbstractContextManager[RowSender | None]":
         """What streams the partition to the training process; None where it reads none."""
         if self.feed and rank in self.feed.readers:
-            return Feeder(self.feed, batches)
+            return RowSender(self.feed, batches)
         exhaust(batches)
         return contextlib.nullcontext()
 
@@ -254,12 +254,12 @@ def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
         pass
 
 
-def fed(feeder: Feeder | None) -> dict[str, socket.socket]:
+def fed(feeder: RowSender | None) -> dict[str, socket.socket]:
     """The channel of a training process's rows, if it gets any."""
-    return {"feed": feeder.theirs} if feeder else {}
+    return {"feed": feeder.process_end} if feeder else {}
 
 
-def counted(end: End, feeder: Feeder | None) -> End:
+def counted(end: End, feeder: RowSender | None) -> End:
     """The end, a failure if the process has not got the rows that it was sent."""
     if end.is_failure or not feeder or not feeder.problem:
         return end

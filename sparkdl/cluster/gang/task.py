@@ -40,7 +40,7 @@ from sparkdl.cluster.process.training_process import TrainingProcess, warm
 from sparkdl.cluster.process.trial_folder import last_reported, local_folder
 from sparkdl.cluster.trial_task import TrialTask, counted, fed, usage_of
 from sparkdl.cuda_visibility import visible_devices
-from sparkdl.data.dataframe.sender import Feeder
+from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 from sparkdl.os_processes import this_node
 from sparkdl.runs.layout import RunPaths, TrialPaths
@@ -133,7 +133,7 @@ class GangTask(TrialTask):
         return mine, held, listener
 
     def _supervised(
-        self, here: Placed, feeder: Feeder | None
+        self, here: Placed, feeder: RowSender | None
     ) -> tuple[dict[str, Any], bytes | None]:
         told = here.trial.ranks(here.attempt)
         local = Path(TrialPaths(str(here.folder)).ranks(here.attempt))
@@ -177,7 +177,7 @@ class GangTask(TrialTask):
         here: Placed,
         visible: Mapping[str, str],
         supervisor: Supervisor,
-        feeder: Feeder | None,
+        feeder: RowSender | None,
     ) -> End:
         plan, rank, local = self.plan, here.rank, local_places(here.peers, here.rank)
         who = {

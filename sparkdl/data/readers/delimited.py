@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from sparkdl.data.batching import ArrowSource, Batches, make_dataset, takes_batches
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.paths import Paths, check_names, find, shown
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from sparkdl import storage
-from sparkdl.data.batching import Batches, Pass, Source, make_dataset, takes_batches
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import Pass, Source
 from sparkdl.data.readers.paths import Paths, find, shown
 from sparkdl.errors import ConfigError
 

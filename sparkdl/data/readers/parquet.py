@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkdl.data.batching import ArrowSource, Batches, make_dataset, takes_batches
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.parquet_footers import Footers, RowGroup
 from sparkdl.data.readers.paths import Paths, check_names, shown
 from sparkdl.data.shard import Range

@@ -13,7 +13,8 @@ from typing import IO, Any
 import numpy as np
 
 from sparkdl import context, storage
-from sparkdl.data.batching import Batches, Pass, Source, make_dataset, takes_batches
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import Pass, Source
 from sparkdl.data.readers.paths import Paths, find, shown, urls_of
 from sparkdl.data.tfexample.columns import Kind
 from sparkdl.data.tfexample.framing import CHUNK_BYTES, compression_of, measure

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from sparkdl import context, storage
-from sparkdl.data.batching import Pass
+from sparkdl.data.readers.base import Pass
 from sparkdl.data.readers.petastorm.materialize import materialize
 from sparkdl.data.readers.petastorm.reader import (
     PetastormSource,

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from sparkdl import context, storage
-from sparkdl.data.batching import Pass
 from sparkdl.data.readers import tfrecord as module
+from sparkdl.data.readers.base import Pass
 from sparkdl.data.readers.tfrecord import TFRecordSource, tfrecord
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Column, Kind

@@ -22,7 +22,8 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
 from sparkdl import storage
-from sparkdl.data.batching import ArrowSource, Batches, make_dataset, takes_batches
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.paths import check_names
 from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.materialize import materialize
