@@ -18,7 +18,7 @@ __all__ = ["ArrowSource", "Pass", "Source"]
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over the share of a rank.
+    """A pass over the share of a rank.
 
     Attributes:
         ranges: the rows to read, in this order.

@@ -133,7 +133,7 @@ def _entries(record: bytes) -> Iterator[tuple[str, int, int]]:
 
 @dataclass
 class Feature:
-    """One feature in many records.
+    """A feature in many records.
 
     Attributes:
         kind: kind of list in the feature.
@@ -166,8 +166,8 @@ class Examples:
         feature = self.features[name]
         if feature.kind is not kind:
             raise NotAnExample(
-                f"feature {name!r} holds {kind.name}, but {feature.kind.name} in an earlier record; "
-                "expected one kind"
+                f"feature {name!r} holds {kind.name}, and {feature.kind.name} in an earlier "
+                "record; expected one kind"
             )
         feature.starts[rows], feature.stops[rows] = starts, stops
 
