@@ -95,8 +95,8 @@ class DataFrameInputs:
         joined = self._joined()
         if not is_gang:
             return joined.coalesce(num_tasks)
-        # The number of partitions of a barrier stage is its number of tasks, so the rows are
-        # shuffled into as many partitions.
+        # A barrier stage does not support coalesce, where a task reads several partitions of the
+        # stage before it; the rows are shuffled instead.
         ranks = F.array(*[F.lit(rank) for rank in readers])
         return joined.repartitionById(num_tasks, ranks[self._place(len(readers))])
 

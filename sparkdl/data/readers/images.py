@@ -227,7 +227,7 @@ def _check_labels(path: Paths, labels: Sequence[Any]) -> tuple[list[str], Any]:
         raise ConfigError("labels go with a list of files; expected path=[...] of the same length.")
     if len(path) != len(labels):
         raise ConfigError(
-            f"there are {len(path)} files and {len(labels)} labels; expected as many."
+            f"there are {len(path)} files and {len(labels)} labels; expected equal numbers."
         )
     array = np.asarray(labels)
     if array.dtype.kind in "US":
