@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). Which GPUs a process may see."""
+"""Runs anywhere (pure). Select the GPUs that are visible to a process."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ __all__ = ["as_seen_by_executor", "share", "visible_devices"]
 
 
 def visible_devices(devices: Sequence[str], detect: bool) -> dict[str, str]:
-    """The environment variable that pins a process to its GPUs.
+    """Return the environment variable that restricts a process to its GPUs.
 
     Args:
-        devices: what this process may use, such as `["0", "1"]`.
-        detect: where nothing was assigned, leave the process what its host shows.
+        devices: the GPUs of the process, such as `["0", "1"]`.
+        detect: True to leave all GPUs of the host visible if `devices` is empty.
 
     Example:
         >>> visible_devices(["2", "3"], detect=False)
@@ -24,18 +24,18 @@ def visible_devices(devices: Sequence[str], detect: bool) -> dict[str, str]:
 
 
 def as_seen_by_executor(addresses: Sequence[str], own: str | None) -> list[str]:
-    """Spark's addresses as devices of the host.
+    """Translate Spark's GPU addresses to devices of the host.
 
-    An executor that was started with a `CUDA_VISIBLE_DEVICES` of its own sees these devices only,
-    and CUDA numbers them from 0: a number stands for a place in that list, as in
-    spark-tensorflow-distributor and TorchDistributor. Anything else, such as a UUID, is a name.
+    An executor that was started with `CUDA_VISIBLE_DEVICES` sees only these devices, and CUDA
+    numbers them from 0: a number is a position in that list, as in spark-tensorflow-distributor
+    and TorchDistributor. Any other address, such as a UUID, is the name of a device.
 
     Args:
-        addresses: what Spark assigned to the task.
-        own: the executor's `CUDA_VISIBLE_DEVICES`, None where it has none.
+        addresses: the addresses that Spark assigned to the task.
+        own: the executor's `CUDA_VISIBLE_DEVICES`; None if it is not set.
 
     Raises:
-        ValueError: Spark assigned a device that this executor may not see.
+        ValueError: if Spark assigned a device that is not visible to this executor.
 
     Example:
         >>> as_seen_by_executor(["1"], "4,5")
@@ -46,25 +46,30 @@ def as_seen_by_executor(addresses: Sequence[str], own: str | None) -> list[str]:
     if own is None:
         return list(addresses)
     visible = [device.strip() for device in own.split(",") if device.strip()]
-    found = []
+    devices = []
     for address in addresses:
         if address.isdigit() and int(address) < len(visible):
-            found.append(visible[int(address)])
+            devices.append(visible[int(address)])
         elif address in visible:
-            found.append(address)
+            devices.append(address)
         else:
             raise ValueError(
                 f"Spark assigned GPU {address!r}, but this executor was started with "
-                f"CUDA_VISIBLE_DEVICES={own!r}. Let the discovery script of Spark print the "
-                "places in that list, from 0, or start the executor without that variable."
+                f"CUDA_VISIBLE_DEVICES={own!r}. Make Spark's discovery script print positions in "
+                "that list, from 0, or start the executor without that variable."
             )
-    return found
+    return devices
 
 
 def share(devices: Sequence[str], index: int, count: int) -> list[str]:
-    """This one's part of devices that several processes divide among them.
+    """Return the part of the devices that belongs to one of several processes.
 
-    Every part has the same size, to within one; together they are all of `devices`.
+    The sizes of the parts differ by at most one; the parts together are all of `devices`.
+
+    Args:
+        devices: the devices to divide.
+        index: number of the process, from 0.
+        count: number of processes.
 
     Example:
         >>> [share(["0", "1", "2", "3", "4"], i, 2) for i in range(2)]

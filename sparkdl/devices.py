@@ -1,7 +1,4 @@
-"""Runs in the training process, or anywhere.
-
-What accelerators this process sees. The only NVML user.
-"""
+"""Runs anywhere. List the GPUs that this process may use; the only module that calls NVML."""
 
 import ctypes
 import os
@@ -10,9 +7,9 @@ __all__ = ["get_num_gpus", "gpus", "is_busy"]
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, by index or UUID.
+    """Return the GPUs that this process may use, by index or UUID.
 
-    In a trial these are the ones that Spark assigned to its task.
+    In a trial these are the GPUs that Spark assigned to the trial's task.
 
     Example:
         >>> import os
@@ -23,18 +20,18 @@ def gpus() -> list[str]:
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return [str(index) for index in range(_installed())]
-    # CUDA stops at the first entry that names no device, such as -1.
-    found: list[str] = []
+        return [str(index) for index in range(_num_installed())]
+    # CUDA ignores all entries after the first invalid one, such as -1.
+    devices: list[str] = []
     for entry in visible.split(","):
         if not entry.strip() or entry.strip().startswith("-"):
             break
-        found.append(entry.strip())
-    return found
+        devices.append(entry.strip())
+    return devices
 
 
 def get_num_gpus() -> int:
-    """How many GPUs this process may use.
+    """Return the number of GPUs that this process may use.
 
     Example:
         >>> get_num_gpus() == len(gpus())
@@ -44,13 +41,13 @@ def get_num_gpus() -> int:
 
 
 def is_busy(gpu: str) -> bool:
-    """Whether any process of this host computes on a GPU.
+    """Return True if any process of this host computes on a GPU.
 
     Args:
-        gpu: one of `gpus()`, by index (as nvidia-smi counts them) or UUID.
+        gpu: one of `gpus()`: an index, as numbered by nvidia-smi, or a UUID.
 
     Raises:
-        ValueError: there is no such GPU.
+        ValueError: if there is no such GPU.
 
     Example:
         >>> [is_busy(gpu) for gpu in gpus()] # doctest: +SKIP
@@ -66,8 +63,8 @@ def is_busy(gpu: str) -> bool:
         else:
             failed = nvml.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(device))
         if failed:
-            raise ValueError(f"there is no GPU {gpu!r} (NVML answers {failed}); see gpus().")
-        # Without room for the processes themselves it tells how many there are.
+            raise ValueError(f"there is no GPU {gpu!r} (NVML error {failed}); see gpus().")
+        # Without a buffer for the processes, NVML returns only their number.
         nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), None)
     finally:
         nvml.nvmlShutdown()
@@ -75,16 +72,16 @@ def is_busy(gpu: str) -> bool:
 
 
 def _nvml() -> ctypes.CDLL | None:
-    """NVIDIA's library, ready for questions; None where there is none."""
+    """Load and initialize NVIDIA's library; return None if the host has no NVIDIA driver."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return None  # No driver, no GPU.
+        return None
     return None if nvml.nvmlInit_v2() else nvml
 
 
-def _installed() -> int:
-    """The number of NVIDIA GPUs of this host, from NVML (nvmlDeviceGetCount_v2)."""
+def _num_installed() -> int:
+    """Return the number of NVIDIA GPUs of this host, from NVML (nvmlDeviceGetCount_v2)."""
     nvml = _nvml()
     if nvml is None:
         return 0

@@ -28,7 +28,7 @@ from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import last_reported, local_folder
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.data.dataframe.protocol import Feed
-from sparkdl.data.dataframe.sender import Feeder
+from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
@@ -172,7 +172,7 @@ class TrialTask:
         return outcome
 
     def _train(
-        self, folder: Path, attempt: int, visible: Mapping[str, str], feeder: Feeder | None
+        self, folder: Path, attempt: int, visible: Mapping[str, str], feeder: RowSender | None
     ) -> Outcome:
         me = {"attempt": attempt, "checkpoint": self.initial_checkpoint(folder)}
         with self.start_process(folder, "log.txt", visible, me, feed_sockets(feeder)) as process:
@@ -268,10 +268,10 @@ class TrialTask:
 
     def feeding(
         self, batches: Iterable[pa.RecordBatch], rank: int
-    ) -> "contextlib.AbstractContextManager[Feeder | None]":
+    ) -> "contextlib.AbstractContextManager[RowSender | None]":
         """Return the sender of the partition's rows; None for a rank that reads no rows."""
         if self.feed and rank in self.feed.readers:
-            return Feeder(self.feed, batches)
+            return RowSender(self.feed, batches)
         exhaust(batches)
         return contextlib.nullcontext()
 
@@ -318,12 +318,12 @@ def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
         pass
 
 
-def feed_sockets(feeder: Feeder | None) -> dict[str, socket.socket]:
+def feed_sockets(feeder: RowSender | None) -> dict[str, socket.socket]:
     """Return the socket from which a training process receives its rows, if it gets any."""
-    return {"feed": feeder.theirs} if feeder else {}
+    return {"feed": feeder.process_end} if feeder else {}
 
 
-def with_feed_error(end: ProcessExit, feeder: Feeder | None) -> ProcessExit:
+def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
     """Return the exit, as a failure if the process did not receive all rows sent to it."""
     if end.is_failure or not feeder or not feeder.problem:
         return end

@@ -1,6 +1,6 @@
-"""Data for training functions, from Spark or from files (runs in the training process).
+"""Data for training functions, from Spark or from files. Runs in the training process.
 
-What runs on the driver, and needs pyspark, is imported when it is first used.
+The functions that run on the driver and need pyspark are imported when they are first used.
 """
 
 import importlib

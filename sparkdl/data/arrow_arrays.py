@@ -1,7 +1,8 @@
-"""Runs in the training process. Arrow batches as NumPy arrays, arranged as features and labels.
+"""Runs in the training process. Convert Arrow batches to NumPy arrays of features and labels.
 
-Whole batches at a time, never a row. Arrow keeps a slice's offset, leaves null lists out when it
-flattens, and makes floats of integers with nulls: each is looked at here, once for all readers.
+Whole batches are converted at a time, never single rows. Three properties of Arrow are handled
+here, once for all readers: a slice keeps its offset, `flatten` leaves out null lists, and integers
+with nulls become floats in NumPy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,28 +12,28 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from sparkdl.data.column_selection import Wanted, stacked_dtype
+from sparkdl.data.column_selection import ColumnSelection, stacked_dtype
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 
 __all__ = ["Arrays", "arrow_dataset", "inner_shape", "to_array"]
 
-# Numbers that are aligned so, TensorFlow takes without a further copy.
-_ALIGNMENT = 64
+# TensorFlow uses memory with this alignment without a further copy.
+_ALIGNMENT_BYTES = 64
 
 # ---- one column
 
 
 def to_array(values: pa.Array, column: Column, shape: Sequence[int] = ()) -> Any:
-    """A column of a batch: an array of (rows, *shape), or a `tf.RaggedTensor` of a ragged one.
+    """Convert a column of a batch to an array of shape (rows, *shape), or to a `tf.RaggedTensor`.
 
     Args:
-        values: the column.
-        column: how it becomes a tensor.
-        shape: of one row, see `inner_shape`; not looked at where it is ragged.
+        values: the column's values.
+        column: how the column becomes a tensor.
+        shape: shape of one row, see `inner_shape`; ignored for a ragged column.
 
     Raises:
-        ValueError: there is a null, or a row of another length.
+        ValueError: if there is a null, or a row of another length.
 
     Example:
         >>> x = pa.array([[1, 2], [3, 4], [5, 6]]).slice(1)
@@ -40,19 +41,28 @@ def to_array(values: pa.Array, column: Column, shape: Sequence[int] = ()) -> Any
         [[3, 4], [5, 6]]
     """
     if column.ragged:
-        return _ragged(values, column)
+        return _ragged_tensor(values, column)
     if column.decode:
-        return _decoded(values, column, shape)
+        return _decode_binary(values, column, shape)
     rows = len(values)
     for width in shape:
-        lengths = _lengths(values, column)
+        lengths = _list_lengths(values, column)
         _check_lengths(lengths, width, column)
         values = values.flatten()
-    return _scalars(values, column).reshape(rows, *shape)
+    return _to_numbers(values, column).reshape(rows, *shape)
 
 
 def inner_shape(values: pa.Array, column: Column) -> tuple[int, ...]:
-    """The shape of one row, from the first; of an array in it without values too, from its first.
+    """Return the shape of one row, taken from the first row of a column.
+
+    For nested arrays the length of an inner array is that of the first inner array.
+
+    Args:
+        values: the column's values.
+        column: how the column becomes a tensor.
+
+    Raises:
+        ValueError: if there is a null.
 
     Example:
         >>> inner_shape(pa.array([[[1, 2, 3], [4, 5, 6]]]), Column("x", np.dtype("int64"), 2))
@@ -66,13 +76,13 @@ def inner_shape(values: pa.Array, column: Column) -> tuple[int, ...]:
     shape: list[int] = []
     first = values.slice(0, 1)
     for _ in range(column.depth):
-        shape.append(int(_lengths(first, column)[0]) if len(first) else 0)
+        shape.append(int(_list_lengths(first, column)[0]) if len(first) else 0)
         first = first.flatten().slice(0, 1)
     return tuple(shape)
 
 
-def _lengths(values: pa.Array, column: Column) -> "np.ndarray[Any, Any]":
-    _refuse_nulls(values, column)  # flatten() leaves null lists out, and shifts the rows.
+def _list_lengths(values: pa.Array, column: Column) -> "np.ndarray[Any, Any]":
+    _refuse_nulls(values, column)  # flatten() leaves out null lists, which would shift the rows.
     if types.is_fixed_size_list(values.type):
         return np.full(len(values), values.type.list_size)
     return np.diff(values.offsets.to_numpy())
@@ -84,11 +94,11 @@ def _check_lengths(lengths: "np.ndarray[Any, Any]", width: int, column: Column) 
     row = int(np.argmax(lengths != width))
     raise ValueError(
         f"column {column.name!r}: an array has {lengths[row]} values, the first one has {width}. "
-        f"Make them equally long, or pass ragged=[{column.name!r}]."
+        f"Make all arrays equally long, or pass ragged=[{column.name!r}]."
     )
 
 
-def _scalars(values: pa.Array, column: Column) -> "np.ndarray[Any, Any]":
+def _to_numbers(values: pa.Array, column: Column) -> "np.ndarray[Any, Any]":
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if values.null_count and column.fill is not None:
@@ -100,11 +110,11 @@ def _scalars(values: pa.Array, column: Column) -> "np.ndarray[Any, Any]":
     elif types.is_timestamp(kind):
         values = _microseconds(values, column).view(pa.int64())
     elif types.is_decimal(kind) and len(values):
-        # At most 15 digits, so both are exact, and so is what they divide to. Arrow's own cast is
-        # off in the last bit for one value in four.
-        low = np.frombuffer(values.buffers()[1], np.int64)[::2]
-        whole = low[values.offset : values.offset + len(values)]
-        exact: np.ndarray[Any, Any] = whole / 10.0**kind.scale
+        # With at most 15 digits, both operands are exact in float64, and the quotient is rounded
+        # correctly. Arrow's own cast is off in the last bit for one value in four.
+        low_words = np.frombuffer(values.buffers()[1], np.int64)[::2]
+        unscaled = low_words[values.offset : values.offset + len(values)]
+        exact: np.ndarray[Any, Any] = unscaled / 10.0**kind.scale
         return exact
     elif types.is_decimal(kind):
         values = values.cast(pa.float64())
@@ -117,8 +127,8 @@ def _microseconds(values: pa.Array, column: Column) -> pa.Array:
         return values.cast(pa.timestamp("us", values.type.tz))
     except pa.ArrowInvalid as exc:
         raise ValueError(
-            f"column {column.name!r} is {values.type}, and a tensor holds whole microseconds: "
-            f"{exc}. Round it before, or cast it to a whole number."
+            f"column {column.name!r} is {values.type}, but a tensor holds whole microseconds: "
+            f"{exc}. Round the column first, or cast it to an integer."
         ) from exc
 
 
@@ -126,21 +136,23 @@ def _refuse_nulls(values: pa.Array, column: Column) -> None:
     if values.null_count:
         raise ValueError(
             f"column {column.name!r} has {values.null_count} nulls among {len(values)} values. "
-            f"Leave these rows out (df.na.drop), or say what stands for a null: "
+            f"Drop these rows (df.na.drop), or pass the value that replaces a null: "
             f"fill={{{column.name!r}: ...}}; an array that is null as a whole cannot be filled."
         )
 
 
-def _decoded(values: pa.Array, column: Column, shape: Sequence[int]) -> "np.ndarray[Any, Any]":
-    """Binary values as rows of numbers, without a copy."""
+def _decode_binary(
+    values: pa.Array, column: Column, shape: Sequence[int]
+) -> "np.ndarray[Any, Any]":
+    """View binary values as rows of numbers, without a copy."""
     _refuse_nulls(values, column)
     width, rows = shape[0] * column.dtype.itemsize, len(values)
     if types.is_fixed_size_binary(values.type):
-        begin, found = values.offset * values.type.byte_width, values.type.byte_width
-        lengths = np.full(rows, found)
+        byte_width = values.type.byte_width
+        begin, lengths = values.offset * byte_width, np.full(rows, byte_width)
     else:
-        wide = types.is_large_binary(values.type)
-        ends = np.frombuffer(values.buffers()[1], np.int64 if wide else np.int32)
+        is_large = types.is_large_binary(values.type)
+        ends = np.frombuffer(values.buffers()[1], np.int64 if is_large else np.int32)
         ends = ends[values.offset : values.offset + rows + 1]
         begin, lengths = int(ends[0]) if rows else 0, np.diff(ends)
     if not (lengths == width).all():
@@ -155,14 +167,14 @@ def _decoded(values: pa.Array, column: Column, shape: Sequence[int]) -> "np.ndar
     return flat.reshape(rows, shape[0])
 
 
-def _ragged(values: pa.Array, column: Column) -> Any:
+def _ragged_tensor(values: pa.Array, column: Column) -> Any:
     import tensorflow as tf
 
     lengths = []
     for _ in range(column.depth):
-        lengths.append(_lengths(values, column).astype(np.int64))
+        lengths.append(_list_lengths(values, column).astype(np.int64))
         values = values.flatten()
-    return tf.RaggedTensor.from_nested_row_lengths(_own(_scalars(values, column)), lengths)
+    return tf.RaggedTensor.from_nested_row_lengths(_owned(_to_numbers(values, column)), lengths)
 
 
 # ---- several columns
@@ -182,15 +194,19 @@ def _stack_arrays(parts: list[Any]) -> Any:
 
 
 class Arrays:
-    """Turns Arrow batches into the arrays that are wanted, all of the same shapes.
+    """Convert Arrow batches to the selected arrays, all batches with the same shapes.
 
     Args:
-        columns: how each wanted column becomes a tensor.
-        wanted: their arrangement.
+        columns: how each selected column becomes a tensor.
+        selection: the arrangement of the columns as features and labels.
+
+    Attributes:
+        shapes: shape of one row of each column, by name; None before the first batch.
     """
 
-    def __init__(self, columns: Sequence[Column], wanted: Wanted) -> None:
-        self._columns, self._wanted = list(columns), wanted
+    def __init__(self, columns: Sequence[Column], selection: ColumnSelection) -> None:
+        self._columns = list(columns)
+        self._selection = selection
         self.shapes: dict[str, tuple[int, ...]] | None = None
         self._check_stacks()
 
@@ -206,26 +222,26 @@ class Arrays:
                         "has more than one dimension. Choose columns as a tuple or a dict."
                     )
 
-        self._wanted.pick(by_name, check)
+        self._selection.pick(by_name, check)
 
     def learn(self, batch: pa.RecordBatch) -> None:
         """Take the shapes from the first row of a batch."""
         self.shapes = {c.name: inner_shape(batch.column(c.name), c) for c in self._columns}
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
-        """The arrays of a batch, arranged as wanted.
+        """Return the arrays of a batch, arranged as features and labels.
 
         Raises:
-            ValueError: a null, or an array of another shape than the first.
+            ValueError: if there is a null, or an array of another shape than the first.
         """
         if self.shapes is None:
             self.learn(batch)
         shapes = self.shapes or {}
         values = {c.name: to_array(batch.column(c.name), c, shapes[c.name]) for c in self._columns}
-        return self._wanted.pick(values, _stack_arrays)
+        return self._selection.pick(values, _stack_arrays)
 
     def signature(self) -> Any:
-        """The `tf.TypeSpec`s of what a call returns; of unknown width where no row was seen."""
+        """Return the `tf.TypeSpec`s of the arrays; a width is None before the first batch."""
         import tensorflow as tf
 
         def spec(column: Column) -> Any:
@@ -241,32 +257,38 @@ class Arrays:
             width = None if None in widths else sum(widths)
             return tf.TensorSpec([None, width], tf.as_dtype(dtype))
 
-        return self._wanted.pick({c.name: spec(c) for c in self._columns}, stacked)
+        return self._selection.pick({c.name: spec(c) for c in self._columns}, stacked)
 
 
-def _own(array: Any) -> Any:
-    """The array in memory of its own, if it stands in Arrow's.
+def _owned(array: Any) -> Any:
+    """Return the array in memory of its own, copied if it is a view of Arrow's memory.
 
-    TensorFlow takes aligned memory as it is, and computes in place: a slice of a tensor does not
-    know that it must not. Files of received rows are mapped read-only, and read again.
+    TensorFlow uses aligned memory without a copy and may compute in place: a slice of a tensor
+    does not know that its memory must not change. The files of received rows are mapped read-only
+    and are read again in later passes.
     """
-    is_shared = isinstance(array, np.ndarray) and not array.flags.owndata
-    if not is_shared or array.dtype == object:
+    is_view = isinstance(array, np.ndarray) and not array.flags.owndata
+    if not is_view or array.dtype == object:
         return array
-    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT
-    mine = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    np.copyto(mine, array)
-    return mine
+    memory = np.empty(array.nbytes + _ALIGNMENT_BYTES, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT_BYTES
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
 
 
 def arrow_dataset(batches: Callable[[], Iterator[pa.RecordBatch]], arrays: Arrays) -> Any:
-    """A `tf.data.Dataset` with an element for each Arrow batch; each iteration calls `batches`."""
+    """Return a `tf.data.Dataset` with one element for each Arrow batch that has rows.
+
+    Args:
+        batches: called in each iteration over the dataset; returns the Arrow batches.
+        arrays: the conversion of a batch to arrays.
+    """
     import tensorflow as tf
 
     def elements() -> Iterator[Any]:
         for batch in batches():
             if batch.num_rows:
-                yield tf.nest.map_structure(_own, arrays(batch))
+                yield tf.nest.map_structure(_owned, arrays(batch))
 
     return tf.data.Dataset.from_generator(elements, output_signature=arrays.signature())

@@ -1,58 +1,48 @@
-"""Runs in the training process.
-
-From rows in pieces to this rank's batches: what all readers have in common.
-"""
+"""Runs in the training process. Turn the rows of any reader into the batches of this rank."""
 
 import json
+import logging
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from sparkdl import context
-from sparkdl.data import schema as table
-from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
-from sparkdl.data.column_selection import Wanted, stacked_dtype
-from sparkdl.data.shard import LAST_BATCH, Range, Share, share
-from sparkdl.data.shuffle import shuffled
+from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.readers.base import Pass, Source
+from sparkdl.data.shard import LAST_BATCH, Share, share
 from sparkdl.distribute.autoshard import mark_share
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.options import shows_fields_of
+from sparkdl.options import check_count, shows_fields_of
 
-__all__ = [
-    "ArrowSource",
-    "Batches",
-    "Pass",
-    "Source",
-    "finished",
-    "make_dataset",
-    "shuffled",
-    "takes_batches",
-    "tell",
-]
+__all__ = ["Batches", "finished", "make_dataset", "report_dataset", "takes_batches"]
+
+_logger = logging.getLogger("sparkdl.data")
 
 
 @dataclass(frozen=True)
 class Batches:
-    """How rows become batches; what all readers take.
+    """The arguments of all readers: how rows become batches.
 
     Attributes:
-        batch_size_per_worker: rows in a batch of one rank. Exactly one of this and the next.
-        global_batch_size: rows in a step of all ranks together; a multiple of their number.
+        batch_size_per_worker: number of rows in a batch of one rank. Pass exactly one of
+            `batch_size_per_worker` and `global_batch_size`.
+        global_batch_size: number of rows in a step of all ranks together; a multiple of the number
+            of ranks.
         feature_cols: a column's name; a list of names, for one tensor with their values side by
-            side; a tuple or a dict of such. By default all columns that are no labels: the one,
-            or a dict of them.
-        label_cols: the same for the labels; by default none, and elements are features alone.
-        epochs: passes over the rows.
-        shuffle: the rows of each pass in another order.
-        last_batch: where rows do not fill the last batch of every rank, `pad` makes it smaller,
-            and repeats a row on ranks that have one less than others; `drop` leaves rows out.
-        steps: batches of one pass at most; by default all.
+            side; a tuple or a dict of such selections. By default all columns that are not labels:
+            a single column by itself, several as a dict.
+        label_cols: the same for the labels; by default there are no labels, and elements are
+            features only.
+        epochs: number of passes over the rows.
+        shuffle: shuffle the rows, differently in each pass.
+        last_batch: treatment of rows that do not fill the last batch of every rank: `pad` makes
+            the last batch smaller, and repeats a row on ranks that have one row less than others;
+            `drop` leaves these rows out.
+        steps: maximum number of batches in one pass; by default there is no maximum.
     """
 
     batch_size_per_worker: int | None = None
@@ -65,23 +55,23 @@ class Batches:
     steps: int | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "Batches":
-        """From keyword arguments.
+    def parse(cls, arguments: Mapping[str, Any]) -> "Batches":
+        """Create from keyword arguments.
 
         Raises:
-            ConfigError: a name or a value is wrong; the message names the right one.
+            ConfigError: if a name or a value is invalid; the message names the right one.
 
         Example:
             >>> Batches.parse({"global_batch_size": 64}).per_worker(4)
             16
         """
         known = [field.name for field in fields(cls)]
-        for name in given:
+        for name in arguments:
             if name not in known:
-                near = " Say which: batch_size_per_worker= or global_batch_size=."
-                near = near if name == "batch_size" else suggest(name, known)
-                raise ConfigError(f"unknown argument {name!r}.{near}")
-        batches = cls(**given)
+                hint = " Pass batch_size_per_worker= or global_batch_size=."
+                hint = hint if name == "batch_size" else suggest(name, known)
+                raise ConfigError(f"unknown argument {name!r}.{hint}")
+        batches = cls(**arguments)
         batches._check()
         return batches
 
@@ -94,26 +84,28 @@ class Batches:
             )
         for name in ("batch_size_per_worker", "global_batch_size", "epochs", "steps"):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            if value is not None and not whole:
-                raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1.")
+            if value is not None:
+                check_count(name, value)
         if self.last_batch not in LAST_BATCH:
             raise ConfigError(f"last_batch is {self.last_batch!r}; expected 'pad' or 'drop'.")
 
     def per_worker(self, world_size: int) -> int:
-        """Rows in a batch of one rank.
+        """Return the number of rows in a batch of one rank.
+
+        Args:
+            world_size: number of ranks.
 
         Raises:
-            ConfigError: the global batch cannot be shared equally.
+            ConfigError: if the global batch cannot be shared equally.
         """
         if self.global_batch_size is None:
             return self.batch_size_per_worker or 1
         each, rest = divmod(self.global_batch_size, world_size)
         if rest:
-            near = max(each, 1) * world_size
+            multiple = max(each, 1) * world_size
             raise ConfigError(
                 f"global_batch_size={self.global_batch_size} cannot be shared equally by "
-                f"{world_size} ranks. The next that can is {near}."
+                f"{world_size} ranks. Use a multiple of {world_size}, such as {multiple}."
             )
         return each
 
@@ -121,138 +113,52 @@ class Batches:
 takes_batches = shows_fields_of(Batches)
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One pass over this rank's share.
-
-    Attributes:
-        ranges: what to read, in this order.
-        seed: None to keep the order of the rows; else shuffle them with it.
-    """
-
-    ranges: tuple[Range, ...]
-    seed: int | None = None
-
-
-class Source(ABC):
-    """Rows in pieces that can be read in any order, as often as one likes.
-
-    Attributes:
-        name: what the person would call it, such as its path.
-        sizes: rows of each piece; the same on every rank.
-        columns: the names of its columns.
-    """
-
-    name: str
-    sizes: Sequence[int]
-    columns: Sequence[str]
-
-    @abstractmethod
-    def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        """A `tf.data.Dataset` of dicts from name to a tensor (rows, *shape).
-
-        Args:
-            next_pass: called once whenever the dataset is iterated; says what to read.
-            names: the columns that are wanted.
-        """
-
-    def elements(self, next_pass: Callable[[], Pass], wanted: Wanted) -> Any:
-        """A `tf.data.Dataset` of the columns arranged as wanted, any number of rows each."""
-        blocks = self.blocks(next_pass, wanted.names)
-        return blocks.map(lambda values: wanted.pick(values, _stacked))
-
-
-def _stacked(parts: list[Any]) -> Any:
-    """Tensors of (rows,) or (rows, width) side by side, as one of (rows, all widths)."""
-    import tensorflow as tf
-
-    dtype = tf.as_dtype(stacked_dtype([part.dtype.as_numpy_dtype for part in parts]))
-    flat = [tf.cast(p, dtype) if p.dtype != dtype else p for p in parts]
-    return tf.concat([p[:, None] if p.shape.rank == 1 else p for p in flat], -1)
-
-
-class ArrowSource(Source):
-    """A source that reads Arrow.
-
-    Attributes:
-        schema: its columns and their types.
-        options: the arguments `ragged`, `decode` and `fill` of `schema.column`.
-        window_rows: how many rows are shuffled among each other.
-    """
-
-    schema: pa.Schema
-    options: Mapping[str, Any]
-    window_rows: int = 1 << 16
-
-    @property
-    def columns(self) -> Sequence[str]:  # type: ignore[override]
-        """The names of the columns."""
-        names: list[str] = self.schema.names
-        return names
-
-    @abstractmethod
-    def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of `ranges`, in batches of any number of rows, with the columns `names`."""
-
-    def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        """See `Source.blocks`."""
-        return self.elements(next_pass, Wanted({name: name for name in names}))
-
-    def elements(self, next_pass: Callable[[], Pass], wanted: Wanted) -> Any:
-        """See `Source.elements`: arranged as NumPy arrays, which is faster than as tensors."""
-        arrays = Arrays(table.columns(self.schema, wanted.names, **self.options), wanted)
-        first = [Range(piece, 0, 1) for piece, rows in enumerate(self.sizes) if rows][:1]
-        for batch in self.read(first, wanted.names):
-            arrays.learn(batch)
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            this = next_pass()
-            rows = self.read(this.ranges, wanted.names)
-            return rows if this.seed is None else shuffled(rows, self.window_rows, this.seed)
-
-        return arrow_dataset(batches, arrays)
-
-
 def make_dataset(source: Source, batches: Batches) -> Any:
-    """This rank's share of a source as a `tf.data.Dataset`, with equal steps on every rank.
+    """Return this rank's share of a source as a `tf.data.Dataset`, with equal steps on every rank.
+
+    Args:
+        source: the rows of all ranks.
+        batches: how rows become batches.
 
     Raises:
-        ConfigError: a column is not there, or the global batch cannot be shared equally.
+        ConfigError: if a column does not exist, or the global batch cannot be shared equally.
     """
     me = context.current()
-    # An evaluator stands outside and sees all rows.
+    # An evaluator has a rank beyond the world of the workers, and reads all rows.
     rank, world_size = (me.rank, me.world_size) if me.rank < me.world_size else (0, 1)
     batch_size = batches.per_worker(world_size)
-    wanted = Wanted.among(source.columns, batches.feature_cols, batches.label_cols)
+    selection = ColumnSelection.among(source.columns, batches.feature_cols, batches.label_cols)
 
-    def shared(order: Sequence[int] | None = None) -> Share:
+    def own_share(order: Sequence[int] | None = None) -> Share:
         return share(source.sizes, rank, world_size, batch_size, batches.last_batch, order)
 
-    passes = iter(range(1 << 62))
+    pass_numbers = iter(range(1 << 62))
 
     def next_pass() -> Pass:
-        number = next(passes)
+        number = next(pass_numbers)
         if not batches.shuffle:
-            return Pass(shared().ranges)
-        # What a rank has stays the same: one that looks once more than others must change nothing.
-        mixed = np.random.default_rng(me.seed).permutation(len(source.sizes)).tolist()
+            return Pass(own_share().ranges)
+        # The division among the ranks is the same in all passes: a rank that iterates once more
+        # than others must not change it.
+        pieces = np.random.default_rng(me.seed).permutation(len(source.sizes)).tolist()
         seed = int(np.random.SeedSequence([me.seed, number, rank]).generate_state(1)[0])
-        ranges = shared(mixed).ranges
+        ranges = own_share(pieces).ranges
         order = np.random.default_rng(seed).permutation(len(ranges))
         return Pass(tuple(ranges[place] for place in order), seed)
 
-    whole = shared()
-    tell(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
-    return finished(source.elements(next_pass, wanted), batches, batch_size, whole.steps)
+    whole = own_share()
+    report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
+    return finished(source.elements(next_pass, selection), batches, batch_size, whole.steps)
 
 
 def finished(elements: Any, batches: Batches, batch_size: int, steps: int | None) -> Any:
-    """Elements of any number of rows as batches, repeated and prefetched.
+    """Return elements of any number of rows as batches, repeated and prefetched.
 
     Args:
-        elements: a `tf.data.Dataset` of this rank's rows, those that it repeats included.
-        batches, batch_size: how to batch them.
-        steps: batches of one pass; None where that is not known yet.
+        elements: a `tf.data.Dataset` of this rank's rows, repeated rows included.
+        batches: how rows become batches.
+        batch_size: number of rows in a batch of this rank.
+        steps: number of batches of one pass; None if it is not known yet.
     """
     import tensorflow as tf
 
@@ -267,13 +173,24 @@ def finished(elements: Any, batches: Batches, batch_size: int, steps: int | None
     return mark_share(dataset.prefetch(2))
 
 
-def tell(name: str, batches: Batches, rows: int, steps: int, padded: int, dropped: int) -> None:
-    """Say and keep what a dataset holds; the chief does for all ranks."""
+def report_dataset(
+    name: str, batches: Batches, rows: int, steps: int, padded: int, dropped: int
+) -> None:
+    """Log the size of a dataset and record it in the trial's folder; only the chief does.
+
+    Args:
+        name: name of the dataset.
+        batches: how rows become batches.
+        rows: number of rows of all ranks together.
+        steps: number of batches of each rank in one pass.
+        padded: number of rows that are repeated, over all ranks.
+        dropped: number of rows that are left out, over all ranks.
+    """
     me = context.current()
     if not me.is_chief:
         return
     per_worker = batches.per_worker(me.world_size)
-    said = {
+    record = {
         "data": name,
         "rows": rows,
         "batch_size_per_worker": per_worker,
@@ -282,14 +199,19 @@ def tell(name: str, batches: Batches, rows: int, steps: int, padded: int, droppe
         "padded": padded,
         "dropped": dropped,
     }
-    spare = f", {padded} repeated" if padded else f", {dropped} left out" if dropped else ""
-    world = f" on each of {me.world_size} ranks, {said['global_batch_size']} together"
-    print(
-        f"sparkdl: {name}: {rows} rows{spare}; batches of {per_worker}"
-        f"{world if me.world_size > 1 else ''}; {said['steps']} steps an epoch"
+    remainder = f", {padded} repeated" if padded else f", {dropped} left out" if dropped else ""
+    ranks = f" on each of {me.world_size} ranks, {record['global_batch_size']} together"
+    _logger.warning(
+        "%s: %d rows%s; batches of %d%s; %d steps per epoch",
+        name,
+        rows,
+        remainder,
+        per_worker,
+        ranks if me.world_size > 1 else "",
+        record["steps"],
     )
     if me.folder:
-        line = json.dumps(said).encode() + b"\n"
+        line = json.dumps(record).encode() + b"\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         descriptor = os.open(Path(me.folder, "data.jsonl"), flags, 0o644)
         os.write(descriptor, line)

@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). Which columns make the features and which the labels."""
+"""Runs anywhere (pure). The selection of the columns that make the features and the labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,35 +8,41 @@ import numpy as np
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Wanted", "stacked_dtype"]
+__all__ = ["ColumnSelection", "stacked_dtype"]
 
-# A column's name; a list: stacked into one tensor; a tuple; or names of one's own.
+# A column's name; a list of names, stacked into one tensor; a tuple; or a dict with keys of the
+# user's choice.
 Choice = str | list[str] | tuple[Any, ...] | dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which columns make the features and which the labels, and in what structure.
+class ColumnSelection:
+    """The columns that make the features and the labels, and their structure.
 
     Attributes:
-        features, labels: a column's name for its tensor; a list of names for one tensor with
-            their values side by side; a tuple, or a dict by names of one's own, of such. Without
-            labels an element is the features alone.
+        features: a column's name for one tensor; a list of names for one tensor with their values
+            side by side; a tuple of such selections, or a dict of them with any keys.
+        labels: the same for the labels; None for elements of features only.
     """
 
     features: Choice
     labels: Choice | None = None
 
     @classmethod
-    def among(cls, columns: Sequence[str], features: Any, labels: Any) -> "Wanted":
-        """The choice among these columns. Features are by default all that are no labels.
+    def among(cls, columns: Sequence[str], features: Any, labels: Any) -> "ColumnSelection":
+        """Create a selection among the columns of a dataset.
+
+        Args:
+            columns: names of the columns of the dataset.
+            features: see `ColumnSelection`; None selects all columns that are not labels.
+            labels: see `ColumnSelection`.
 
         Raises:
-            ConfigError: a column is not there.
+            ConfigError: if a selected column does not exist.
 
         Example:
-            >>> Wanted.among(["x", "y"], None, "y")
-            Wanted(features='x', labels='y')
+            >>> ColumnSelection.among(["x", "y"], None, "y")
+            ColumnSelection(features='x', labels='y')
         """
         for name in [*_names(features), *_names(labels)]:
             if name not in columns:
@@ -53,11 +59,16 @@ class Wanted:
 
     @property
     def names(self) -> list[str]:
-        """The columns that are needed, each once."""
+        """The names of the selected columns, each once."""
         return list(dict.fromkeys([*_names(self.features), *_names(self.labels)]))
 
     def pick(self, values: Mapping[str, Any], stack: Callable[[list[Any]], Any]) -> Any:
-        """Arrange `values`, by column, as features, or as `(features, labels)`."""
+        """Arrange values as features, or as `(features, labels)`.
+
+        Args:
+            values: one value for each column, by name.
+            stack: combines the values of a list of columns into one.
+        """
         features = _pick(values, self.features, stack)
         if self.labels is None:
             return features
@@ -76,7 +87,7 @@ def _names(choice: Any) -> list[str]:
     if not parts or not all(isinstance(part, kinds) for part in parts):
         raise ConfigError(
             f"columns are chosen by {choice!r}; expected a column's name, or a list, tuple or dict "
-            "of names. In a list, which is stacked into one tensor, there are names alone."
+            "of names. A list, which is stacked into one tensor, may hold names only."
         )
     return [name for part in choice for name in _names(part)]
 
@@ -92,7 +103,10 @@ def _pick(values: Mapping[str, Any], choice: Any, stack: Callable[[list[Any]], A
 
 
 def stacked_dtype(dtypes: Sequence[Any]) -> Any:
-    """The dtype of columns side by side. Numbers with float32 among them become float32.
+    """Return the dtype of columns stacked side by side; float32 and integers give float32.
+
+    Raises:
+        ConfigError: if strings are mixed with numbers.
 
     Example:
         >>> stacked_dtype([np.int64, np.float32])
@@ -103,9 +117,9 @@ def stacked_dtype(dtypes: Sequence[Any]) -> Any:
         return kinds.pop()
     if np.dtype(object) in kinds:
         raise ConfigError(
-            "a list of columns is stacked into one tensor, and strings do not go with numbers. "
-            "Choose them as a tuple or a dict."
+            "a list of columns is stacked into one tensor, and strings cannot be stacked with "
+            "numbers. Choose the columns as a tuple or a dict."
         )
     floats = [kind for kind in kinds if kind.kind == "f"]
-    # NumPy would make int64 and float32 a float64, twice the size of what a network computes in.
+    # NumPy would promote int64 and float32 to float64, twice the size that a network computes in.
     return np.result_type(*(floats or kinds))

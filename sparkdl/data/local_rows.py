@@ -1,7 +1,4 @@
-"""Runs on the driver.
-
-A training function called directly, with the rows that a run would give it.
-"""
+"""Runs on the driver. Give rows to a training function that is called outside a run."""
 
 import contextlib
 import dataclasses
@@ -13,8 +10,8 @@ import pyarrow as pa
 
 from sparkdl import context
 from sparkdl.data.dataframe.dataset import received
-from sparkdl.data.dataframe.inputs import Data, session_of
-from sparkdl.data.dataframe.sender import Feeder
+from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
+from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.errors import ConfigError
 
 __all__ = ["local"]
@@ -24,14 +21,14 @@ __all__ = ["local"]
 def local(data: Any) -> Iterator[None]:
     """Let `data.dataset` read DataFrames outside a run, to debug a training function.
 
-    All rows are collected into this process, so give it few: `df.limit(1000)`.
+    All rows are collected into this process, so pass a small DataFrame: `df.limit(1000)`.
 
     Args:
-        data: what `experiment.allreduce` takes as `data=`: a DataFrame, or several by name.
+        data: a DataFrame, or several by name, as in the `data=` of `experiment.allreduce`.
 
     Raises:
-        ConfigError: it is something else, has columns that cannot become tensors, or this is a
-            run already.
+        ConfigError: if `data` has no DataFrame or has columns that cannot become tensors, or if
+            the process is already part of a run.
 
     Example:
         >>> from pyspark.sql import SparkSession
@@ -40,7 +37,6 @@ def local(data: Any) -> Iterator[None]:
         >>> with data.local(df):
         ...     for ids in data.dataset(batch_size_per_worker=2):
         ...         print(ids.numpy())
-        sparkdl: train: 3 rows; batches of 2; 2 steps an epoch
         [0 1]
         [2]
     """
@@ -49,32 +45,32 @@ def local(data: Any) -> Iterator[None]:
     if me.feed is not None or session is None:
         raise ConfigError(
             "data.local is for a training function that is called outside a run, with DataFrames; "
-            f"got {type(data).__name__}{' inside one' if me.feed is not None else ''}."
+            f"got {type(data).__name__}{' inside a run' if me.feed is not None else ''}."
         )
-    given = Data.of(data, session, 1)
-    before = os.environ.get(context.VARIABLE)
-    with Feeder(given.feed((0,)), _batches(given)) as feeder:
-        context.activate(dataclasses.replace(me, feed=feeder.theirs.dup().detach()))
+    inputs = DataFrameInputs.of(data, session, 1)
+    previous = os.environ.get(context.VARIABLE)
+    with RowSender(inputs.feed((0,)), _batches(inputs)) as sender:
+        context.activate(dataclasses.replace(me, feed=sender.process_end.dup().detach()))
         try:
             yield
         finally:
             received.cache_clear()
             os.environ.pop(context.VARIABLE)
-            if before is not None:
-                os.environ[context.VARIABLE] = before
+            if previous is not None:
+                os.environ[context.VARIABLE] = previous
 
 
-def _batches(data: Data) -> Iterator[pa.RecordBatch]:
-    """The rows of all, as a task would get them."""
-    kinds = {name: pa.struct(list(schema)) for name, schema in data.schemas.items()}
-    for name, frame in data.frames.items():
+def _batches(inputs: DataFrameInputs) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all DataFrames in the form in which a Spark task receives them."""
+    structs = {name: pa.struct(list(schema)) for name, schema in inputs.schemas.items()}
+    for name, frame in inputs.frames.items():
         for batch in frame.toArrow().to_batches():
-            if len(kinds) == 1:
+            if len(structs) == 1:
                 yield batch
                 continue
             rows = batch.num_rows
             columns = [
-                batch.to_struct_array() if other == name else pa.nulls(rows, kind)
-                for other, kind in kinds.items()
+                batch.to_struct_array() if other == name else pa.nulls(rows, struct)
+                for other, struct in structs.items()
             ]
-            yield pa.RecordBatch.from_arrays(columns, list(kinds))
+            yield pa.RecordBatch.from_arrays(columns, list(structs))

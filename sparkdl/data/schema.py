@@ -1,19 +1,19 @@
-"""Runs anywhere (pure). The one table of types: what a column becomes in a tensor.
+"""Runs anywhere (pure). The table of types: the tensor that each column type becomes.
 
 | Spark | Arrow | tensor | |
 |---|---|---|---|
 | tinyint, smallint, int, bigint | int8 to int64, uint8 to uint64 | the same | |
 | float, double | float16, float32, float64 | the same | |
 | boolean | bool | bool | |
-| decimal of at most 15 digits | decimal128 | float64 | which tells all of them apart |
+| decimal of at most 15 digits | decimal128 | float64 | exact: distinct values stay distinct |
 | string, char, varchar | string | string | UTF-8 |
-| binary | binary, fixed_size_binary | string | or numbers, with `decode` |
+| binary | binary, fixed_size_binary | string | numbers, with `decode` |
 | date | date32 | int32 | days since 1970-01-01 |
 | timestamp, timestamp_ntz | timestamp | int64 | microseconds since 1970-01-01 (UTC) |
-| array of these, nested too | list, fixed_size_list | one dimension more | fixed, or ragged |
+| array of these, also nested | list, fixed_size_list | one more dimension | fixed, or ragged |
 | ML vector, dense or sparse | list of float32 | float32, one dimension | |
 
-All other types are refused. A null is refused too, unless `fill` says what stands for it.
+All other types are refused. A null is refused too, unless `fill` has a value that replaces it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["Column", "UnsupportedType", "arrow_type", "column", "columns"]
 
-# Spark's types, by `DataType.typeName()`, that need no look at their parameters.
+# Spark's types without parameters, by `DataType.typeName()`.
 _SPARK = {
     "byte": pa.int8(),
     "short": pa.int16(),
@@ -47,27 +47,27 @@ _SPARK = {
     "vectorudt": pa.list_(pa.float32()),
 }
 
-# Any decimal of so many digits survives the way to a float64 and back (IEEE 754 binary64).
-MOST_DIGITS = 15
+# A decimal of at most 15 digits survives the conversion to float64 and back (IEEE 754 binary64).
+MAX_DECIMAL_DIGITS = 15
 
-_BYTES = np.dtype(object)  # How NumPy holds strings; a tensor of them is tf.string.
+_BYTES = np.dtype(object)  # NumPy's dtype for strings; their tensor is tf.string.
 
 
 class UnsupportedType(TypeError):
-    """A column's type has no tensor; the message says what to do instead."""
+    """Raised for a column whose type has no tensor; the message says what to do instead."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """How one column becomes a tensor.
+    """The conversion of one column to a tensor.
 
     Attributes:
-        name: its name.
-        dtype: of the tensor; `object` for strings.
-        depth: how many dimensions it has beside that of the rows.
-        ragged: rows may have different lengths.
-        decode: it is binary and holds numbers of `dtype`.
-        fill: what stands for a null; None refuses it.
+        name: name of the column.
+        dtype: dtype of the tensor; `object` for strings.
+        depth: number of the tensor's dimensions after that of the rows.
+        ragged: True if rows may have different lengths.
+        decode: True if the column is binary and holds numbers of `dtype`.
+        fill: value that replaces a null; None refuses nulls.
     """
 
     name: str
@@ -79,10 +79,13 @@ class Column:
 
 
 def arrow_type(spark_type: Any) -> pa.DataType:
-    """The Arrow type in which a column of this Spark type reaches a training process.
+    """Return the Arrow type in which a column of a Spark type reaches a training process.
+
+    Args:
+        spark_type: a `pyspark.sql.types.DataType`.
 
     Raises:
-        UnsupportedType: it has none.
+        UnsupportedType: if the type cannot become a tensor.
 
     Example:
         >>> from pyspark.sql.types import ArrayType, FloatType
@@ -94,7 +97,7 @@ def arrow_type(spark_type: Any) -> pa.DataType:
         return pa.decimal128(spark_type.precision, spark_type.scale)
     if name == "array":
         if spark_type.elementType.typeName() == "vectorudt":
-            raise UnsupportedType("Convert its vectors to arrays.")
+            raise UnsupportedType("Convert the vectors to arrays.")
         return pa.list_(pa.field("element", arrow_type(spark_type.elementType)))
     if name not in _SPARK:
         raise UnsupportedType(_ADVICE.get(name, "Cast it to a type of numbers, strings or arrays."))
@@ -102,10 +105,10 @@ def arrow_type(spark_type: Any) -> pa.DataType:
 
 
 _ADVICE = {
-    "struct": "Select its fields as columns of their own: df.select('s.*').",
+    "struct": "Select its fields as separate columns: df.select('s.*').",
     "map": "Select the values that are needed as columns: df.select(df.m['key']).",
-    "void": "The column holds nothing but nulls; leave it out.",
-    "variant": "Extract what is needed with variant_get.",
+    "void": "The column holds only nulls; leave it out.",
+    "variant": "Extract the values that are needed with variant_get.",
     "matrixudt": "Select its values as an array.",
 }
 
@@ -117,16 +120,16 @@ def column(
     decode: Mapping[str, str] | None = None,
     fill: Mapping[str, Any] | None = None,
 ) -> Column:
-    """How a column of this Arrow type becomes a tensor.
+    """Return the conversion of an Arrow column to a tensor.
 
     Args:
-        field: its name and type.
-        ragged: the columns whose arrays differ in length from row to row.
-        decode: binary columns that hold numbers, with their dtype, such as `{"image": "uint8"}`.
-        fill: what stands for a null, by column.
+        field: name and type of the column.
+        ragged: names of the columns whose arrays differ in length from row to row.
+        decode: dtypes of the binary columns that hold numbers, by name: `{"image": "uint8"}`.
+        fill: values that replace nulls, by column name.
 
     Raises:
-        UnsupportedType: there is no tensor for this type.
+        UnsupportedType: if the type cannot become a tensor.
 
     Example:
         >>> column(pa.field("x", pa.list_(pa.float32())))
@@ -135,7 +138,7 @@ def column(
     kind, depth = field.type, 0
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
-    name, fills = field.name, (fill or {}).get(field.name)
+    name, fill_value = field.name, (fill or {}).get(field.name)
     if name in ragged and not depth:
         raise UnsupportedType(f"ragged names column {name!r} of type {field.type}, not an array.")
     if decode and name in decode:
@@ -143,39 +146,44 @@ def column(
             raise UnsupportedType(
                 f"decode names column {name!r} of type {field.type}; expected a binary one."
             )
-        return Column(name, np.dtype(decode[name]), 1, decode=True, fill=fills)
-    return Column(name, _dtype(name, kind), depth, name in ragged, fill=fills)
+        return Column(name, np.dtype(decode[name]), 1, decode=True, fill=fill_value)
+    return Column(name, _dtype(name, kind), depth, name in ragged, fill=fill_value)
 
 
 def columns(schema: pa.Schema, names: Sequence[str], **options: Any) -> list[Column]:
-    """`column` for each of `names`, in their order.
+    """Return the conversions of several columns, see `column`.
+
+    Args:
+        schema: names and types of all columns.
+        names: names of the columns to convert.
+        **options: the arguments `ragged`, `decode` and `fill` of `column`.
 
     Raises:
-        UnsupportedType: of one or more columns; all are named.
-        ConfigError: an option names a column that is not there.
-        KeyError: there is no such column.
+        UnsupportedType: if columns cannot become tensors; the message names all of them.
+        ConfigError: if an option names a column that does not exist.
+        KeyError: if `names` has a column that does not exist.
     """
     _check_options(schema.names, options)
-    found, wrong = [], []
+    conversions, problems = [], []
     for name in names:
         try:
-            found.append(column(schema.field(name), **options))
+            conversions.append(column(schema.field(name), **options))
         except UnsupportedType as exc:
-            wrong.append(str(exc))
-    if wrong:
-        raise UnsupportedType("\n".join(wrong))
-    return found
+            problems.append(str(exc))
+    if problems:
+        raise UnsupportedType("\n".join(problems))
+    return conversions
 
 
 def _check_options(names: Sequence[str], options: Mapping[str, Any]) -> None:
-    for option, given in options.items():
-        if isinstance(given, str):
-            raise ConfigError(f"{option} is {given!r}; expected columns by name, not one string.")
-        for name in given or ():
+    for option, value in options.items():
+        if isinstance(value, str):
+            raise ConfigError(f"{option} is {value!r}; expected columns by name, not one string.")
+        for name in value or ():
             if name not in names:
                 raise ConfigError(
-                    f"{option} names {name!r}, which is no column.{suggest(name, names)} Columns "
-                    f"are {', '.join(names)}."
+                    f"{option} names {name!r}, which is not a column.{suggest(name, names)} "
+                    f"Columns are {', '.join(names)}."
                 )
 
 
@@ -191,15 +199,15 @@ def _dtype(name: str, kind: Any) -> Any:
     if types.is_timestamp(kind):
         return np.dtype(np.int64)
     if types.is_decimal128(kind):
-        if kind.precision <= MOST_DIGITS:
+        if kind.precision <= MAX_DECIMAL_DIGITS:
             return np.dtype(np.float64)
         raise UnsupportedType(
-            f"column {name!r} is {kind}: more than the {MOST_DIGITS} digits that a float64 keeps "
-            "apart. Cast it to double, or to a decimal of fewer digits."
+            f"column {name!r} is {kind}: more than the {MAX_DECIMAL_DIGITS} digits that a float64 "
+            "represents exactly. Cast it to double, or to a decimal of fewer digits."
         )
     raise UnsupportedType(
-        f"column {name!r} is {kind}, which has no tensor. Cast it to a type of numbers, strings "
-        "or arrays, or leave it out."
+        f"column {name!r} is {kind}, which cannot become a tensor. Cast it to a type of numbers, "
+        "strings or arrays, or leave it out."
     )
 
 

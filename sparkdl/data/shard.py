@@ -1,8 +1,8 @@
-"""Runs anywhere (pure). One rule for who reads what, and how many steps everyone takes.
+"""Runs anywhere (pure). Divide rows among ranks so that all ranks take the same number of steps.
 
-All rows stand in one line, piece after piece; each rank takes an equal stretch of it. Stretches
-differ by at most one row. With `pad` the shorter ones repeat a row, so that every rank has batches
-of the same sizes; with `drop` every rank leaves out what does not fill a batch.
+All rows form one sequence, piece after piece; each rank takes a contiguous part of it. The parts
+differ by at most one row. With `pad` the shorter parts repeat a row, so that every rank has batches
+of the same sizes; with `drop` every rank leaves out the rows that do not fill a batch.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ LAST_BATCH = ("pad", "drop")
 
 @dataclass(frozen=True)
 class Range:
-    """Rows `start <= i < stop` of one piece: a file, a row group."""
+    """Rows `start <= i < stop` of one piece, such as a file or a row group."""
 
     piece: int
     start: int
@@ -24,12 +24,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank reads in one pass.
+    """The rows that one rank reads in one pass.
 
     Attributes:
-        ranges: its rows in order, with a repeated one at the end.
-        rows, padded, dropped: rows of all ranks; how many of them are repeated, and left out.
-        steps: how many batches each rank takes.
+        ranges: the rank's rows in reading order; a repeated row comes last.
+        rows: number of rows of all ranks together.
+        padded: number of rows that are repeated, over all ranks.
+        dropped: number of rows that are left out, over all ranks.
+        steps: number of batches of each rank.
     """
 
     ranges: tuple[Range, ...]
@@ -47,14 +49,15 @@ def share(
     last_batch: str = "pad",
     order: Sequence[int] | None = None,
 ) -> Share:
-    """The share of one rank.
+    """Return the share of one rank.
 
     Args:
-        sizes: rows of each piece; the same on every rank.
-        rank, world_size: which rank of how many.
-        batch_size: rows of a batch of one rank.
+        sizes: number of rows of each piece; the same on every rank.
+        rank: the rank.
+        world_size: number of ranks.
+        batch_size: number of rows in a batch of one rank.
         last_batch: `pad` or `drop`.
-        order: the pieces in the order to read them; by default as they are.
+        order: numbers of the pieces in reading order; by default 0, 1, 2, ...
 
     Example:
         >>> share([3, 0, 2], 1, 2, 2)
@@ -69,19 +72,24 @@ padded=1, dropped=0, steps=2)
     begin, end = total * rank // world_size, total * (rank + 1) // world_size
     if last_batch == "drop":
         return Share(
-            _stretch(sizes, order, begin, begin + steps * batch_size), total, 0, dropped, steps
+            _ranges(sizes, order, begin, begin + steps * batch_size), total, 0, dropped, steps
         )
-    ranges = _stretch(sizes, order, begin, end)
+    ranges = _ranges(sizes, order, begin, end)
     if end - begin < -(-total // world_size):
-        # Its own first row again; a rank without rows takes the first of all.
-        ranges += (
-            _stretch(sizes, order, begin, begin + 1) if ranges else _stretch(sizes, order, 0, 1)
-        )
+        # Repeat the rank's own first row; a rank without rows takes the first row of all.
+        first = begin if ranges else 0
+        ranges += _ranges(sizes, order, first, first + 1)
     return Share(ranges, total, padded, 0, steps)
 
 
 def totals(total: int, world_size: int, batch_size: int, last_batch: str) -> tuple[int, int, int]:
-    """Steps of each rank, and rows that are repeated and left out by all, for so many rows.
+    """Return steps per rank, and the numbers of rows that all ranks repeat and leave out.
+
+    Args:
+        total: number of rows of all ranks together.
+        world_size: number of ranks.
+        batch_size: number of rows in a batch of one rank.
+        last_batch: `pad` or `drop`.
 
     Example:
         >>> totals(1001, 3, 32, "pad"), totals(1001, 3, 32, "drop")
@@ -94,20 +102,27 @@ def totals(total: int, world_size: int, batch_size: int, last_batch: str) -> tup
     return -(-each // batch_size), each * world_size - total, 0
 
 
-def _stretch(sizes: Sequence[int], order: Sequence[int], begin: int, end: int) -> tuple[Range, ...]:
-    """Rows `begin <= i < end` of all rows, counted in the order of the pieces."""
-    ranges, before = [], 0
+def _ranges(sizes: Sequence[int], order: Sequence[int], begin: int, end: int) -> tuple[Range, ...]:
+    """Return the ranges of rows `begin <= i < end`, counted over the pieces in `order`."""
+    ranges, offset = [], 0
     for piece in order:
-        start, stop = max(begin - before, 0), min(end - before, sizes[piece])
+        start, stop = max(begin - offset, 0), min(end - offset, sizes[piece])
         if start < stop:
             ranges.append(Range(piece, start, stop))
-        before += sizes[piece]
+        offset += sizes[piece]
     return tuple(ranges)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Rows `start <= i < stop` of one rank that another rank takes, too or instead."""
+    """Rows `start <= i < stop` of one rank that are given to another rank.
+
+    Attributes:
+        giver: the rank that has the rows.
+        taker: the rank that receives the rows; equal to `giver` for a repeated row.
+        start: first row.
+        stop: end of the rows (exclusive).
+    """
 
     giver: int
     taker: int
@@ -117,12 +132,13 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Balance:
-    """How ranks that hold different numbers of rows come to hold equal ones.
+    """A plan by which ranks with different numbers of rows come to equal numbers.
 
     Attributes:
-        keeps: of each rank, how many of its first rows it keeps.
-        transfers: which rows change hands; a row that its giver keeps is a repeated one.
-        each: how many rows every rank has then, repeated ones included.
+        keeps: for each rank, the number of its first rows that it keeps.
+        transfers: the rows that are given to other ranks; a row that its giver also keeps is
+            repeated.
+        each: number of rows of every rank afterwards, repeated rows included.
     """
 
     keeps: tuple[int, ...]
@@ -131,12 +147,12 @@ class Balance:
 
 
 def balance(counts: Sequence[int], last_batch: str = "pad") -> Balance:
-    """Even out rows that have been dealt out already, moving as few as possible.
+    """Return the plan that balances rows already dealt to ranks and moves as few as possible.
 
     Args:
-        counts: rows that each rank holds.
-        last_batch: with `pad` all get as many as the largest of equal shares, with `drop` as many
-            as the smallest; the few rows above it stay unread.
+        counts: number of rows that each rank holds.
+        last_batch: `pad` raises every rank to the largest of the equal shares by repeating rows;
+            `drop` lowers every rank to the smallest, and the rows above it stay unread.
 
     Example:
         >>> balance([4, 2, 3])
@@ -146,30 +162,30 @@ def balance(counts: Sequence[int], last_batch: str = "pad") -> Balance:
     """
     least, larger = divmod(sum(counts), len(counts))
     by_count = sorted(range(len(counts)), key=lambda rank: (-counts[rank], rank))
-    wanted = [least] * len(counts)
+    targets = [least] * len(counts)
     for rank in by_count[:larger]:
-        wanted[rank] += 1
-    keeps = tuple(min(have, want) for have, want in zip(counts, wanted, strict=True))
-    transfers = _moved(counts, wanted)
+        targets[rank] += 1
+    keeps = tuple(min(count, target) for count, target in zip(counts, targets, strict=True))
+    transfers = _transfers(counts, targets)
     each = least + (1 if larger and last_batch == "pad" else 0)
     first = next((rank for rank in by_count if keeps[rank]), None)
-    for rank, want in enumerate(wanted):
-        if want < each and first is not None:
+    for rank, target in enumerate(targets):
+        if target < each and first is not None:
             giver = rank if keeps[rank] else first
             transfers.append(Transfer(giver, rank, 0, 1))
     return Balance(keeps, tuple(transfers), each)
 
 
-def _moved(counts: Sequence[int], wanted: Sequence[int]) -> list[Transfer]:
-    over = [[rank, wanted[rank]] for rank, have in enumerate(counts) if have > wanted[rank]]
-    moved: list[Transfer] = []
-    for taker, have in enumerate(counts):
-        while have < wanted[taker]:
-            giver, start = over[0]
-            stop = min(counts[giver], start + wanted[taker] - have)
-            moved.append(Transfer(giver, taker, start, stop))
-            have += stop - start
-            over[0][1] = stop
+def _transfers(counts: Sequence[int], targets: Sequence[int]) -> list[Transfer]:
+    surplus = [[rank, targets[rank]] for rank, count in enumerate(counts) if count > targets[rank]]
+    transfers: list[Transfer] = []
+    for taker, count in enumerate(counts):
+        while count < targets[taker]:
+            giver, start = surplus[0]
+            stop = min(counts[giver], start + targets[taker] - count)
+            transfers.append(Transfer(giver, taker, start, stop))
+            count += stop - start
+            surplus[0][1] = stop
             if stop == counts[giver]:
-                over.pop(0)
-    return moved
+                surplus.pop(0)
+    return transfers

@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). Rows of Arrow batches in another order."""
+"""Runs anywhere (pure). Shuffle the rows of Arrow batches."""
 
 from collections.abc import Iterator
 
@@ -7,19 +7,20 @@ import pyarrow as pa
 
 __all__ = ["shuffled"]
 
-WINDOW_BYTES = 256 << 20
-ELEMENT_BYTES = 8 << 20
+MAX_WINDOW_BYTES = 256 << 20
+OUTPUT_BATCH_BYTES = 8 << 20
 
 
 def shuffled(
     batches: Iterator[pa.RecordBatch], window_rows: int, seed: int
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows, each window of them in another order.
+    """Yield the rows of the batches, shuffled within windows of consecutive rows.
 
     Args:
         batches: the rows, in batches of one schema.
-        window_rows: how many rows are held and mixed at a time; fewer where they are large.
-        seed: says which order.
+        window_rows: number of rows that are held in memory and shuffled together; fewer if they
+            exceed 256 MiB.
+        seed: seed of the random order.
 
     Example:
         >>> rows = pa.table({"i": [0, 1, 2, 3]}).to_batches()
@@ -32,7 +33,7 @@ def shuffled(
     for batch in batches:
         window.append(batch)
         rows, num_bytes = rows + batch.num_rows, num_bytes + batch.nbytes
-        if rows >= window_rows or num_bytes >= WINDOW_BYTES:
+        if rows >= window_rows or num_bytes >= MAX_WINDOW_BYTES:
             yield from _permuted(window, random)
             window, rows, num_bytes = [], 0, 0
     if window:
@@ -42,9 +43,9 @@ def shuffled(
 def _permuted(
     window: list[pa.RecordBatch], random: "np.random.Generator"
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a window in batches of some MB, as they are taken elsewhere."""
+    """Yield the rows of a window in random order, in batches of about 8 MiB."""
     joined = pa.concat_batches(window)
     order = pa.array(random.permutation(joined.num_rows))
-    step = max(ELEMENT_BYTES * joined.num_rows // max(joined.nbytes, 1), 1)
+    step = max(OUTPUT_BATCH_BYTES * joined.num_rows // max(joined.nbytes, 1), 1)
     for begin in range(0, joined.num_rows, step):
         yield joined.take(order.slice(begin, step))

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from sparkdl.data import schema as table
 from sparkdl.data.arrow_arrays import Arrays
-from sparkdl.data.column_selection import Wanted, stacked_dtype
+from sparkdl.data.column_selection import ColumnSelection, stacked_dtype
 from sparkdl.data.schema import Column, UnsupportedType
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.inference.loader import Loaded
@@ -77,7 +77,7 @@ def by_input(model: Loaded, features: Any) -> tuple[Any, ...]:
 
 
 def settled(
-    inputs: Sequence[Tensor], wanted: Wanted, columns: Sequence[Column]
+    inputs: Sequence[Tensor], wanted: ColumnSelection, columns: Sequence[Column]
 ) -> tuple[Tensor, ...]:
     """The inputs, with what the model does not say taken from the columns that go in.
 
@@ -93,7 +93,7 @@ def settled(
     known = {column.name: column for column in columns}
     found = []
     for tensor, choice in zip(inputs, wanted.features, strict=True):
-        parts = [known[name] for name in Wanted(choice).names]
+        parts = [known[name] for name in ColumnSelection(choice).names]
         dtype = stacked_dtype([part.dtype for part in parts])
         shape = _shape(parts, isinstance(choice, list))
         kind = tensor.dtype or _default_dtype(dtype)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data.arrow_arrays import Arrays
-from sparkdl.data.column_selection import Wanted
+from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.schema import Column
 from sparkdl.inference.model_cache import Model, model
 from sparkdl.inference.model_file import Stored
@@ -37,7 +37,7 @@ class PredictTask:
     outputs: tuple[Tensor, ...]
     columns: tuple[Column, ...]
     places: tuple[int, ...]
-    wanted: Wanted
+    wanted: ColumnSelection
     names: tuple[str, ...]
     batch_size: int
     detect_gpus: bool

@@ -9,7 +9,7 @@ from pyspark.sql.functions import when
 from pyspark.sql.types import DataType, StructField, StructType
 
 from sparkdl import config
-from sparkdl.data.column_selection import Wanted
+from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 from sparkdl.inference import model_inputs, tensor_spec
@@ -99,8 +99,8 @@ class Ready:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     columns: tuple[Column, ...]
-    wanted: Wanted
-    chosen: Wanted
+    wanted: ColumnSelection
+    chosen: ColumnSelection
 
     def run(
         self,
@@ -163,10 +163,10 @@ def ready_for(
     Raises:
         ConfigError: there is no such model, or they do not.
     """
-    chosen = Wanted.among(df.columns, feature_cols, None)
+    chosen = ColumnSelection.among(df.columns, feature_cols, None)
     columns = model_inputs.columns_of(df.schema, chosen.names, fill=fill, decode=decode)
     stored, found = find(model, signature, tags)
-    wanted = Wanted(model_inputs.by_input(found, chosen.features))
+    wanted = ColumnSelection(model_inputs.by_input(found, chosen.features))
     inputs = model_inputs.settled(found.inputs, wanted, columns)
     try:
         outputs = found.trace(inputs).outputs

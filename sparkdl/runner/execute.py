@@ -14,7 +14,7 @@ from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
-from sparkdl.data.dataframe.inputs import Data, session_of
+from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
 from sparkdl.errors import ConfigError
 from sparkdl.runner.concurrency import Pace
 from sparkdl.runner.display.progress import Progress
@@ -73,7 +73,7 @@ class Prepared:
     cluster: Cluster
     plan: Plan
     pace: Pace
-    data: Data | None
+    data: DataFrameInputs | None
     init_from: tuple[str, int] | None
 
     @classmethod
@@ -87,7 +87,11 @@ class Prepared:
         cluster = Cluster(options.spark or session_of(request.data))
         plan = plan_of(request, program, cluster)
         readers = len(plan.readers)
-        given = None if request.data is None else Data.of(request.data, cluster.spark, readers)
+        given = (
+            None
+            if request.data is None
+            else DataFrameInputs.of(request.data, cluster.spark, readers)
+        )
         initial = initial_of(request)
         if request.search:
             from sparkdl.search.samplers import pruner_of, sampler_of

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl.data import schema as table
 from sparkdl.data.arrow_arrays import Arrays, inner_shape, to_array
-from sparkdl.data.column_selection import Wanted
+from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.schema import Column, column, columns
 from sparkdl.errors import ConfigError
 
 
-def column_of(values: pa.Array, **options: Any) -> table.Column:
-    return table.column(pa.field("c", values.type), **options)
+def column_of(values: pa.Array, **options: Any) -> Column:
+    return column(pa.field("c", values.type), **options)
 
 
 def converted(values: pa.Array, **options: Any) -> Any:
@@ -264,7 +264,7 @@ def test_other_types_are_refused_by_name(kind: pa.DataType) -> None:
 def test_all_columns_that_are_refused_are_named() -> None:
     schema = pa.schema([("a", pa.null()), ("b", pa.int8()), ("c", pa.duration("s"))])
     with pytest.raises(TypeError, match=r"(?s)column 'a'.*column 'c'"):
-        table.columns(schema, ["a", "b", "c"])
+        columns(schema, ["a", "b", "c"])
 
 
 # ---- arrays of different lengths
@@ -298,8 +298,8 @@ def test_a_null_in_ragged_arrays_is_refused() -> None:
 
 
 def arrays_of(batch: pa.RecordBatch, features: Any, labels: Any = None, **options: Any) -> Arrays:
-    wanted = Wanted.among(batch.schema.names, features, labels)
-    return Arrays(table.columns(batch.schema, wanted.names, **options), wanted)
+    wanted = ColumnSelection.among(batch.schema.names, features, labels)
+    return Arrays(columns(batch.schema, wanted.names, **options), wanted)
 
 
 BATCH = pa.record_batch(
@@ -343,9 +343,9 @@ def test_a_list_is_one_tensor_with_values_side_by_side(
 
 
 def test_what_cannot_be_stacked_is_refused() -> None:
-    with pytest.raises(ConfigError, match="strings do not go with numbers"):
+    with pytest.raises(ConfigError, match="strings cannot be stacked with numbers"):
         arrays_of(BATCH, ["i", "t"])
-    with pytest.raises(ConfigError, match="there are names alone"):
+    with pytest.raises(ConfigError, match="may hold names only"):
         arrays_of(BATCH, ["i", ("f",)])
     with pytest.raises(ConfigError, match="'m' cannot be stacked"):
         arrays_of(BATCH, ["f", "m"])
@@ -379,9 +379,9 @@ def test_shapes_are_those_of_the_first_batch() -> None:
 
 def test_columns_that_are_not_there() -> None:
     with pytest.raises(ConfigError, match=r"no column 'lable'. Did you mean 'label'\?"):
-        Wanted.among(["x", "label"], "x", "lable")
+        ColumnSelection.among(["x", "label"], "x", "lable")
     with pytest.raises(ConfigError, match="all columns are labels: x"):
-        Wanted.among(["x"], None, "x")
+        ColumnSelection.among(["x"], None, "x")
     for wrong in (3, [], {}, [3], ("x", None)):
         with pytest.raises(ConfigError, match="expected a column's name, or a list, tuple or dict"):
-            Wanted.among(["x"], wrong, None)
+            ColumnSelection.among(["x"], wrong, None)

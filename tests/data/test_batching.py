@@ -11,14 +11,8 @@ import pyarrow as pa
 import pytest
 
 from sparkdl import context
-from sparkdl.data.batching import (
-    ArrowSource,
-    Batches,
-    Pass,
-    Source,
-    make_dataset,
-    takes_batches,
-)
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import ArrowSource, Pass, Source
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 from sparkdl.errors import ConfigError
@@ -90,7 +84,7 @@ def test_numbers_are_whole_and_positive(name: str, value: Any) -> None:
 
 
 def test_a_near_miss_names_the_right_one() -> None:
-    with pytest.raises(ConfigError, match=r"'batch_size'. Say which: batch_size_per_worker= or"):
+    with pytest.raises(ConfigError, match=r"'batch_size'. Pass batch_size_per_worker= or"):
         Batches.parse({"batch_size": 8})
     with pytest.raises(ConfigError, match=r"'label_col'. Did you mean 'label_cols'\?"):
         Batches.parse({"label_col": "y"})
@@ -100,7 +94,9 @@ def test_a_near_miss_names_the_right_one() -> None:
 
 def test_a_global_batch_that_ranks_cannot_share(rank: Callable[..., None]) -> None:
     rank(0, 3)
-    with pytest.raises(ConfigError, match=r"64 cannot be shared equally by 3 ranks.* is 63"):
+    with pytest.raises(
+        ConfigError, match=r"64 cannot be shared equally by 3 ranks.*multiple of 3, such as 63"
+    ):
         made(Tables(numbers(0, 9)), global_batch_size=64)
 
 

@@ -36,7 +36,7 @@ from sparkdl.cluster.trial_task import (
     outcome_row,
     with_feed_error,
 )
-from sparkdl.data.dataframe.sender import Feeder
+from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import Failure
@@ -129,7 +129,7 @@ def supervise_rank(
     policy: RankPolicy,
     placement: Placement,
     folder: Path,
-    feeder: Feeder | None = None,
+    feeder: RowSender | None = None,
 ) -> Outcome:
     """Run the training processes of a rank, one after the other, until the rank has ended.
 
@@ -174,7 +174,7 @@ def _run_processes(
     folder: Path,
     visible: Mapping[str, str],
     supervisor: Supervisor,
-    feeder: Feeder | None,
+    feeder: RowSender | None,
 ) -> ProcessExit:
     member, plan = placement.member, task.plan
     me = _context(task, placement, folder)

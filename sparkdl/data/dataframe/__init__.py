@@ -1,1 +1,1 @@
-"""SPARK input mode: the rows of a DataFrame flow from Spark tasks into training processes."""
+"""SPARK input mode: the rows of a DataFrame are sent from Spark tasks to training processes."""

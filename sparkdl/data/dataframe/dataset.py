@@ -1,7 +1,4 @@
-"""Runs in the training process.
-
-`data.dataset`: this rank's rows of a DataFrame, as they come from Spark.
-"""
+"""Runs in the training process. Read this rank's rows of a DataFrame, as Spark delivers them."""
 
 import functools
 import itertools
@@ -16,14 +13,15 @@ import pyarrow as pa
 
 from sparkdl import context
 from sparkdl.context import Context
-from sparkdl.data import schema as table
+from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
-from sparkdl.data.batching import Batches, finished, shuffled, takes_batches, tell
-from sparkdl.data.column_selection import Wanted
-from sparkdl.data.dataframe.balancing import Agreement, Alone, Settled
+from sparkdl.data.batching import Batches, finished, report_dataset, takes_batches
+from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.dataframe.balancing import BalancedRows, RowBalance, SingleRank
 from sparkdl.data.dataframe.receiver import Receiver
-from sparkdl.data.dataframe.row_buffer import Arriving
+from sparkdl.data.dataframe.row_buffer import RowBuffer
 from sparkdl.data.shard import totals
+from sparkdl.data.shuffle import shuffled
 from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["dataset", "received"]
@@ -41,31 +39,32 @@ def dataset(
     cache: bool = True,
     **batches: Any,
 ) -> Any:
-    """This rank's rows of the DataFrame that the verb was given as `data=`.
+    """Return this rank's rows of a DataFrame that was passed as `data=`.
 
-    Spark reads the DataFrame once. Passes after the first are read from a copy of this rank's rows
-    on its local disk. Every row is used once in a pass, and every rank takes the same number of
-    steps: several ranks begin when all rows have arrived, or at once with `steps`; a single one
-    begins with the first row. Rows come in the order in which Spark delivers them, which may
-    differ from run to run.
+    Spark reads the DataFrame once. Later passes read a copy of this rank's rows on its local disk.
+    Every row is used once per pass, and every rank takes the same number of steps. Several ranks
+    begin when all rows have arrived, or at once if `steps` is given; a single rank begins with the
+    first row. Rows come in the order in which Spark delivers them, which may differ from run to
+    run.
 
-    Under `distribute.strategy()` give it to `fit` as it is: it is not divided once more. Make the
-    strategy first, as TensorFlow demands.
+    Under `distribute.strategy()` pass the dataset to `fit` unchanged: it already holds only this
+    rank's rows and is not divided again. Create the strategy first, as TensorFlow requires.
 
     Args:
-        name: which of several DataFrames; one that was given alone is `train`.
-        ragged: columns whose arrays differ in length; the others have the first one's.
-        decode: binary columns that hold numbers, with their dtype, such as `{"image": "uint8"}`.
-        fill: what stands for a null, by column; without it a null is an error.
-        cache: keep the rows for further passes; False is for a single pass, faster, and over more
-            rows than the local disk holds.
+        name: name of the DataFrame; a single DataFrame without a name is `train`.
+        ragged: names of the columns whose arrays differ in length; in other columns all arrays
+            have the length of the first.
+        decode: dtypes of the binary columns that hold numbers, by name: `{"image": "uint8"}`.
+        fill: values that replace nulls, by column name; without a value a null is an error.
+        cache: keep the rows for further passes. False allows a single pass, which is faster and
+            can read more rows than the local disk holds.
         **batches: see `sparkdl.data.batching.Batches`.
 
     Returns:
         A `tf.data.Dataset` of features, or of `(features, labels)`, each of (rows, ...).
 
     Raises:
-        ConfigError: there is no such DataFrame or column, or an argument is wrong.
+        ConfigError: if there is no such DataFrame or column, or an argument is invalid.
 
     Example:
         >>> from sparkdl import experiment
@@ -80,123 +79,139 @@ def dataset(
     """
     parsed = Batches.parse(batches)
     me = context.current()
-    arriving = _arriving(me, name)
-    wanted = Wanted.among(arriving.schema.names, parsed.feature_cols, parsed.label_cols)
-    columns = table.columns(arriving.schema, wanted.names, ragged=ragged, decode=decode, fill=fill)
-    rows = _Rows(me, arriving, parsed, cache)
-    arrays = Arrays(columns, wanted)
-    if first := rows.first():
+    buffer = _row_buffer(me, name)
+    selection = ColumnSelection.among(buffer.schema.names, parsed.feature_cols, parsed.label_cols)
+    columns = schema.columns(
+        buffer.schema, selection.names, ragged=ragged, decode=decode, fill=fill
+    )
+    passes = _RowPasses(me, buffer, parsed, cache)
+    arrays = Arrays(columns, selection)
+    if first := passes.first():
         arrays.learn(first)
-    elements = arrow_dataset(rows.next_pass, arrays)
-    known = me.world_size > 1 and parsed.steps is None
-    steps = rows.steps() if known else None
-    if not known:
-        # Keras says so of every dataset whose length it is not told.
+    elements = arrow_dataset(passes.next_pass, arrays)
+    is_length_known = me.world_size > 1 and parsed.steps is None
+    steps = passes.steps() if is_length_known else None
+    if not is_length_known:
+        # Keras warns at the end of every dataset of unknown length.
         warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
     return finished(elements, parsed, parsed.per_worker(me.world_size), steps)
 
 
-def _arriving(me: Context, name: str) -> Arriving:
+def _row_buffer(me: Context, name: str) -> RowBuffer:
     if me.feed is None and me.role == "evaluator":
         raise ConfigError(
-            f"data.dataset({name!r}) finds no rows: an evaluator gets none, all are shared out to "
-            "the workers. Let it read files, by data.parquet say."
+            f"data.dataset({name!r}) has no rows on an evaluator: all rows go to the workers. Read "
+            "files in the evaluator instead, for example with data.parquet."
         )
     if me.feed is None:
         raise ConfigError(
-            f"data.dataset({name!r}) finds no rows: none were given to this process. Pass data=df "
-            "to experiment.allreduce or launch, and call it in the training function. To debug "
-            "that function by itself, call it under `with data.local(df):`."
+            f"data.dataset({name!r}) has no rows: this process received none. Pass data=df "
+            "to experiment.allreduce or launch, and call data.dataset in the training function. To "
+            "debug the training function by itself, call it under `with data.local(df):`."
         )
     datasets = received(me.feed, os.getpid())
     if name not in datasets:
         raise ConfigError(
-            f"there is no data {name!r}.{suggest(name, list(datasets))} The verb was given "
+            f"there is no data {name!r}.{suggest(name, list(datasets))} The data= of this run has "
             f"{', '.join(datasets)}."
         )
     return datasets[name]
 
 
 @functools.lru_cache(maxsize=1)
-def received(channel: int, pid: int) -> dict[str, Arriving]:
-    """The datasets that come over a channel of this process, by name."""
+def received(channel: int, pid: int) -> dict[str, RowBuffer]:
+    """Return the datasets that this process receives, by name; the receiver is created once.
+
+    Args:
+        channel: descriptor of the socket to the Spark task.
+        pid: id of this process; a forked process receives rows of its own.
+    """
     return Receiver(socket.socket(fileno=channel)).datasets
 
 
 @functools.cache
-def _agreement(arriving: Arriving, last_batch: str, most: int | None) -> Agreement:
-    """One for all calls that ask for the same: the ranks agree once."""
-    return Agreement(context.current(), arriving, last_batch, most)
+def _row_balance(buffer: RowBuffer, last_batch: str, max_rows: int | None) -> RowBalance:
+    """Return the balance of a dataset, created once for all calls with the same arguments."""
+    return RowBalance(context.current(), buffer, last_batch, max_rows)
 
 
-class _Rows:
-    """The rows of one rank: passes over those that have arrived or still do."""
+class _RowPasses:
+    """Passes over the rows of one rank, including rows that are still arriving.
 
-    def __init__(self, me: Context, arriving: Arriving, batches: Batches, cache: bool) -> None:
-        several = len(received(me.feed or 0, os.getpid()))
-        if not cache and (batches.epochs > 1 or batches.shuffle or several > 1):
+    Args:
+        me: the context of the rank.
+        buffer: the rank's rows.
+        batches: how rows become batches.
+        cache: keep the rows for further passes.
+    """
+
+    def __init__(self, me: Context, buffer: RowBuffer, batches: Batches, cache: bool) -> None:
+        num_datasets = len(received(me.feed or 0, os.getpid()))
+        if not cache and (batches.epochs > 1 or batches.shuffle or num_datasets > 1):
             raise ConfigError(
-                "cache=False reads rows once, as they come; it takes epochs=1, shuffle=False and "
-                f"a single DataFrame, and got epochs={batches.epochs}, shuffle={batches.shuffle} "
-                f"and {several}."
+                "cache=False reads rows once, in the order of their arrival; it requires epochs=1, "
+                f"shuffle=False and a single DataFrame, and got epochs={batches.epochs}, "
+                f"shuffle={batches.shuffle} and {num_datasets} DataFrames."
             )
-        self._me, self._arriving, self._batches = me, arriving, batches
+        self._me = me
+        self._buffer = buffer
+        self._batches = batches
         self._batch_size = batches.per_worker(me.world_size)
-        most = batches.steps and batches.steps * self._batch_size
-        arriving.open(cache, most)
-        self._count = (
-            _agreement(arriving, batches.last_batch, most)
+        max_rows = batches.steps and batches.steps * self._batch_size
+        buffer.open(cache, max_rows)
+        self._balance = (
+            _row_balance(buffer, batches.last_batch, max_rows)
             if me.world_size > 1
-            else Alone(arriving, most)
+            else SingleRank(buffer, max_rows)
         )
-        self._passes = itertools.count()
-        self._is_told = False
+        self._pass_numbers = itertools.count()
+        self._is_reported = False
 
     def first(self) -> pa.RecordBatch | None:
-        """A batch with the first row; None if there is none at all."""
+        """Return a batch with the first row; None if there are no rows."""
         return next((batch for batch in self._in_order() if batch.num_rows), None)
 
     def next_pass(self) -> Iterator[pa.RecordBatch]:
-        """The rows of one more pass."""
-        number = next(self._passes)
+        """Return the rows of the next pass."""
+        number = next(self._pass_numbers)
         if not self._batches.shuffle:
             return self._in_order()
         entropy = [self._me.seed, number, self._me.rank]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        return shuffled(self._in_any_order(seed), WINDOW_ROWS, seed)
+        return shuffled(self._in_random_order(seed), WINDOW_ROWS, seed)
 
     def _in_order(self) -> Iterator[pa.RecordBatch]:
-        position, settled = 0, None
-        while settled is None:
-            certain, settled = self._certain(position)
-            yield from self._arriving.take(position, certain)
+        position, balanced = 0, None
+        while balanced is None:
+            certain, balanced = self._certain_rows(position)
+            yield from self._buffer.take(position, certain)
             position = certain
-        yield from settled.extra
+        yield from balanced.extra
 
-    def _in_any_order(self, seed: int) -> Iterator[pa.RecordBatch]:
-        """All rows, their batches in another order."""
-        settled = self._settled()
-        bounds = self._arriving.bounds(settled.keeps)
-        yield from settled.extra
+    def _in_random_order(self, seed: int) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, with the received batches in random order."""
+        balanced = self._balanced()
+        bounds = self._buffer.bounds(balanced.keeps)
+        yield from balanced.extra
         for place in np.random.default_rng(seed).permutation(len(bounds)):
-            yield from self._arriving.read(*bounds[place])
+            yield from self._buffer.read(*bounds[place])
 
     def steps(self) -> int:
-        """Batches of a pass of every rank; waits until all rows have arrived."""
-        rows, world_size = self._settled().rows, self._me.world_size
+        """Return the number of batches per pass; wait until all rows have arrived."""
+        rows, world_size = self._balanced().rows, self._me.world_size
         return totals(rows, world_size, self._batch_size, self._batches.last_batch)[0]
 
-    def _settled(self) -> Settled:
-        certain, settled = self._certain(0)
-        while settled is None:
-            certain, settled = self._certain(certain)
-        return settled
+    def _balanced(self) -> BalancedRows:
+        certain, balanced = self._certain_rows(0)
+        while balanced is None:
+            certain, balanced = self._certain_rows(certain)
+        return balanced
 
-    def _certain(self, beyond: int) -> tuple[int, Settled | None]:
-        certain, settled = self._count.certain(beyond)
-        if settled and not self._is_told:
-            self._is_told = True
-            rows, world_size = settled.rows, self._me.world_size
+    def _certain_rows(self, beyond: int) -> tuple[int, BalancedRows | None]:
+        certain, balanced = self._balance.certain_rows(beyond)
+        if balanced and not self._is_reported:
+            self._is_reported = True
+            rows, world_size = balanced.rows, self._me.world_size
             numbers = totals(rows, world_size, self._batch_size, self._batches.last_batch)
-            tell(self._arriving.name, self._batches, rows, *numbers)
-        return certain, settled
+            report_dataset(self._buffer.name, self._batches, rows, *numbers)
+        return certain, balanced

@@ -1,7 +1,7 @@
-"""Runs on the driver. What a person gives as `data=`, made ready for the tasks of a job.
+"""Runs on the driver. Prepare the `data=` of a run for the tasks of its jobs.
 
-Types are checked here, before Spark starts anything. Rows are dealt out by a shuffle, one here and
-one there: a rank gets as many as every other, but for a few that the ranks settle among themselves.
+Types are checked here, before Spark starts a job. Rows are dealt to the ranks in turn by a shuffle:
+every rank gets the same number of rows, up to a few that the ranks balance among themselves.
 """
 
 import re
@@ -15,27 +15,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from sparkdl.data import schema as table
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.rdd import RowPacker, schema_of_row
+from sparkdl.data.schema import UnsupportedType, arrow_type, column
 from sparkdl.errors import ConfigError
 
-__all__ = ["Data", "session_of"]
+__all__ = ["DataFrameInputs", "session_of"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
-# The rows of an RDD come with the place, among the readers, of the one that they go to.
+# The rows of an RDD come with the position of their reader in the list of readers.
 _PACKED_SCHEMA = "place int, message binary"
 
 
 @dataclass(frozen=True)
-class Data:
-    """Datasets, ready to be dealt out.
+class DataFrameInputs:
+    """The datasets of a run, ready to be dealt to ranks.
 
     Attributes:
-        frames: the DataFrame of each, by name, with columns that Arrow takes.
-        schemas: in what columns the rows arrive.
-        packed: which of them are RDDs, as Arrow messages in a column.
+        frames: the DataFrame of each dataset, by name, with columns that Arrow supports.
+        schemas: the Arrow schema in which the rows of each dataset arrive, by name.
+        packed: names of the datasets that are RDDs, packed as Arrow messages in a binary column.
     """
 
     frames: Mapping[str, DataFrame]
@@ -43,90 +43,113 @@ class Data:
     packed: frozenset[str]
 
     @classmethod
-    def of(cls, given: Any, spark: SparkSession, num_readers: int) -> "Data":
-        """From what a verb was given: a DataFrame, an RDD, or a dict of such by name.
+    def of(cls, data: Any, spark: SparkSession, num_readers: int) -> "DataFrameInputs":
+        """Create from the `data=` of a run.
+
+        Args:
+            data: a DataFrame, an RDD, or a dict of DataFrames and RDDs by name.
+            spark: the session that converts RDDs to DataFrames.
+            num_readers: number of ranks that get rows.
 
         Raises:
-            ConfigError: it is something else, or a column has a type that no tensor has.
+            ConfigError: if `data` has another type, or a column cannot become a tensor.
         """
-        named = dict(given) if isinstance(given, Mapping) else {"train": given}
-        if not named:
-            raise ConfigError("data={} has no DataFrame in it; leave it out or give one.")
+        datasets = dict(data) if isinstance(data, Mapping) else {"train": data}
+        if not datasets:
+            raise ConfigError("data={} contains no DataFrame; leave it out or add one.")
         frames: dict[str, DataFrame] = {}
         schemas: dict[str, pa.Schema] = {}
         packed = set()
-        for name, one in named.items():
+        for name, rows in datasets.items():
             _check_name(name)
-            if _is(one, "DataFrame"):
-                frames[name], schemas[name] = _checked(name, one)
-            elif _is(one, "RDD"):
-                schemas[name] = schema_of_row(name, _first(name, one))
-                frames[name] = _packed(one, schemas[name], spark, num_readers)
+            if _is_spark_class(rows, "DataFrame"):
+                frames[name], schemas[name] = _supported_columns(name, rows)
+            elif _is_spark_class(rows, "RDD"):
+                schemas[name] = schema_of_row(name, _first_row(name, rows))
+                frames[name] = _pack(rows, schemas[name], spark, num_readers)
                 packed.add(name)
             else:
                 raise ConfigError(
-                    f"data has a {type(one).__name__} for {name!r}; expected a Spark DataFrame, or "
-                    "an RDD of rows or tuples. For pandas: spark.createDataFrame(frame)."
+                    f"data has a {type(rows).__name__} for {name!r}; expected a Spark DataFrame, "
+                    "or an RDD of rows or tuples. For pandas: spark.createDataFrame(frame)."
                 )
         return cls(frames, schemas, frozenset(packed))
 
     def feed(self, readers: Sequence[int]) -> Feed:
-        """What the tasks need to know."""
+        """Return the description of the datasets that the tasks need.
+
+        Args:
+            readers: the ranks that get rows.
+        """
         schemas = {name: s.serialize().to_pybytes() for name, s in self.schemas.items()}
         return Feed(schemas, self.packed, tuple(readers))
 
     def rows(self, num_tasks: int, readers: Sequence[int], is_gang: bool) -> DataFrame:
-        """The rows of one job.
+        """Return the rows of all datasets as one DataFrame with a partition for each task.
 
         Args:
-            num_tasks: its tasks.
-            readers: those that get rows, equally many.
-            is_gang: its tasks start together.
+            num_tasks: number of tasks of the job.
+            readers: the ranks that get rows, in equal numbers.
+            is_gang: True if the tasks of the job start together.
         """
         joined = self._joined()
         if not is_gang:
             return joined.coalesce(num_tasks)
-        # A barrier stage cannot read the partitions of others: the rows are shuffled to it.
+        # A barrier stage does not support coalesce, where a task reads several partitions of the
+        # stage before it; the rows are shuffled instead.
         ranks = F.array(*[F.lit(rank) for rank in readers])
         return joined.repartitionById(num_tasks, ranks[self._place(len(readers))])
 
     def _joined(self) -> DataFrame:
-        """One DataFrame: the only one, or each in a column of structs, null for other rows."""
+        """Return a single dataset as it is; join several, each in a column of structs.
+
+        A row of one dataset has null in the columns of the others.
+        """
         if len(self.frames) == 1:
             return next(iter(self.frames.values()))
-        kinds = {name: frame.schema for name, frame in self.frames.items()}
+        structs = {name: frame.schema for name, frame in self.frames.items()}
 
-        def spread(mine: str) -> DataFrame:
-            return self.frames[mine].select(
+        def spread(own: str) -> DataFrame:
+            return self.frames[own].select(
                 *[
-                    (F.struct("*") if name == mine else F.lit(None).cast(kind)).alias(name)
-                    for name, kind in kinds.items()
+                    (F.struct("*") if name == own else F.lit(None).cast(struct)).alias(name)
+                    for name, struct in structs.items()
                 ]
             )
 
         return reduce(DataFrame.unionAll, [spread(name) for name in self.frames])
 
     def _place(self, num_readers: int) -> Any:
-        """Which of the readers gets a row: the next in turn, in each partition from another on."""
+        """Return a column with the position of each row's reader.
+
+        Rows are dealt in turn; each partition starts with another reader.
+        """
         # See monotonically_increasing_id: the lower 33 bits count the rows of a partition.
         row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
         turn = F.pmod(row + F.spark_partition_id(), F.lit(num_readers)).cast("int")
-        only = len(self.frames) == 1
-        dealt = [F.col("place" if only else f"`{name}`.place") for name in sorted(self.packed)]
-        return F.coalesce(*dealt, turn)
+        is_single = len(self.frames) == 1
+        packed = [
+            F.col("place" if is_single else f"`{name}`.place") for name in sorted(self.packed)
+        ]
+        return F.coalesce(*packed, turn)
 
 
-def session_of(given: Any) -> "SparkSession | None":
-    """The Spark session of the first DataFrame in it, None where there is none."""
-    frames = given.values() if isinstance(given, Mapping) else [given]
-    return next((one.sparkSession for one in frames if _is(one, "DataFrame")), None)
+def session_of(data: Any) -> "SparkSession | None":
+    """Return the Spark session of the first DataFrame in `data`; None without a DataFrame."""
+    frames = data.values() if isinstance(data, Mapping) else [data]
+    return next(
+        (frame.sparkSession for frame in frames if _is_spark_class(frame, "DataFrame")), None
+    )
 
 
-def _is(thing: object, name: str) -> bool:
-    """Whether it is Spark's class of this name, in Spark classic or Spark Connect."""
+def _is_spark_class(value: object, name: str) -> bool:
+    """Return True if the value is an instance of pyspark's class of this name.
+
+    Spark classic and Spark Connect have different classes of the same name.
+    """
     return any(
         base.__name__ == name and base.__module__.startswith("pyspark.")
-        for base in type(thing).__mro__
+        for base in type(value).__mro__
     )
 
 
@@ -137,53 +160,53 @@ def _check_name(name: Any) -> None:
         )
 
 
-def _checked(name: str, frame: DataFrame) -> tuple[DataFrame, pa.Schema]:
-    """The DataFrame with columns that Arrow takes, and their schema."""
+def _supported_columns(name: str, frame: DataFrame) -> tuple[DataFrame, pa.Schema]:
+    """Return a DataFrame with columns that Arrow supports, and their schema."""
     if frame.isStreaming:
-        raise ConfigError(f"data {name!r} is a streaming DataFrame; expected one with an end.")
+        raise ConfigError(f"data {name!r} is a streaming DataFrame; expected a batch DataFrame.")
     repeated = sorted({c for c in frame.columns if frame.columns.count(c) > 1})
     if repeated or not frame.columns:
-        what = f"two columns {repeated[0]!r}" if repeated else "no column"
-        raise ConfigError(f"data {name!r} has {what}; expected columns of different names.")
-    fields, wrong = [], []
+        problem = f"two columns {repeated[0]!r}" if repeated else "no column"
+        raise ConfigError(f"data {name!r} has {problem}; expected columns of different names.")
+    fields, problems = [], []
     for field in frame.schema.fields:
         try:
-            fields.append(pa.field(field.name, table.arrow_type(field.dataType)))
-            table.column(fields[-1])
-        except table.UnsupportedType as exc:
-            wrong.append(f"{field.name!r} is {field.dataType.simpleString()}. {exc}")
-    if wrong:
+            fields.append(pa.field(field.name, arrow_type(field.dataType)))
+            column(fields[-1])
+        except UnsupportedType as exc:
+            problems.append(f"{field.name!r} is {field.dataType.simpleString()}. {exc}")
+    if problems:
         raise ConfigError(
             f"data {name!r} has columns that cannot become tensors; cast them, or leave them out "
-            "with df.drop:\n- " + "\n- ".join(wrong)
+            "with df.drop:\n- " + "\n- ".join(problems)
         )
-    # By number: mapInArrow does not find a column with a dot in its name.
+    # Columns are renamed to numbers: mapInArrow does not find a column with a dot in its name.
     numbered = frame.toDF(*[f"c{number}" for number in range(len(fields))])
-    plain = [_plain(numbered, field) for field in numbered.schema]
-    return numbered.select(plain), pa.schema(fields)
+    columns = [_vectors_to_arrays(numbered, field) for field in numbered.schema]
+    return numbered.select(columns), pa.schema(fields)
 
 
-def _plain(frame: DataFrame, field: StructField) -> Any:
-    """A column as Arrow takes it: ML vectors, dense and sparse, as arrays."""
+def _vectors_to_arrays(frame: DataFrame, field: StructField) -> Any:
+    """Return a column that Arrow supports: dense and sparse ML vectors become arrays."""
     from pyspark.ml.functions import vector_to_array
 
-    column = frame[field.name]
+    values = frame[field.name]
     if field.dataType.typeName() != "vectorudt":
-        return column
-    return F.when(column.isNotNull(), vector_to_array(column, "float32")).alias(field.name)
+        return values
+    return F.when(values.isNotNull(), vector_to_array(values, "float32")).alias(field.name)
 
 
-def _first(name: str, rdd: Any) -> Any:
-    """The first row, which tells the types of an RDD."""
+def _first_row(name: str, rdd: Any) -> Any:
+    """Return the first row of an RDD, from which the types are inferred."""
     for row in rdd.take(1):
         return row
     raise ConfigError(
-        f"the RDD for data {name!r} is empty, so that nothing tells its columns. Give a DataFrame, "
-        "which has a schema without rows too."
+        f"cannot infer a schema: the RDD for data {name!r} is empty. Pass a DataFrame, which has a "
+        "schema even without rows."
     )
 
 
-def _packed(rdd: Any, schema: pa.Schema, spark: SparkSession, num_readers: int) -> DataFrame:
+def _pack(rdd: Any, schema: pa.Schema, spark: SparkSession, num_readers: int) -> DataFrame:
     packer = RowPacker(schema.serialize().to_pybytes(), num_readers)
     messages = rdd.mapPartitionsWithIndex(packer)
     return spark.createDataFrame(messages, _PACKED_SCHEMA, verifySchema=False)

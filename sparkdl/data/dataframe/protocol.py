@@ -1,17 +1,20 @@
-"""Runs anywhere (pure). What a task and its training process say to each other.
+"""Runs anywhere (pure). The protocol between a Spark task and its training process.
 
-They share a pair of Unix sockets (SOCK_SEQPACKET) that nobody else can reach. The rows themselves
-stand in nameless files: the task writes Arrow IPC messages (the encapsulated message format of
-arrow.apache.org/docs/format/Columnar.html) and passes the descriptor of each file once; the
-process maps it. So every byte is copied once, and the file is the copy for later passes.
+The two sides share a pair of Unix sockets (SOCK_SEQPACKET) that no other process can reach. The
+rows are not sent through the socket: the task writes them to unnamed files as Arrow IPC messages
+(the encapsulated message format of arrow.apache.org/docs/format/Columnar.html) and passes the
+descriptor of each file once; the training process maps the file. Every byte is copied once, and the
+file serves as the copy for later passes.
 
-A packet of the task is a header: where a message stands, which dataset it belongs to, how many
-rows it holds. The first one is of the schemas. A dataset ends with one that counts all its rows;
-what ends without was cut off. An error's text comes behind its header, as no disk may be left.
+A packet of the task is a header: the place of a message, the dataset that the message belongs to,
+and its number of rows. The first packet refers to the schemas. The last packet of a dataset has the
+total number of its rows; a dataset without such a packet was cut off. The text of an error follows
+its header in the same packet, because the disk may be full.
 
-The training process answers which messages it has taken in to keep, so that the task does not run
-too far ahead; or, of rows for a single pass, which it needs no more, so that the task writes the
-next ones over them. At last it says how many rows it has got.
+The training process answers with the messages that it has received. A message that is kept for
+later passes is answered at once, so that the task does not run too far ahead; a message for a
+single pass is answered when it is no longer used, and the task then overwrites it. Finally the
+training process sends the number of rows that it has received.
 """
 
 import json
@@ -23,45 +26,48 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 __all__ = [
-    "AHEAD_BYTES",
     "ANSWER",
     "BATCH",
     "END",
     "ERROR",
     "FREED",
-    "HAVE",
     "HEADER",
     "KEPT",
-    "LEAST_AHEAD",
-    "MOST_TEXT",
+    "MAX_AHEAD_BYTES",
+    "MAX_TEXT_BYTES",
+    "MIN_AHEAD_MESSAGES",
+    "RECEIVED",
     "SCHEMAS",
     "Feed",
     "unpack_schemas",
 ]
 
-# Kind, number of the dataset, rows, and where the message stands: file, offset and length.
+# Kind, number of the dataset, rows, and the place of the message: file, offset and length.
 HEADER = struct.Struct("<HHQIQQ")
 SCHEMAS, BATCH, END, ERROR = 0, 1, 2, 3
 
-MOST_TEXT = 4096
+MAX_TEXT_BYTES = 4096
 
-# So much may be in use by the process; beyond, the task waits, and Spark with it. But so many
-# messages always may, however large: a pipeline holds some while it waits for the next one.
-AHEAD_BYTES = 256 << 20
-LEAST_AHEAD = 8
+# The task, and Spark with it, waits while the training process has more unanswered bytes than
+# MAX_AHEAD_BYTES. The first MIN_AHEAD_MESSAGES messages are exempt, however large they are: a
+# pipeline holds some messages while it waits for the next one.
+MAX_AHEAD_BYTES = 256 << 20
+MIN_AHEAD_MESSAGES = 8
 
 # Kind, file, and a number of bytes or of rows.
 ANSWER = struct.Struct("<HIQ")
-KEPT, FREED, HAVE = 0, 1, 2
+KEPT, FREED, RECEIVED = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Feed:
-    """The datasets that a job's tasks pass on.
+    """The datasets that the tasks of a job pass to their training processes.
 
     Attributes:
-        schemas: the serialized Arrow schema of each, by name, in the order of the numbers.
-        packed: those whose rows come as Arrow messages in a binary column, made from an RDD.
+        schemas: the serialized Arrow schema of each dataset by name; their order numbers the
+            datasets.
+        packed: names of the datasets made from RDDs, whose rows are Arrow messages in a binary
+            column.
         readers: the ranks that get rows.
     """
 
@@ -70,13 +76,13 @@ class Feed:
     readers: tuple[int, ...] = (0,)
 
     def pack_schemas(self) -> bytes:
-        """What the first packet refers to."""
+        """Return the message of the first packet."""
         texts = {name: b64encode(schema).decode() for name, schema in self.schemas.items()}
         return json.dumps(texts).encode()
 
 
 def unpack_schemas(body: bytes) -> dict[str, pa.Schema]:
-    """The schemas that `Feed.pack_schemas` packed, by name."""
+    """Return the schemas by name from the result of `Feed.pack_schemas`."""
     return {
         name: pa.ipc.read_schema(pa.py_buffer(b64decode(text)))
         for name, text in json.loads(body).items()

@@ -1,4 +1,4 @@
-"""Runs in a Spark task. The rows of an RDD as Arrow batches, at least 1024 rows at a time."""
+"""Runs in a Spark task. Pack the rows of an RDD into Arrow batches of about 1024 rows."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkdl.data import schema as table
+from sparkdl.data.schema import UnsupportedType, column
 from sparkdl.errors import ConfigError
 
 __all__ = ["RowPacker", "schema_of_row"]
@@ -16,31 +16,35 @@ BATCH_ROWS = 1024
 
 
 def schema_of_row(name: str, row: Any) -> pa.Schema:
-    """The Arrow schema of rows like this one: a Row, a dict, or a tuple (`_1`, `_2`, ...).
+    """Return the Arrow schema of rows like the first row of an RDD.
+
+    Args:
+        name: name of the dataset.
+        row: a Row, a dict, or a tuple, whose columns are `_1`, `_2`, ...
 
     Raises:
-        ConfigError: it is no row, or a value in it has no tensor.
+        ConfigError: if `row` is not a row, or one of its values cannot become a tensor.
 
     Example:
         >>> schema_of_row("train", ([0.5, 1.0], 3)).names
         ['_1', '_2']
     """
-    fields, wrong = [], []
-    for key, value in _named(name, row).items():
+    fields, problems = [], []
+    for key, value in _named_values(name, row).items():
         try:
-            fields.append(pa.field(key, pa.array([_plain(value)]).type))
-            table.column(fields[-1])
-        except (table.UnsupportedType, pa.ArrowException) as exc:
-            wrong.append(f"{key!r} is {value!r}: {exc}")
-    if wrong:
+            fields.append(pa.field(key, pa.array([_vector_to_array(value)]).type))
+            column(fields[-1])
+        except (UnsupportedType, pa.ArrowException) as exc:
+            problems.append(f"{key!r} is {value!r}: {exc}")
+    if problems:
         raise ConfigError(
             f"the first row of the RDD for data {name!r} has values that cannot become tensors. "
-            "Convert them, or make it a DataFrame with a schema:\n- " + "\n- ".join(wrong)
+            "Convert them, or create a DataFrame with a schema:\n- " + "\n- ".join(problems)
         )
     return pa.schema(fields)
 
 
-def _named(name: str, row: Any) -> Mapping[str, Any]:
+def _named_values(name: str, row: Any) -> Mapping[str, Any]:
     if isinstance(row, Mapping):
         return row
     if isinstance(row, tuple | list) and row:
@@ -52,18 +56,18 @@ def _named(name: str, row: Any) -> Mapping[str, Any]:
     )
 
 
-def _plain(value: Any) -> Any:
-    """ML vectors as arrays."""
+def _vector_to_array(value: Any) -> Any:
+    """Return an ML vector as an array, and any other value unchanged."""
     return value.toArray() if hasattr(value, "toArray") else value
 
 
 @dataclass(frozen=True)
 class RowPacker:
-    """Packs a partition of rows: yields (place of the reader, Arrow message of a batch).
+    """Pack a partition of rows: yield (position of the reader, Arrow message of a batch).
 
     Attributes:
-        schema: their serialized Arrow schema.
-        num_readers: among how many they are dealt out equally.
+        schema: the serialized Arrow schema of the rows.
+        num_readers: number of readers that the rows are dealt to equally.
     """
 
     schema: bytes = field(repr=False)
@@ -76,7 +80,7 @@ class RowPacker:
             chunk = list(itertools.islice(rows, BATCH_ROWS * self.num_readers))
             if not chunk:
                 return
-            batch = _batch(chunk, schema)
+            batch = _to_batch(chunk, schema)
             for place in range(self.num_readers):
                 begin, end = (len(chunk) * i // self.num_readers for i in (place, place + 1))
                 if begin < end:
@@ -84,21 +88,21 @@ class RowPacker:
                     yield (place + turn) % self.num_readers, message
 
 
-def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+def _to_batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     if isinstance(rows[0], Mapping):
-        rows = [_values(row, schema) for row in rows]
+        rows = [_values_in_order(row, schema) for row in rows]
     columns = []
-    for place, kind in enumerate(schema):
+    for place, column_field in enumerate(schema):
         try:
-            values = pa.array([_plain(row[place]) for row in rows])
-            columns.append(values.cast(kind.type))  # Refuses what would lose something.
+            values = pa.array([_vector_to_array(row[place]) for row in rows])
+            columns.append(values.cast(column_field.type))  # Refuses a cast that loses data.
         except (pa.ArrowException, TypeError, LookupError) as exc:
             raise TypeError(
-                f"a row of the RDD has no value for column {kind.name!r} that fits {kind.type}, "
-                f"the type in its first row: {exc}"
+                f"a row of the RDD has no value for column {column_field.name!r} that fits "
+                f"{column_field.type}, the type in the first row: {exc}"
             ) from exc
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _values(row: Any, schema: pa.Schema) -> tuple[Any, ...]:
+def _values_in_order(row: Any, schema: pa.Schema) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in schema.names)

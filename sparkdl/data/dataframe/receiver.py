@@ -1,7 +1,4 @@
-"""Runs in the training process.
-
-SPARK mode, the training process's side: a thread takes the rows in.
-"""
+"""Runs in the training process. Receive the rows that the Spark task sends, in a thread."""
 
 import mmap
 import os
@@ -20,78 +17,84 @@ from sparkdl.data.dataframe.protocol import (
     END,
     ERROR,
     FREED,
-    HAVE,
     HEADER,
     KEPT,
-    MOST_TEXT,
+    MAX_TEXT_BYTES,
+    RECEIVED,
     SCHEMAS,
     unpack_schemas,
 )
-from sparkdl.data.dataframe.row_buffer import Arriving
+from sparkdl.data.dataframe.row_buffer import RowBuffer
 
 __all__ = ["Receiver"]
 
 
 class Receiver:
-    """Hears the task that supervises this process, in a thread; one `Arriving` for each dataset.
+    """Receive the datasets from the task that supervises this process, in a thread.
 
     Args:
-        channel: the end of the channel that is ours.
+        channel: the training process's end of the channel.
+
+    Attributes:
+        datasets: the buffer of each dataset, by name.
 
     Raises:
-        ConnectionError: the task is gone.
-        RuntimeError: it cannot pass rows on.
+        ConnectionError: if the task has ended.
+        RuntimeError: if the task cannot send rows.
     """
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._files: dict[int, mmap.mmap] = {}
-        self._unsaid: deque[bytes] = deque()
-        self._saying = threading.Lock()
-        self._wanted = threading.Event()
-        first = self._next()
+        self._unsent: deque[bytes] = deque()
+        self._sending = threading.Lock()
+        self._requested = threading.Event()
+        first = self._next_packet()
         if first.kind != SCHEMAS:
-            raise RuntimeError(f"no rows can be had: {first.message.tobytes().decode()}")
+            raise RuntimeError(
+                f"cannot receive rows from the Spark task: {first.message.tobytes().decode()}"
+            )
         self.datasets = {
-            name: Arriving(name, schema, self._wanted)
+            name: RowBuffer(name, schema, self._requested)
             for name, schema in unpack_schemas(first.message.tobytes()).items()
         }
         threading.Thread(target=self._receive, name="sparkdl-rows", daemon=True).start()
 
     def _receive(self) -> None:
-        numbered = list(self.datasets.values())
+        buffers = list(self.datasets.values())
         error: str | None = None
         try:
-            while not error and not all(dataset.is_complete for dataset in numbered):
-                while all(dataset.is_enough for dataset in numbered):
-                    self._wanted.wait()  # The task, and Spark, wait too.
-                    self._wanted.clear()
-                error = self._hear(numbered)
+            while not error and not all(buffer.is_complete for buffer in buffers):
+                while all(buffer.has_enough for buffer in buffers):
+                    self._requested.wait()  # The task, and Spark, wait too.
+                    self._requested.clear()
+                error = self._handle_packet(buffers)
             if not error:
-                self._channel.send(ANSWER.pack(HAVE, 0, sum(d.rows for d in numbered)))
+                num_rows = sum(buffer.rows for buffer in buffers)
+                self._channel.send(ANSWER.pack(RECEIVED, 0, num_rows))
         except ConnectionError:
-            error = "they ended early"
-        except Exception as exc:  # noqa: BLE001 Whatever it was, whoever waits must know.
+            error = "the rows ended early"
+        except Exception as exc:  # noqa: BLE001 The waiting threads must receive any error.
             error = f"{type(exc).__name__}: {exc}"
         finally:
-            for dataset in numbered:
-                dataset.fail(error or "they ended early")
-            self._channel.close()  # What Spark still has, nobody would read.
+            for buffer in buffers:
+                buffer.fail(error or "the rows ended early")
+            self._channel.close()  # Makes the task stop: no thread reads further rows.
 
-    def _hear(self, numbered: Sequence[Arriving]) -> str | None:
-        """Take in the next packet; what is wrong, if something is."""
-        packet = self._next()
-        dataset = numbered[packet.number]
+    def _handle_packet(self, buffers: Sequence[RowBuffer]) -> str | None:
+        """Handle the next packet; return the text of an error, or None."""
+        packet = self._next_packet()
+        buffer = buffers[packet.number]
         if packet.kind == ERROR:
             return packet.message.tobytes().decode()
         if packet.kind == BATCH:
-            self._take_in(packet, dataset)
+            self._add(packet, buffer)
         elif packet.kind == END:
-            dataset.complete(packet.rows)
-        return dataset.error
+            buffer.complete(packet.rows)
+        return buffer.error
 
-    def _next(self) -> "_Packet":
-        data, descriptors, _, _ = socket.recv_fds(self._channel, HEADER.size + MOST_TEXT, 1)
+    def _next_packet(self) -> "_Packet":
+        data, descriptors, _, _ = socket.recv_fds(self._channel, HEADER.size + MAX_TEXT_BYTES, 1)
         if not data:
             raise ConnectionError("the task has closed the channel")
         kind, number, rows, file, offset, length = HEADER.unpack_from(data)
@@ -107,32 +110,32 @@ class Receiver:
             message = np.empty(0, np.uint8)
         return _Packet(kind, number, rows, file, message)
 
-    def _take_in(self, packet: "_Packet", dataset: Arriving) -> None:
+    def _add(self, packet: "_Packet", buffer: RowBuffer) -> None:
         file, message = packet.file, packet.message
-        if dataset.add(packet.rows, message, self._files[file]):
-            self._say(ANSWER.pack(KEPT, file, len(message)))
+        if buffer.add(packet.rows, message, self._files[file]):
+            self._send(ANSWER.pack(KEPT, file, len(message)))
         else:
-            self._say_all()
-            # Tensors may stand in the same memory: it is free when the last of them is gone.
+            self._flush()
+            # Tensors may share this memory: the message is free when the last of them is gone.
             freed = ANSWER.pack(FREED, file, len(message))
-            weakref.finalize(message, self._say, freed).atexit = False
+            weakref.finalize(message, self._send, freed).atexit = False
 
-    def _say(self, answer: bytes) -> None:
-        """Tell the task, and never wait: one that waits for Spark hears nothing meanwhile."""
-        self._unsaid.append(answer)
-        self._say_all()
+    def _send(self, answer: bytes) -> None:
+        """Send an answer without blocking: a task that waits for Spark does not read answers."""
+        self._unsent.append(answer)
+        self._flush()
 
-    def _say_all(self) -> None:
-        # It may be called while it runs: whenever an array goes.
-        if self._saying.acquire(blocking=False):
+    def _flush(self) -> None:
+        # A finalizer may call this method while it is running, hence the lock is not waited for.
+        if self._sending.acquire(blocking=False):
             try:
-                while self._unsaid:
-                    self._channel.send(self._unsaid[0], socket.MSG_DONTWAIT)
-                    self._unsaid.popleft()
+                while self._unsent:
+                    self._channel.send(self._unsent[0], socket.MSG_DONTWAIT)
+                    self._unsent.popleft()
             except OSError:
-                pass  # Full, and said with the next one; or gone.
+                pass  # The socket is full, and the next call sends the rest; or it is closed.
             finally:
-                self._saying.release()
+                self._sending.release()
 
 
 class _Packet(NamedTuple):

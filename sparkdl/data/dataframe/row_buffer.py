@@ -1,4 +1,4 @@
-"""Runs in the training process. The rows of one dataset, as far as they have arrived."""
+"""Runs in the training process. Hold the received rows of one dataset."""
 
 import mmap
 import threading
@@ -12,64 +12,92 @@ import pyarrow as pa
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["Arriving"]
+__all__ = ["RowBuffer"]
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """A received batch, the number of rows before it, and the file that it stands in."""
+    """A received batch.
 
-    before: int
+    Attributes:
+        start: number of the batch's first row among all rows of the dataset.
+        rows: number of rows.
+        message: the batch as an Arrow IPC message.
+        file: the mapped file that holds the message.
+    """
+
+    start: int
     rows: int
     message: "np.ndarray[Any, Any]"
     file: mmap.mmap
 
     @property
-    def end(self) -> int:
-        return self.before + self.rows
+    def stop(self) -> int:
+        return self.start + self.rows
 
     def slice(self, start: int, stop: int, schema: pa.Schema) -> pa.RecordBatch:
-        """Its rows among `start <= i < stop` of all."""
+        """Return the block's rows among rows `start <= i < stop` of the dataset."""
         batch = pa.ipc.read_record_batch(pa.py_buffer(self.message), schema)
-        begin, end = max(start - self.before, 0), min(stop - self.before, self.rows)
+        begin, end = max(start - self.start, 0), min(stop - self.start, self.rows)
         return batch.slice(begin, end - begin)
 
 
-class Arriving:
-    """The rows of one dataset, as far as they have arrived. Filled by one thread, read by any.
+class RowBuffer:
+    """The received rows of one dataset, filled by one thread and read by any thread.
+
+    Args:
+        name: name of the dataset.
+        schema: names and types of its columns.
+        requested: event that is set when a reader requests more rows.
 
     Attributes:
-        name, schema: its name, and its columns.
-        rows: how many have arrived.
-        is_complete: all have arrived.
-        error: why not all will come.
+        name: name of the dataset.
+        schema: names and types of its columns.
+        rows: number of rows that have arrived.
+        is_complete: True when all rows have arrived.
+        error: the reason why not all rows will arrive; None if there is no error.
     """
 
-    def __init__(self, name: str, schema: pa.Schema, wanted: threading.Event) -> None:
-        self.name, self.schema = name, schema
-        self.rows, self.is_complete = 0, False
-        self._blocks: list[_Block] = []
+    def __init__(self, name: str, schema: pa.Schema, requested: threading.Event) -> None:
+        self.name = name
+        self.schema = schema
+        self.rows = 0
+        self.is_complete = False
         self.error: str | None = None
+        self._blocks: list[_Block] = []
         self._changed = threading.Condition()
-        self._keeps: bool | None = None
-        self._most: int | None = 0
-        self._taken = 0
-        self._wanted = wanted
+        self._is_cached: bool | None = None
+        self._max_rows: int | None = 0
+        self._num_taken = 0
+        self._requested = requested
 
-    # ---- for the thread that fills it
+    # ---- for the thread that fills the buffer
 
     def add(self, rows: int, message: "np.ndarray[Any, Any]", file: mmap.mmap) -> bool:
-        """Take in the next batch; whether it is kept, else it is given away once used."""
+        """Add the next batch.
+
+        Args:
+            rows: number of rows in the batch.
+            message: the batch as an Arrow IPC message.
+            file: the mapped file that holds the message.
+
+        Returns:
+            True if the batch is kept; False if it is discarded after use.
+        """
         with self._changed:
-            # The first stays, see `take`, and so do all that are kept.
-            is_kept = self._keeps is not False or not self._blocks
+            # The first batch is always kept, see `take`.
+            is_kept = self._is_cached is not False or not self._blocks
             self._blocks.append(_Block(self.rows, rows, message, file))
             self.rows += rows
             self._changed.notify_all()
         return is_kept
 
     def complete(self, rows: int) -> None:
-        """No more will come; `rows` were sent."""
+        """Record that all rows have been sent.
+
+        Args:
+            rows: number of rows that were sent.
+        """
         with self._changed:
             self.is_complete = rows == self.rows
             if not self.is_complete:
@@ -77,100 +105,103 @@ class Arriving:
             self._changed.notify_all()
 
     def fail(self, error: str) -> None:
-        """No more will come, though there are more."""
+        """Record that no more rows will arrive, although not all have arrived."""
         with self._changed:
             if not self.is_complete:
                 self.error = self.error or error
             self._changed.notify_all()
 
     @property
-    def is_enough(self) -> bool:
-        """Whether nobody waits for more."""
-        return self.is_complete or (self._most is not None and 0 < self._most <= self.rows)
+    def has_enough(self) -> bool:
+        """True if no reader needs more rows."""
+        return self.is_complete or (self._max_rows is not None and 0 < self._max_rows <= self.rows)
 
-    # ---- for those that read it
+    # ---- for the threads that read
 
-    def open(self, keeps: bool, most: int | None) -> None:
-        """Say what will be read of it.
+    def open(self, cache: bool, max_rows: int | None) -> None:
+        """Declare how the rows will be read.
 
         Args:
-            keeps: more than once; else each row is given away as it is read.
-            most: how many rows, None for all.
+            cache: True to read the rows any number of times; False to discard each row when it
+                has been read.
+            max_rows: number of rows to read; None for all.
 
         Raises:
-            ConfigError: that does not go with what was said before.
+            ConfigError: if the dataset is opened twice and one of the calls has `cache=False`.
         """
         with self._changed:
-            if self._keeps is False or (self._keeps and not keeps):
+            if self._is_cached is False or (self._is_cached and not cache):
                 raise ConfigError(
-                    f"data {self.name!r} is read twice, and once with cache=False, which gives "
-                    "each row away. Leave that out, or read it once."
+                    f"data {self.name!r} is read twice, and once with cache=False, which discards "
+                    "each row after use. Remove cache=False, or read the data once."
                 )
-            self._keeps = keeps
-        self.want(most)
+            self._is_cached = cache
+        self.request(max_rows)
 
-    def want(self, most: int | None) -> None:
-        """Ask for so many rows, None for all."""
+    def request(self, max_rows: int | None) -> None:
+        """Request the first `max_rows` rows; None for all rows."""
         with self._changed:
-            wants_all = most is None or self._most is None
-            self._most = None if wants_all else max(most or 0, self._most or 0)
-        self._wanted.set()
+            wants_all = max_rows is None or self._max_rows is None
+            self._max_rows = None if wants_all else max(max_rows or 0, self._max_rows or 0)
+        self._requested.set()
 
     def wait(self, beyond: int, timeout_s: float | None = None) -> None:
-        """Return when more rows than `beyond` have arrived, all have, or the time is over.
+        """Wait until more than `beyond` rows or all rows have arrived, or the time is over.
+
+        Args:
+            beyond: number of rows that the caller has already.
+            timeout_s: maximum seconds to wait; None waits without limit.
 
         Raises:
-            RuntimeError: they were cut off.
+            RuntimeError: if the rows ended early.
         """
         with self._changed:
             self._changed.wait_for(
                 lambda: self.error or self.is_complete or self.rows > beyond, timeout_s
             )
             if self.error and self.rows <= beyond:
-                raise RuntimeError(
-                    f"the rows of data {self.name!r} are not all there: {self.error}"
-                )
+                raise RuntimeError(f"rows of data {self.name!r} are missing: {self.error}")
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """Rows `start <= i < stop`, which have arrived, in batches."""
-        last: mmap.mmap | None = None
+        """Yield rows `start <= i < stop`, which must have arrived, in batches."""
+        previous: mmap.mmap | None = None
         for block in self._overlapping(start, stop):
-            if last is not None and last is not block.file:
-                # To the page cache: it counts as this process's memory no longer.
-                last.madvise(mmap.MADV_DONTNEED)
-            last = block.file
+            if previous is not None and previous is not block.file:
+                # Leave the pages to the page cache: they no longer count as this process's memory.
+                previous.madvise(mmap.MADV_DONTNEED)
+            previous = block.file
             yield block.slice(start, stop, self.schema)
 
     def take(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The same for a pass; where rows are not kept, each batch goes when the next is asked for.
+        """Yield rows like `read`; without a cache, discard each batch when the next is requested.
 
         Raises:
-            RuntimeError: they were taken before.
+            RuntimeError: if the rows are not cached and were taken before.
         """
-        if self._keeps:
+        if self._is_cached:
             yield from self.read(start, stop)
             return
-        if start < self._taken:
+        if start < self._num_taken:
             raise RuntimeError(
                 f"data {self.name!r} is read a second time; cache=False allows one pass only."
             )
         blocks = deque(self._overlapping(start, stop))
         while blocks:
             yield blocks[0].slice(start, stop, self.schema)
-            self._give_away(blocks.popleft(), stop)
+            self._discard(blocks.popleft(), stop)
 
-    def _give_away(self, block: _Block, stop: int) -> None:
+    def _discard(self, block: _Block, stop: int) -> None:
         with self._changed:
-            self._taken = min(stop, block.end)
-            # A row of the first may be repeated at the end of the pass.
-            if block.before and self._taken == block.end:
+            self._num_taken = min(stop, block.stop)
+            # The first block is kept: one of its rows may be repeated at the end of the pass.
+            if block.start and self._num_taken == block.stop:
                 self._blocks.remove(block)
 
     def bounds(self, stop: int) -> list[tuple[int, int]]:
-        """Where the batches of the first `stop` rows begin and end."""
+        """Return (start, stop) of each received batch among the first `stop` rows."""
         blocks = self._overlapping(0, stop)
-        return [(b.before, min(b.end, stop)) for b in blocks]
+        return [(b.start, min(b.stop, stop)) for b in blocks]
 
     def _overlapping(self, start: int, stop: int) -> Sequence[_Block]:
         with self._changed:
-            return [b for b in self._blocks if b.before < stop and start < b.end]
+            return [b for b in self._blocks if b.start < stop and start < b.stop]

@@ -1,1 +1,1 @@
-"""Runs in the training process. Readers of files, TENSORFLOW mode: a `Source` for each format."""
+"""TENSORFLOW mode: readers of files in the training process, with a `Source` for each format."""

@@ -1,4 +1,4 @@
-"""Runs in the training process. CSV files as batches, read by pyarrow."""
+"""Runs in the training process. Read CSV files as batches, with pyarrow."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from sparkdl.data.batching import ArrowSource, Batches, make_dataset, takes_batches
-from sparkdl.data.readers.paths import Paths, check_names, find, shown
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import ArrowSource
+from sparkdl.data.readers.paths import Paths, check_names, describe, find
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
@@ -32,50 +33,58 @@ def csv(
     fill: Mapping[str, Any] | None = None,
     **batches: Any,
 ) -> Any:
-    """This rank's share of CSV files as a `tf.data.Dataset`, with equal steps on every rank.
+    """Return this rank's share of CSV files as a `tf.data.Dataset`, with equal steps on every rank.
 
-    Every rank goes through all files once beforehand, to count rows, and reads each file that it
-    shares from the start. Where that takes long, write the rows as Parquet once.
+    Every rank first reads all files once to count their rows. In each pass a rank reads the files
+    of its share from their start. If counting takes long, write the rows as Parquet once.
 
     Args:
-        path: a file, a folder, a pattern or a list of such; local, or URLs that fsspec understands.
-            Files ending in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
+        path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
+            supports. Files ending in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
         schema: types by column: a `pyarrow.Schema`, or names as in `{"a": "float32"}`. Other types
-            are inferred from the first block (4 MB) of the first file with rows; say those of
-            columns that are empty there, or whose later values differ.
-        delimiter: what is between values.
-        header: whether the first line of each file names the columns.
-        column_names: the names; with a header, instead of its own. Without either they are `f0`,
-            `f1`, and so on.
-        fill: what stands for an empty value, by column; without it one of a number is an error.
+            are inferred from the first block (4 MB) of the first file with rows; pass the types of
+            columns that are empty in this block, or whose later values have another type.
+        delimiter: the character between values.
+        header: True if the first line of each file names the columns.
+        column_names: names of the columns; they replace the names of a header. Without a header
+            and `column_names` the names are `f0`, `f1`, and so on.
+        fill: values that replace empty values, by column name; without a value an empty number is
+            an error.
         **batches: see `Batches`.
 
     Returns:
-        Features, or `(features, labels)`, with the types of `sparkdl.data.schema`.
+        A dataset of features, or of `(features, labels)`, with the types of `sparkdl.data.schema`.
 
     Raises:
-        FileNotFoundError: there is no file.
-        ConfigError: a column is not there, or an argument is wrong.
-        ValueError: a line does not parse, or a file has other columns than the first. While it is
-            read: a value that is none of its column's type, an empty one, or a changed file.
+        FileNotFoundError: if there is no file.
+        ConfigError: if a column does not exist, or an argument is invalid.
+        ValueError: if a line cannot be parsed, or a file has other columns than the first. During
+            iteration: if a value does not have its column's type, a number is empty, or a file has
+            changed.
 
     Example:
         >>> from pathlib import Path
         >>> _ = Path("some.csv").write_text("height,width,label\\n1,2,0\\n3,,1\\n")
         >>> dataset = csv("some.csv", batch_size_per_worker=64, label_cols="label",
         ...     feature_cols=["height", "width"], schema={"height": "float32"}, fill={"width": 9})
-        sparkdl: some.csv: 2 rows; batches of 64...
         >>> for x, y in dataset:
         ...     print(x.numpy().tolist(), y.numpy())
         [[1.0, 2.0], [3.0, 9.0]] [0 1]
     """
     parsed = Batches.parse(batches)
-    form = _Form(schema, delimiter, header, column_names)
-    return make_dataset(DelimitedSource(path, form, fill or {}), parsed)
+    csv_format = _CsvFormat(schema, delimiter, header, column_names)
+    return make_dataset(DelimitedSource(path, csv_format, fill or {}), parsed)
 
 
-class _Form:
-    """How the files are written."""
+class _CsvFormat:
+    """The format of the files.
+
+    Args:
+        schema, delimiter, header, column_names: see `csv`.
+
+    Attributes:
+        types: the known types of columns, by name.
+    """
 
     def __init__(
         self,
@@ -99,7 +108,12 @@ class _Form:
         )
 
     def open(self, source: Any, names: Sequence[str] | None = None) -> Any:
-        """Start to read a stream: these columns of it, or all."""
+        """Open a stream of CSV text.
+
+        Args:
+            source: the stream.
+            names: names of the columns to read; None for all.
+        """
         convert = arrow_csv.ConvertOptions(column_types=self.types, include_columns=names)
         return arrow_csv.open_csv(
             source, read_options=self._read, parse_options=self._parse, convert_options=convert
@@ -109,45 +123,46 @@ class _Form:
 def _types(schema: Types | None) -> dict[str, pa.DataType]:
     if isinstance(schema, pa.Schema):
         return dict(zip(schema.names, schema.types, strict=True))
-    found = {}
+    column_types = {}
     for name, kind in (schema or {}).items():
         try:
-            found[name] = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
+            column_types[name] = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
         except (TypeError, ValueError) as exc:
             raise ConfigError(
-                f"schema[{name!r}] is {kind!r}; expected a type of pyarrow or its name, such as "
+                f"schema[{name!r}] is {kind!r}; expected a pyarrow type or its name, such as "
                 "'int64', 'float32', 'string', 'bool' or 'date32'."
             ) from exc
-    return found
+    return column_types
 
 
 class DelimitedSource(ArrowSource):
-    """The rows of some CSV files; a piece is a file.
+    """The rows of CSV files; a piece is a file.
 
     Args:
         path, fill: see `csv`.
-        form: how the files are written.
+        csv_format: the format of the files.
     """
 
-    def __init__(self, path: Paths, form: _Form, fill: Mapping[str, Any]) -> None:
-        self.name, self.options = shown(path), {"fill": fill}
-        self._form = form
-        self._files = [(files, at) for files in find(path) for at in files.paths]
+    def __init__(self, path: Paths, csv_format: _CsvFormat, fill: Mapping[str, Any]) -> None:
+        self.name = describe(path)
+        self.options = {"fill": fill}
+        self._format = csv_format
+        self._files = [(files, file) for files in find(path) for file in files.paths]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            self._marks = [files.mark(at) for files, at in self._files]
-            counted = list(pool.map(self._count, range(len(self._files))))
-        self.sizes = [rows for rows, _ in counted]
-        self.schema = self._agreed([schema for _, schema in counted])
-        check_names({"schema": form.types, "fill": fill}, self.schema)
-        # What one file showed holds for all, or else their types would depend on their rows.
-        self._form.types.update(zip(self.schema.names, self.schema.types, strict=True))
+            self._marks = [files.mark(file) for files, file in self._files]
+            inspected = list(pool.map(self._inspect, range(len(self._files))))
+        self.sizes = [rows for rows, _ in inspected]
+        self.schema = self._common_schema([schema for _, schema in inspected])
+        check_names({"schema": csv_format.types, "fill": fill}, self.schema)
+        # The types of one file apply to all files; otherwise the types would depend on the rows.
+        self._format.types.update(zip(self.schema.names, self.schema.types, strict=True))
 
     def _url(self, piece: int) -> str:
         files, path = self._files[piece]
         return files.url(path)
 
-    def _count(self, piece: int) -> tuple[int, pa.Schema]:
-        """The rows of a file, and its columns: none of an empty file."""
+    def _inspect(self, piece: int) -> tuple[int, pa.Schema]:
+        """Return the number of rows of a file and its columns; an empty file has no columns."""
         files, path = self._files[piece]
         with files.arrow.open_input_stream(path) as content:
             if not content.read(1):
@@ -157,19 +172,23 @@ class DelimitedSource(ArrowSource):
         with self._opened(piece, schema.names[:1]) as reader:
             return sum(batch.num_rows for batch in reader), schema
 
-    def _agreed(self, schemas: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns of the first file with rows, or else with a header."""
-        full = [piece for piece, schema in enumerate(schemas) if schema.names]
-        if not full:
-            raise ValueError(f"{self.name}: no file has columns. Expected a header at least.")
-        first = next((piece for piece in full if self.sizes[piece]), full[0])
+    def _common_schema(self, schemas: Sequence[pa.Schema]) -> pa.Schema:
+        """Return the columns of the first file with rows, or of the first with a header.
+
+        Raises:
+            ValueError: if the files have different columns, or two columns of one name.
+        """
+        nonempty = [piece for piece, schema in enumerate(schemas) if schema.names]
+        if not nonempty:
+            raise ValueError(f"{self.name}: no file has columns. Expected at least a header.")
+        first = next((piece for piece in nonempty if self.sizes[piece]), nonempty[0])
         names = schemas[first].names
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"{self._url(first)} has several columns called {', '.join(map(repr, twice))}. "
-                "Name all of them: column_names=[...]."
+                f"{self._url(first)} has several columns called {', '.join(map(repr, repeated))}. "
+                "Name all columns: column_names=[...]."
             )
-        for piece in full:
+        for piece in nonempty:
             if set(schemas[piece].names) != set(schemas[first].names):
                 raise ValueError(
                     f"{self._url(piece)} has columns {', '.join(schemas[piece].names)}; "
@@ -178,25 +197,27 @@ class DelimitedSource(ArrowSource):
         return schemas[first]
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `ArrowSource.read`. pyarrow parses a block while the one before it is in use."""
-        for wanted in ranges:
-            files, path = self._files[wanted.piece]
-            if files.mark(path) != self._marks[wanted.piece]:
+        """Implement `ArrowSource.read`; pyarrow parses a block while the previous one is used."""
+        for part in ranges:
+            files, path = self._files[part.piece]
+            if files.mark(path) != self._marks[part.piece]:
                 raise ValueError(
-                    f"{files.url(path)} has changed since it was counted. Start again."
+                    f"{files.url(path)} has changed since its rows were counted. Start again."
                 )
-            seen = 0
-            with self._opened(wanted.piece, names) as reader:
+            num_read = 0
+            with self._opened(part.piece, names) as reader:
                 for batch in reader:
-                    start = max(wanted.start - seen, 0)
-                    stop = min(wanted.stop - seen, batch.num_rows)
+                    start = max(part.start - num_read, 0)
+                    stop = min(part.stop - num_read, batch.num_rows)
                     if start < stop:
                         yield batch.slice(start, stop - start)
-                    seen += batch.num_rows
-                    if seen >= wanted.stop:
+                    num_read += batch.num_rows
+                    if num_read >= part.stop:
                         break
-            if seen < wanted.stop:
-                raise ValueError(f"{files.url(path)} gave {seen} rows, and had more when counted.")
+            if num_read < part.stop:
+                raise ValueError(
+                    f"{files.url(path)} has {num_read} rows, and had more when it was counted."
+                )
 
     @contextmanager
     def _opened(self, piece: int, names: Sequence[str] | None = None) -> Iterator[Any]:
@@ -204,13 +225,13 @@ class DelimitedSource(ArrowSource):
         try:
             with (
                 files.arrow.open_input_stream(path) as source,
-                closing(self._form.open(source, names)) as reader,
+                closing(self._format.open(source, names)) as reader,
             ):
                 yield reader
         except (pa.ArrowException, OSError) as exc:
-            said = str(exc)
-            if "newlines_in_values" in said:  # With it, pyarrow may lose the end of a line.
-                said = "in a file this large no value may hold line ends. Write it as Parquet."
-            if "conversion error" in said:
-                said += ". Types that were not given are those of the first rows: see schema=."
-            raise ValueError(f"{files.url(path)}: {said}") from exc
+            problem = str(exc)
+            if "newlines_in_values" in problem:  # With this option, pyarrow may lose line ends.
+                problem = "in a file this large no value may hold line ends. Write it as Parquet."
+            if "conversion error" in problem:
+                problem += ". Types are inferred from the first rows; to set them see schema=."
+            raise ValueError(f"{files.url(path)}: {problem}") from exc

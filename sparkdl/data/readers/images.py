@@ -1,4 +1,4 @@
-"""Runs in the training process. Image files as batches, decoded and resized by TensorFlow."""
+"""Runs in the training process. Read image files as batches, with TensorFlow."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from sparkdl import storage
-from sparkdl.data.batching import Batches, Pass, Source, make_dataset, takes_batches
-from sparkdl.data.readers.paths import Paths, find, shown
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import Pass, Source
+from sparkdl.data.readers.paths import Paths, describe, find
 from sparkdl.errors import ConfigError
 
 __all__ = ["ImageSource", "images"]
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
-BLOCK = 32
+BLOCK_FILES = 32
 CHANNELS = (1, 3, 4)
 
 
@@ -28,29 +29,31 @@ def images(
     channels: int = 3,
     **batches: Any,
 ) -> Any:
-    """This rank's share of image files as a `tf.data.Dataset`, with equal steps on every rank.
+    """Return this rank's share of image files as a `tf.data.Dataset`, with equal steps per rank.
 
     The columns are `image` (float32, 0 to 255), `label` and `path`. By default elements are
     `(image, label)`. Images are decoded, and resized with bilinear interpolation, exactly as
     `keras.utils.image_dataset_from_directory` does.
 
     Args:
-        path: without `labels`, a folder that has one for each class: labels are the numbers of
-            the classes, sorted by name. With `labels`, a list of files. Local, or URLs that fsspec
-            understands; JPEG, PNG, BMP, or GIF, of which the first frame is taken.
-        size: height and width of the images in the batch.
-        labels: of each file: numbers, strings, or arrays of one shape.
-        channels: 1 for grey, which BMP and GIF cannot be read as; 3 for red, green and blue; 4 with
-            transparency, for PNG.
+        path: without `labels`, a folder with a subfolder for each class: labels are the numbers of
+            the classes, sorted by name. With `labels`, a list of files. Local paths, or URLs that
+            fsspec supports. The formats are JPEG, PNG, BMP, and GIF (its first frame).
+        size: height and width of the images in pixels.
+        labels: the label of each file: numbers, strings, or arrays of one shape.
+        channels: 1 for grey, which BMP and GIF do not support; 3 for red, green and blue; 4 for
+            red, green, blue and transparency, for PNG.
         **batches: see `Batches`.
 
     Returns:
-        The dataset, with an attribute `class_names`: the classes by label; None with `labels`.
+        The dataset, with an attribute `class_names`: the name of the class of each label; None
+        with `labels`.
 
     Raises:
-        FileNotFoundError: there is no image.
-        ConfigError: an argument is wrong.
-        tensorflow.errors.InvalidArgumentError: while it is read, a file is no image; names it.
+        FileNotFoundError: if there is no image.
+        ConfigError: if an argument is invalid.
+        tensorflow.errors.InvalidArgumentError: during iteration, if a file is not an image; the
+            message names the file.
 
     Example:
         >>> import tensorflow as tf
@@ -59,7 +62,6 @@ def images(
         ...     png = tf.io.encode_png(tf.fill([4, 4, 3], tf.constant(shade, tf.uint8)))
         ...     tf.io.write_file(f"animals/{name}/1.png", png)
         >>> dataset = images("animals", size=(2, 2), batch_size_per_worker=64)
-        sparkdl: animals: 2 rows; batches of 64...
         >>> dataset.class_names
         ['cat', 'dog']
         >>> for image, label in dataset:
@@ -80,7 +82,7 @@ class ImageSource(Source):
         path, labels, size, channels: see `images`.
 
     Attributes:
-        class_names: the names of the classes, by label; None where labels were given.
+        class_names: the name of the class of each label; None if labels were passed.
     """
 
     columns = ("image", "label", "path")
@@ -89,24 +91,26 @@ class ImageSource(Source):
         self, path: Paths, labels: Sequence[Any] | None, size: tuple[int, int], channels: int
     ) -> None:
         _check(size, channels)
-        self.name, self._size, self._channels = shown(path), tuple(size), channels
+        self.name = describe(path)
+        self._size = tuple(size)
+        self._channels = channels
         self.class_names: list[str] | None = None
         if labels is None:
-            self._urls, self._labels, self.class_names = _classes(path)
+            self._urls, self._labels, self.class_names = _find_classes(path)
         else:
-            self._urls, self._labels = _labelled(path, labels)
+            self._urls, self._labels = _check_labels(path, labels)
         self.sizes = [1] * len(self._urls)
 
     def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        """See `Source.blocks`. Files are decoded in parallel, and come in order."""
+        """Implement `Source.blocks`; files are decoded in parallel and keep their order."""
         import tensorflow as tf
 
-        def parts() -> Iterator[dict[str, Any]]:
-            pieces = [wanted.piece for wanted in next_pass().ranges]
-            for begin in range(0, len(pieces), BLOCK):
-                some = pieces[begin : begin + BLOCK]
-                paths = np.array([self._urls[piece] for piece in some], object)
-                yield {"path": paths, "label": self._labels[some]}
+        def file_blocks() -> Iterator[dict[str, Any]]:
+            pieces = [part.piece for part in next_pass().ranges]
+            for begin in range(0, len(pieces), BLOCK_FILES):
+                block = pieces[begin : begin + BLOCK_FILES]
+                paths = np.array([self._urls[piece] for piece in block], object)
+                yield {"path": paths, "label": self._labels[block]}
 
         kind = tf.string if self._labels.dtype == object else self._labels.dtype
         signature = {
@@ -115,23 +119,24 @@ class ImageSource(Source):
         }
         decoder = _Decoder(self._size, self._channels)
 
-        def chosen(part: dict[str, Any]) -> dict[str, Any]:
+        def selected(block: dict[str, Any]) -> dict[str, Any]:
             if "image" in names:
-                part = {**part, "image": decoder(part["path"])}
-            return {name: part[name] for name in names}
+                block = {**block, "image": decoder(block["path"])}
+            return {name: block[name] for name in names}
 
-        dataset = tf.data.Dataset.from_generator(parts, output_signature=signature)
-        return dataset.map(chosen, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        dataset = tf.data.Dataset.from_generator(file_blocks, output_signature=signature)
+        return dataset.map(selected, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 class _Decoder:
-    """Reads, decodes and resizes some files at once; says which one is no image."""
+    """Read, decode and resize a block of files; an error names the file that is not an image."""
 
     def __init__(self, size: tuple[int, ...], channels: int) -> None:
         import tensorflow as tf
 
         self._spec = tf.TensorSpec([*size, channels])
-        self._pool = ThreadPoolExecutor(BLOCK)  # A store takes long to answer, local disks do not.
+        # Used for remote stores, whose requests take long; local files are read one by one.
+        self._pool = ThreadPoolExecutor(BLOCK_FILES)
 
         def decode(content: Any) -> Any:
             image = tf.io.decode_image(content, channels=channels, expand_animations=False)
@@ -144,11 +149,11 @@ class _Decoder:
         )
 
     def __call__(self, paths: Any) -> Any:
-        """Paths (rows,) as images (rows, height, width, channels), in a graph."""
+        """Return the images (rows, height, width, channels) of paths (rows,), in a graph."""
         import tensorflow as tf
 
-        # A function of Python for some files costs what the graph alone does; an error of the
-        # graph alone would not name its file.
+        # A Python function per block is as fast as a pure graph, whose errors would not name the
+        # file.
         images = tf.py_function(self._read, [paths], self._spec.dtype)
         return tf.ensure_shape(images, [None, *self._spec.shape])
 
@@ -156,66 +161,74 @@ class _Decoder:
         import tensorflow as tf
 
         urls = [path.decode() for path in paths.numpy()]
-        remote = not all(map(storage.is_local, urls))
-        contents = list((self._pool.map if remote else map)(storage.read, urls))
+        is_remote = not all(map(storage.is_local, urls))
+        contents = list((self._pool.map if is_remote else map)(storage.read, urls))
         try:
             return self._decode(tf.constant(contents, tf.string))
         except tf.errors.InvalidArgumentError:
             for url, content in zip(urls, contents, strict=True):
-                self._refuse(url, content)
+                self._refuse_if_invalid(url, content)
             raise
 
-    def _refuse(self, url: str, content: bytes) -> None:
+    def _refuse_if_invalid(self, url: str, content: bytes) -> None:
         import tensorflow as tf
 
         try:
             self._decode(tf.constant([content], tf.string))
         except tf.errors.InvalidArgumentError as exc:
-            said = exc.message.splitlines()[0].rpartition("}} ")[2]  # Without the graph's node.
+            # Remove the name of the graph's node.
+            problem = exc.message.splitlines()[0].rpartition("}} ")[2]
             raise ValueError(
                 f"{url}, of {len(content)} bytes, cannot be decoded as an image of "
                 f"{self._spec.shape[-1]} channels; expected JPEG, PNG, BMP or GIF. TensorFlow "
-                f"says: {said}"
+                f"reports: {problem}"
             ) from exc
 
 
 def _check(size: Any, channels: Any) -> None:
-    whole = isinstance(size, list | tuple) and all(isinstance(n, int) and n > 0 for n in size)
-    if not whole or len(size) != 2:
+    is_valid = isinstance(size, list | tuple) and all(isinstance(n, int) and n > 0 for n in size)
+    if not is_valid or len(size) != 2:
         raise ConfigError(f"size is {size!r}; expected (height, width) in pixels.")
     if channels not in CHANNELS:
         raise ConfigError(f"channels is {channels!r}; expected one of {CHANNELS}.")
 
 
-def _classes(path: Paths) -> tuple[list[str], Any, list[str]]:
-    """The images of a folder for each class: their paths, their labels, the classes."""
+def _find_classes(path: Paths) -> tuple[list[str], Any, list[str]]:
+    """Return the URLs and labels of the images in a folder of classes, and the class names."""
     if not isinstance(path, str | os.PathLike):
         raise ConfigError("path is a list; expected labels= with it, or a folder of classes.")
     (files,) = find(path)
-    below = files.filesystem.ls(files.folder, detail=True)
-    folders = [entry["name"].rstrip("/") for entry in below if entry["type"] == "directory"]
-    found, names = [], sorted(folder.rpartition("/")[2] for folder in folders)
+    entries = files.filesystem.ls(files.folder, detail=True)
+    folders = [entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory"]
+    names = sorted(folder.rpartition("/")[2] for folder in folders)
     names = [name for name in names if not name.startswith((".", "_"))]
-    number = {name: label for label, name in enumerate(names)}
+    label_of = {name: label for label, name in enumerate(names)}
+    image_files = []
     for file in files.paths:
         name, _, inner = file[len(files.folder) + 1 :].partition("/")
-        if inner and name in number and file.lower().endswith(ENDINGS):
-            found.append((name, file))
-    if not found:
+        if inner and name in label_of and file.lower().endswith(ENDINGS):
+            image_files.append((name, file))
+    if not image_files:
         raise FileNotFoundError(
             f"{os.fspath(path)!r} has no image in a folder for its class; expected files such as "
-            f"<class>/<name>.jpg, with one of {', '.join(ENDINGS)}. A list of files needs labels=."
+            f"<class>/<name>.jpg, ending in {', '.join(ENDINGS)}. A list of files needs labels=."
         )
-    labels = np.array([number[name] for name, _ in found], np.int32)  # As Keras has them.
-    return [files.url(file) for _, file in found], labels, names
+    labels = np.array([label_of[name] for name, _ in image_files], np.int32)  # Keras's dtype.
+    return [files.url(file) for _, file in image_files], labels, names
 
 
-def _labelled(path: Paths, labels: Sequence[Any]) -> tuple[list[str], Any]:
-    """Files and their labels."""
+def _check_labels(path: Paths, labels: Sequence[Any]) -> tuple[list[str], Any]:
+    """Return the URLs of a list of files, and their labels as an array.
+
+    Raises:
+        ConfigError: if the numbers of files and labels differ, or the labels have another type.
+    """
     if isinstance(path, str | os.PathLike):
         raise ConfigError("labels go with a list of files; expected path=[...] of the same length.")
     if len(path) != len(labels):
-        raise ConfigError(f"there are {len(path)} files and {len(labels)} labels; expected equal.")
+        raise ConfigError(
+            f"there are {len(path)} files and {len(labels)} labels; expected equal numbers."
+        )
     array = np.asarray(labels)
     if array.dtype.kind in "US":
         array = array.astype(object)

@@ -1,7 +1,4 @@
-"""Runs in the training process.
-
-What Parquet files hold, before a row is read: row groups, columns, types.
-"""
+"""Runs in the training process. Read the footers of Parquet files: row groups, columns, types."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,18 +16,19 @@ from sparkdl.errors import ConfigError
 
 __all__ = ["File", "Footers", "RowGroup"]
 
-AT_ONCE = 16  # Mostly waiting for a store.
+NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 
 
 @dataclass(frozen=True)
 class File:
-    """A file: where it is, and what it held when its footer was read.
+    """A file, and the content of its footer.
 
     Attributes:
-        files, path: where.
-        mark: see `Files.mark`.
-        schema: the columns that are stored in it.
-        keys: the values of columns that its folders stand for, such as `year=2020`.
+        files: the files that the file belongs to.
+        path: path of the file on the filesystem of `files`.
+        mark: see `Files.mark`; taken when the footer was read.
+        schema: names and types of the columns stored in the file.
+        keys: values of the columns that its folders define, such as `year=2020`.
     """
 
     files: Files
@@ -41,13 +39,19 @@ class File:
 
     @property
     def url(self) -> str:
-        """How a person would write it."""
+        """The URL or local path of the file, as a user would write it."""
         return self.files.url(self.path)
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group: its file, its number there, and how many rows of it are wanted."""
+    """A row group.
+
+    Attributes:
+        file: number of its file in `Footers.files`.
+        number: number of the row group in the file.
+        rows: number of its rows that pass the filter.
+    """
 
     file: int
     number: int
@@ -55,33 +59,34 @@ class RowGroup:
 
 
 class Footers:
-    """What the footers say, each read once and all at the same time.
+    """The footers of Parquet files, each read once, all in parallel.
 
     Args:
         paths: see `find`.
-        condition: which rows are wanted: see `parquet`.
+        condition: condition for the rows to read, see the `filter` of `parquet`.
 
     Attributes:
-        files: in order.
-        schema: the columns of the first, and those of folders.
-        filter, filtered: the condition, and the columns that it looks at.
-        groups: the row groups with rows that are wanted. Others may be among them, with none.
+        files: the files in order.
+        schema: the columns of the first file and the columns that folders define.
+        filter: the condition as an expression; None without a condition.
+        filtered: names of the columns in the condition.
+        groups: the row groups with rows that pass the filter; some may have 0 such rows.
 
     Raises:
-        ValueError: a file is no Parquet.
-        ConfigError: the condition cannot be applied.
+        ValueError: if a file is not a Parquet file.
+        ConfigError: if the condition cannot be applied.
     """
 
     def __init__(self, paths: Paths, condition: Any) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = [found for files in find(paths) for found in _fragments(files)]
-            self.files = list(pool.map(_inspect, *zip(*found, strict=True)))
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            fragments = [fragment for files in find(paths) for fragment in _fragments(files)]
+            self.files = list(pool.map(_inspect, fragments))
             self.schema = self._joined_schema()
-            self.filter, self.filtered = _bound(condition, self.schema)
+            self.filter, self.filtered = _bind(condition, self.schema)
             self.check_types(self.filtered)
-            fragments = [fragment for _, fragment, _ in found]
-            groups = pool.map(self._row_groups, range(len(found)), fragments)
-            self.groups = [group for some in groups for group in some]
+            parquet_fragments = [fragment.parquet for fragment in fragments]
+            groups = pool.map(self._row_groups, range(len(fragments)), parquet_fragments)
+            self.groups = [group for groups_of_file in groups for group in groups_of_file]
 
     def _joined_schema(self) -> pa.Schema:
         fields = {field.name: field.type for field in self.files[0].schema}
@@ -92,45 +97,58 @@ class Footers:
 
     def _row_groups(self, number: int, fragment: ds.ParquetFileFragment) -> list[RowGroup]:
         if self.filter is None:
-            groups = fragment.row_groups
-            return [RowGroup(number, group.id, group.num_rows) for group in groups]
-        found = []
+            return [RowGroup(number, group.id, group.num_rows) for group in fragment.row_groups]
+        groups = []
         for part in fragment.split_by_row_group(self.filter, schema=self.schema):
             rows = part.scanner(filter=self.filter, schema=self.schema).count_rows()
-            found.append(RowGroup(number, part.row_groups[0].id, rows))
-        return found
+            groups.append(RowGroup(number, part.row_groups[0].id, rows))
+        return groups
 
     def check_types(self, names: Sequence[str]) -> None:
-        """Refuse files in which these columns are not as in the first.
+        """Validate that columns have the same type in all files.
+
+        Args:
+            names: names of the columns.
 
         Raises:
-            ValueError: names file, column and both types.
+            ValueError: if types differ; the message names the file, the column and both types.
         """
-        seen = set()
+        checked = set()
         for file in self.files:
-            if (kinds := (file.schema, tuple(file.keys))) in seen:
+            if (columns := (file.schema, tuple(file.keys))) in checked:
                 continue
-            seen.add(kinds)
+            checked.add(columns)
             for name in names:
-                kind, first = self.schema.field(name).type, self.files[0].url
+                expected, first = self.schema.field(name).type, self.files[0].url
                 if name in file.keys:
-                    found = file.keys[name].type
+                    kind = file.keys[name].type
                 elif name in file.schema.names:
-                    found = file.schema.field(name).type
+                    kind = file.schema.field(name).type
                 else:
                     raise ValueError(f"{file.url} has no column {name!r}, which other files have.")
-                if found != kind:
+                if kind != expected:
                     raise ValueError(
-                        f"{file.url}: column {name!r} is {found}; in {first} it is {kind}. "
+                        f"{file.url}: column {name!r} is {kind}; in {first} it is {expected}. "
                         "Write the files with one type."
                     )
 
 
-_Found = tuple[Files, ds.ParquetFileFragment, pa.Schema]
+@dataclass(frozen=True)
+class _Fragment:
+    """A file as pyarrow represents it.
+
+    Attributes:
+        files: the files that the file belongs to.
+        parquet: the file in pyarrow's dataset.
+        schema: the columns of pyarrow's dataset, including the columns that folders define.
+    """
+
+    files: Files
+    parquet: ds.ParquetFileFragment
+    schema: pa.Schema
 
 
-def _fragments(files: Files) -> list[_Found]:
-    """The files as pyarrow sees them, and the types of what their folders say."""
+def _fragments(files: Files) -> list[_Fragment]:
     options = ds.FileSystemFactoryOptions(
         partition_base_dir=files.folder, partitioning=ds.HivePartitioning.discover()
     )
@@ -141,38 +159,48 @@ def _fragments(files: Files) -> list[_Found]:
         dataset = factory.finish()
     except (pa.ArrowException, OSError) as exc:
         raise ValueError(f"{files.url(files.paths[0])}: {exc}") from exc
-    return [(files, fragment, dataset.schema) for fragment in dataset.get_fragments()]
+    return [_Fragment(files, fragment, dataset.schema) for fragment in dataset.get_fragments()]
 
 
-def _inspect(files: Files, fragment: ds.ParquetFileFragment, kinds: pa.Schema) -> File:
-    mark = files.mark(fragment.path)
+def _inspect(fragment: _Fragment) -> File:
+    """Read the footer of a file."""
+    files, path = fragment.files, fragment.parquet.path
+    mark = files.mark(path)
     try:
-        fragment.ensure_complete_metadata()
+        fragment.parquet.ensure_complete_metadata()
     except (pa.ArrowException, OSError) as exc:
-        raise ValueError(f"{files.url(fragment.path)}: {exc}") from exc
-    schema = pa.schema([(field.name, _plain(field.type)) for field in fragment.physical_schema])
-    values = ds.get_partition_keys(fragment.partition_expression)
+        raise ValueError(f"{files.url(path)}: {exc}") from exc
+    stored = fragment.parquet.physical_schema
+    schema = pa.schema([(field.name, _without_nullability(field.type)) for field in stored])
+    values = ds.get_partition_keys(fragment.parquet.partition_expression)
     keys = {
         field.name: pa.scalar(values[field.name], field.type)
-        for field in kinds
+        for field in fragment.schema
         if field.name in values and field.name not in schema.names
     }
-    return File(files, fragment.path, mark, schema, keys)
+    return File(files, path, mark, schema, keys)
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type without what writers differ in: whether the values of a list could be null."""
+def _without_nullability(kind: pa.DataType) -> pa.DataType:
+    """Return a list type whose values may be null, and any other type unchanged.
+
+    Writers differ in this property of lists.
+    """
     if types.is_fixed_size_list(kind):
-        return pa.list_(_plain(kind.value_type), kind.list_size)
+        return pa.list_(_without_nullability(kind.value_type), kind.list_size)
     if types.is_list(kind):
-        return pa.list_(_plain(kind.value_type))
+        return pa.list_(_without_nullability(kind.value_type))
     if types.is_large_list(kind):
-        return pa.large_list(_plain(kind.value_type))
+        return pa.large_list(_without_nullability(kind.value_type))
     return kind
 
 
-def _bound(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[str]]:
-    """A condition as an expression, and the columns that it looks at."""
+def _bind(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[str]]:
+    """Return a condition as an expression, and the names of the columns in the condition.
+
+    Raises:
+        ConfigError: if the condition is invalid, or names a column that does not exist.
+    """
     if condition is None:
         return None, []
     empty = schema.empty_table()
@@ -185,13 +213,16 @@ def _bound(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, lis
             f"filter={condition!r}: {exc}\nExpected an expression of pyarrow.compute, or a list "
             f'such as [("year", ">=", 2020)]. Columns are {", ".join(schema.names)}.'
         ) from exc
-    return expression, [name for name in schema.names if not _applies(empty, expression, name)]
+    return expression, [name for name in schema.names if _needs(empty, expression, name)]
 
 
-def _applies(empty: pa.Table, expression: pc.Expression, without: str) -> bool:
-    """Whether the expression can be evaluated without a column; pyarrow has no list of them."""
+def _needs(empty: pa.Table, expression: pc.Expression, name: str) -> bool:
+    """Return True if an expression cannot be evaluated without a column.
+
+    pyarrow has no function that lists the columns of an expression.
+    """
     try:
-        empty.drop_columns([without]).filter(expression)
+        empty.drop_columns([name]).filter(expression)
     except pa.ArrowInvalid:
-        return False
-    return True
+        return True
+    return False

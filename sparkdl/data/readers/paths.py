@@ -1,4 +1,4 @@
-"""Runs anywhere. Which files a person means."""
+"""Runs anywhere. Find the files that a path, folder or pattern refers to."""
 
 import os
 import re
@@ -13,11 +13,11 @@ import pyarrow.fs
 from sparkdl import storage
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Files", "Paths", "check_names", "find", "shown", "urls_of"]
+__all__ = ["Files", "Paths", "check_names", "describe", "find", "urls_of"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-_WILD = re.compile(r"[*?\[]")
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Files:
     """Files of one store, below one folder.
 
     Attributes:
-        filesystem: fsspec's.
-        folder: what is above all of them; their folders below it may say something of them.
-        paths: on that filesystem, sorted.
+        filesystem: the fsspec filesystem of the store.
+        folder: the folder above all files; names of folders below it may define columns.
+        paths: paths of the files on the filesystem, sorted.
     """
 
     filesystem: Any
@@ -36,35 +36,36 @@ class Files:
 
     @property
     def is_local(self) -> bool:
-        """Whether they are on this machine's filesystem."""
+        """True if the files are on this machine's filesystem."""
         return "file" in self.filesystem.protocol
 
     @cached_property
     def arrow(self) -> pyarrow.fs.FileSystem:
-        """The same store for pyarrow."""
+        """The same store as a pyarrow filesystem."""
         if self.is_local:
-            return pyarrow.fs.LocalFileSystem()  # In C++, and without Python's lock.
+            return pyarrow.fs.LocalFileSystem()  # Runs in C++, without Python's lock.
         return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self.filesystem))
 
     def url(self, path: str) -> str:
-        """How a person would write it."""
+        """Return the URL or local path of a file, as a user would write it."""
         return path if self.is_local else str(self.filesystem.unstrip_protocol(path))
 
     def mark(self, path: str) -> str:
-        """Differs when a file has changed."""
+        """Return a string that changes when the content of a file changes."""
         return str(self.filesystem.ukey(path))
 
 
 def find(paths: Paths) -> list[Files]:
-    """The files that a person means, in their order.
+    """Return the files that the user's paths refer to, in the order of the paths.
 
     Args:
-        paths: a file; a folder, for all in and below it; a pattern with `*`, `?` or `[...]`; or a
-            list of such. Local, or URLs that fsspec understands. What is in a folder and begins
-            with `.` or `_` is left out, as Spark does, but for folders such as `_day=3`.
+        paths: a file; a folder, for all files below it; a pattern with `*`, `?` or `[...]`; or a
+            list of these. Local paths, or URLs that fsspec supports. As in Spark, names in a
+            folder that start with `.` or `_` are ignored, except folders such as `_day=3`.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: if a path refers to no file.
+        ConfigError: if the list of paths is empty.
 
     Example:
         >>> from pathlib import Path
@@ -76,19 +77,19 @@ def find(paths: Paths) -> list[Files]:
         >>> [Path(p).name for p in find("data/*=1")[0].paths]
         ['b.csv']
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not given:
+    path_list = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not path_list:
         raise ConfigError("the list of paths is empty; expected at least one file or folder.")
-    return [_find(storage.absolute(path)) for path in given]
+    return [_find(storage.absolute(path)) for path in path_list]
 
 
-def urls_of(found: Iterable[Files]) -> list[str]:
-    """All files that were found, as a person would write them."""
-    return [files.url(path) for files in found for path in files.paths]
+def urls_of(matches: Iterable[Files]) -> list[str]:
+    """Return the URLs or local paths of all files, as a user would write them."""
+    return [files.url(path) for files in matches for path in files.paths]
 
 
-def shown(paths: Paths) -> str:
-    """Some paths in a few words."""
+def describe(paths: Paths) -> str:
+    """Return a short description of paths, for messages."""
     if isinstance(paths, str | os.PathLike):
         return os.fspath(paths)
     if len(paths) == 1:
@@ -97,16 +98,20 @@ def shown(paths: Paths) -> str:
 
 
 def check_names(options: Mapping[str, Iterable[str] | None], schema: pa.Schema) -> None:
-    """Refuse arguments that are by column, such as `fill`, where they name one that is not there.
+    """Validate arguments by column, such as `fill`.
+
+    Args:
+        options: the names of columns in each argument, by the argument's name.
+        schema: the columns that exist.
 
     Raises:
-        ConfigError: there is no such column.
+        ConfigError: if an argument names a column that does not exist.
     """
     for option, names in options.items():
         for name in names or ():
             if name not in schema.names:
                 raise ConfigError(
-                    f"{option} names column {name!r}, which is not there."
+                    f"{option} names column {name!r}, which does not exist."
                     f"{suggest(name, schema.names)} Columns are {', '.join(schema.names)}."
                 )
 
@@ -116,24 +121,24 @@ def _find(url: str) -> Files:
     path = path.rstrip("/")
     if filesystem.isfile(path):
         return Files(filesystem, path.rpartition("/")[0], (path,))
-    folder, wild = path, _WILD.search(path)
-    if wild and not filesystem.isdir(path):
-        folder = path[: wild.start()].rpartition("/")[0]
+    folder, wildcard = path, _WILDCARD.search(path)
+    if wildcard and not filesystem.isdir(path):
+        folder = path[: wildcard.start()].rpartition("/")[0]
         matches = filesystem.glob(path, detail=True)
-        folders = [at for at, entry in matches.items() if entry["type"] == "directory"]
+        folders = [match for match, entry in matches.items() if entry["type"] == "directory"]
     else:
         matches, folders = {}, [path]
-    found = {*matches}.difference(folders).union(*map(filesystem.find, folders))
-    files = tuple(sorted(file for file in found if not _is_hidden(file[len(folder) :])))
+    candidates = {*matches}.difference(folders).union(*map(filesystem.find, folders))
+    files = tuple(sorted(file for file in candidates if not _is_hidden(file[len(folder) :])))
     if not files:
         raise FileNotFoundError(
-            f"{url!r} is no file, holds none, and matches none; expected a file, a folder, or a "
-            "pattern such as 'data/part-*'. What begins with '.' or '_' does not count."
+            f"no files found at {url!r}; expected a file, a folder, or a pattern such as "
+            "'data/part-*'. Names starting with '.' or '_' are ignored."
         )
     return Files(filesystem, folder, files)
 
 
-def _is_hidden(below: str) -> bool:
-    *folders, name = below.strip("/").split("/")
+def _is_hidden(relative_path: str) -> bool:
+    *folders, name = relative_path.strip("/").split("/")
     hidden = [part for part in folders if part.startswith("_") and "=" not in part]
     return bool(hidden) or name.startswith("_") or any(p.startswith(".") for p in [*folders, name])

@@ -1,8 +1,6 @@
-"""Runs in the training process.
+"""Runs in the training process. Read TFRecord files of `tf.train.Example`, with TensorFlow."""
 
-TFRecord files of `tf.train.Example`, read by TensorFlow in its graph.
-"""
-
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +11,9 @@ from typing import IO, Any
 import numpy as np
 
 from sparkdl import context, storage
-from sparkdl.data.batching import Batches, Pass, Source, make_dataset, takes_batches
-from sparkdl.data.readers.paths import Paths, find, shown, urls_of
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import Pass, Source
+from sparkdl.data.readers.paths import Paths, describe, find, urls_of
 from sparkdl.data.tfexample.columns import Kind
 from sparkdl.data.tfexample.framing import CHUNK_BYTES, compression_of, measure
 from sparkdl.data.tfexample.schema_inference import Inspected, check_compression, inspect
@@ -22,15 +21,21 @@ from sparkdl.errors import ConfigError
 
 __all__ = ["TFRecordSource", "tfrecord"]
 
-# How many records are parsed at once and shuffled among each other, unless they are large.
-BLOCK_ROWS, BLOCK_BYTES = 1024, 16 << 20
-WINDOW_ROWS, WINDOW_BYTES = 1 << 16, 256 << 20
+# Limits of a block of records that is parsed at once.
+BLOCK_ROWS = 1024
+BLOCK_BYTES = 16 << 20
 
-# From how many files records are taken in turn before they are shuffled.
+# Limits of a window of records that are shuffled together.
+WINDOW_ROWS = 1 << 16
+WINDOW_BYTES = 256 << 20
+
+# Number of files whose records are interleaved before they are shuffled.
 SHUFFLED_FILES = 4
 
 _DTYPES = {Kind.INT64: "int64", Kind.FLOAT: "float32", Kind.BYTES: "string"}
-_OPTIONS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
+_TF_COMPRESSIONS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
+
+_logger = logging.getLogger("sparkdl.data")
 
 
 @takes_batches
@@ -41,32 +46,35 @@ def tfrecord(
     compression: str | None = "auto",
     **batches: Any,
 ) -> Any:
-    """This rank's share of TFRecord files of `tf.train.Example`, as a `tf.data.Dataset`.
+    """Return this rank's share of TFRecord files of `tf.train.Example` as a `tf.data.Dataset`.
 
-    At the start every rank counts the records of all files: it hops over the data in plain local
-    files, and reads through all others. Files that are not local are copied, those of this rank's
-    share, when they are first needed; the copies are gone when the process is.
+    At the start every rank counts the records of all files: in uncompressed local files it skips
+    the data, and other files it reads. Remote files of this rank's share are copied to the local
+    disk when they are first needed; the copies are removed when the process ends.
 
     Args:
-        paths: a file, a folder, a pattern, or a list of them; local or fsspec URLs.
-        schema: what each column is: any of TensorFlow's, such as `tf.io.FixedLenFeature([784],
-            tf.float32)`; a dtype for one value: `"int64"`, `"float32"` or `"string"`; or dtype and
-            shape, `("float32", [28, 28])`, where `[None]` is any length. Other features are not
-            read. By default all features of the first 1000 records (of at most 32 MiB): where all
-            of these have one value a scalar, where all have n values a shape of [n], else ragged.
-        compression: `gzip`, `zlib`, None, or `auto`: each file by its first bytes.
+        paths: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
+            supports.
+        schema: the type of each column by name: a feature of TensorFlow, such as
+            `tf.io.FixedLenFeature([784], tf.float32)`; a dtype for a single value: `"int64"`,
+            `"float32"` or `"string"`; or dtype and shape, such as `("float32", [28, 28])`, where
+            `[None]` is any length. Other features are not read. By default all features of the
+            first 1000 records (at most 32 MiB): a scalar if all records have one value, a shape of
+            [n] if all have n values, otherwise ragged.
+        compression: `gzip`, `zlib`, None, or `auto`, which detects the compression of each file
+            from its first bytes.
         **batches: see `sparkdl.data.batching.Batches`.
 
     Returns:
-        Elements are `(features, labels)`, or features alone; a column is a tensor of
-        (rows, *shape), or a `tf.RaggedTensor` of (rows, None).
+        A dataset of features, or of `(features, labels)`; a column is a tensor of (rows, *shape),
+        or a `tf.RaggedTensor` of (rows, None).
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ConfigError: an argument is wrong, a column is not there, or there is no record to infer
-            a schema from.
-        ValueError: a file is damaged or cut off, or its records are no Examples. Damage to the
-            data of a record shows when it is read: `tf.errors.DataLossError` names its byte.
+        FileNotFoundError: if there is no file.
+        ConfigError: if an argument is invalid, a column does not exist, or there is no record to
+            infer a schema from.
+        ValueError: if a file is damaged or cut off, or its records are not Examples. Damage to the
+            data of a record is found during iteration: a `tf.errors.DataLossError` names its byte.
 
     Example:
         >>> import tensorflow as tf
@@ -75,7 +83,6 @@ def tfrecord(
         >>> with tf.io.TFRecordWriter("two.tfrecord") as file:
         ...     file.write(record.SerializeToString())
         >>> batches = tfrecord("*.tfrecord", schema={"x": ("float32", [2])}, global_batch_size=4)
-        sparkdl: *.tfrecord: 1 rows; batches of 4; 1 steps...
         >>> list(batches.as_numpy_iterator())
         [array([[0.5, 2. ]], dtype=float32)]
     """
@@ -84,10 +91,13 @@ def tfrecord(
 
 
 class TFRecordSource(Source):
-    """TFRecord files, each a piece.
+    """The records of TFRecord files; a piece is a file.
 
     Args:
         paths, schema, compression: see `tfrecord`.
+
+    Attributes:
+        features: the feature of each column, by name.
     """
 
     def __init__(
@@ -97,10 +107,10 @@ class TFRecordSource(Source):
         compression: str | None = "auto",
     ) -> None:
         check_compression(compression)
-        self.features = None if schema is None else _given(schema)
+        self.features = None if schema is None else _parse_schema(schema)
         files = urls_of(find(paths))
-        self.name = shown(paths)
-        with ThreadPoolExecutor(8) as pool:  # Each waits for its store, not for the others.
+        self.name = describe(paths)
+        with ThreadPoolExecutor(8) as pool:  # The threads mostly wait for a store.
             self._compressions = list(pool.map(lambda url: compression_of(url, compression), files))
             measured = list(pool.map(measure, files, self._compressions))
         self.sizes = [rows for rows, _ in measured]
@@ -108,60 +118,68 @@ class TFRecordSource(Source):
         self._record_bytes = max(num_bytes // max(sum(self.sizes), 1), 1)
         self._copies = LocalCopies(files)
         if self.features is None:
-            found = inspect(files, compression)
-            self.features = _inferred(found)
-            self._tell(found)
+            inspected = inspect(files, compression)
+            self.features = _infer_features(inspected)
+            self._log_features(inspected)
         self.columns = list(self.features)
 
-    def _tell(self, found: Inspected) -> None:
+    def _log_features(self, inspected: Inspected) -> None:
         if context.current().is_chief:
-            told = ", ".join(f"{n}: {_named(found, n)}" for n in self.features or ())
-            print(
-                f"sparkdl: {self.name}: the first {found.records} of {sum(self.sizes)} records "
-                f"have {told}. Give schema= if others differ"
+            _logger.warning(
+                "%s: the first %d of %d records have %s. Pass schema= if other records differ",
+                self.name,
+                inspected.records,
+                sum(self.sizes),
+                ", ".join(
+                    f"{name}: {_describe(inspected, name)}" for name in sorted(inspected.kinds)
+                ),
             )
 
-    def _rows(self, most: int, most_bytes: int) -> int:
-        return min(max(most_bytes // self._record_bytes, 1), most)
+    def _num_rows(self, max_rows: int, max_bytes: int) -> int:
+        """Return the number of rows within both limits, at least 1."""
+        return min(max(max_bytes // self._record_bytes, 1), max_rows)
 
     def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        """See `Source.blocks`."""
+        """Implement `Source.blocks`."""
         import tensorflow as tf
 
-        window = self._rows(WINDOW_ROWS, WINDOW_BYTES)
-        options = tf.constant([_OPTIONS[kind] for kind in self._compressions])
+        window = self._num_rows(WINDOW_ROWS, WINDOW_BYTES)
+        compressions = tf.constant([_TF_COMPRESSIONS[kind] for kind in self._compressions])
         features = {name: (self.features or {})[name] for name in names}
         parallel = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
 
         def passes() -> Iterator[Any]:
-            this = next_pass()
-            ranges = np.array([(r.piece, r.start, r.stop) for r in this.ranges], np.int64)
-            # From one file after the other, and a window of one record: that is in order.
-            mixed = (1, 1, 0) if this.seed is None else (SHUFFLED_FILES, window, this.seed)
-            yield ranges.reshape(-1, 3), np.array(mixed, np.int64)
+            current = next_pass()
+            ranges = np.array([(r.piece, r.start, r.stop) for r in current.ranges], np.int64)
+            # (interleaved files, window of records, seed); one file and a window of one record
+            # keep the order.
+            mixing = (1, 1, 0) if current.seed is None else (SHUFFLED_FILES, window, current.seed)
+            yield ranges.reshape(-1, 3), np.array(mixing, np.int64)
 
         def records(part: Any) -> Any:
             path = tf.numpy_function(self._copies.path, [part[0]], tf.string)
             path.set_shape([])
-            whole = tf.data.TFRecordDataset(path, tf.gather(options, part[0]))
-            return whole.skip(part[1]).take(part[2] - part[1])
+            file = tf.data.TFRecordDataset(path, tf.gather(compressions, part[0]))
+            return file.skip(part[1]).take(part[2] - part[1])
 
-        def one_pass(ranges: Any, mixed: Any) -> Any:
+        def single_pass(ranges: Any, mixing: Any) -> Any:
             parts = tf.data.Dataset.from_tensor_slices(ranges)
-            mixture = parts.interleave(records, cycle_length=mixed[0], block_length=16, **parallel)
-            return mixture.shuffle(mixed[1], seed=mixed[2])
+            mixed = parts.interleave(records, cycle_length=mixing[0], block_length=16, **parallel)
+            return mixed.shuffle(mixing[1], seed=mixing[2])
 
         signature = (tf.TensorSpec([None, 3], tf.int64), tf.TensorSpec([3], tf.int64))
         return (
             tf.data.Dataset.from_generator(passes, output_signature=signature)
-            .flat_map(one_pass)
-            .batch(self._rows(BLOCK_ROWS, BLOCK_BYTES))
+            .flat_map(single_pass)
+            .batch(self._num_rows(BLOCK_ROWS, BLOCK_BYTES))
             .map(lambda batch: tf.io.parse_example(batch, features), **parallel)
         )
 
 
 class LocalCopies:
-    """Files as local ones, since TensorFlow reads no others. Copies vanish with this process.
+    """Local copies of remote files, because TensorFlow reads local files only.
+
+    The copies are removed when the process ends.
 
     Args:
         urls: the files.
@@ -173,55 +191,59 @@ class LocalCopies:
         self._locks = [Lock() for _ in urls]
 
     def path(self, number: Any) -> bytes:
-        """Where the file of this number is, which is copied when that is asked for first."""
+        """Return the local path of a file; a remote file is copied on the first call.
+
+        Args:
+            number: index of the file in `urls`.
+        """
         url = self._urls[number]
         if storage.is_local(url):
             return os.fsencode(storage.local_path(url))
         with self._locks[number]:
             if number not in self._copies:
                 self._copies[int(number)] = _copy(url)
-            # A file without a name: nothing has to remove it, however this process ends.
+            # An unnamed file needs no removal, even if this process is killed.
             return f"/proc/{os.getpid()}/fd/{self._copies[int(number)].fileno()}".encode()
 
 
 def _copy(url: str) -> IO[bytes]:
-    copy: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open while it is needed
-    at = 0
-    while block := storage.read(url, at, CHUNK_BYTES):
-        at += copy.write(block)
+    copy: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stays open
+    offset = 0
+    while block := storage.read(url, offset, CHUNK_BYTES):
+        offset += copy.write(block)
     copy.flush()
     return copy
 
 
-def _inferred(found: Inspected) -> dict[str, Any]:
+def _infer_features(inspected: Inspected) -> dict[str, Any]:
     import tensorflow as tf
 
     def feature(name: str) -> Any:
-        dtype, length = tf.as_dtype(_DTYPES[found.kinds[name]]), found.length(name)
+        dtype, length = tf.as_dtype(_DTYPES[inspected.kinds[name]]), inspected.length(name)
         if length is None:
             return _ragged(dtype)
         return tf.io.FixedLenFeature([] if length == 1 else [length], dtype)
 
-    return {name: feature(name) for name in sorted(found.kinds)}
+    return {name: feature(name) for name in sorted(inspected.kinds)}
 
 
-def _named(found: Inspected, name: str) -> str:
-    dtype, length = _DTYPES[found.kinds[name]], found.length(name)
+def _describe(inspected: Inspected, name: str) -> str:
+    dtype, length = _DTYPES[inspected.kinds[name]], inspected.length(name)
     return dtype if length == 1 else f"{dtype} [{length or 'ragged'}]"
 
 
 def _ragged(dtype: Any) -> Any:
     import tensorflow as tf
 
-    # 64 bits are the default of tf.RaggedTensor, and of our other readers.
+    # int64 is the default of tf.RaggedTensor and of the other readers.
     return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
 
 
-def _given(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The features of a schema that a person gave.
+def _parse_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the features of the user's schema, by name.
 
     Raises:
-        ConfigError: an entry is none.
+        ConfigError: if an entry is not a feature, a dtype, or a dtype and shape.
     """
     if not isinstance(schema, Mapping) or not schema:
         raise ConfigError(f"schema is {schema!r}; expected a dict from names to features.")
@@ -232,24 +254,24 @@ def _feature(name: str, entry: Any) -> Any:
     import tensorflow as tf
 
     if isinstance(entry, tf.io.VarLenFeature):
-        return _ragged(entry.dtype)  # Sparse tensors cannot be batched anew.
+        return _ragged(entry.dtype)  # Sparse tensors cannot be rebatched.
     if hasattr(entry, "_fields"):  # TensorFlow's features are named tuples.
         return entry
     try:
-        given, shape = entry if type(entry) in (tuple, list) else (entry, ())
-        dtype = tf.string if given == "bytes" else tf.as_dtype(given)
+        dtype_like, shape = entry if type(entry) in (tuple, list) else (entry, ())
+        dtype = tf.string if dtype_like == "bytes" else tf.as_dtype(dtype_like)
         shape = [shape] if isinstance(shape, int) else list(shape)
     except (TypeError, ValueError) as error:
-        raise ConfigError(_expected(name, entry)) from error
-    fixed = all(isinstance(size, int) and size >= 0 for size in shape)
-    if dtype.name not in _DTYPES.values() or not (fixed or shape == [None]):
-        raise ConfigError(_expected(name, entry))
+        raise ConfigError(_invalid_entry(name, entry)) from error
+    is_fixed = all(isinstance(size, int) and size >= 0 for size in shape)
+    if dtype.name not in _DTYPES.values() or not (is_fixed or shape == [None]):
+        raise ConfigError(_invalid_entry(name, entry))
     return _ragged(dtype) if shape == [None] else tf.io.FixedLenFeature(shape, dtype)
 
 
-def _expected(name: str, entry: Any) -> str:
+def _invalid_entry(name: str, entry: Any) -> str:
     return (
         f"schema[{name!r}] is {entry!r}; expected a dtype, ('float32', [28, 28]), or a feature of "
-        "tf.io. A record holds int64, float32 and string (or bytes): cast to others afterwards, "
-        "with Dataset.map. [None] is an array of any length."
+        "tf.io. A record holds int64, float32 and string (or bytes): cast to other dtypes "
+        "afterwards, with Dataset.map. [None] is an array of any length."
     )

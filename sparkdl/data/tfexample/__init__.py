@@ -1,1 +1,1 @@
-"""TFRecord files of `tf.train.Example`, written and read without TensorFlow."""
+"""TFRecord files of `tf.train.Example`, read and written without TensorFlow."""

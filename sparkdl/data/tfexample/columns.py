@@ -1,14 +1,14 @@
-"""Runs anywhere. The one table of types between DataFrames and `tf.train.Example`.
+"""Runs anywhere. The table of types between DataFrames and `tf.train.Example`.
 
 | Spark | Example | |
 |---|---|---|
 | boolean, tinyint, smallint, int, bigint | int64 list | |
 | float, double | float list | in single precision |
 | string (UTF-8), binary | bytes list | |
-| array of these | the same, of any length | none of its elements is null |
-| null | no such feature | |
+| array of these | the same list, of any length | no element may be null |
+| null | the feature is absent | |
 
-It is the table of TensorFlowOnSpark's `dfutil`.
+The table is the same as that of TensorFlowOnSpark's `dfutil`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ __all__ = ["Column", "Kind", "columns_of", "struct_of"]
 
 
 class Kind(IntEnum):
-    """What a feature holds; the numbers are those of the fields of `tf.train.Feature`."""
+    """The kind of list in a feature; the numbers are the field numbers of `tf.train.Feature`."""
 
     BYTES = 1
     FLOAT = 2
@@ -33,13 +33,13 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column and the feature that it is written to and read from.
+    """A column of a DataFrame and its feature.
 
     Attributes:
-        name: of both.
-        kind: what the feature holds.
-        type: the column's Arrow type; of the elements where it is an array.
-        is_array: the feature has any number of values; else it has one.
+        name: name of the column and of the feature.
+        kind: kind of list in the feature.
+        type: Arrow type of the column; for an array, the type of its elements.
+        is_array: True if the feature has any number of values; False if it has one value.
     """
 
     name: str
@@ -53,7 +53,8 @@ class Column:
         return pa.list_(self.type) if self.is_array else self.type
 
 
-# Spark's types by `DataType.typeName()`: a training process needs no Spark to read this module.
+# Spark's types by `DataType.typeName()`, so that a training process can import this module
+# without Spark.
 _TYPES: dict[str, tuple[Kind, pa.DataType]] = {
     "boolean": (Kind.INT64, pa.bool_()),
     "byte": (Kind.INT64, pa.int8()),
@@ -68,17 +69,20 @@ _TYPES: dict[str, tuple[Kind, pa.DataType]] = {
     "binary": (Kind.BYTES, pa.binary()),
 }
 _ADVICE = {
-    "vectorudt": "Turn it into an array: vector_to_array(column, 'float32').",
-    "array": "Flatten the arrays within it, and reshape them in the training function.",
-    "struct": "Select its fields as columns of their own: df.select('s.*').",
+    "vectorudt": "Convert it to an array: vector_to_array(column, 'float32').",
+    "array": "Flatten the inner arrays, and reshape them in the training function.",
+    "struct": "Select its fields as separate columns: df.select('s.*').",
 }
 
 
 def columns_of(schema: Any) -> list[Column]:
-    """How the columns of a DataFrame, by its `StructType`, are kept in Examples.
+    """Return the columns of a DataFrame, with their features.
+
+    Args:
+        schema: the `StructType` of the DataFrame.
 
     Raises:
-        ConfigError: a type has no place there, a name appears twice, or there is no column.
+        ConfigError: if a type is not supported, a name appears twice, or there is no column.
 
     Example:
         >>> from pyspark.sql.types import ArrayType, DoubleType, StructType
@@ -96,25 +100,25 @@ def columns_of(schema: Any) -> list[Column]:
 
 
 def _column(field: Any) -> Column:
-    given = field.dataType
-    is_array = given.typeName() == "array"
-    inner = given.elementType if is_array else given
+    kind = field.dataType
+    is_array = kind.typeName() == "array"
+    inner = kind.elementType if is_array else kind
     if inner.typeName() not in _TYPES:
-        advice = _ADVICE.get(given.typeName(), "Cast it, or leave it out.")
+        advice = _ADVICE.get(kind.typeName(), "Cast it, or leave it out.")
         raise ConfigError(
-            f"column {field.name!r} is of type {given.simpleString()}; expected boolean, a whole "
-            "number, float, double, string, binary, or an array of these: TFRecord files hold no "
-            f"others. {advice}"
+            f"column {field.name!r} is of type {kind.simpleString()}; expected boolean, an integer "
+            "type, float, double, string, binary, or an array of these, which are the types that "
+            f"TFRecord files support. {advice}"
         )
     return Column(field.name, *_TYPES[inner.typeName()], is_array)
 
 
 def struct_of(columns: Iterable[tuple[str, Kind, bool]], strings: Sequence[str] = ()) -> Any:
-    """The `StructType` of a DataFrame for features.
+    """Return the `StructType` of a DataFrame for features.
 
     Args:
-        columns: name, kind, and whether it has any number of values.
-        strings: which of them are read as text; the other bytes are binary.
+        columns: name and kind of each feature, and True if it has any number of values.
+        strings: names of the bytes features that are text; other bytes features are binary.
 
     Example:
         >>> struct_of([("id", Kind.INT64, False), ("word", Kind.BYTES, True)], ["word"])

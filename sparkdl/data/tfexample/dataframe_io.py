@@ -1,8 +1,6 @@
-"""Runs on the driver, and in Spark tasks for the functions that they run.
+"""Runs on the driver, and in Spark tasks. Read and write TFRecord files as DataFrames.
 
-TFRecord files and DataFrames.
-
-The tasks do without TensorFlow and without a Hadoop jar.
+The tasks need neither TensorFlow nor a Hadoop jar.
 """
 
 import gzip
@@ -26,11 +24,12 @@ from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks, compression_of, 
 from sparkdl.data.tfexample.schema_inference import check_compression, inspect, not_an_example
 from sparkdl.data.tfexample.to_arrow import to_batch
 from sparkdl.errors import ConfigError
+from sparkdl.options import check_count
 
 __all__ = ["read_tfrecord", "write_tfrecord"]
 
-MOST_TASKS = 1000
-_WRITTEN = pa.schema([("name", pa.string()), ("rows", pa.int64())])
+MAX_TASKS = 1000
+_WRITTEN_SCHEMA = pa.schema([("name", pa.string()), ("rows", pa.int64())])
 
 
 def write_tfrecord(
@@ -44,26 +43,27 @@ def write_tfrecord(
 ) -> int:
     """Write a DataFrame as TFRecord files of `tf.train.Example`.
 
-    Each partition becomes one file; one without rows becomes none. The files appear when all are
-    written, `_SUCCESS` after them. Tasks that Spark runs twice leave no rows behind.
+    Each partition with rows becomes one file. The files appear in `path` when all of them have
+    been written, and `_SUCCESS` appears last. A task that Spark runs twice writes its rows once.
 
     Args:
-        df: the DataFrame. Booleans and whole numbers become int64 lists, float and double float
-            lists (of single precision), string and binary bytes lists; arrays of these lists of
-            many values; a null is a feature that its record has not.
-        path: a folder that the driver and all executors see, or an fsspec URL.
+        df: the DataFrame. Booleans and integers become int64 lists, float and double become float
+            lists (in single precision), string and binary become bytes lists; arrays become lists
+            of many values; a null becomes an absent feature.
+        path: a folder that the driver and all executors can access, or an fsspec URL.
         compression: None or `gzip`.
-        num_files: how many files; by default as many as the DataFrame has partitions.
-        mode: what if there is something at `path`: `error`, or `overwrite`, which removes it.
-        hadoop_names: call the files `part-r-00000` and so on, as Hadoop does, for programs that
-            look for these; by default a name is never given twice.
+        num_files: number of files; by default the number of partitions of the DataFrame.
+        mode: behavior if `path` exists and is not empty: `error`, or `overwrite`, which removes its
+            content.
+        hadoop_names: name the files `part-r-00000` and so on, like Hadoop, for programs that
+            expect these names; by default every name is unique.
 
     Returns:
-        How many rows were written.
+        The number of rows that were written.
 
     Raises:
-        ConfigError: an argument is wrong, a column's type is not supported, or there is something
-            at `path`; before any job.
+        ConfigError: if an argument is invalid, a column's type is not supported, or `path` exists
+            and is not empty; no job has been started.
 
     Example:
         >>> from pyspark.sql import SparkSession
@@ -78,33 +78,33 @@ def write_tfrecord(
     check_compression(compression, also=(None,))
     if compression == "zlib":
         raise ConfigError("compression is 'zlib', which can only be read; expected None or 'gzip'.")
-    if num_files is not None and (isinstance(num_files, bool) or num_files < 1):
-        raise ConfigError(f"num_files is {num_files!r}; expected a whole number of at least 1.")
+    if num_files is not None:
+        check_count("num_files", num_files)
     folder = storage.absolute(path)
-    _check_free(folder, mode)
-    aside = storage.join(folder, f"_temporary-{uuid.uuid4().hex}")
+    _check_target(folder, mode)
+    temporary = storage.join(folder, f"_temporary-{uuid.uuid4().hex}")
     df = df if num_files is None else df.repartition(num_files)
     df = df.toDF(*map(str, range(len(columns))))  # mapInArrow fails on a name with a dot.
-    task = partial(_write, columns=columns, folder=aside, compression=compression)
+    task = partial(_write, columns=columns, folder=temporary, compression=compression)
     try:
         written = df.mapInArrow(task, "name string, rows long").collect()
         names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in written}
-        _publish(names, aside, folder)
+        _publish(names, temporary, folder)
     finally:
-        storage.remove(aside)
+        storage.remove(temporary)
     return sum(row.rows for row in written)
 
 
-def _check_free(folder: str, mode: str) -> None:
+def _check_target(folder: str, mode: str) -> None:
     if mode not in ("error", "overwrite"):
         raise ConfigError(f"mode is {mode!r}; expected 'error' or 'overwrite'.")
-    filesystem, at = storage.filesystem(folder)
-    if filesystem.isfile(at):
-        raise ConfigError(f"{folder!r} is a file; expected a folder, there already or not.")
+    filesystem, folder_path = storage.filesystem(folder)
+    if filesystem.isfile(folder_path):
+        raise ConfigError(f"{folder!r} is a file; expected a folder, existing or not.")
     if mode == "error" and storage.names(folder):
         raise ConfigError(
-            f"{folder!r} is there already, and not empty. Choose another path, or "
-            "mode='overwrite' to remove what is there."
+            f"{folder!r} exists already and is not empty. Choose another path, or "
+            "mode='overwrite' to remove its content."
         )
 
 
@@ -112,18 +112,26 @@ def _hadoop_name(name: str) -> str:
     return f"part-r-{name.split('-')[1]}"
 
 
-def _publish(names: Mapping[str, str], aside: str, folder: str) -> None:
-    """Move the files that count to their place, under new names, instead of what was there."""
-    if missing := set(names).difference(storage.names(aside)):
+def _publish(names: Mapping[str, str], temporary: str, folder: str) -> None:
+    """Replace the content of the target folder with the written files.
+
+    Args:
+        names: the final name of each file, by its name in the temporary folder. Files of other
+            task attempts are not moved.
+        temporary: the folder that the tasks have written to.
+        folder: the target folder, which contains the temporary folder.
+    """
+    if missing := set(names).difference(storage.names(temporary)):
         raise FileNotFoundError(
-            f"the driver does not find {sorted(missing)[0]!r}, which a task wrote, in {aside!r}. "
-            "Write to a folder that the driver and all executors see, such as one on NFS or S3."
+            f"the driver does not find {sorted(missing)[0]!r}, which a task wrote, in "
+            f"{temporary!r}. Write to a folder that the driver and all executors can access, such "
+            "as one on NFS or S3."
         )
     for name in storage.names(folder):
-        if name != os.path.basename(aside):
+        if name != os.path.basename(temporary):
             storage.remove(storage.join(folder, name))
     with ThreadPoolExecutor(8) as pool:
-        moves = [(f"{aside}/{name}", f"{folder}/{new}") for name, new in names.items()]
+        moves = [(f"{temporary}/{name}", f"{folder}/{final}") for name, final in names.items()]
         list(pool.map(lambda move: storage.rename(*move), moves))
     storage.write(storage.join(folder, "_SUCCESS"), b"")
 
@@ -134,39 +142,43 @@ def _write(
     folder: str,
     compression: str | None,
 ) -> Iterator[pa.RecordBatch]:
-    """T. Write a partition to a file that no other attempt writes to; tell its name."""
+    """Write a partition to a file of its own in a task; yield the file's name and row count.
+
+    Every attempt at a task writes another file.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    part = context.partitionId() if context else 0
-    ending = ".tfrecord.gz" if compression else ".tfrecord"
-    name = f"part-{part:05d}-{uuid.uuid4().hex}{ending}"
+    partition = context.partitionId() if context else 0
+    suffix = ".tfrecord.gz" if compression else ".tfrecord"
+    name = f"part-{partition:05d}-{uuid.uuid4().hex}{suffix}"
     rows = 0
     with tempfile.TemporaryDirectory() as scratch:
-        here = storage.local_path(folder) if storage.is_local(folder) else Path(scratch)
-        here.mkdir(parents=True, exist_ok=True)
-        with _opened(here / name, compression) as file:
+        local_folder = storage.local_path(folder) if storage.is_local(folder) else Path(scratch)
+        local_folder.mkdir(parents=True, exist_ok=True)
+        with _open(local_folder / name, compression) as file:
             for batch in batches:
                 batch = batch.rename_columns([column.name for column in columns])
-                for piece in _pieces(batch):
+                for piece in _split(batch):
                     file.write(frame(encode(piece, columns)))
                 rows += batch.num_rows
         if rows and not storage.is_local(folder):
-            storage.put(here, name, folder)
+            storage.put(local_folder, name, folder)
     if rows:
-        yield pa.RecordBatch.from_pydict({"name": [name], "rows": [rows]}, _WRITTEN)
+        yield pa.RecordBatch.from_pydict({"name": [name], "rows": [rows]}, _WRITTEN_SCHEMA)
 
 
-def _opened(path: Path, compression: str | None) -> Any:
-    # Level 6 is zlib's own choice; gzip's is 9: much slower, hardly smaller.
+def _open(path: Path, compression: str | None) -> Any:
+    # Level 6 is zlib's default. Level 9, Python's default for gzip, is much slower and hardly
+    # smaller.
     return gzip.open(path, "wb", compresslevel=6) if compression else path.open("wb")
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of about the size of a chunk: encoding holds several copies."""
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Split a batch into slices of about 8 MiB, because encoding holds several copies."""
     rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
-    for at in range(0, batch.num_rows, rows):
-        yield batch.slice(at, rows)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def read_tfrecord(
@@ -177,27 +189,30 @@ def read_tfrecord(
     strings: Sequence[str] = (),
     compression: str | None = "auto",
 ) -> Any:
-    """TFRecord files of `tf.train.Example` as a DataFrame, read when it is used.
+    """Return a DataFrame of TFRecord files of `tf.train.Example`, which Spark reads lazily.
 
     Args:
         spark: the SparkSession.
-        path: a file, a folder, a pattern, or a list of them; local or fsspec URLs.
-        schema: a `StructType` or a DDL string such as "label long, pixels array<float>"; features
-            that it does not name are not read, and those that a record has not are null. By
-            default inferred from the first 1000 records (of at most 32 MiB): bigint, float or
-            binary where those that have the feature all have one value, else arrays of these.
-        strings: features of an inferred schema that are text (UTF-8), not binary.
-        compression: `gzip`, `zlib`, None, or `auto`: each file by its first bytes.
+        path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
+            supports.
+        schema: a `StructType` or a DDL string such as "label long, pixels array<float>". Features
+            that are not in the schema are not read; features that are absent in a record are null.
+            By default the schema is inferred from the first 1000 records (at most 32 MiB): bigint,
+            float or binary if all records with the feature have one value, otherwise arrays.
+        strings: names of features of an inferred schema that are text (UTF-8), not binary.
+        compression: `gzip`, `zlib`, None, or `auto`, which detects the compression of each file
+            from its first bytes.
 
     Returns:
-        The DataFrame. A task reads one file or several.
+        The DataFrame. A task reads one or more files.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ConfigError: an argument is wrong, a type of `schema` is not supported, or there is no
-            record to infer it from.
-        ValueError: a file is damaged, or holds no Examples; names it, and where. Here where that
-            is among the first records, else in the job that uses the DataFrame.
+        FileNotFoundError: if there is no file.
+        ConfigError: if an argument is invalid, a type of `schema` is not supported, or there is no
+            record to infer a schema from.
+        ValueError: if a file is damaged, or its records are not Examples; the message names the
+            file and the position. Damage after the first records raises in the job that uses the
+            DataFrame.
 
     Example:
         See `write_tfrecord`.
@@ -205,26 +220,31 @@ def read_tfrecord(
     check_compression(compression)
     urls = urls_of(find(path))
     if schema is None:
-        schema = _inferred(urls, compression, strings)
+        schema = _infer_schema(urls, compression, strings)
     elif strings:
-        raise ConfigError("strings= is for an inferred schema; say 'string' in schema= instead.")
-    schema = _nullable(spark, schema)
+        raise ConfigError("strings= is for an inferred schema; use 'string' in schema= instead.")
+    schema = _parse_schema(spark, schema)
     task = partial(_read, urls=urls, columns=columns_of(schema), compression=compression)
-    tasks = min(len(urls), MOST_TASKS)
-    return spark.range(0, len(urls), 1, tasks).mapInArrow(task, schema)
+    num_tasks = min(len(urls), MAX_TASKS)
+    return spark.range(0, len(urls), 1, num_tasks).mapInArrow(task, schema)
 
 
-def _inferred(urls: Sequence[str], compression: str | None, strings: Sequence[str]) -> Any:
-    found = inspect(urls, compression)
+def _infer_schema(urls: Sequence[str], compression: str | None, strings: Sequence[str]) -> Any:
+    inspected = inspect(urls, compression)
+    kinds = inspected.kinds
     for name in strings:
-        if name not in found.kinds:
-            raise ConfigError(f"strings= names {name!r}; the features are {sorted(found.kinds)}.")
-    # Writers disagree on the order of a map's entries, so that the names decide.
-    return struct_of(((n, k, found.is_array(n)) for n, k in sorted(found.kinds.items())), strings)
+        if name not in kinds:
+            raise ConfigError(f"strings= names {name!r}; the features are {sorted(kinds)}.")
+    # Sorted by name, because writers differ in the order of a map's entries.
+    features = ((name, kinds[name], inspected.is_array(name)) for name in sorted(kinds))
+    return struct_of(features, strings)
 
 
-def _nullable(spark: Any, schema: Any) -> Any:
-    """The schema as a `StructType`. Any record may lack any feature."""
+def _parse_schema(spark: Any, schema: Any) -> Any:
+    """Return the user's schema as a `StructType` of nullable columns.
+
+    All columns are nullable, because any feature may be absent in a record.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructField, StructType
 
@@ -244,7 +264,7 @@ def _read(
     columns: Sequence[Column],
     compression: str | None,
 ) -> Iterator[pa.RecordBatch]:
-    """T. The rows of the files of these numbers."""
+    """Yield the rows of files in a task; the batches hold the files' numbers in `urls`."""
     names = [column.name for column in columns]
     for batch in numbers:
         for number in batch.column(0).to_pylist():

@@ -1,8 +1,8 @@
-"""Runs anywhere. Arrow batches as serialized `tf.train.Example`s, without TensorFlow.
+"""Runs anywhere. Serialize Arrow batches as `tf.train.Example`s, without TensorFlow.
 
 An Example is a map from names to features; a feature is a list of bytes, of floats or of int64.
-Source of the messages: `tensorflow/core/example/example.proto` and `feature.proto`; of their bytes:
-https://protobuf.dev/programming-guides/encoding. Whole columns are encoded at once.
+Source of the messages: `tensorflow/core/example/example.proto` and `feature.proto`. Source of the
+encoding: https://protobuf.dev/programming-guides/encoding. Whole columns are encoded at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ from sparkdl.data.tfexample.columns import Column, Kind
 
 __all__ = ["encode", "varint", "varints"]
 
-# The first byte of a field that has a length: 8 * number of the field + 2.
+# The first byte of a length-delimited field: 8 * field number + 2.
 FIELD_1, FIELD_2 = b"\x0a", b"\x12"
 _LIST = {kind: bytes([8 * kind + 2]) for kind in Kind}
 
 
 def varint(number: int) -> bytes:
-    """A number of at least 0 in groups of 7 bits, lowest first.
+    """Encode a number of at least 0 in groups of 7 bits, lowest group first.
 
     Example:
         >>> varint(300)
@@ -37,7 +37,10 @@ def varint(number: int) -> bytes:
 
 
 def varints(numbers: "np.ndarray[Any, Any]") -> tuple[bytes, "np.ndarray[Any, Any]"]:
-    """Many int64s as `varint` writes them (negative ones as 2**64 more); the length of each.
+    """Encode int64s like `varint`, negative numbers as number + 2**64.
+
+    Returns:
+        The joined bytes, and the length of each encoded number.
 
     Example:
         >>> data, lengths = varints(np.array([1, -1, 300]))
@@ -55,30 +58,34 @@ def varints(numbers: "np.ndarray[Any, Any]") -> tuple[bytes, "np.ndarray[Any, An
 
 
 def _prefix(name: str, kind: Kind) -> Callable[[int], bytes]:
-    """What stands before a list's content of so many bytes: the map's entry and the feature."""
+    """Return a function from the length of a list's content to the bytes that precede it.
+
+    These bytes are the headers of the map entry, of the feature and of the list.
+    """
     key = name.encode()
     key = FIELD_1 + varint(len(key)) + key + FIELD_2
-    known: dict[int, bytes] = {}
+    prefixes: dict[int, bytes] = {}
 
     def prefix(length: int) -> bytes:
-        if length not in known:
-            # Numbers are packed into one field; each value of bytes is a field of its own.
-            packed = kind is not Kind.BYTES and length > 0
-            head = FIELD_1 + varint(length) if packed else b""
+        if length not in prefixes:
+            # Numbers are packed into one field; each bytes value has a field of its own.
+            is_packed = kind is not Kind.BYTES and length > 0
+            head = FIELD_1 + varint(length) if is_packed else b""
             head = _LIST[kind] + varint(len(head) + length) + head
             head = key + varint(len(head) + length) + head
-            known[length] = FIELD_1 + varint(len(head) + length) + head
-        return known[length]
+            prefixes[length] = FIELD_1 + varint(len(head) + length) + head
+        return prefixes[length]
 
     return prefix
 
 
 def _values(array: pa.Array, column: Column) -> tuple[bytes, "np.ndarray[Any, Any]"]:
-    """All values in a row, as a list's content has them, and the length of each."""
+    """Return all encoded values, joined, and the length of each."""
     if array.null_count:
         raise ValueError(
-            f"column {column.name!r} has an array with a null in it; a TFRecord cannot say that. "
-            "Fill or remove it before: e.g. with pyspark.sql.functions.array_compact."
+            f"column {column.name!r} has an array with a null in it; a TFRecord cannot store nulls "
+            "in arrays. Fill or remove the nulls first, for example with "
+            "pyspark.sql.functions.array_compact."
         )
     if column.kind is Kind.INT64:
         return varints(array.cast(pa.int64()).to_numpy())
@@ -97,35 +104,35 @@ def _starts(lengths: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
 
 
 def _entries(array: pa.Array, column: Column) -> Any:
-    """The entry of each row in its Example's map; empty where the row is null.
+    """Return the entry of each row in its Example's map; empty if the row is null.
 
-    Where all are equally long, a matrix with a row of bytes for each; else bytes for each.
+    Entries of equal length are the rows of a matrix of bytes; otherwise they are a list of bytes.
     """
     counts = array.is_valid().cast(pa.int64())
     if column.is_array:
         counts = compute.fill_null(compute.list_value_length(array), 0)
-    # Not `.values`: it ignores where a slice begins, and has what is hidden below nulls.
+    # `.values` would ignore the slice's offset and include the values below null lists.
     data, lengths = _values(array.flatten() if column.is_array else array.drop_null(), column)
     starts = _starts(lengths)[_starts(counts.to_numpy())]
     prefix = _prefix(column.name, column.kind)
-    rows, each = len(array), starts[1] if len(array) else 0
-    if not array.null_count and (np.diff(starts) == each).all():
-        head = np.tile(np.frombuffer(prefix(int(each)), np.uint8), (rows, 1))
-        return np.hstack([head, np.frombuffer(data, np.uint8).reshape(rows, each)])
+    rows, length = len(array), starts[1] if len(array) else 0
+    if not array.null_count and (np.diff(starts) == length).all():
+        head = np.tile(np.frombuffer(prefix(int(length)), np.uint8), (rows, 1))
+        return np.hstack([head, np.frombuffer(data, np.uint8).reshape(rows, length)])
     entries = [prefix(b - a) + data[a:b] for a, b in pairwise(starts.tolist())]
     valid = array.is_valid().to_pylist()
-    return [entry if there else b"" for entry, there in zip(entries, valid, strict=True)]
+    return [entry if is_valid else b"" for entry, is_valid in zip(entries, valid, strict=True)]
 
 
 def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> list[bytes]:
-    """The rows of a batch as Examples.
+    """Serialize the rows of a batch as Examples.
 
     Args:
-        batch: with the columns, of Arrow types that can be cast to the features' kinds.
-        columns: how each is kept; see `columns_of`.
+        batch: the rows; the Arrow types can be cast to the kinds of the features.
+        columns: the columns and their features, see `columns_of`.
 
     Raises:
-        ValueError: an array has a null in it.
+        ValueError: if an array has a null in it.
 
     Example:
         >>> batch = pa.RecordBatch.from_pydict({"id": [7, None]})

@@ -1,7 +1,7 @@
-"""Runs anywhere. How records stand in a TFRecord file: found, checked and written.
+"""Runs anywhere. Find, check and write the records of a TFRecord file.
 
 A record is `uint64 length, uint32 crc(length), data, uint32 crc(data)`, little-endian, where crc is
-a masked CRC32C; a compressed file is one gzip or zlib stream of them. Source of the format:
+a masked CRC32C; a compressed file is a gzip or zlib stream of records. Source of the format:
 https://www.tensorflow.org/tutorials/load_data/tfrecord and tensorflow's `record_writer.h`.
 """
 
@@ -20,17 +20,17 @@ __all__ = ["COMPRESSIONS", "CorruptRecord", "chunks", "compression_of", "frame",
 COMPRESSIONS = ("gzip", "zlib")
 HEADER, FOOTER = 12, 4
 
-# How much of a file is read at once: a request to an object store should be worth its while.
+# Bytes of a file that are read at once; large, because each request to an object store is slow.
 CHUNK_BYTES = 8 << 20
-_WINDOW_BITS = 32 + zlib.MAX_WBITS  # zlib then tells gzip and zlib apart itself.
+_WINDOW_BITS = 32 + zlib.MAX_WBITS  # With 32, zlib detects gzip and zlib streams.
 
 
 class CorruptRecord(ValueError):
-    """A file is cut off, was damaged, or holds no TFRecords."""
+    """Raised for a file that is cut off or damaged, or is not a TFRecord file."""
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum of a record, as TensorFlow's `crc32c.h` masks it.
+    """Return the CRC32C of a record, masked like in TensorFlow's `crc32c.h`.
 
     Example:
         >>> hex(masked_crc(b"123456789"))
@@ -47,7 +47,7 @@ def _header(length: int) -> bytes:
 
 
 def frame(records: Iterable[bytes]) -> bytes:
-    """Records as they stand in a file.
+    """Return records with their lengths and checksums, as they are written to a file.
 
     Example:
         >>> data = frame([b"one", b"three"])
@@ -64,57 +64,63 @@ def frame(records: Iterable[bytes]) -> bytes:
 def spans(
     data: bytes | mmap.mmap, url: str, offset: int = 0, check: bool = True
 ) -> Iterator[tuple[int, int]]:
-    """Where the data of each whole record of `data` starts and stops.
+    """Yield (start, stop) of the data of each complete record.
 
     Args:
-        data: consecutive records; the last may be cut off, and is left out.
-        url: the file, for the message.
-        offset: where in the (uncompressed) file `data` begins, for the message.
-        check: check the data as well; False hops over it.
+        data: consecutive records; a last record that is cut off is left out.
+        url: the file, for the error message.
+        offset: position of `data` in the (uncompressed) file, for the error message.
+        check: check the data as well as the lengths; False skips the data.
 
     Raises:
-        CorruptRecord: a checksum is wrong.
+        CorruptRecord: if a checksum does not match.
     """
-    at, end = 0, len(data)
+    position, end = 0, len(data)
     unpack_length, unpack_crc = struct.Struct("<Q").unpack_from, struct.Struct("<I").unpack_from
-    while at + HEADER <= end:
-        (length,) = unpack_length(data, at)
-        if data[at : at + HEADER] != _header(length):
-            raise _corrupt(url, offset + at, "its length does not match its checksum")
-        start, stop = at + HEADER, at + HEADER + length
+    while position + HEADER <= end:
+        (length,) = unpack_length(data, position)
+        if data[position : position + HEADER] != _header(length):
+            place = f"the length of the record at byte {offset + position}"
+            raise _corrupt(url, f"checksum mismatch in {place}")
+        start, stop = position + HEADER, position + HEADER + length
         if stop + FOOTER > end:
             return
         if check and masked_crc(data[start:stop]) != unpack_crc(data, stop)[0]:
-            raise _corrupt(url, offset + at, "its data do not match their checksum")
+            place = f"the data of the record at byte {offset + position}"
+            raise _corrupt(url, f"checksum mismatch in {place}")
         yield start, stop
-        at = stop + FOOTER
+        position = stop + FOOTER
 
 
-def _corrupt(url: str, offset: int, what: str) -> CorruptRecord:
+def _corrupt(url: str, problem: str) -> CorruptRecord:
     return CorruptRecord(
-        f"{url!r} is no sound TFRecord file: the record at byte {offset}: {what}. Write the file "
-        "again, or leave it out."
+        f"corrupt TFRecord file {url!r}: {problem}. Write the file again, or leave it out."
     )
 
 
-def compression_of(url: str, given: str | None = "auto") -> str | None:
-    """How a file is compressed: `gzip`, `zlib` or None, by its first bytes where `given` is auto.
+def compression_of(url: str, compression: str | None = "auto") -> str | None:
+    """Return the compression of a file: `gzip`, `zlib` or None.
+
+    Args:
+        url: the file.
+        compression: the compression if it is known; `auto` detects it from the first bytes.
 
     Raises:
-        CorruptRecord: they are those of no TFRecord file.
-        FileNotFoundError: there is no such file.
+        CorruptRecord: if the first bytes are not those of a TFRecord file.
+        FileNotFoundError: if there is no such file.
     """
-    if given != "auto":
-        return given
+    if compression != "auto":
+        return compression
     first = storage.read(url, 0, HEADER)
     if not first or first == _header(int.from_bytes(first[:8], "little")):
         return None
     if first[:2] == b"\x1f\x8b":
         return "gzip"
-    # https://www.rfc-editor.org/rfc/rfc1950: method 8, and a check of the first two bytes.
+    # https://www.rfc-editor.org/rfc/rfc1950: method 8, and the first two bytes are a multiple of
+    # 31.
     if first[0] & 0xF == 8 and int.from_bytes(first[:2], "big") % 31 == 0:
         return "zlib"
-    raise _corrupt(url, 0, "it begins as neither a record, gzip nor zlib does")
+    raise _corrupt(url, "it starts with neither a record, gzip nor zlib, at byte 0")
 
 
 def _blocks(url: str) -> Iterator[bytes]:
@@ -127,29 +133,32 @@ def _blocks(url: str) -> Iterator[bytes]:
 
 
 def _inflated(blocks: Iterable[bytes], url: str) -> Iterator[bytes]:
-    """What compressed blocks hold, in pieces of at most `CHUNK_BYTES`."""
-    inflate, read = zlib.decompressobj(_WINDOW_BITS), 0
+    """Yield the decompressed content of blocks, in pieces of at most `CHUNK_BYTES`."""
+    inflate, num_read = zlib.decompressobj(_WINDOW_BITS), 0
     for block in blocks:
-        read += len(block)
+        num_read += len(block)
         data = b""
-        # A full piece may have left some of itself behind, even if all of the block is read.
+        # After a full piece, zlib may hold more data although the whole block has been consumed.
         while block or (len(data) == CHUNK_BYTES and not inflate.eof):
-            if inflate.eof:  # Several streams may follow each other in one file.
+            if inflate.eof:  # A file may have several streams, one after the other.
                 inflate = zlib.decompressobj(_WINDOW_BITS)
             try:
                 data = inflate.decompress(block, CHUNK_BYTES)
             except zlib.error as error:
-                raise _corrupt(url, read - len(block), f"not decompressed: {error}") from error
+                position = num_read - len(block)
+                raise _corrupt(
+                    url, f"cannot be decompressed at byte {position}: {error}"
+                ) from error
             yield data
             block = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
-    if read and not inflate.eof:
-        raise _corrupt(url, read, "the compressed file ends before its end")
+    if num_read and not inflate.eof:
+        raise _corrupt(url, f"the compressed stream is cut off at byte {num_read}")
 
 
 def chunks(
     url: str, compression: str | None, check: bool = True
 ) -> Iterator[tuple[int, bytes, list[tuple[int, int]]]]:
-    """The file's records in chunks: where a chunk begins in the file, its bytes, and their spans.
+    """Yield the records of a file in chunks: position in the file, bytes, and spans of the records.
 
     Args:
         url: the file.
@@ -157,37 +166,43 @@ def chunks(
         check: see `spans`.
 
     Raises:
-        CorruptRecord: the file is damaged, or ends within a record.
+        CorruptRecord: if the file is damaged, or ends within a record.
     """
     blocks = _blocks(url)
     offset, data = 0, b""
     for block in _inflated(blocks, url) if compression else blocks:
         data += block
-        found = list(spans(data, url, offset, check))
-        if found:
-            yield offset, data, found
-            done = found[-1][1] + FOOTER
-            offset, data = offset + done, data[done:]
+        record_spans = list(spans(data, url, offset, check))
+        if record_spans:
+            yield offset, data, record_spans
+            consumed = record_spans[-1][1] + FOOTER
+            offset, data = offset + consumed, data[consumed:]
     if data:
-        raise _cut(url, offset, len(data))
+        raise _cut_off(url, offset, len(data))
 
 
-def _cut(url: str, offset: int, length: int) -> CorruptRecord:
-    return _corrupt(url, offset, f"the file ends {length} bytes after its begin")
+def _cut_off(url: str, offset: int, length: int) -> CorruptRecord:
+    return _corrupt(
+        url, f"the record at byte {offset} is cut off: the file ends {length} bytes after its start"
+    )
 
 
 def measure(url: str, compression: str | None) -> tuple[int, int]:
-    """How many records a file has, and their bytes with what is around them, uncompressed.
+    """Return the number of records of a file, and its uncompressed size in bytes.
 
-    Where it can it hops over the data; it does not check them.
+    The data of the records is not checked, and not read in an uncompressed local file.
+
+    Args:
+        url: the file.
+        compression: `gzip`, `zlib` or None.
 
     Raises:
-        CorruptRecord: a record's length is damaged, or the file ends within a record.
+        CorruptRecord: if a record's length is damaged, or the file ends within a record.
     """
     rows = end = 0
     if compression or not storage.is_local(url):
-        for offset, _, found in chunks(url, compression, check=False):
-            rows, end = rows + len(found), offset + found[-1][1] + FOOTER
+        for offset, _, record_spans in chunks(url, compression, check=False):
+            rows, end = rows + len(record_spans), offset + record_spans[-1][1] + FOOTER
         return rows, end
     if not (size := storage.size(url)):
         return 0, 0
@@ -198,5 +213,5 @@ def measure(url: str, compression: str | None) -> tuple[int, int]:
         for _, stop in spans(data, url, check=False):
             rows, end = rows + 1, stop + FOOTER
     if end < size:
-        raise _cut(url, end, size - end)
+        raise _cut_off(url, end, size - end)
     return rows, end

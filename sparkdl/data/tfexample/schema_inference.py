@@ -1,4 +1,4 @@
-"""Runs anywhere. What the first records of TFRecord files hold."""
+"""Runs anywhere. Infer a schema from the first records of TFRecord files."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,30 +14,36 @@ from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["Inspected", "check_compression", "inspect", "not_an_example"]
 
-# From how many records a schema is inferred, and from how many chunks of a file at most.
-INSPECTED_RECORDS, INSPECTED_CHUNKS = 1000, 4
+# Limits of the records from which a schema is inferred.
+INSPECTED_RECORDS = 1000
+INSPECTED_CHUNKS = 4
 
 
-def check_compression(given: str | None, also: Sequence[str | None] = (None, "auto")) -> None:
-    """Refuse what is no way to compress TFRecord files.
+def check_compression(compression: str | None, also: Sequence[str | None] = (None, "auto")) -> None:
+    """Validate the compression of TFRecord files.
+
+    Args:
+        compression: the user's value.
+        also: valid values besides `COMPRESSIONS`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: if the value is invalid.
     """
     known = (*COMPRESSIONS, *also)
-    if given not in known:
-        near = suggest(str(given).lower(), COMPRESSIONS)
-        raise ConfigError(f"compression is {given!r}; expected one of {known}.{near}")
+    if compression not in known:
+        hint = suggest(str(compression).lower(), COMPRESSIONS)
+        raise ConfigError(f"compression is {compression!r}; expected one of {known}.{hint}")
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """What the first records of some files hold.
+    """The features of the first records of some files.
 
     Attributes:
-        records: how many were looked at.
-        kinds: of each feature, by name.
-        lengths: how many values each has in a record; -1 stands for records that have it not.
+        records: number of records that were read.
+        kinds: kind of each feature, by name.
+        lengths: the numbers of values that each feature has in a record, by name; -1 for records
+            without the feature.
     """
 
     records: int
@@ -45,52 +51,57 @@ class Inspected:
     lengths: dict[str, frozenset[int]]
 
     def length(self, name: str) -> int | None:
-        """How many values every record has; None where they differ or some have none."""
+        """Return the number of values in every record; None if the numbers differ or are 0."""
         [first, *others] = self.lengths[name]
         return None if others or first < 1 else first
 
     def is_array(self, name: str) -> bool:
-        """Whether the records that have it do not all have one value."""
+        """Return True unless all records with the feature have one value."""
         return self.lengths[name] - {-1} != {1}
 
 
 def inspect(urls: Iterable[str], compression: str | None) -> Inspected:
-    """Look at the first 1000 records of the files, or at their first 32 MiB if these are fewer.
+    """Inspect the first records of files: 1000 records, or fewer if they exceed 32 MiB.
 
     Args:
         urls: the files.
         compression: see `framing.compression_of`.
 
     Raises:
-        ConfigError: there is no record, or no feature in them.
-        NotAnExample: they are no Examples, or a feature changes its kind.
-        CorruptRecord: a file is damaged.
+        ConfigError: if there is no record, or the records have no features.
+        NotAnExample: if a record is not an Example, or a feature changes its kind.
+        CorruptRecord: if a file is damaged.
     """
     urls = list(urls)
-    seen, records = [], 0
-    for examples, lengths in _first(urls, compression):
-        seen.append((examples, lengths))
+    chunks_read, records = [], 0
+    for examples, lengths in _first_records(urls, compression):
+        chunks_read.append((examples, lengths))
         records += examples.rows
-        if records >= INSPECTED_RECORDS or len(seen) >= INSPECTED_CHUNKS:
+        if records >= INSPECTED_RECORDS or len(chunks_read) >= INSPECTED_CHUNKS:
             break
-    names = list(dict.fromkeys(name for _, lengths in seen for name in lengths))
+    names = list(dict.fromkeys(name for _, lengths in chunks_read for name in lengths))
     if not names:
-        what = f"the first {records} records have no features" if records else "there is no record"
-        raise ConfigError(f"{urls[0]!r} and files after it: {what} to infer a schema from; give it")
+        problem = (
+            f"the first {records} records have no features" if records else "there is no record"
+        )
+        raise ConfigError(
+            f"cannot infer a schema from {urls[0]!r} and the files after it: {problem}. Pass a "
+            "schema."
+        )
     return Inspected(
         records,
-        {name: _same_kind([examples for examples, _ in seen], name) for name in names},
+        {name: _common_kind([examples for examples, _ in chunks_read], name) for name in names},
         {
-            name: frozenset().union(*(lengths.get(name, {-1}) for _, lengths in seen))
+            name: frozenset().union(*(lengths.get(name, {-1}) for _, lengths in chunks_read))
             for name in names
         },
     )
 
 
-def _first(
+def _first_records(
     urls: Sequence[str], compression: str | None
 ) -> Iterator[tuple[Examples, dict[str, set[int]]]]:
-    """The first records of each chunk, and how many values these have of each feature."""
+    """Yield the first records of each chunk, and the numbers of values of each feature."""
     for url in urls:
         for offset, data, spans in chunks(url, compression_of(url, compression)):
             try:
@@ -102,12 +113,12 @@ def _first(
 
 
 def not_an_example(url: str, offset: int, error: NotAnExample) -> NotAnExample:
-    """The same error with the file that it is about, and from which byte on to look."""
+    """Return the error with the file and the position of the records added to its message."""
     return NotAnExample(f"{url!r}, in the records from byte {offset} on: {error}.")
 
 
-def _same_kind(seen: Sequence[Examples], name: str) -> Kind:
-    [kind, *others] = {e.features[name].kind for e in seen if name in e.features}
+def _common_kind(chunks_read: Sequence[Examples], name: str) -> Kind:
+    [kind, *others] = {e.features[name].kind for e in chunks_read if name in e.features}
     if others:
         raise NotAnExample(
             f"feature {name!r} holds {kind.name} in one record and {others[0].name} in another; "

@@ -1,4 +1,4 @@
-"""Runs anywhere. The features of many Examples as columns of an Arrow batch."""
+"""Runs anywhere. Convert the features of many Examples to columns of an Arrow batch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,17 +13,21 @@ __all__ = ["to_batch", "values_of"]
 
 
 def values_of(examples: Examples, name: str) -> tuple[pa.Array, Ints]:
-    """All values of a feature, and how many of them each record has; -1 where it is absent.
+    """Return all values of a feature, and their number in each record; -1 if it is absent.
+
+    Args:
+        examples: the records.
+        name: name of the feature.
 
     Raises:
-        NotAnExample: its content is damaged.
+        NotAnExample: if the content of the feature is damaged.
     """
     kind = examples.features[name].kind
     data, lengths = examples.content(name)
-    there = lengths >= 0
-    counts = np.where(there, 0, -1)
+    is_present = lengths >= 0
+    counts = np.where(is_present, 0, -1)
     try:
-        values, counts[there] = _READERS[kind](data, lengths[there])
+        values, counts[is_present] = _READERS[kind](data, lengths[is_present])
     except NotAnExample as error:
         raise NotAnExample(f"feature {name!r} {error}") from error
     except IndexError as error:
@@ -39,36 +43,36 @@ def _floats(data: bytes, lengths: Ints) -> tuple[pa.Array, Ints]:
 
 def _ints(data: bytes, lengths: Ints) -> tuple[pa.Array, Ints]:
     groups = np.frombuffer(data, np.uint8)
-    last = groups < 0x80  # The last group of each number.
+    is_last = groups < 0x80  # The last group of each number.
     stops = np.cumsum(lengths)
-    if not last[stops[lengths > 0] - 1].all():
+    if not is_last[stops[lengths > 0] - 1].all():
         raise NotAnExample("has a number that is cut off")
-    ends = np.flatnonzero(last) + 1
+    ends = np.flatnonzero(is_last) + 1
     starts = np.concatenate(([0], ends[:-1])).astype(np.int64)
     place = np.arange(len(groups)) - np.repeat(starts, ends - starts if len(ends) else 0)
     if (place > 9).any():
         raise NotAnExample("has a number of more than 10 groups of bits")
     shifted = (groups & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
     numbers = np.bitwise_or.reduceat(shifted, starts) if len(ends) else shifted
-    before = np.concatenate(([0], np.cumsum(last)))
-    return pa.array(numbers.view(np.int64)), before[stops] - before[stops - lengths]
+    num_before = np.concatenate(([0], np.cumsum(is_last)))  # Numbers that end before each byte.
+    return pa.array(numbers.view(np.int64)), num_before[stops] - num_before[stops - lengths]
 
 
 def _bytes(data: bytes, lengths: Ints) -> tuple[pa.Array, Ints]:
     values: list[bytes] = []
     counts: list[int] = []
-    at, end = 0, 0
+    position, end = 0, 0
     for length in lengths.tolist():
-        before, end = len(values), end + length
-        while at < end:
-            if data[at] != 0x0A:
-                raise NotAnExample("has something else than bytes among its bytes")
-            size, at = read_varint(data, at + 1)
-            values.append(data[at : at + size])
-            at += size
-        if at > end:
+        num_before, end = len(values), end + length
+        while position < end:
+            if data[position] != 0x0A:
+                raise NotAnExample("has an unexpected field in its list of bytes")
+            size, position = read_varint(data, position + 1)
+            values.append(data[position : position + size])
+            position += size
+        if position > end:
             raise NotAnExample("has bytes that are cut off")
-        counts.append(len(values) - before)
+        counts.append(len(values) - num_before)
     return pa.array(values, pa.binary()), np.array(counts, np.int64)
 
 
@@ -76,11 +80,15 @@ _READERS: Any = {Kind.FLOAT: _floats, Kind.INT64: _ints, Kind.BYTES: _bytes}
 
 
 def to_batch(examples: Examples, columns: Sequence[Column]) -> pa.RecordBatch:
-    """The records as rows. A column that a record has not, or without a value, is null there.
+    """Return the records as rows; a feature that is absent or has no value is null.
+
+    Args:
+        examples: the records.
+        columns: the columns of the result.
 
     Raises:
-        NotAnExample: a feature is of another kind than its column, has several values where one
-            is expected, or one that the column's type cannot hold.
+        NotAnExample: if a feature has another kind than its column, several values for a column of
+            single values, or a value that does not fit the column's type.
 
     Example:
         >>> from sparkdl.data.tfexample.decode import decode
@@ -121,7 +129,7 @@ def _list(values: pa.Array, counts: Ints, column: Column) -> pa.Array:
 def _scalar(values: pa.Array, counts: Ints, column: Column) -> pa.Array:
     if (counts > 1).any():
         raise NotAnExample(
-            f"feature {column.name!r} has {counts.max()} values in a record; expected one. Give "
+            f"feature {column.name!r} has {counts.max()} values in a record; expected one. Pass "
             f"a schema in which it is an array of {column.type}"
         )
     if (counts == 1).all():

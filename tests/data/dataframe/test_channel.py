@@ -15,11 +15,11 @@ import pytest
 
 from sparkdl.context import Context
 from sparkdl.data.dataframe import receiver, sender, spool
-from sparkdl.data.dataframe.balancing import Agreement, Alone
+from sparkdl.data.dataframe.balancing import RowBalance, SingleRank
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
-from sparkdl.data.dataframe.row_buffer import Arriving
-from sparkdl.data.dataframe.sender import Feeder
+from sparkdl.data.dataframe.row_buffer import RowBuffer
+from sparkdl.data.dataframe.sender import RowSender
 from tests.helpers.processes import eventually
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -60,12 +60,12 @@ def within(seconds: float, *functions: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def one_pass(arriving: Arriving, count: "Agreement | Alone") -> list[int]:
+def one_pass(arriving: RowBuffer, count: "RowBalance | SingleRank") -> list[int]:
     """As `data.dataset` reads a pass."""
     found: list[int] = []
     position, settled = 0, None
     while settled is None:
-        certain, settled = count.certain(position)
+        certain, settled = count.certain_rows(position)
         found += ids_of(arriving.take(position, certain))
         position = certain
     return found + ids_of(settled.extra)
@@ -75,14 +75,14 @@ def one_pass(arriving: Arriving, count: "Agreement | Alone") -> list[int]:
 
 
 def test_rows_arrive_once_and_are_answered_for(tmp_path: Path) -> None:
-    with Feeder(FEED, batches(95)) as feeder:
-        arriving = Receiver(feeder.theirs).datasets["train"]
+    with RowSender(FEED, batches(95)) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
         arriving.open(True, None)
-        assert one_pass(arriving, Alone(arriving, None)) == list(range(95))
+        assert one_pass(arriving, SingleRank(arriving, None)) == list(range(95))
         assert ids_of(arriving.read(7, 23)) == list(range(7, 23))
         feeder._thread.join(10)
         assert feeder.problem is None
-        assert feeder._answer == 95
+        assert feeder._num_received == 95
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,19 +95,25 @@ def test_several_datasets_in_one_stream(tmp_path: Path) -> None:
     rows = pa.record_batch([first, second], ["train", "validation"])
     schema = SCHEMA.serialize().to_pybytes()
     both = Feed({"train": schema, "validation": schema})
-    with Feeder(both, [rows.slice(0, 11), rows.slice(11), rows.slice(0, 0)]) as feeder:
-        found = Receiver(feeder.theirs).datasets
+    with RowSender(both, [rows.slice(0, 11), rows.slice(11), rows.slice(0, 0)]) as feeder:
+        found = Receiver(feeder.process_end).datasets
         for name, rest in (("train", {1, 2}), ("validation", {0})):
             found[name].open(True, None)
-            got = one_pass(found[name], Alone(found[name], None))
+            got = one_pass(found[name], SingleRank(found[name], None))
             assert got == [i for i in range(30) if i % 3 in rest]
 
 
-CUTS: dict[str, tuple[Callable[[Feeder], Any], str]] = {
-    "no end": (lambda feeder: feeder._mine.shutdown(socket.SHUT_WR), "closed|ended"),
-    "in a header": (lambda feeder: feeder._mine.send(bytes(5)), "unpack"),
-    "more were sent": (lambda feeder: feeder._rows.__setitem__(0, 31), "sent 31 rows and 30 arr"),
-    "fewer were sent": (lambda feeder: feeder._rows.__setitem__(0, 29), "sent 29 rows and 30 arr"),
+CUTS: dict[str, tuple[Callable[[RowSender], Any], str]] = {
+    "no end": (lambda feeder: feeder._task_end.shutdown(socket.SHUT_WR), "closed|ended"),
+    "in a header": (lambda feeder: feeder._task_end.send(bytes(5)), "unpack"),
+    "more were sent": (
+        lambda feeder: feeder._num_sent.__setitem__(0, 31),
+        "sent 31 rows and 30 arr",
+    ),
+    "fewer were sent": (
+        lambda feeder: feeder._num_sent.__setitem__(0, 29),
+        "sent 29 rows and 30 arr",
+    ),
 }
 
 
@@ -119,15 +125,15 @@ def test_a_stream_that_is_cut_off_is_an_error(how: str) -> None:
         yield from batches(30)
         cut(feeder)
 
-    feeder = Feeder(FEED, rows())
+    feeder = RowSender(FEED, rows())
     with feeder:
-        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving = Receiver(feeder.process_end).datasets["train"]
         arriving.open(True, None)
-        result = within(10, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+        result = within(10, lambda: one_pass(arriving, SingleRank(arriving, None)))[0]
         feeder._thread.join(10)
-        assert feeder._answer is None, "it says that it has all"
+        assert feeder._num_received is None, "it says that it has all"
     assert isinstance(result, RuntimeError), result
-    assert "'train' are not all there" in str(result)
+    assert "rows of data 'train' are missing" in str(result)
     assert re.search(says, str(result)), result
 
 
@@ -136,10 +142,10 @@ def test_what_breaks_before_the_channel_is_told(tmp_path: Path) -> None:
         yield from batches(20)
         raise ValueError("the JVM said no")
 
-    with Feeder(FEED, broken()) as feeder:
-        arriving = Receiver(feeder.theirs).datasets["train"]
+    with RowSender(FEED, broken()) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
         arriving.open(True, None)
-        result = within(10, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+        result = within(10, lambda: one_pass(arriving, SingleRank(arriving, None)))[0]
     assert isinstance(result, RuntimeError)
     assert "ValueError: the JVM said no" in str(result)
 
@@ -158,11 +164,11 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at
     monkeypatch.setattr(os, "pwritev", full)
 
     def reads() -> list[int]:
-        arriving = Receiver(feeder.theirs).datasets["train"]
+        arriving = Receiver(feeder.process_end).datasets["train"]
         arriving.open(True, None)
-        return one_pass(arriving, Alone(arriving, None))
+        return one_pass(arriving, SingleRank(arriving, None))
 
-    with Feeder(FEED, batches(100)) as feeder:
+    with RowSender(FEED, batches(100)) as feeder:
         result = within(10, reads)[0]
     assert isinstance(result, RuntimeError | ConnectionError), result
     assert at == 1 or "No space left on device: no room for more of this rank" in str(result)
@@ -172,8 +178,8 @@ def test_batches_of_another_type_than_announced_are_converted_or_refused(tmp_pat
     """`spark.sql.execution.arrow.useLargeVarTypes` makes Spark send 64-bit offsets."""
     large = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
     rows = pa.record_batch([[1, 2], ["hello", "wörld"]], large)
-    with Feeder(FEED, [rows]) as feeder:
-        arriving = Receiver(feeder.theirs).datasets["train"]
+    with RowSender(FEED, [rows]) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
         arriving.open(True, None)
 
         def texts() -> list[str]:
@@ -192,11 +198,11 @@ def endless(seen: list[int], width: int = 1000) -> Iterator[pa.RecordBatch]:
 
 def test_enough_rows_let_the_task_wait_until_more_are_wanted(tmp_path: Path) -> None:
     seen: list[int] = []
-    with Feeder(FEED, endless(seen)) as feeder:
-        arriving = Receiver(feeder.theirs).datasets["train"]
+    with RowSender(FEED, endless(seen)) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
         for rows in (35, 50):
             arriving.open(True, rows)
-            assert one_pass(arriving, Alone(arriving, rows)) == list(range(rows))
+            assert one_pass(arriving, SingleRank(arriving, rows)) == list(range(rows))
         assert feeder.problem is None
     feeder._thread.join(10)
     assert not feeder._thread.is_alive()
@@ -205,7 +211,7 @@ def test_enough_rows_let_the_task_wait_until_more_are_wanted(tmp_path: Path) -> 
 
 def test_a_task_that_ends_leaves_no_thread_behind(tmp_path: Path) -> None:
     seen: list[int] = []
-    with Feeder(FEED, endless(seen)) as feeder:  # Nobody ever reads.
+    with RowSender(FEED, endless(seen)) as feeder:  # Nobody ever reads.
         assert feeder.problem is None
     feeder._thread.join(10)
     assert not feeder._thread.is_alive()
@@ -217,8 +223,8 @@ def test_a_task_that_ends_leaves_no_thread_behind(tmp_path: Path) -> None:
 def ahead(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Let no more than so many bytes wait."""
     for module in (sender, receiver, spool):
-        if hasattr(module, "AHEAD_BYTES"):
-            monkeypatch.setattr(module, "AHEAD_BYTES", limit)
+        if hasattr(module, "MAX_AHEAD_BYTES"):
+            monkeypatch.setattr(module, "MAX_AHEAD_BYTES", limit)
 
 
 def test_without_a_copy_a_reader_that_lags_far_behind_gets_all(
@@ -232,14 +238,14 @@ def test_without_a_copy_a_reader_that_lags_far_behind_gets_all(
             sent.append(batch.num_rows)
             yield batch
 
-    with Feeder(FEED, counted()) as feeder:
-        arriving = Receiver(feeder.theirs).datasets["train"]
+    with RowSender(FEED, counted()) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
         arriving.open(False, None)
         assert eventually(lambda: feeder._ahead_bytes > 1 << 16)
         assert sum(sent) < 1000, "not bounded"
-        result = within(10, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+        result = within(10, lambda: one_pass(arriving, SingleRank(arriving, None)))[0]
         assert result == list(range(4000))
-        again = within(10, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+        again = within(10, lambda: one_pass(arriving, SingleRank(arriving, None)))[0]
     assert isinstance(again, RuntimeError)
     assert "cache=False allows one pass only" in str(again)
 
@@ -253,8 +259,8 @@ def test_without_a_copy_a_reader_waits_for_nothing_but_rows(tmp_path: Path) -> N
         release.wait(60)
 
     try:
-        with Feeder(FEED, stuck()) as feeder:
-            arriving = Receiver(feeder.theirs).datasets["train"]
+        with RowSender(FEED, stuck()) as feeder:
+            arriving = Receiver(feeder.process_end).datasets["train"]
             arriving.open(False, None)
             arriving.wait(9_999)
             result = within(10, lambda: ids_of(arriving.take(0, 10_000)))[0]
@@ -267,10 +273,10 @@ def test_without_a_copy_a_first_batch_that_is_larger_than_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead(monkeypatch, 1 << 12)
-    with Feeder(FEED, batches(100, width=1000)) as feeder:
-        arriving = Receiver(feeder.theirs).datasets["train"]
+    with RowSender(FEED, batches(100, width=1000)) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
         arriving.open(False, None)
-        result = within(5, lambda: one_pass(arriving, Alone(arriving, None)))[0]
+        result = within(5, lambda: one_pass(arriving, SingleRank(arriving, None)))[0]
     assert result == list(range(100))
 
 
@@ -287,9 +293,9 @@ class Gang:
             Context(rank=rank, world_size=len(rows), folder=str(folder))
             for rank in range(len(rows))
         ]
-        self.feeders = [Feeder(FEED, some) for some in rows]
+        self.feeders = [RowSender(FEED, some) for some in rows]
         self.arriving = [
-            Receiver(feeder.__enter__().theirs).datasets["train"] for feeder in self.feeders
+            Receiver(feeder.__enter__().process_end).datasets["train"] for feeder in self.feeders
         ]
 
     def __enter__(self) -> "Gang":
@@ -303,8 +309,8 @@ class Gang:
         for arriving in self.arriving:
             arriving.open(cache, most)
 
-    def agreement(self, rank: int, last_batch: str = "pad", most: int | None = None) -> Agreement:
-        return Agreement(self.contexts[rank], self.arriving[rank], last_batch, most)
+    def agreement(self, rank: int, last_batch: str = "pad", most: int | None = None) -> RowBalance:
+        return RowBalance(self.contexts[rank], self.arriving[rank], last_batch, most)
 
 
 COUNTS = ([345, 331, 325], [1001, 0, 0], [0, 0, 1], [2, 0, 0], [0, 0, 0], [334, 334, 333])
@@ -344,7 +350,7 @@ def test_ranks_even_their_rows_out(
     else:
         assert len(got[0]) == total // 3
         assert len(set(everything)) == len(everything)
-    settled = agreed[0].certain(1 << 40)[1]
+    settled = agreed[0].certain_rows(1 << 40)[1]
     assert settled is not None
     assert settled.rows == total
 
@@ -372,13 +378,13 @@ def test_a_rank_that_returns_before_all_its_rows_are_there(tmp_path: Path) -> No
             gang.open()
             (gang.folder / "1.rows-train-pad-all.json").write_text('{"rows": 100, "all": false}')
             agreed, found = gang.agreement(0), []
-            within(10, lambda: agreed.certain(99))
+            within(10, lambda: agreed.certain_rows(99))
             (gang.folder / "1.done").touch()
 
             def reads() -> None:
                 position, settled = 0, None
                 while settled is None:
-                    certain, settled = agreed.certain(position)
+                    certain, settled = agreed.certain_rows(position)
                     found.extend(ids_of(gang.arriving[0].take(position, certain)))
                     position = certain
 
@@ -398,8 +404,8 @@ def test_a_rank_that_returns_before_it_gave_its_spare_rows(tmp_path: Path) -> No
         (gang.folder / "1.rows-train-pad-all.json").write_text('{"rows": 400, "all": true}')
         (gang.folder / "1.done").touch()
         agreed = gang.agreement(0)
-        assert within(10, lambda: agreed.certain(299)[0])[0] == 300
-        beyond = within(10, lambda: agreed.certain(300))[0]
+        assert within(10, lambda: agreed.certain_rows(299)[0])[0] == 300
+        beyond = within(10, lambda: agreed.certain_rows(300))[0]
     assert isinstance(beyond, RuntimeError)
 
 
@@ -416,7 +422,9 @@ def test_what_one_rank_lacks_does_not_stop_it_from_using_what_all_have(tmp_path:
         with Gang(tmp_path, list(batches(300)), slow()) as gang:
             gang.open()
             agreed = [gang.agreement(rank) for rank in range(2)]
-            certain = within(10, lambda: agreed[0].certain(98), lambda: agreed[1].certain(98))
+            certain = within(
+                10, lambda: agreed[0].certain_rows(98), lambda: agreed[1].certain_rows(98)
+            )
             assert certain == [(100, None), (100, None)]
             release.set()
             reads = [lambda r=rank: one_pass(gang.arriving[r], agreed[r]) for rank in range(2)]
@@ -427,7 +435,7 @@ def test_what_one_rank_lacks_does_not_stop_it_from_using_what_all_have(tmp_path:
 
 
 def test_no_store_is_asked_more_often_than_it_was_said(tmp_path: Path) -> None:
-    """While rows arrive one by one, a rank tells so at most every LOOK_S, not for each batch."""
+    """While rows arrive one by one, a rank tells so at most every poll, not for each batch."""
     release = threading.Event()
 
     def trickling() -> Iterator[pa.RecordBatch]:
@@ -440,8 +448,8 @@ def test_no_store_is_asked_more_often_than_it_was_said(tmp_path: Path) -> None:
         gang.open()
         agreed = gang.agreement(0), gang.agreement(1)
         written = []
-        real = agreed[0]._tell
-        agreed[0]._tell = lambda *said: (written.append(said), real(*said))  # type: ignore[assignment]
+        real = agreed[0]._report
+        agreed[0]._report = lambda *said: (written.append(said), real(*said))  # type: ignore[assignment]
         time.sleep(1.0)
         release.set()
     assert 2 <= len(written) <= 15, len(written)

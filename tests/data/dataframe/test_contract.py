@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from sparkdl import context, data
-from sparkdl.data.dataframe.balancing import Agreement
+from sparkdl.data.dataframe.balancing import RowBalance
 from sparkdl.data.dataframe.dataset import received
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
-from sparkdl.data.dataframe.sender import Feeder
+from sparkdl.data.dataframe.sender import RowSender
 from tests.data.readers.test_contract import COLUMNS, Activate, activate, flat, passes, rows_of
 
 __all__ = ["activate"]  # A fixture, used by its name.
@@ -45,8 +45,8 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
     with contextlib.ExitStack() as stack:
 
         def channel(table: Any) -> socket.socket:
-            feeder = Feeder(Feed({"train": schema}), table.to_batches(max_chunksize=3))
-            return stack.enter_context(feeder).theirs
+            feeder = RowSender(Feed({"train": schema}), table.to_batches(max_chunksize=3))
+            return stack.enter_context(feeder).process_end
 
         def of_rank(mine: int, rows: int, world_size: int, seed: int, options: Any) -> Any:
             folder = tmp_path / str(next(runs))
@@ -61,7 +61,7 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
                     other = Receiver(ends).datasets["train"]
                     other.open(True, most)
                     last_batch = options.get("last_batch", "pad")
-                    Agreement(context.current(), other, last_batch, most)
+                    RowBalance(context.current(), other, last_batch, most)
             context.activate(me)
             received.cache_clear()
             return passes(data.dataset(feature_cols="a", label_cols="id", **options), 2)

@@ -272,12 +272,12 @@ def test_what_a_training_function_asks_wrongly(lc: SparkSession, root: str, tmp_
     given = {"train": lc.range(5), "validation": lc.range(6)}
     experiment.allreduce(train, num_workers=2, data=given, **quiet(root, trial_timeout_s=60))
     says = [
-        "no data 'trian'. Did you mean 'train'? The verb was given train, validation.",
+        "no data 'trian'. Did you mean 'train'? The data= of this run has train, validation.",
         "exactly one",
         "exactly one",
-        "global_batch_size=3 cannot be shared equally by 2 ranks. The next that can is 2",
-        "The next that can is 2",
-        "Say which: batch_size_per_worker= or global_batch_size=",
+        "global_batch_size=3 cannot be shared equally by 2 ranks. Use a multiple of 2, such as 2.",
+        "Use a multiple of 2, such as 2.",
+        "Pass batch_size_per_worker= or global_batch_size=",
         "batch_size_per_worker is 0",
         "batch_size_per_worker is 1.5",
         "'pad' or 'drop'",

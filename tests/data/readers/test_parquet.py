@@ -316,7 +316,7 @@ def test_a_file_that_is_no_parquet(tmp_path: Path, file: Path) -> None:
 
 def test_no_file_at_all(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone", f"{tmp_path}/*.parquet"):
-        with pytest.raises(FileNotFoundError, match="is no file, holds none, and matches none"):
+        with pytest.raises(FileNotFoundError, match="no files found at"):
             source_of(path)
     with pytest.raises(ConfigError, match="the list of paths is empty"):
         source_of([])

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from sparkdl import context, storage
-from sparkdl.data.batching import Pass
+from sparkdl.data.readers.base import Pass
 from sparkdl.data.readers.petastorm.materialize import materialize
 from sparkdl.data.readers.petastorm.reader import (
     PetastormSource,
@@ -217,7 +217,7 @@ def test_nulls_are_refused_or_filled(written: str) -> None:
     )
     (found,) = filled.as_numpy_iterator()
     assert (found == -1).sum() == 15 and found.dtype == np.int64
-    with pytest.raises(ConfigError, match="fill names column 'holes', which is not there"):
+    with pytest.raises(ConfigError, match="fill names column 'holes', which does not exist"):
         petastorm(written, fill={"holes": -1}, batch_size_per_worker=8, trust=True)
 
 
@@ -432,7 +432,7 @@ def test_files_that_came_or_went(spark: SparkSession, tmp_path: Path) -> None:
     (url / "_other" / files[0].name).rename(files[0])
     assert len(read(PetastormSource(str(url), trust=True))) == 30
     spark.range(5).write.mode("append").parquet(str(url))
-    with pytest.raises(ValueError, match="none expected, 1 there"):
+    with pytest.raises(ValueError, match="none expected, 1 found"):
         PetastormSource(str(url), trust=True)
 
 
@@ -442,16 +442,16 @@ def test_a_file_that_changed_while_open(spark: SparkSession, tmp_path: Path) -> 
     (file,) = (tmp_path / "ds").glob("*.parquet")
     for rows in (12, 40):
         pq.write_table(pa.table({"id": range(rows)}), file)
-        with pytest.raises(ValueError, match=f"{rows} rows came of 30 expected"):
+        with pytest.raises(ValueError, match=f"read {rows} rows, but expected 30"):
             read(source, None, [Range(0, 3, 5)])
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no Parquet file at"):
+    with pytest.raises(FileNotFoundError, match="no Parquet file found at"):
         PetastormSource(str(tmp_path / "nothing"))
     pq.write_table(pa.table({"id": range(12)}), tmp_path / "a.parquet")
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"b\.parquet is no Parquet file, or cut short"):
+    with pytest.raises(ValueError, match=r"b\.parquet is not a Parquet file, or is cut short"):
         PetastormSource(str(tmp_path))
 
 

@@ -124,13 +124,13 @@ def test_what_protobuf_allows_and_tensorflow_does_not_write() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (b"{'a': 1}", "begins before|longer than"),
-        (field(1, field(1, field(1, b"\xff") + field(2, b""))), "no text"),
+        (b"{'a': 1}", "invalid wire type|longer than"),
+        (field(1, field(1, field(1, b"\xff") + field(2, b""))), "not text"),
         (varint(8 + 2) + b"\xff", "ends within a field"),
         (example(a=field(3, field(1, b"\x80"))), "cut off"),
         (example(a=field(3, field(1, b"\x80" * 10 + b"\x01"))), "more than 10"),
         (example(a=field(2, field(1, b"abc"))), "4 bytes"),
-        (example(a=field(1, field(2, b"abc"))), "'a' has something else than bytes"),
+        (example(a=field(1, field(2, b"abc"))), "'a' has an unexpected field in its list of bytes"),
         (example(a=field(1, b"\x0a")), "'a' ends within a value"),
     ],
 )
@@ -173,7 +173,9 @@ def test_a_file_cut_off_anywhere_is_an_error(tmp_path: Path) -> None:
         if length % each == 0:
             assert measure(str(path), None) == (length // each, length)
             continue
-        at = f"a' is no sound TFRecord file: the record at byte {length - length % each}: "
+        at = (
+            f"corrupt TFRecord file '.*a': the record at byte {length - length % each} is cut off: "
+        )
         for read in (partial(measure, str(path), None), lambda: list(chunks(str(path), None))):
             with pytest.raises(CorruptRecord, match=f"{at}the file ends {length % each} bytes"):
                 read()
@@ -185,10 +187,12 @@ def test_a_damaged_file_names_the_record(tmp_path: Path) -> None:
     each = len(data) // 30
     for i in range(2 * each, 3 * each):
         path.write_bytes(data[:i] + bytes([data[i] ^ 4]) + data[i + 1 :])
-        with pytest.raises(CorruptRecord, match=f"byte {2 * each}: its (length|data) do"):
+        with pytest.raises(
+            CorruptRecord, match=f"mismatch in the (length|data) of .* byte {2 * each}"
+        ):
             list(chunks(str(path), None))
     path.write_bytes(data[:4] + b"\x01" + data[5:])
-    with pytest.raises(CorruptRecord, match="byte 0: its length does not match"):
+    with pytest.raises(CorruptRecord, match="mismatch in the length of the record at byte 0"):
         measure(str(path), None)
 
 
@@ -212,14 +216,14 @@ def test_compressed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             assert found == [data[a:b] for a, b in spans(data, "")]
         for stored in list(kinds)[:3]:
             path.write_bytes(stored[:-9])
-            with pytest.raises(CorruptRecord, match="ends before its end"):
+            with pytest.raises(CorruptRecord, match="compressed stream is cut off"):
                 measure(str(path), "gzip")
     # The last piece is full, and nothing comes after it.
     monkeypatch.setattr(framing, "CHUNK_BYTES", len(data))
     path.write_bytes(gzip.compress(data))
     assert measure(str(path), "gzip") == (30, len(data))
     path.write_bytes(gzip.compress(data) + b"junk" * 9)
-    with pytest.raises(CorruptRecord, match="not decompressed"):
+    with pytest.raises(CorruptRecord, match="cannot be decompressed at byte"):
         measure(str(path), "gzip")
     path.write_text("label,pixel\n1,2\n")
     with pytest.raises(CorruptRecord, match="neither a record, gzip nor zlib"):
@@ -244,7 +248,7 @@ def test_which_files_are_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert meant(f"{tmp_path}/*/?") == meant(f"{tmp_path}/it*/[ab]") == [a, b]
     assert meant(f"{tmp_path}/*") == [a, b, d]
     for missing in ("c", "x*", tmp_path / "no"):
-        with pytest.raises(FileNotFoundError, match="is no file, holds none, and matches none"):
+        with pytest.raises(FileNotFoundError, match="no files found at"):
             meant(missing)
     with pytest.raises(ValueError, match="list of paths is empty"):
         meant([])
@@ -385,7 +389,7 @@ def test_schemas_that_do_not_fit(spark: SparkSession, root: str) -> None:
     for options, message in {
         ("id date",): "column 'id' is of type date",
         ("id lnog",): "expected a StructType or DDL",
-        ("id long", "strings"): "say 'string' in schema=",
+        ("id long", "strings"): "use 'string' in schema=",
         (None, "strings"): r"names 'strings'; the features are \['id', 'two'\]",
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -393,7 +397,7 @@ def test_schemas_that_do_not_fit(spark: SparkSession, root: str) -> None:
             read_tfrecord(spark, f"{root}/out", schema, strings=strings)
     with pytest.raises(ValueError, match=r"compression is 'GZIP'.*Did you mean 'gzip'\?"):
         read_tfrecord(spark, f"{root}/out", compression="GZIP")
-    with pytest.raises(FileNotFoundError, match="is no file, holds none"):
+    with pytest.raises(FileNotFoundError, match="no files found at"):
         read_tfrecord(spark, f"{root}/nothing")
 
 
@@ -404,7 +408,10 @@ def test_a_damaged_file_fails_the_job_that_reads_it(spark: SparkSession, root: s
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     broken = read_tfrecord(spark, f"{root}/out", "id long")
-    with pytest.raises(PySparkException, match=r"part-00000.*the record at byte \d+: its data do"):
+    with pytest.raises(
+        PySparkException,
+        match=r"part-00000.*checksum mismatch in the data of the record at byte \d+",
+    ):
         broken.collect()
 
 
@@ -431,7 +438,7 @@ def test_what_cannot_be_written_starts_no_job(spark: SparkSession, root: str) ->
         (("compression", "zlib"),): "expected None or 'gzip'",
         (("num_files", 0),): "num_files is 0",
         (("mode", "append"),): "mode is 'append'; expected 'error' or 'overwrite'",
-        (): "is there already, and not empty",
+        (): "exists already and is not empty",
     }.items():
         with pytest.raises(ValueError, match=message):
             write_tfrecord(failing, f"{root}/full", **dict(options))  # type: ignore[arg-type]
@@ -479,7 +486,7 @@ def test_one_task_reads_many_files(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tfrecord(spark.range(50), f"{root}/out", num_files=7)
-    monkeypatch.setattr(records, "MOST_TASKS", 2)
+    monkeypatch.setattr(records, "MAX_TASKS", 2)
     back = read_tfrecord(spark, f"{root}/out")
     assert {r.id for r in back.collect()} == set(range(50))
     tasks = back.select(F.spark_partition_id().alias("task")).distinct()
@@ -596,7 +603,7 @@ def test_s3(s3: str, tmp_path: Path) -> None:
         df = spark.createDataFrame([row(i) for i in range(101)], ALL).repartition(3)
         assert write_tfrecord(df, f"{path}/out", compression="gzip") == 101
         assert write_tfrecord(df, f"{path}/out", mode="overwrite") == 101
-        with pytest.raises(ValueError, match="is there already"):
+        with pytest.raises(ValueError, match="exists already"):
             write_tfrecord(df, f"{path}/out")
         assert [name[:5] for name in storage.names(f"{path}/out")] == ["_SUCC", *["part-"] * 3]
         for where in (f"{path}/out", f"{path}/*/part-*.tfrecord", meant(f"{path}/out")):

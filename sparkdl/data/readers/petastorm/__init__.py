@@ -1,1 +1,1 @@
-"""Datasets written by petastorm: read without petastorm where possible, written by its own code."""
+"""Datasets of petastorm: rows are read without petastorm where possible, and written by it."""

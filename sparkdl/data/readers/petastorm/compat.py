@@ -1,21 +1,23 @@
-"""Runs anywhere. Makes the petastorm package work on today's pyarrow and NumPy.
+"""Runs anywhere. Make the petastorm package work with current versions of pyarrow and NumPy.
 
-petastorm imports modules that pyarrow has dropped (`pyarrow.filesystem`, `pyarrow.hdfs`), reads
-files with classes that it has dropped (`ParquetDataset` with `pieces`, `ParquetDatasetPiece`), and
-uses names that NumPy 2 has dropped. `load` puts stand-ins in their places. Its modules call
-`pyarrow.parquet` by the name `pq`: that name is set to this module, which defines all that they
-use of it. A module is pickled by its name, so petastorm's own functions reach Spark's tasks too.
+petastorm imports modules that pyarrow has removed (`pyarrow.filesystem`, `pyarrow.hdfs`), reads
+files with classes that pyarrow has removed (`ParquetDataset` with `pieces`, `ParquetDatasetPiece`),
+and uses names that NumPy 2 has removed. `load` installs replacements. petastorm's modules refer to
+`pyarrow.parquet` by the name `pq`; `load` sets this name to the present module, which defines
+everything that they use. A module is pickled by its name, so petastorm's own functions can be sent
+to Spark tasks.
 
-Nothing happens before `load` is called. A task that unpickles anything of petastorm calls it first.
+Importing this module changes nothing; `load` must be called before petastorm is used, also in a
+task, before it unpickles an object of petastorm.
 
-Checked with pyarrow 26.0, NumPy 2.4, pandas 2.3, pyspark 4.3 and TensorFlow 2.21, on Python 3.11:
-petastorm 0.13.1 and 0.12.1. Works: `make_reader`, `make_batch_reader` with the pools `dummy` and
-`thread`, `make_petastorm_dataset`, `make_spark_converter`, `materialize_dataset`, all codecs,
-folders of `column=value`, `predicate=`. Does not: the pool `process`, whose workers import
-petastorm by themselves, `filters=`, and `hdfs://` unless `filesystem=` is given.
+Tested with pyarrow 26.0, NumPy 2.4, pandas 2.3, pyspark 4.3 and TensorFlow 2.21, on Python 3.11:
+petastorm 0.13.1 and 0.12.1. Supported: `make_reader`, `make_batch_reader` with the pools `dummy`
+and `thread`, `make_petastorm_dataset`, `make_spark_converter`, `materialize_dataset`, all codecs,
+folders of `column=value`, `predicate=`. Not supported: the pool `process`, whose workers import
+petastorm without `load`; `filters=`; and `hdfs://` without `filesystem=`.
 
-The pool `thread` of 0.13.1 loses rows without a word: of 100 reads of a small dataset 18 returned
-none. Use `dummy`, or 0.12.1.
+The pool `thread` of 0.13.1 loses rows silently: 18 of 100 reads of a small dataset returned no
+rows. Use the pool `dummy`, or 0.12.1.
 """
 
 import functools
@@ -36,8 +38,8 @@ from sparkdl import storage
 
 __all__ = ["ParquetDataset", "ParquetDatasetPiece", "load", "read_metadata"]
 
-# Those of its modules that read Parquet.
-_READING = (
+# The modules of petastorm that read Parquet.
+_READING_MODULES = (
     "reader",
     "arrow_reader_worker",
     "py_dict_reader_worker",
@@ -45,16 +47,19 @@ _READING = (
     "etl.rowgroup_indexing",
 )
 
-# What Spark and Hive write for a null.
+# The folder value that Spark and Hive write for a null.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @functools.cache
 def load() -> ModuleType:
-    """The module `petastorm`, made to work in this process.
+    """Import petastorm and make it work in this process.
+
+    Returns:
+        The module `petastorm`.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: if petastorm is not installed.
 
     Example:
         >>> petastorm = load()
@@ -62,12 +67,12 @@ def load() -> ModuleType:
         ...     first = next(reader)  # doctest: +SKIP
     """
     local, _ = storage.filesystem("/")
-    _put_back(local)
+    _restore_names(local)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # It imports distutils, and more that is deprecated.
+            warnings.simplefilter("ignore")  # petastorm imports deprecated modules.
             petastorm = importlib.import_module("petastorm")
-            reading = [importlib.import_module(f"petastorm.{name}") for name in _READING]
+            reading = [importlib.import_module(f"petastorm.{name}") for name in _READING_MODULES]
             fs_utils: Any = importlib.import_module("petastorm.fs_utils")
     except ModuleNotFoundError as exc:
         if exc.name != "petastorm":
@@ -77,16 +82,16 @@ def load() -> ModuleType:
         ) from None
     for module in reading:
         module.pq = sys.modules[__name__]  # type: ignore[attr-defined]
-    # It looks here for `localfs` alone. A namespace is pickled with what it holds.
+    # petastorm uses only `localfs` of this name. A namespace is pickled with its content.
     fs_utils.pyarrow = SimpleNamespace(localfs=local)
     return petastorm
 
 
-def _put_back(local: Any) -> None:
-    """Names that petastorm takes from pyarrow and NumPy, where they are gone."""
+def _restore_names(local: Any) -> None:
+    """Define the names that petastorm uses and that pyarrow and NumPy have removed."""
     import numpy as np
 
-    gone: list[tuple[Any, str, Any]] = [
+    removed: list[tuple[Any, str, Any]] = [
         (np, "unicode_", np.str_),
         (np, "string_", np.bytes_),
         (np, "in1d", np.isin),
@@ -96,15 +101,25 @@ def _put_back(local: Any) -> None:
         "pyarrow.filesystem": {"LocalFileSystem": type(local)},
         "pyarrow.hdfs": {"HadoopFileSystem": object},
     }.items():
-        stand_in = sys.modules.setdefault(module, ModuleType(module))
-        gone += [(stand_in, name, value) for name, value in names.items()]
-    for module, name, value in gone:
+        replacement = sys.modules.setdefault(module, ModuleType(module))
+        removed += [(replacement, name, value) for name, value in names.items()]
+    for module, name, value in removed:
         if not hasattr(module, name):
             setattr(module, name, value)
 
 
 class Partition:
-    """A column that is kept in the names of folders, `name=value`."""
+    """A column stored in the names of folders, `name=value`.
+
+    Args:
+        name: name of the column.
+        values: the values in the names of all folders.
+
+    Attributes:
+        name: name of the column.
+        keys: the distinct values, sorted.
+        dictionary: the distinct values as an Arrow array of integers or strings.
+    """
 
     def __init__(self, name: str, values: Iterable[str]) -> None:
         self.name = name
@@ -117,22 +132,23 @@ class Partition:
 
 
 class Partitions(list[Partition]):
-    """All such columns, outermost first."""
+    """The columns stored in the names of folders, outermost folder first."""
 
     @property
     def partition_names(self) -> set[str]:
-        """Their names."""
+        """The names of the columns."""
         return {partition.name for partition in self}
 
 
 class ParquetDatasetPiece:
-    """A Parquet file, or one row group of it.
+    """A Parquet file, or one of its row groups.
 
     Args:
-        path: of the file, in its filesystem.
-        open_file_func: opens it.
-        row_group: its number; None for all.
-        partition_keys: the name of each `Partition`, and which of its `keys` this file has.
+        path: path of the file on its filesystem.
+        open_file_func: opens the file.
+        row_group: number of the row group; None for all row groups.
+        partition_keys: for each `Partition` its name, and the index of this file's value in its
+            `keys`.
     """
 
     def __init__(
@@ -142,20 +158,28 @@ class ParquetDatasetPiece:
         row_group: int | None = None,
         partition_keys: Iterable[tuple[str, int]] = (),
     ) -> None:
-        self.path, self.row_group = path, row_group
+        self.path = path
+        self.row_group = row_group
         self.partition_keys = list(partition_keys)
         self._open = open_file_func
 
     def get_metadata(self) -> Any:
-        """The file's footer."""
+        """Return the file's footer."""
         with self._open(self.path) as file:
             try:
                 return read_metadata(file)
             except pa.ArrowInvalid as exc:
-                raise ValueError(f"{self.path} is no Parquet file, or cut short: {exc}") from exc
+                raise ValueError(
+                    f"{self.path} is not a Parquet file, or is cut short: {exc}"
+                ) from exc
 
     def read(self, columns: Iterable[str] | None, partitions: Partitions | None) -> pa.Table:
-        """Its rows, and the columns that are kept in the names of folders."""
+        """Return the rows, with the columns stored in the names of folders.
+
+        Args:
+            columns: names of the stored columns to read; None for all.
+            partitions: the columns stored in the names of folders.
+        """
         names = None if columns is None else list(columns)
         with self._open(self.path) as file, ParquetFile(file) as parquet:
             if self.row_group is None:
@@ -169,45 +193,50 @@ class ParquetDatasetPiece:
 
 
 class ParquetDataset:
-    """The Parquet files below a folder, as pyarrow described them before version 15.
+    """The Parquet files below a folder, with the interface of pyarrow before version 15.
 
     Args:
         path_or_paths: a folder, a file, or a list of files.
-        filesystem: of fsspec.
+        filesystem: an fsspec filesystem.
         filters: not supported.
-        **unused: settings of pyarrow that mean nothing here.
+        **unused: arguments of pyarrow's class that have no effect.
 
     Attributes:
-        pieces: the files, sorted by their paths; none whose name, or whose folder's, begins with
-            `_` or a dot.
-        partitions: the columns in the names of folders; None where there are none.
-        metadata, common_metadata: the footers `_metadata` and `_common_metadata`, or None.
+        pieces: the files, sorted by path; files and folders whose names start with `_` or `.` are
+            ignored.
+        partitions: the columns in the names of folders; None if there are none.
+        metadata: the footer in the file `_metadata`, or None.
+        common_metadata: the footer in the file `_common_metadata`, or None.
     """
 
     def __init__(
         self, path_or_paths: Any, filesystem: Any, filters: Any = None, **unused: object
     ) -> None:
         if filters:
-            raise NotImplementedError(f"filters={filters!r} of petastorm; use predicate= instead.")
-        self.fs, self.paths = filesystem, path_or_paths
-        single = isinstance(path_or_paths, str)
-        roots = [path_or_paths] if single else list(path_or_paths)
-        # Not what a listing said before: the files may have just been written.
+            raise NotImplementedError(
+                f"petastorm's filters={filters!r} is not supported; use predicate= instead."
+            )
+        self.fs = filesystem
+        self.paths = path_or_paths
+        is_single = isinstance(path_or_paths, str)
+        roots = [path_or_paths] if is_single else list(path_or_paths)
+        # The files may have just been written: do not use an earlier listing.
         filesystem.invalidate_cache()
         files = {path: _folders(root, path) for root in roots for path in _files(filesystem, root)}
         if not files:
-            raise FileNotFoundError(f"no Parquet file at {path_or_paths!r}.")
+            raise FileNotFoundError(f"no Parquet file found at {path_or_paths!r}.")
         self.partitions = _partitions(files.values())
         self.pieces = [
             ParquetDatasetPiece(path, filesystem.open, None, self._keys(files[path]))
             for path in sorted(files)
         ]
-        self.metadata_path = f"{path_or_paths}/_metadata" if single else None
+        self.metadata_path = f"{path_or_paths}/_metadata" if is_single else None
         self.metadata = self._footer(self.metadata_path)
-        self.common_metadata = self._footer(f"{path_or_paths}/_common_metadata" if single else None)
+        common_path = f"{path_or_paths}/_common_metadata" if is_single else None
+        self.common_metadata = self._footer(common_path)
 
     def footers(self) -> list[Any]:
-        """The footer of each piece, read at the same time: stores answer slowly."""
+        """Return the footer of each piece; the footers are read in parallel."""
         with ThreadPoolExecutor(16) as pool:
             return list(pool.map(ParquetDatasetPiece.get_metadata, self.pieces))
 
@@ -223,26 +252,33 @@ class ParquetDataset:
 
 def _files(filesystem: Any, root: str) -> list[str]:
     def is_data(path: str) -> bool:
-        below = os.path.relpath(path, root).split("/")
-        return path == root or all(p[0] not in "._" or "=" in p for p in below)
+        parts = os.path.relpath(path, root).split("/")
+        return path == root or all(part[0] not in "._" or "=" in part for part in parts)
 
     return [path for path in filesystem.find(root) if is_data(path)]
 
 
 def _folders(root: str, path: str) -> dict[str, str]:
-    """The columns in the names of a file's folders."""
+    """Return the values of the columns in the names of a file's folders, by name."""
     names = os.path.relpath(path, root).split("/")[:-1]
     pairs = [name.split("=", 1) for name in names if "=" in name]
     return {name: unquote(value) for name, value in pairs}
 
 
-def _partitions(found: Iterable[dict[str, str]]) -> Partitions | None:
-    found = list(found)
-    names = list(found[0])
-    for folders in found:
+def _partitions(folders_of_files: Iterable[dict[str, str]]) -> Partitions | None:
+    """Return the columns in the names of folders.
+
+    Args:
+        folders_of_files: the result of `_folders` for each file.
+    """
+    all_folders = list(folders_of_files)
+    names = list(all_folders[0])
+    for folders in all_folders:
         if list(folders) != names:
             raise ValueError(
                 f"files lie in folders of {list(folders)} and of {names}; expected the same "
-                "columns for all of them."
+                "columns for all files."
             )
-    return Partitions(Partition(n, (f[n] for f in found)) for n in names) if names else None
+    if not names:
+        return None
+    return Partitions(Partition(name, (f[name] for f in all_folders)) for name in names)

@@ -1,9 +1,7 @@
-"""Runs on the driver, and in Spark tasks for the encoding.
+"""Runs on the driver, and in Spark tasks. Write a DataFrame as a dataset of petastorm.
 
-Writes a DataFrame as a dataset of petastorm.
-
-Spark writes Parquet whose columns hold encoded values. A file `_common_metadata` beside them holds
-the Unischema, a pickle, and how many row groups each file has; petastorm reads both from there.
+Spark tasks encode the values and write Parquet files. The driver adds a file `_common_metadata`
+with the Unischema, a pickle, and the number of row groups of each file; petastorm reads both.
 """
 
 import functools
@@ -23,13 +21,14 @@ from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.schema import is_encoded
 from sparkdl.data.schema import arrow_type
 from sparkdl.errors import ConfigError
+from sparkdl.options import check_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["materialize"]
 
-# Spark's types, by `DataType.typeName()`: the dtypes that a Unischema gives scalars of them.
+# The dtypes of scalar fields in a Unischema, by the `typeName()` of Spark's `DataType`.
 _SCALARS: dict[str, Any] = {
     "byte": np.int8,
     "short": np.int16,
@@ -46,8 +45,8 @@ _SCALARS: dict[str, Any] = {
     "decimal": Decimal,
 }
 _ADVICE = {
-    "vectorudt": "Make an array of it: pyspark.ml.functions.vector_to_array(column, 'float32').",
-    "struct": "Select its fields as columns of their own: df.select('s.*').",
+    "vectorudt": "Convert it to an array: pyspark.ml.functions.vector_to_array(column, 'float32').",
+    "struct": "Select its fields as separate columns: df.select('s.*').",
     "map": "Select the values that are needed as columns: df.select(df.m['key']).",
 }
 
@@ -63,60 +62,58 @@ def materialize(
     """Write a DataFrame as a dataset with a Unischema, for `data.petastorm` and petastorm itself.
 
     Args:
-        df: the rows. A column for an array holds (nested) arrays of numbers, or the numbers
-            themselves as bytes or as one flat array, in the order of C.
+        df: the rows. A column for an array field holds (nested) arrays of numbers, or the numbers
+            as bytes or as one flat array, in C order.
         url: a folder that does not exist yet: a path or URL that driver and executors share.
-        unischema: a `petastorm.unischema.Unischema` with the columns of `df`. By default made from
-            `df`: arrays of numbers are kept with `NdarrayCodec`, in the shape that the first has.
-        row_group_size_mb: how large row groups become at most, in MiB, before compression.
-        rows_per_file: how many rows a file has at most; by default one file for each partition.
+        unischema: a `petastorm.unischema.Unischema` with the columns of `df`. By default derived
+            from `df`: arrays of numbers are encoded with `NdarrayCodec`, in the shape of the first
+            array.
+        row_group_size_mb: maximum size of a row group in MiB, before compression.
+        rows_per_file: maximum number of rows of a file; by default each partition is one file.
 
     Returns:
         The Unischema.
 
     Raises:
-        ImportError: petastorm is not installed.
-        ConfigError: an argument is wrong, or a column has no codec. Nothing was written.
+        ImportError: if petastorm is not installed.
+        ConfigError: if an argument is invalid, or a column has no codec; nothing is written.
 
     Example:
         >>> from sparkdl import data
         >>> schema = data.petastorm.materialize(df, "s3a://bucket/cats")  # doctest: +SKIP
     """
     compat.load()
-    for name, value in {
-        "row_group_size_mb": row_group_size_mb,
-        "rows_per_file": rows_per_file,
-    }.items():
-        if value is not None and (type(value) is not int or value < 1):
-            raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1.")
+    check_count("row_group_size_mb", row_group_size_mb)
+    if rows_per_file is not None:
+        check_count("rows_per_file", rows_per_file)
     url = storage.absolute(url)
     if storage.exists(url):
-        raise ConfigError(f"{url} exists already; remove it first, or write elsewhere.")
-    schema = unischema or _derived(df)
-    encoded = _encoded(df, schema)
+        raise ConfigError(f"{url} exists already; remove it first, or choose another url.")
+    schema = unischema or _derive_unischema(df)
+    encoded = _encode_columns(df, schema)
     writer = encoded.write.option("parquet.block.size", row_group_size_mb << 20)
-    # Looks at the size after so few rows already: a row may be an image.
+    # Check the size of a page after 3 rows (default 100), because a row may be an image.
     writer = writer.option("parquet.page.size.row.check.min", 3)
     writer = writer.option("maxRecordsPerFile", rows_per_file or 0)
     try:
         writer.parquet(f"file://{url}" if storage.is_local(url) else url)
     except BaseException:
-        if not storage.names(url):  # Spark leaves an empty folder behind.
+        if not storage.names(url):  # Spark leaves an empty folder.
             storage.remove(url)
         raise
     try:
-        _describe(url, schema)
+        _write_metadata(url, schema)
     except BaseException:
-        storage.remove(url)  # Without its description it would be read as plain Parquet.
+        storage.remove(url)  # Without the metadata it would be read as plain Parquet.
         raise
     return schema
 
 
-def _describe(url: str, schema: Any) -> None:
-    """Write `_common_metadata`, in the way of petastorm's `materialize_dataset`.
+def _write_metadata(url: str, schema: Any) -> None:
+    """Write the file `_common_metadata`.
 
-    That one needs a SparkContext, which Spark Connect has not, and sets Hadoop's configuration for
-    the whole session.
+    petastorm's `materialize_dataset` writes the same file, but it needs a SparkContext, which is
+    missing in Spark Connect, and changes Hadoop's configuration for the whole session.
     """
     metadata: Any = importlib.import_module("petastorm.etl.dataset_metadata")
     utils: Any = importlib.import_module("petastorm.utils")
@@ -129,8 +126,12 @@ def _describe(url: str, schema: Any) -> None:
     utils.add_to_dataset_metadata(dataset, metadata.ROW_GROUPS_PER_FILE_KEY, counts)
 
 
-def _derived(df: "DataFrame") -> Any:
-    """The Unischema of a DataFrame."""
+def _derive_unischema(df: "DataFrame") -> Any:
+    """Return a Unischema for the columns of a DataFrame.
+
+    Raises:
+        ConfigError: if a column has no codec.
+    """
     unischema: Any = importlib.import_module("petastorm.unischema")
     codecs: Any = importlib.import_module("petastorm.codecs")
     fields = []
@@ -172,7 +173,7 @@ def _first_shape(df: "DataFrame", name: str) -> tuple[int, ...]:
     first = df.select(values).where(values.isNotNull()).first()
     if first is None:
         raise ConfigError(
-            f"column {name!r} has no array to take the shape from. Pass a Unischema that says it."
+            f"column {name!r} has no array to take the shape from. Pass a Unischema with the shape."
         )
     return np.shape(first[0])
 
@@ -181,8 +182,12 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _encoded(df: "DataFrame", schema: Any) -> "DataFrame":
-    """The DataFrame as it is written: columns of the codecs' types."""
+def _encode_columns(df: "DataFrame", schema: Any) -> "DataFrame":
+    """Return the DataFrame to write, with columns of the codecs' types.
+
+    Raises:
+        ConfigError: if the Unischema and the DataFrame have different columns.
+    """
     from pyspark.sql.types import StructField, StructType
 
     fields = list(schema.fields.values())
@@ -190,21 +195,21 @@ def _encoded(df: "DataFrame", schema: Any) -> "DataFrame":
     if sorted(names) != sorted(df.columns):
         raise ConfigError(
             f"the Unischema has the fields {', '.join(names)}; the DataFrame has the columns "
-            f"{', '.join(df.columns)}. Select the same."
+            f"{', '.join(df.columns)}. Select the same columns."
         )
     columns, stored = [], []
     for number, field in enumerate(fields):
         column = df[_quoted(field.name)]
         kind = field.codec.spark_dtype() if field.codec else df.schema[field.name].dataType
-        # mapInArrow fails on a name with a dot: its input goes by numbers.
+        # The columns are renamed to numbers: mapInArrow fails on a name with a dot.
         columns.append((column if is_encoded(field) else column.cast(kind)).alias(str(number)))
         stored.append(StructField(field.name, kind, field.nullable))
-    # Pickled apart: a task must not meet anything of petastorm before the modules are in place.
-    encode = functools.partial(_encode, pickled=pickle.dumps(schema))
+    # Pickled separately: a task must call compat.load before it unpickles objects of petastorm.
+    encode = functools.partial(_encode_batches, pickled=pickle.dumps(schema))
     return df.select(columns).mapInArrow(encode, StructType(stored))
 
 
-def _encode(batches: Iterator[pa.RecordBatch], pickled: bytes) -> Iterator[pa.RecordBatch]:
+def _encode_batches(batches: Iterator[pa.RecordBatch], pickled: bytes) -> Iterator[pa.RecordBatch]:
     compat.load()
     fields = pickle.loads(pickled).fields
     for batch in batches:
@@ -212,7 +217,7 @@ def _encode(batches: Iterator[pa.RecordBatch], pickled: bytes) -> Iterator[pa.Re
         for field, column in zip(fields.values(), batch.columns, strict=True):
             if column.null_count and not field.nullable:
                 raise ValueError(
-                    f"column {field.name!r} has a null, and its field in the Unischema is not "
+                    f"column {field.name!r} has a null, but its field in the Unischema is not "
                     "nullable."
                 )
             if is_encoded(field):
@@ -226,18 +231,20 @@ def _encode_value(field: Any, value: pa.Scalar) -> Any:
     if not value.is_valid:
         return None
     try:
-        encoded = field.codec.encode(field, _array(value, field) if field.shape else value.as_py())
+        encoded = field.codec.encode(
+            field, _to_array(value, field) if field.shape else value.as_py()
+        )
     except (ValueError, pa.ArrowInvalid) as exc:
         raise ValueError(
             f"column {field.name!r} does not fit its field in the Unischema, of shape "
-            f"{field.shape} and {np.dtype(field.numpy_dtype)}: {exc} Where lengths differ between "
+            f"{field.shape} and {np.dtype(field.numpy_dtype)}: {exc} If lengths differ between "
             "rows, pass a Unischema that has None for them."
         ) from exc
     return bytes(encoded) if isinstance(encoded, bytearray) else encoded
 
 
-def _array(value: pa.Scalar, field: Any) -> "np.ndarray[Any, Any]":
-    """The array in one row of a column of binary values, or of (nested) lists."""
+def _to_array(value: pa.Scalar, field: Any) -> "np.ndarray[Any, Any]":
+    """Return the array in one row of a column of binary values, or of (nested) lists."""
     if pa.types.is_binary(value.type):
         array = np.frombuffer(value.as_py(), field.numpy_dtype)
     else:

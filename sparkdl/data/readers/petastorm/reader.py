@@ -1,9 +1,10 @@
-"""Runs in the training process. Datasets of petastorm, with a Unischema or without: plain Parquet.
+"""Runs in the training process. Read datasets of petastorm, with or without a Unischema.
 
-A Unischema says how the values of each column were encoded. It is a pickle in the file
-`_common_metadata`, and so is read by petastorm itself; its codecs decode the columns. The rows
-come row group by row group from pyarrow, not through petastorm's reader pools: scalars are then
-whole columns, nulls stay nulls, and no pool can lose any.
+A Unischema describes how the values of each column were encoded. It is a pickle in the file
+`_common_metadata`, which petastorm reads; petastorm's codecs decode the columns. The rows are read
+by pyarrow, one row group after the other, and not by petastorm's reader pools: scalars are whole
+columns, nulls stay nulls, and no pool can lose rows. A dataset without a Unischema is plain
+Parquet.
 
 Source of the format: `petastorm/etl/dataset_metadata.py` and `petastorm/codecs.py` of petastorm
 0.13.1, https://github.com/uber/petastorm.
@@ -22,7 +23,8 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
 from sparkdl import storage
-from sparkdl.data.batching import ArrowSource, Batches, make_dataset, takes_batches
+from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.paths import check_names
 from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.materialize import materialize
@@ -32,13 +34,13 @@ from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["PetastormSource", "UnischemaWarning", "petastorm"]
 
-# How many bytes, as they are stored, are decoded at a time, and how many rows at most.
-_BATCH_BYTES = 4 << 20
-_BATCH_ROWS = 1 << 16
+# Limits of a batch that is decoded at once; bytes as they are stored.
+_MAX_BATCH_BYTES = 4 << 20
+_MAX_BATCH_ROWS = 1 << 16
 
 
 class UnischemaWarning(UserWarning):
-    """A Unischema is a pickle: reading the dataset runs what its writer put there."""
+    """Warns that a Unischema is a pickle: reading the dataset runs code of its writer."""
 
 
 @takes_batches
@@ -52,34 +54,35 @@ def petastorm(
     trust: bool = False,
     **batches: Any,
 ) -> Any:
-    """This rank's share of a dataset that petastorm can read, as a `tf.data.Dataset`.
+    """Return this rank's share of a petastorm dataset as a `tf.data.Dataset`.
 
-    With a Unischema (written by `data.petastorm.materialize`, or petastorm itself) columns are
-    decoded by its codecs. Without one they are read as they are, such as those that Spark or
-    petastorm's `make_spark_converter` wrote.
+    With a Unischema (written by `data.petastorm.materialize` or by petastorm itself) columns are
+    decoded by the Unischema's codecs. Without a Unischema (written by Spark or by petastorm's
+    `make_spark_converter`) columns are read as they are stored.
 
     Args:
-        url: the dataset's folder: a local path, or a URL that fsspec understands.
-        columns: the names of those to read; by default all.
-        ragged: columns whose arrays differ in shape from row to row; by default those whose shape
-            in the Unischema has a None.
-        decode: binary columns without a codec that hold numbers, with their dtype.
-        fill: what stands for a null, by column; a null is refused otherwise.
-        trust: whoever can write to `url` may run code here. True silences the warning about it.
+        url: the dataset's folder: a local path, or a URL that fsspec supports.
+        columns: names of the columns to read; by default all.
+        ragged: names of the columns whose arrays differ in shape from row to row; by default the
+            columns whose shape in the Unischema has a None.
+        decode: dtypes of the binary columns without a codec that hold numbers, by name.
+        fill: values that replace nulls, by column name; without a value a null is an error.
+        trust: True silences the warning that reading a Unischema runs code of its writer.
         **batches: see `sparkdl.data.batching.Batches`.
 
     Returns:
-        Elements are `(features, labels)`, or features alone; a column is a tensor of
-        (rows, *shape), or a `tf.RaggedTensor`.
+        A dataset of features, or of `(features, labels)`; a column is a tensor of (rows, *shape),
+        or a `tf.RaggedTensor`.
 
     Raises:
-        ImportError: petastorm is not installed.
-        ConfigError: an argument is wrong, or a column is not there.
-        FileNotFoundError: there is no Parquet file.
-        ValueError: files have come or gone since the dataset was materialized, or rows are missing.
+        ImportError: if petastorm is not installed.
+        ConfigError: if an argument is invalid, or a column does not exist.
+        FileNotFoundError: if there is no Parquet file.
+        ValueError: if files were added or removed after the dataset was materialized, or rows are
+            missing.
 
     Warns:
-        UnischemaWarning: once for each `url` with a Unischema, unless `trust`.
+        UnischemaWarning: once for each `url` with a Unischema, unless `trust` is True.
 
     Example:
         >>> from sparkdl import data
@@ -93,19 +96,27 @@ def petastorm(
 petastorm.materialize = materialize  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Group:
-    """One row group."""
+    """A row group.
+
+    Attributes:
+        path: path of its file on the filesystem of the dataset.
+        number: number of the row group in the file.
+        rows: number of rows.
+        num_bytes: size in bytes as stored, before compression.
+        folders: values of the columns in the names of the file's folders, by name.
+    """
 
     path: str
     number: int
     rows: int
     num_bytes: int
-    folders: Mapping[str, Any]  # The columns that are kept in the names of its folders.
+    folders: Mapping[str, Any]
 
 
 class PetastormSource(ArrowSource):
-    """The row groups of a dataset, sorted by file: the order in which petastorm numbers them.
+    """The rows of a petastorm dataset; a piece is a row group, in the order of petastorm.
 
     Args:
         url, columns, ragged, decode, fill, trust: see `petastorm`.
@@ -134,53 +145,56 @@ class PetastormSource(ArrowSource):
         self._filesystem, path = storage.filesystem(url)
         dataset = compat.ParquetDataset(path, self._filesystem)
         footers = dataset.footers()
-        self._fields = _unischema(url, dataset, footers, trust)
+        self._fields = _unischema_fields(url, dataset, footers, trust)
         self._groups = list(_groups(dataset, footers))
         self.sizes = [group.rows for group in self._groups]
         self.schema = _schema(url, dataset, footers[0], self._fields, columns)
-        variable = [name for name, field in self._fields.items() if None in field.shape]
-        ragged = [n for n in variable if n in self.schema.names] if ragged is None else ragged
+        if ragged is None:
+            variable = [name for name, field in self._fields.items() if None in field.shape]
+            ragged = [name for name in variable if name in self.schema.names]
         self.options = {"ragged": ragged, "decode": decode, "fill": fill}
         check_names(self.options, self.schema)
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `ArrowSource.read`.
+        """Implement `ArrowSource.read`.
 
         Raises:
-            ValueError: a row group has fewer rows than its footer said, or a value does not fit.
+            ValueError: if a row group has another number of rows than when the dataset was opened,
+                or a value does not fit its field.
         """
         for part in ranges:
-            yield from self._read(part, names)
+            yield from self._read_range(part, names)
 
-    def _read(self, part: Range, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        group, at, done = self._groups[part.piece], 0, 0
+    def _read_range(self, part: Range, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        group, position, num_yielded = self._groups[part.piece], 0, 0
         stored = [name for name in names if name not in group.folders]
-        rows = max(1, _BATCH_BYTES * group.rows // max(1, group.num_bytes))
+        rows = max(1, _MAX_BATCH_BYTES * group.rows // max(1, group.num_bytes))
         with ParquetFile(group.path, filesystem=self._filesystem) as file:
             footer = file.metadata
-            known = group.number < footer.num_row_groups
-            there = footer.row_group(group.number).num_rows if known else 0
-            self._check(there, group.rows, group)
-            for batch in file.iter_batches(min(rows, _BATCH_ROWS), [group.number], stored):
-                begin = max(part.start - at, 0)
-                wanted = batch.slice(begin, max(min(part.stop - at, batch.num_rows) - begin, 0))
-                at += batch.num_rows
-                done += wanted.num_rows
-                if wanted.num_rows:
-                    yield self._decoded(wanted, names, group)
-                if at >= part.stop:
+            exists = group.number < footer.num_row_groups
+            num_rows = footer.row_group(group.number).num_rows if exists else 0
+            self._check_rows(num_rows, group.rows, group)
+            for batch in file.iter_batches(min(rows, _MAX_BATCH_ROWS), [group.number], stored):
+                begin = max(part.start - position, 0)
+                end = max(min(part.stop - position, batch.num_rows), begin)
+                rows_in_part = batch.slice(begin, end - begin)
+                position += batch.num_rows
+                num_yielded += rows_in_part.num_rows
+                if rows_in_part.num_rows:
+                    yield self._decode(rows_in_part, names, group)
+                if position >= part.stop:
                     break
-        self._check(done, part.stop - part.start, group)
+        self._check_rows(num_yielded, part.stop - part.start, group)
 
-    def _check(self, found: int, expected: int, group: _Group) -> None:
-        if found != expected:
+    def _check_rows(self, num_rows: int, expected: int, group: _Group) -> None:
+        if num_rows != expected:
             raise ValueError(
-                f"{self.name}: {found} rows came of {expected} expected from row group "
+                f"{self.name}: read {num_rows} rows, but expected {expected}, from row group "
                 f"{group.number} of {group.path}. The file has changed since the dataset was "
                 "opened; open it again."
             )
 
-    def _decoded(self, batch: pa.RecordBatch, names: Sequence[str], group: _Group) -> Any:
+    def _decode(self, batch: pa.RecordBatch, names: Sequence[str], group: _Group) -> Any:
         values = []
         for name in names:
             kind = self.schema.field(name).type
@@ -188,27 +202,34 @@ class PetastormSource(ArrowSource):
                 value = pa.scalar(group.folders[name])
                 values.append(pa.repeat(value, batch.num_rows).cast(kind))
                 continue
-            found, field = batch.column(name), self._fields.get(name)
-            values.append(decode(field, found, kind) if field else found.cast(kind))
+            stored, field = batch.column(name), self._fields.get(name)
+            values.append(decode(field, stored, kind) if field else stored.cast(kind))
         return pa.RecordBatch.from_arrays(values, names=list(names))
 
 
-def _unischema(url: str, dataset: Any, footers: Sequence[Any], trust: bool) -> dict[str, Any]:
-    """The fields of the Unischema by name; none without one."""
+def _unischema_fields(
+    url: str, dataset: Any, footers: Sequence[Any], trust: bool
+) -> dict[str, Any]:
+    """Return the fields of the Unischema by name; an empty dict without a Unischema.
+
+    Raises:
+        ValueError: if files were added or removed after the dataset was materialized.
+    """
     metadata: Any = importlib.import_module("petastorm.etl.dataset_metadata")
-    said = (dataset.common_metadata and dataset.common_metadata.metadata) or {}
-    if metadata.UNISCHEMA_KEY not in said:
+    common = (dataset.common_metadata and dataset.common_metadata.metadata) or {}
+    if metadata.UNISCHEMA_KEY not in common:
         return {}
-    if metadata.ROW_GROUPS_PER_FILE_KEY in said:
+    if metadata.ROW_GROUPS_PER_FILE_KEY in common:
         paths = [os.path.relpath(piece.path, dataset.paths) for piece in dataset.pieces]
-        there = {p: footer.num_row_groups for p, footer in zip(paths, footers, strict=True)}
-        known = json.loads(said[metadata.ROW_GROUPS_PER_FILE_KEY])
-        wrong = sorted(p for p in {*there, *known} if there.get(p) != known.get(p))
-        if wrong:
+        actual = {p: footer.num_row_groups for p, footer in zip(paths, footers, strict=True)}
+        expected = json.loads(common[metadata.ROW_GROUPS_PER_FILE_KEY])
+        changed = sorted(p for p in {*actual, *expected} if actual.get(p) != expected.get(p))
+        if changed:
+            first = changed[0]
             raise ValueError(
-                f"{url} has changed since it was materialized: {len(wrong)} files have other row "
-                f"groups than its _common_metadata says, the first of them {wrong[0]!r} "
-                f"({known.get(wrong[0], 'none')} expected, {there.get(wrong[0], 'none')} there). "
+                f"{url} has changed since it was materialized: {len(changed)} files have other row "
+                f"groups than its _common_metadata says, the first of them {first!r} "
+                f"({expected.get(first, 'none')} expected, {actual.get(first, 'none')} found). "
                 "Materialize it again."
             )
     if not trust:
@@ -217,11 +238,11 @@ def _unischema(url: str, dataset: Any, footers: Sequence[Any], trust: bool) -> d
     return fields
 
 
-@functools.cache  # Once, whatever the filters for warnings are.
+@functools.cache  # Warns once per url, even if a warning filter says "always".
 def _warn_of_pickle(url: str) -> None:
     warnings.warn(
-        f"the Unischema of {url} is a pickle: reading it runs whatever code its writer put there. "
-        "Read only what you trust; trust=True silences this.",
+        f"the Unischema of {url} is a pickle: reading it runs any code that its writer put there. "
+        "Read only datasets that you trust; trust=True silences this warning.",
         UnischemaWarning,
         stacklevel=5,
     )
@@ -237,7 +258,13 @@ def _groups(dataset: Any, footers: Sequence[Any]) -> Iterator[_Group]:
         }
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
-            yield _Group(piece.path, number, group.num_rows, group.total_byte_size, folders)
+            yield _Group(
+                path=piece.path,
+                number=number,
+                rows=group.num_rows,
+                num_bytes=group.total_byte_size,
+                folders=folders,
+            )
 
 
 def _schema(

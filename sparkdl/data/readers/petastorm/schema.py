@@ -1,7 +1,7 @@
-"""Runs anywhere. What the fields of a Unischema are in Arrow.
+"""Runs anywhere. Decode the fields of a Unischema to Arrow columns.
 
 A field has a name, a dtype, a shape and a codec. A codec encodes one value of a column; scalars
-have `ScalarCodec` or none, and are kept as they are.
+have `ScalarCodec` or no codec, and are stored unchanged.
 
 Source: `petastorm/unischema.py` and `petastorm/codecs.py` of petastorm 0.13.1.
 """
@@ -19,38 +19,38 @@ __all__ = ["decode", "decoded_type", "is_encoded", "to_arrow"]
 
 
 def is_encoded(field: Any) -> bool:
-    """Whether the column holds something else than the values themselves."""
+    """Return True if the column of a field holds encoded values."""
     codecs: Any = importlib.import_module("petastorm.codecs")
     return field.codec is not None and type(field.codec) is not codecs.ScalarCodec
 
 
 def decoded_type(field: Any, stored: pa.DataType) -> pa.DataType:
-    """The Arrow type of a field's values.
+    """Return the Arrow type of a field's values.
 
     Args:
         field: a `petastorm.unischema.UnischemaField`.
-        stored: the type of its column in the files.
+        stored: the type of the field's column in the files.
 
     Raises:
-        ConfigError: there is none.
-        ImportError: it is an image, and OpenCV is not installed.
+        ConfigError: if the values have no Arrow type.
+        ImportError: if the values are images, and OpenCV is not installed.
     """
     codecs: Any = importlib.import_module("petastorm.codecs")
     dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype else np.dtype(object)
     if not is_encoded(field):
-        # Such as uint8, which Spark keeps as smallint. Others are what they are stored as.
+        # Numbers may be stored in another type, such as uint8 as Spark's smallint.
         return pa.from_numpy_dtype(dtype) if not field.shape and dtype.kind in "biuf" else stored
     if isinstance(field.codec, codecs.CompressedImageCodec) and not codecs.OPENCV_AVAILABLE:
         raise ImportError(
-            f"column {field.name!r} holds images, and petastorm decodes them with OpenCV. Add it "
-            "with: pip install opencv-python-headless. Or name other columns in columns=."
+            f"column {field.name!r} holds images, which petastorm decodes with OpenCV. Install it "
+            "with: pip install opencv-python-headless. Or leave the column out of columns=."
         )
     try:
         return _nested(pa.from_numpy_dtype(dtype), field.shape)
     except (pa.ArrowNotImplementedError, ValueError):
         raise ConfigError(
-            f"column {field.name!r} holds {dtype}, which has no tensor. Leave it out: name the "
-            "others in columns=."
+            f"column {field.name!r} holds {dtype}, which cannot become a tensor. Leave it out: "
+            "name the other columns in columns=."
         ) from None
 
 
@@ -61,33 +61,33 @@ def _nested(kind: pa.DataType, shape: Sequence[int | None]) -> pa.DataType:
 
 
 def decode(field: Any, column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column of the values themselves.
+    """Decode a stored column.
 
     Args:
         field: a `petastorm.unischema.UnischemaField`.
-        column: as it is stored.
-        kind: see `decoded_type`.
+        column: the column as it is stored.
+        kind: the type of the result, see `decoded_type`.
 
     Raises:
-        ValueError: a value has another shape than the field.
+        ValueError: if a value has another shape than the field.
     """
     if not is_encoded(field):
         return column.cast(kind)
     try:
-        return to_arrow(_values(field, column.to_pylist()), field.numpy_dtype, field.shape)
+        return to_arrow(_decode_values(field, column.to_pylist()), field.numpy_dtype, field.shape)
     except ValueError as exc:
         raise ValueError(f"column {field.name!r}: {exc}") from exc
 
 
-def _values(field: Any, stored: Sequence[Any]) -> Sequence[Any]:
+def _decode_values(field: Any, stored: Sequence[Any]) -> Sequence[Any]:
     codecs: Any = importlib.import_module("petastorm.codecs")
     if type(field.codec) is codecs.NdarrayCodec and stored and None not in stored:
-        # Files of NumPy's save, with the header first: those with the same one differ only in
-        # what follows it. Reading each header costs 20 times as much as all else.
+        # Each value is a file of numpy.save, a header followed by the numbers. Reading each
+        # header takes 20 times as long as the rest, so equal headers are read only once.
         first = field.codec.decode(field, stored[0])
         header = stored[0][: len(stored[0]) - first.nbytes]
-        same = all(len(v) == len(stored[0]) and v.startswith(header) for v in stored)
-        if same and first.size and first.flags.c_contiguous:
+        is_same = all(len(v) == len(stored[0]) and v.startswith(header) for v in stored)
+        if is_same and first.size and first.flags.c_contiguous:
             raw = np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), -1)
             data = np.ascontiguousarray(raw[:, len(header) :])
             rows: Sequence[Any] = data.view(first.dtype).reshape(-1, *first.shape)
@@ -96,33 +96,33 @@ def _values(field: Any, stored: Sequence[Any]) -> Sequence[Any]:
 
 
 def to_arrow(arrays: Sequence[Any], dtype: Any, shape: Sequence[int | None]) -> pa.Array:
-    """NumPy arrays, and None, as a column of nested lists.
+    """Convert NumPy arrays to a column of nested lists.
 
     Args:
-        arrays: one for each row.
-        dtype: of their values.
-        shape: of each of them; None stands for any length.
+        arrays: an array, or None for a null, for each row.
+        dtype: dtype of the values of the result.
+        shape: shape of each array; None stands for any length.
 
     Raises:
-        ValueError: an array has another shape, or its values do not fit `dtype`.
+        ValueError: if an array has another shape, or its values do not fit `dtype`.
 
     Example:
         >>> to_arrow([np.ones((1, 2)), None], np.float64, (None, 2)).to_pylist()
         [[[1.0, 1.0]], None]
     """
-    # What stands below a null: a list of a fixed size has values there too.
+    # Placeholder for a null: in Arrow, a null list of fixed size has values too.
     blank = np.zeros([size or 0 for size in shape], dtype)
     full = [blank if array is None else np.asarray(array) for array in arrays]
     for array in full:
         if not _fits(array.shape, shape):
             raise ValueError(
                 f"an array has the shape {array.shape}; the Unischema says {tuple(shape)}, where "
-                "None is any length."
+                "None means any length."
             )
     mask = np.array([array is None for array in arrays], bool)
     flat = np.concatenate([array.ravel() for array in full]) if full else blank.ravel()
     values = pa.array(flat, mask=None if shape else mask)
-    values = values.cast(pa.from_numpy_dtype(np.dtype(dtype)))  # Refuses what would overflow.
+    values = values.cast(pa.from_numpy_dtype(np.dtype(dtype)))  # Refuses overflow.
     for depth in reversed(range(len(shape))):
         nulls = pa.array(mask) if depth == 0 and mask.any() else None
         size = shape[depth]
@@ -135,9 +135,10 @@ def to_arrow(arrays: Sequence[Any], dtype: Any, shape: Sequence[int | None]) -> 
     return values
 
 
-def _fits(found: Sequence[int], shape: Sequence[int | None]) -> bool:
-    if len(found) != len(shape):
+def _fits(actual: Sequence[int], shape: Sequence[int | None]) -> bool:
+    if len(actual) != len(shape):
         return False
-    # Below a list without values there is nothing to count.
-    depth = found.index(0) + 1 if 0 in found else len(found)
-    return all(s in (None, f) for f, s in zip(found[:depth], shape[:depth], strict=True))
+    # The inner sizes of an array without values are not compared.
+    depth = actual.index(0) + 1 if 0 in actual else len(actual)
+    pairs = zip(actual[:depth], shape[:depth], strict=True)
+    return all(expected in (None, size) for size, expected in pairs)
