@@ -117,7 +117,7 @@ def test_gradients_that_travel_in_half_the_bits(ring: Any, alone: Any) -> None:
         ("twice", "averages its gradients already"),
         ("no optimizer", "got a int; expected an optimizer of Keras"),
         ("op", "op is 'max'; expected 'mean' or 'sum'"),
-        ("wire", "wire is 'int8'; expected None, 'bfloat16' or 'float16'"),
+        ("wire", "wire_dtype is 'int8'; expected None, 'bfloat16' or 'float16'"),
         ("inside", r"distribute.optimizer\(keras.*LossScaleOptimizer\(optimizer\)\)"),
     ],
 )
@@ -150,12 +150,12 @@ def test_a_killed_rank_is_an_exception_on_the_others_within_a_second(tmp_path: P
     *survivors, killed = launch("ring.breaks", tmp_path, *["worker"] * 3, codes=codes)
     assert killed is None
     for got in survivors:
-        assert "has left the ring" in got["error"]
+        assert "lost connection to rank" in got["error"]
         assert got["after_s"] < 1
 
 
 def test_graphs_copy_neither_what_they_give_nor_what_they_get(tmp_path: Path) -> None:
-    """An update of TensorFlow that changes this makes each step slower: see `graph.Pool`."""
+    """An update of TensorFlow that changes this makes each step slower, see `Pool`."""
     assert launch("ring.reuses", tmp_path, "worker")[0] == {
         "not copied": True,
         "used again": 1,

@@ -122,7 +122,7 @@ def test_the_supervisor_sees_who_has_joined(gang: Any) -> None:
 
 def test_keras_still_has_the_faults_that_are_corrected(tmp_path: Path) -> None:
     first, second = launch("strategies.faults", tmp_path, "worker", "worker")
-    mended = "Keras has mended {}: remove the correction in sparkdl/distribute/keras3.py"
+    mended = "Keras has fixed {}: remove its patch in sparkdl/distribute/keras3_patches.py"
     assert "PerReplica" in first["batch"], mended.format("_maybe_symbolic_build")
     assert "Invalid reduction dimension" in first["logs"], mended.format("reduce_per_replica")
     assert first["statistics"] != second["statistics"], mended.format("BatchNorm's statistics")

@@ -17,7 +17,7 @@ from sparkdl import experiment
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import HEADER, Ring
-from sparkdl.distribute.timed_links import TimedLinks, begins_step, make_links
+from sparkdl.distribute.timed_links import TimedLinks, make_links, mark_step_start
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.errors import ConfigError, TrainingFailedError
 from sparkdl.runs.step_time import Typical, sentence, typical
@@ -103,14 +103,20 @@ def test_without_a_timeline_nothing_is_timed() -> None:
     links = make_links(Link(1, ends[0]), Link(1, ends[1]), 1.0)
     links.close()
     assert type(links) is Links
-    assert begins_step(function) is function
+    assert mark_step_start(function) is function
 
 
 def collective(at: int, number: int = 0) -> Collective:
     """One of a millisecond, half of which it waited."""
     header, ms = HEADER.pack(number, 0, 1, 0, 8), 1_000_000
     return Collective(
-        header, 1, at, at + ms, at + ms // 2, 2 * ms, [("wait", at, at + ms // 2), ("add", at, at)]
+        header=header,
+        predecessor=1,
+        begin_ns=at,
+        end_ns=at + ms,
+        first_arrival_ns=at + ms // 2,
+        other_threads_ns=2 * ms,
+        pieces=[("wait", at, at + ms // 2), ("add", at, at)],
     )
 
 
@@ -144,7 +150,7 @@ def test_goes_on_with_the_file_of_a_process_that_was_killed(tmp_path: Path) -> N
 
 
 def test_a_full_disk_ends_the_timeline_and_no_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(tmp_path / "worker-0.json", 0, "rank 0")
 
@@ -158,8 +164,7 @@ def test_a_full_disk_ends_the_timeline_and_no_training(
     recorder.collective(collective(time.perf_counter_ns()))
     recorder.flush()
     assert len(events_of(tmp_path / "worker-0.json")) == 4
-    said = capsys.readouterr().err
-    assert said == "sparkdl: the timeline ends here: [Errno 28] No space left on device\n"
+    assert caplog.messages == ["the timeline ends here: [Errno 28] No space left on device"]
 
 
 def test_the_sentence_tells_of_a_typical_step(tmp_path: Path) -> None:

@@ -25,14 +25,14 @@ def through_tensorflow() -> Any:
     from sparkdl.distribute import nccl, optimizers
 
     seen: dict[str, Any] = {"tensors": 0}
-    choose, reduce = nccl.chosen, nccl.Group.reduce
+    choose, reduce = nccl.choose_group, nccl.Group.reduce
 
     def counted(self: Any, flat: Any, op: str) -> Any:
         seen["tensors"] += 1
         return reduce(self, flat, op)
 
     nccl.Group.reduce = counted  # type: ignore[method-assign]
-    optimizers.chosen = functools.partial(choose, kind=KIND)
+    optimizers.choose_group = functools.partial(choose, kind=KIND)
     return seen
 
 

@@ -252,7 +252,7 @@ def refuses(folder: Path) -> Any:
         "twice": said(lambda: distribute.optimizer(distribute.optimizer("sgd"))),
         "no optimizer": said(lambda: distribute.optimizer(3)),
         "op": said(lambda: distribute.optimizer("sgd", op="max")),
-        "wire": said(lambda: distribute.optimizer("sgd", wire="int8")),
+        "wire": said(lambda: distribute.optimizer("sgd", wire_dtype="int8")),
         "inside": said(lambda: fit(model)),
     }
 
@@ -285,11 +285,13 @@ def halves(folder: Path) -> Any:
     from sparkdl import context, distribute
 
     found = {}
-    for wire in ("bfloat16", "float16"):
+    for wire_dtype in ("bfloat16", "float16"):
         model = build("sgd")
         keras.utils.set_random_seed(context.rank)
-        model.compile(distribute.optimizer(keras.optimizers.Adam(0.01), wire=wire), "mse")
-        found[wire] = trained(model)
+        model.compile(
+            distribute.optimizer(keras.optimizers.Adam(0.01), wire_dtype=wire_dtype), "mse"
+        )
+        found[wire_dtype] = trained(model)
     return found
 
 
