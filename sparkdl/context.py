@@ -52,8 +52,8 @@ class Wiring:
         feed: descriptor of the socket from which `data.dataset` receives rows; None without
             `data=`.
         ring: descriptor of the channel on which a process of a gang is invited to the ring.
-        port: descriptor of a socket bound to the port of this process, see `sparkdl.tfos`.
-        inbox: descriptor of a socket on which this process receives data, see `sparkdl.tfos`.
+        port: descriptor of a socket bound to the port that is reserved for this process.
+        inbox: descriptor of a listening socket on which other processes send data to this process.
         chief: the rank that saves and reports for all ranks; not 0 while rank 0 is lost.
         is_elastic: the gang continues without a lost rank, and admits it again.
         is_late: this process replaces a lost one, while the other ranks are training.

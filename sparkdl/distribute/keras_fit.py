@@ -229,7 +229,7 @@ def _first_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
     world = reducer.ring
 
     class SynchronizeRanks(base):  # type: ignore[misc]
-        """Equal variables at the start; equal statistics and logs at the end of an epoch."""
+        """Make variables equal at the start, and statistics and logs at the end of an epoch."""
 
         has_steps = False
 
@@ -263,7 +263,7 @@ def _last_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
     """Return the callback that is called after the user's callbacks."""
 
     class StopTogether(base):  # type: ignore[misc]
-        """All ranks stop when one rank stops. A rank that joins later starts at their position."""
+        """Stop all ranks when one rank stops; start a rank that joins later at their position."""
 
         def on_train_begin(self, logs: Any = None) -> None:
             position.join()  # After the user's callbacks, which may restore a checkpoint.

@@ -1,4 +1,4 @@
-"""A rank's share under a strategy of several workers: what one worker with several GPUs gets."""
+"""A rank's share of the rows under a strategy of several workers with several GPUs each."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from sparkdl.distribute.autoshard import _split_batches
 @pytest.mark.parametrize(
     ("rows", "sizes"), [(8, [2, 2, 2, 2]), (7, [2, 2, 2, 1, 0]), (1, [1, 0, 0, 0])]
 )
-def test_every_batch_becomes_as_many_parts_as_there_are_gpus(rows: int, sizes: list[int]) -> None:
+def test_each_batch_is_split_into_one_part_per_gpu(rows: int, sizes: list[int]) -> None:
     import tensorflow as tf
 
     batches = tf.data.Dataset.from_tensors(({"x": tf.range(rows)}, tf.range(rows)))

@@ -1,4 +1,4 @@
-"""What needs no TensorFlow: which strategy, which versions, which learning rate."""
+"""Choices that need no TensorFlow: strategies, tested versions, learning rates."""
 
 import json
 
@@ -24,26 +24,26 @@ from sparkdl.distribute.tested_versions import untested
         ("parameter_server", "evaluator", 4, "local"),
     ],
 )
-def test_the_strategy_follows_from_the_run(
+def test_choose_follows_from_the_kind_of_run_and_the_role(
     kind: str, role: str, world_size: int, expected: str
 ) -> None:
     assert choose(Context(kind=kind, role=role, world_size=world_size)) == expected
 
 
 @pytest.mark.parametrize("role", ["worker", "ps"])
-def test_a_server_has_no_strategy(role: str) -> None:
+def test_choose_rejects_servers_of_a_parameter_server_run(role: str) -> None:
     with pytest.raises(RuntimeError, match=rf"on {role} 2 .* Call distribute.serve\(\) here"):
         choose(Context(kind="parameter_server", role=role, index=2, world_size=4))
 
 
-def test_only_servers_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_rejects_processes_that_are_not_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     for task in ({}, {"task": {"type": "chief", "index": 0}}):
         monkeypatch.setenv("TF_CONFIG", json.dumps(task))
         with pytest.raises(RuntimeError, match="expected the type 'worker' or 'ps'"):
             distribute.serve()
 
 
-def test_versions() -> None:
+def test_untested_names_the_versions_and_the_ways_out() -> None:
     tested = {"tensorflow": "2.21.3", "keras": "3.15.0"}
     assert untested(tested) is None
     assert untested({**tested, "keras": "3.9.0"}, legacy=True) is None
@@ -57,7 +57,7 @@ def test_versions() -> None:
     assert "keras" not in (untested({"tensorflow": "2.19.0"}, legacy=True) or "")
 
 
-def test_rates() -> None:
+def test_learning_rates_are_scaled_and_warmed_up() -> None:
     assert distribute.scale_learning_rate(0.1) == 0.1
     assert distribute.scale_learning_rate(0.1, 4) == 0.4
     with pytest.raises(ValueError, match="num_workers=0"):
