@@ -82,7 +82,7 @@ class Context(Wiring):
 
     Attributes:
         rank, world_size: rank of this process and number of processes that train together,
-            `0 <= rank < world_size`. The rank of an evaluator is `world_size`.
+            `0 <= rank < world_size`. An evaluator is not counted; its rank follows all others.
         local_rank, local_world_size: the same among the processes of this host.
         role: `worker`, `chief`, `ps` or `evaluator`.
         index: number of this process among the processes of its role, from 0.
