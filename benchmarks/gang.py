@@ -102,7 +102,7 @@ def train(params: int, strategy: str) -> Row:
 
     if strategy == "default":
         chosen = tf.distribute.MultiWorkerMirroredStrategy()
-        keras3_patches.correct()
+        keras3_patches.apply()
     else:
         chosen = distribute.strategy()
     formed_s = time.time()

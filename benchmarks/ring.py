@@ -100,7 +100,7 @@ def train(params: int, how: str) -> list[float]:
         chosen = distribute.strategy()
     elif how == "default":
         chosen = tf.distribute.MultiWorkerMirroredStrategy()
-        keras3_patches.correct()
+        keras3_patches.apply()
     optimizer = keras.optimizers.SGD(1e-4)
     if how == "ring":
         optimizer = distribute.optimizer(optimizer)

@@ -1,7 +1,7 @@
-"""Runs in the training process. What a training function may ask about itself.
+"""Runs in the training process. The identity of this process, its reports and checkpoints.
 
-Use the module as it is: `context.rank`, `context.trial`, `context.report(0.9)`. Outside a run, in
-a plain Python session, everything answers as rank 0 of 1, so that the same function can be called
+Use the module directly: `context.rank`, `context.trial`, `context.report(0.9)`. Outside a run, in
+a plain Python session, the process is rank 0 of 1, so that a training function can be called
 directly to debug it.
 """
 
@@ -29,54 +29,38 @@ __all__ = [
 ]
 
 VARIABLE = "SPARKDL_CONTEXT"
-MOST_BYTES = 1 << 16
-_LOCAL = "runs/local"  # Outside a run.
+# An environment variable can have 128 KiB; a process with a larger one cannot be started.
+MAX_PARAMS_BYTES = 1 << 16
+# The folder of reports and checkpoints outside a run.
+_LOCAL = "runs/local"
 
 
-@dataclass(frozen=True)
-class Context:
-    """Who this process is.
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """The plumbing of a training process: fields for sparkdl itself, which may change.
+
+    Training functions use the fields and properties of `Context` instead.
 
     Attributes:
-        rank, world_size: this process among those that train, `0 <= rank < world_size`; an
-            evaluator stands outside and comes after them all.
-        local_rank, local_world_size: the same among those of its host.
-        role: `worker`, `chief`, `ps` or `evaluator`.
-        index: this process among those of its role, from 0.
-        kind: the verb that started it, such as `allreduce`; `local` outside a run.
-        attempt: how often this trial was started before.
-        run: the run id; None outside a run.
-        trial: the trial's number.
-        params: the parameters that the function was called with; empty where they are very many.
-        seed: `random`, NumPy and the framework are seeded with it already; in `[0, 2**31)`.
-        folder: the local folder of this trial's files; None outside a run.
-        url: where that folder is kept: itself, or the store that it is mirrored to.
-        checkpoint: the local path of the last committed checkpoint when this attempt started.
-        keep_checkpoints: which checkpoints are kept, such as `best+last`.
-        metric, direction: which of a checkpoint's numbers makes it the best.
-        feed: the descriptor from which `data.dataset` gets its rows; None without `data=`.
-        ring: the descriptor that tells this process of a gang how to join the ring.
-        port: the descriptor of a socket that is bound to this process's port, see `sparkdl.tfos`.
-        inbox: the descriptor of a socket on which it is fed, see `sparkdl.tfos`.
-        chief: the rank that saves and reports for all; another than 0 while that one is lost.
-        is_elastic: the gang goes on without a rank that is lost, and takes it in again.
-        is_late: this process takes the place of one that was lost; the others train already.
-        timeline: whether this process records what its collectives do.
+        folder: local folder of the trial's files; None outside a run.
+        url: location where the folder is kept: `folder` itself, or the store that it is mirrored
+            to.
+        checkpoint: local path of the last committed checkpoint when this attempt started.
+        keep_checkpoints: rule for the checkpoints to retain, such as `best+last`.
+        metric: name of the metric that makes a checkpoint the best.
+        direction: `max` or `min`, for `metric`.
+        feed: descriptor of the socket from which `data.dataset` receives rows; None without
+            `data=`.
+        ring: descriptor of the channel on which a process of a gang is invited to the ring.
+        port: descriptor of a socket bound to the port that is reserved for this process.
+        inbox: descriptor of a listening socket on which other processes send data to this process.
+        chief: the rank that saves and reports for all ranks; not 0 while rank 0 is lost.
+        is_elastic: the gang continues without a lost rank, and admits it again.
+        is_late: this process replaces a lost one, while the other ranks are training.
+        timeline: this process records a timeline of its collectives.
         strategy: the strategy that `distribute.strategy()` returns, see `cluster.plan.Role`.
     """
 
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
-    role: str = "worker"
-    index: int = 0
-    kind: str = "local"
-    attempt: int = 0
-    run: str | None = None
-    trial: int = 0
-    params: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0
     folder: str | None = None
     url: str | None = None
     checkpoint: str | None = None
@@ -93,16 +77,52 @@ class Context:
     timeline: bool = False
     strategy: str = "local"
 
+
+@dataclass(frozen=True, kw_only=True)
+class Context(Wiring):
+    """The identity of this process in its run.
+
+    Attributes:
+        rank, world_size: rank of this process and number of processes that train together,
+            `0 <= rank < world_size`. An evaluator is not counted; its rank follows all others.
+        local_rank, local_world_size: the same among the processes of this host.
+        role: `worker`, `chief`, `ps` or `evaluator`.
+        index: number of this process among the processes of its role, from 0.
+        kind: the verb that started the run, such as `allreduce`; `local` outside a run.
+        attempt: number of earlier attempts at this trial.
+        run: the run id; None outside a run.
+        trial: number of the trial.
+        params: the parameters that the training function was called with; empty if they are too
+            large for an environment variable.
+        seed: the seed in `[0, 2**31)` of `random`, NumPy and the framework, which are seeded
+            already.
+
+    The inherited attributes are plumbing, see `Wiring`.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    role: str = "worker"
+    index: int = 0
+    kind: str = "local"
+    attempt: int = 0
+    run: str | None = None
+    trial: int = 0
+    params: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that saves and reports for all."""
+        """Return True if this process saves and reports for all ranks."""
         return self.rank == self.chief
 
     @property
     def logdir(self) -> str:
-        """Where TensorBoard's event files go; the folder exists.
+        """Return the folder for TensorBoard event files, and create it.
 
-        Of a gang the chief has the trial's own, and each other rank one of its own below it.
+        In a gang, the chief uses the folder of the trial, and each other rank a subfolder of it.
         """
         name = "tensorboard" if self.is_chief else f"tensorboard/{self.role}-{self.index}"
         path = Path(self.folder or _LOCAL, name).absolute()
@@ -111,12 +131,13 @@ class Context:
 
     @property
     def checkpoint_dir(self) -> str:
-        """Scratch that survives restarts, as for `keras.callbacks.BackupAndRestore`; it exists.
+        """Return a scratch folder that survives restarts, and create it.
 
-        It is `scratch` in the trial's folder, and in a gang each rank has one of its own below.
-        What is in it counts as no checkpoint: it is whatever was written when a process ended.
-        Where the run directory is a store, a restart finds what was copied there in time, at most
-        some seconds old.
+        For example for `keras.callbacks.BackupAndRestore`. The folder is `scratch` in the trial's
+        folder; in a gang, each rank has a subfolder. It is not a committed checkpoint: after a
+        restart it contains the files that existed when the process ended. If the run directory is
+        on a remote store, it contains the files of the last copy, which is at most some seconds
+        old.
         """
         name = f"scratch/{self.role}-{self.index}" if self.world_size > 1 else "scratch"
         path = Path(self.folder or _LOCAL, name).absolute()
@@ -126,18 +147,20 @@ class Context:
         return str(path)
 
     @property
-    def _trial(self) -> str:
-        """The trial's folder, where it is kept."""
+    def _trial_url(self) -> str:
+        """The location where the trial's folder is kept."""
         return self.url or self.folder or _LOCAL
 
 
+# Process-wide state: the context that was parsed last. The variable is the state, and this is only
+# a cache.
 @functools.lru_cache(maxsize=1)
 def _parse(text: str) -> Context:
     return Context(**json.loads(text))
 
 
 def current() -> Context:
-    """This process's context. Processes that a training function starts have the same one.
+    """Return the context of this process, which processes that it starts inherit.
 
     Example:
         >>> current().rank, current().world_size
@@ -147,10 +170,14 @@ def current() -> Context:
 
 
 def activate(context: Context) -> None:
-    """Make `context` this process's own; called before the training function."""
+    """Set the context of this process, before the training function is called.
+
+    Args:
+        context: the new context.
+    """
     fields = dataclasses.asdict(context)
-    if len(json.dumps(fields["params"])) > MOST_BYTES:
-        fields["params"] = {}  # One variable may have 128 KiB, or no process can be started.
+    if len(json.dumps(fields["params"])) > MAX_PARAMS_BYTES:
+        fields["params"] = {}
     os.environ[VARIABLE] = json.dumps(fields)
 
 
@@ -159,25 +186,26 @@ def report(
     step: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Tell the driver how it goes: live in its progress line, kept in `metrics.jsonl`.
+    """Report metrics to the driver, which shows them live and stores them in `metrics.jsonl`.
 
-    Costs some ten microseconds: one line appended to a local file. With a checkpoint, it returns
-    when that is copied to the run directory as a whole; a kill before leaves the one before.
+    A report takes some ten microseconds: it appends one line to a local file. A report with a
+    checkpoint returns when the whole directory is copied to the run directory; if the process is
+    killed before, the previous checkpoint stays the last committed one.
 
     Args:
-        value: a number, or several by name. A plain number is called `value`, and stands for the
-            run's metric.
-        step: the step or epoch it belongs to, from 0; by default the next one, after that of the
-            checkpoint that `get_checkpoint` gave.
-        checkpoint: a directory to commit: it is copied, and stays yours. Rank 0 commits; the other
-            ranks may give one too, and it is not looked at. Outside a run it is committed below
+        value: a number, or a mapping from names to numbers. A plain number is named `value`, and
+            is used as the metric of the run.
+        step: number of the step or epoch, from 0; by default the next step, counted from the
+            checkpoint that `get_checkpoint` returned.
+        checkpoint: a directory to commit. It is copied, and remains yours. The chief commits; a
+            directory that another rank passes is ignored. Outside a run, it is committed to
             `runs/local/checkpoints`.
 
     Raises:
-        TypeError: a value is not a number.
-        NotADirectoryError: `checkpoint` is no directory.
-        ValueError: `checkpoint` has no file in it, or cannot be copied; the message says why.
-        TrialPruned: the search has stopped this trial. Let it pass: it is no failure.
+        TypeError: if a value is not a number.
+        NotADirectoryError: if `checkpoint` is not a directory.
+        ValueError: if `checkpoint` has no file, or cannot be copied; the message gives the reason.
+        TrialPruned: if the search stops this trial. Do not catch it: it is not a failure.
 
     Example:
         >>> from pathlib import Path
@@ -191,24 +219,25 @@ def report(
         >>> Path(context.get_checkpoint(), "weights.txt").read_text()
         '0.5'
     """
-    metrics = {k: _number(k, v) for k, v in _named(value).items()}
+    metrics = {name: _as_number(name, number) for name, number in _as_mapping(value).items()}
     reporter = this_reporter()
     reporter.write(metrics, step)
     if checkpoint is not None and current().is_chief:
         _commit(reporter, checkpoint)
-    reporter.obey()
+    reporter.raise_if_stopped()
 
 
 def get_checkpoint() -> str | None:
-    """The local directory of the last committed checkpoint, or None. Continue from it.
+    """Return the local directory of the last committed checkpoint to continue from, or None.
 
-    With one process it is the newest of this trial, what this process committed included; without
-    one, that of the trial it was started from. With several, it is the one that was the newest
-    when this attempt started, so that all ranks get the same at any time. Outside a run it is what
-    this process committed last.
+    With one process, it is the newest checkpoint of this trial, including those committed by this
+    process; if the trial has none, the checkpoint of the trial it was started from. With several
+    processes, it is the checkpoint that was the newest when this attempt started, so that all ranks
+    get the same one at any time. Outside a run, it is the last checkpoint that this process
+    committed.
 
-    Where the run directory is a store, it is downloaded first. Do not write into it, and do not
-    rest on it after later commits: then it may be removed, see `keep_checkpoints`.
+    A checkpoint on a remote store is downloaded first. Do not write into the directory, and do not
+    use it after later commits, which may remove it, see `keep_checkpoints`.
 
     Example:
         >>> from sparkdl import context
@@ -220,18 +249,18 @@ def get_checkpoint() -> str | None:
     if me.folder is None:
         path = reporter.committed
     elif me.world_size == 1:
-        newest = checkpoints.newest(me._trial)
-        path = checkpoints.fetch(me._trial, newest.number, me.folder) if newest else path
+        newest = checkpoints.newest(me._trial_url)
+        path = checkpoints.fetch(me._trial_url, newest.number, me.folder) if newest else path
     if path is not None:
         reporter.continue_after(checkpoints.step_of(path))
     return path
 
 
-def _named(value: float | Mapping[str, float]) -> Mapping[str, float]:
+def _as_mapping(value: float | Mapping[str, float]) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {"value": value}
 
 
-def _number(name: str, value: Any) -> float:
+def _as_number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -245,39 +274,44 @@ def _commit(reporter: Reporter, directory: str | os.PathLike[str]) -> None:
     me = current()
     rule = (me.keep_checkpoints, me.metric, me.direction)
     with reporter.lock:
-        done = checkpoints.commit(directory, me._trial, reporter.step, reporter.metrics)
-        reporter.committed = str(Path(done.url).absolute())
-        checkpoints.prune(me._trial, *rule, spare=me.checkpoint)
+        committed = checkpoints.commit(directory, me._trial_url, reporter.step, reporter.metrics)
+        reporter.committed = str(Path(committed.url).absolute())
+        checkpoints.prune(me._trial_url, *rule, spare=me.checkpoint)
 
 
 def this_reporter() -> Reporter:
-    """What this process reports and asks with."""
+    """Return the reporter of this process, by which it communicates with the driver."""
     me = current()
-    # Each file has one writer: the driver follows the chief's.
+    # Each file has one writer; the driver reads the file of the chief.
     name = "metrics.jsonl" if me.is_chief else f"metrics-{me.role}-{me.index}.jsonl"
     folder = Path(me.folder) if me.folder else None
     return _reporter(folder, name, me.world_size == 1, me.attempt, os.getpid())
 
 
+# Process-wide state: one reporter per process. The process id is an argument so that a forked
+# process does not use the reporter of its parent. A rank of a gang does not stop on its own,
+# because the other ranks would wait for it: the gang is ended as a whole.
 @functools.lru_cache(maxsize=1)
-def _reporter(folder: Path | None, name: str, obeys: bool, attempt: int, pid: int) -> Reporter:
-    # Of a gang, one rank that stopped would leave the others waiting: it is ended as a whole.
-    return Reporter(folder, name, obeys, attempt)
+def _reporter(
+    folder: Path | None, name: str, can_be_stopped: bool, attempt: int, pid: int
+) -> Reporter:
+    return Reporter(folder, name, can_be_stopped, attempt)
 
 
-_PROPERTIES = {"checkpoint_dir", "is_chief", "logdir"}
+# All fields can be read from the module; `dir` and the error message list only the public ones.
+_PLUMBING = [f.name for f in dataclasses.fields(Wiring)]
+_PUBLIC = [f.name for f in dataclasses.fields(Context) if f.name not in _PLUMBING]
+_PROPERTIES = ["checkpoint_dir", "is_chief", "logdir"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in {f.name for f in dataclasses.fields(Context)} | _PROPERTIES:
+    if name in (*_PUBLIC, *_PROPERTIES, *_PLUMBING):
         return getattr(current(), name)
+    public = ", ".join([*_PUBLIC, *_PROPERTIES, "get_checkpoint", "report"])
     raise AttributeError(
-        f"module 'sparkdl.context' has no attribute {name!r}. Expected one of "
-        f"{', '.join(f.name for f in dataclasses.fields(Context))}, "
-        f"{', '.join(sorted(_PROPERTIES))}, get_checkpoint, report."
+        f"module 'sparkdl.context' has no attribute {name!r}. Expected one of {public}."
     )
 
 
 def __dir__() -> list[str]:
-    names = {f.name for f in dataclasses.fields(Context)} | _PROPERTIES
-    return sorted(names | set(vars(sys.modules[__name__])))
+    return sorted({*_PUBLIC, *_PROPERTIES, *vars(sys.modules[__name__])})

@@ -1,7 +1,7 @@
-"""Runs in the training process. Keras callbacks that a person adds to `model.fit`, and `save`.
+"""Runs in the training process. Keras callbacks for `model.fit`, and the function `save`.
 
-They are the same in one process and on every rank of a gang: all ranks add them. They belong to
-Keras 3 or, where TF_USE_LEGACY_KERAS=1 is set before this import, to tf_keras.
+They work alike in one process and in a gang, where all ranks use them. They are callbacks of
+Keras 3 or, if TF_USE_LEGACY_KERAS=1 is set before this import, of tf_keras.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import context, distribute
-from sparkdl.distribute.keras_fit import begin_with
+from sparkdl.distribute.keras_fit import set_initial_epoch
 from sparkdl.distribute.strategies import uses_tf_keras
 
 __all__ = ["Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"]
@@ -25,10 +25,10 @@ else:
 
 
 class Report(callbacks.Callback):  # type: ignore[misc]
-    """Reports numbers of each epoch, as `context.report` does.
+    """Reports the metrics of each epoch, as `context.report` does.
 
     Args:
-        *metrics: the names to report, as they appear in Keras's logs; none given reports all.
+        *metrics: names of the metrics to report, as in Keras's logs; by default all.
 
     Example:
         >>> from sparkdl.keras import Report
@@ -42,33 +42,35 @@ class Report(callbacks.Callback):  # type: ignore[misc]
         self.metrics_to_report = metrics
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Report the epoch's numbers.
+        """Report the metrics of the epoch.
 
         Raises:
-            KeyError: Keras does not log a name that was asked for.
+            KeyError: if Keras does not log a requested metric.
         """
         logs = logs or {}
         missing = [name for name in self.metrics_to_report if name not in logs]
         if missing:
             raise KeyError(
-                f"Report({', '.join(map(repr, self.metrics_to_report))}): Keras logs no "
+                f"Report({', '.join(map(repr, self.metrics_to_report))}): Keras does not log "
                 f"{missing[0]!r}; it logs {', '.join(logs) or 'nothing'}."
             )
-        context.report({n: logs[n] for n in self.metrics_to_report or logs}, step=epoch)
+        names = self.metrics_to_report or logs
+        context.report({name: logs[name] for name in names}, step=epoch)
 
 
 class Checkpoint(callbacks.Callback):  # type: ignore[misc]
     """Commits weights, optimizer and epoch, and continues from the last commit after a restart.
 
-    A `fit(epochs=10)` that was lost in its fourth epoch starts with that epoch again. Each commit
-    reports the epoch's numbers too. Use it in one `fit` of a function: a second one would
-    continue after the first one's last epoch.
+    After a restart, a `fit(epochs=10)` that was lost in its fourth epoch starts with the fourth
+    epoch again. Each commit also reports the metrics of the epoch. Use the callback in only one
+    `fit` of a training function: a second `fit` would continue after the last epoch of the first.
 
     Args:
-        every_epochs: how many epochs lie between two commits; the last one is committed anyway.
+        every_epochs: number of epochs from one commit to the next; the last epoch is always
+            committed.
 
     Raises:
-        ValueError: `every_epochs` is less than one.
+        ValueError: if `every_epochs` is less than one.
 
     Example:
         >>> from sparkdl.keras import Checkpoint
@@ -82,11 +84,11 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         self.every_epochs = every_epochs
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restore the last committed checkpoint, if there is one.
+        """Restore the last committed checkpoint, if any.
 
         Raises:
-            ValueError: the model has no weights yet, so that nothing can be restored.
-            FileNotFoundError: the checkpoint was not made by this callback.
+            ValueError: if the model has no weights yet.
+            FileNotFoundError: if the checkpoint was not created by this callback.
         """
         directory = context.get_checkpoint()
         if directory is None:
@@ -94,9 +96,9 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         file = Path(directory, "epoch.json")
         if not file.exists():
             raise FileNotFoundError(
-                f"sparkdl.keras.Checkpoint found no epoch.json in {directory}; it expected a "
-                "checkpoint that it made itself. Leave all commits to this callback, or restore "
-                "with context.get_checkpoint() yourself and leave it out."
+                f"sparkdl.keras.Checkpoint found no epoch.json in {directory}; expected a "
+                "checkpoint created by this callback. Either commit checkpoints only with this "
+                "callback, or remove the callback and restore with context.get_checkpoint()."
             )
         if not self.model.built:
             raise ValueError(
@@ -104,28 +106,28 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
                 "yet. Start it with an Input layer, or call it on a batch before fit."
             )
         _restore(self.model, directory)
-        done = json.loads(file.read_text())["epochs_done"]
-        begin_with(self.model, done)
+        set_initial_epoch(self.model, json.loads(file.read_text())["epochs_done"])
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Commit, if this epoch's turn has come."""
-        last = epoch + 1 == self.params["epochs"] or self.model.stop_training
-        if not last and (epoch + 1) % self.every_epochs:
+        """Commit after every `every_epochs` epochs, and after the last epoch."""
+        is_last = epoch + 1 == self.params["epochs"] or self.model.stop_training
+        if not is_last and (epoch + 1) % self.every_epochs:
             return
-        # All ranks save: some variables are read together. The chief's is what is kept.
+        # All ranks save, because reading some variables is a collective; the chief's checkpoint is
+        # committed.
         with tempfile.TemporaryDirectory() as directory:
             _store(self.model, directory)
             Path(directory, "epoch.json").write_text(json.dumps({"epochs_done": epoch + 1}))
-            numbers = {name: float(value) for name, value in (logs or {}).items()}
-            context.report(numbers, step=epoch, checkpoint=directory)
+            metrics = {name: float(value) for name, value in (logs or {}).items()}
+            context.report(metrics, step=epoch, checkpoint=directory)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Let a later `fit` without this callback begin with its own first epoch."""
-        begin_with(self.model, None)
+        """Reset the initial epoch for a later `fit` without this callback."""
+        set_initial_epoch(self.model, None)
 
 
 def _store(model: Any, directory: str) -> None:
-    if _LEGACY:  # Its `save_weights` leaves the optimizer out.
+    if _LEGACY:  # `save_weights` of tf_keras does not save the optimizer.
         import tensorflow as tf
 
         tf.train.Checkpoint(model=model).write(os.path.join(directory, "model"))
@@ -147,10 +149,10 @@ def _restore(model: Any, directory: str) -> None:
 class TensorBoard(callbacks.TensorBoard):  # type: ignore[misc]
     """Keras's TensorBoard callback, writing to `tensorboard.logdir()`.
 
-    In a gang the chief's events are kept; the other ranks' are thrown away.
+    In a gang, only the events of the chief are kept; those of the other ranks are deleted.
 
     Args:
-        **kwargs: those of `keras.callbacks.TensorBoard`, without `log_dir`.
+        **kwargs: arguments of `keras.callbacks.TensorBoard`, without `log_dir`.
 
     Example:
         >>> from sparkdl import tensorboard
@@ -161,23 +163,21 @@ class TensorBoard(callbacks.TensorBoard):  # type: ignore[misc]
 
     def __init__(self, **kwargs: Any) -> None:
         me = context.current()
-        self._thrown_away = None if me.is_chief else tempfile.mkdtemp()
-        super().__init__(log_dir=self._thrown_away or me.logdir, **kwargs)
+        self._temporary_folder = None if me.is_chief else tempfile.mkdtemp()
+        super().__init__(log_dir=self._temporary_folder or me.logdir, **kwargs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Close the files."""
+        """Close the event files, and delete the temporary folder of a rank that is not chief."""
         super().on_train_end(logs)
-        if self._thrown_away:
-            shutil.rmtree(self._thrown_away, ignore_errors=True)
+        if self._temporary_folder:
+            shutil.rmtree(self._temporary_folder, ignore_errors=True)
 
 
 class EarlyStopping(callbacks.EarlyStopping):  # type: ignore[misc]
-    """Keras's EarlyStopping that decides once for all ranks.
+    """Keras's EarlyStopping with the same decision on all ranks.
 
-    The monitored number is averaged over all ranks first. A rank that stopped alone would leave
-    the others waiting for it.
-
-    Args: those of `keras.callbacks.EarlyStopping`.
+    The monitored metric is averaged over all ranks first. If a rank stopped alone, the other ranks
+    would wait for it. The arguments are those of `keras.callbacks.EarlyStopping`.
 
     Example:
         >>> from sparkdl.keras import EarlyStopping
@@ -186,24 +186,25 @@ class EarlyStopping(callbacks.EarlyStopping):  # type: ignore[misc]
     """
 
     def get_monitor_value(self, logs: dict[str, Any] | None) -> Any:
-        """The average over all ranks of the monitored number; None where Keras logs none."""
+        """Return the average over all ranks of the monitored metric; None if it is not logged."""
         value = super().get_monitor_value(logs)
-        # Without a strategy, as with JAX, Keras's numbers are those of all ranks already.
+        # A model without a strategy, as with JAX, logs metrics of all ranks already.
         strategy = getattr(self.model, "distribute_strategy", None)
         return value if value is None or strategy is None else distribute.mean(value)
 
 
 class LearningRateWarmup(callbacks.Callback):  # type: ignore[misc]
-    """Raises the learning rate from one worker's to the scaled one, by the same amount each batch.
+    """Raises the learning rate from the rate of one worker to the scaled rate, linearly.
 
-    Goyal et al. 2017 (arXiv:1706.02677), section 2.2: large batches need small steps at first.
-    After the warm-up it leaves the rate to others.
+    Goyal et al. 2017 (arXiv:1706.02677), section 2.2: large batches need small steps at first. The
+    rate is set at each batch of the warm-up, and not changed afterwards.
 
     Args:
-        rate: the learning rate that is right for one worker's batch.
-        epochs: how many epochs it takes to reach `distribute.scale_learning_rate(rate)`.
-        num_workers: by default the size of this run.
-        steps_per_epoch: needed only where Keras does not know it before the first epoch.
+        rate: the learning rate tuned for one worker's batch.
+        epochs: number of epochs until the rate is `distribute.scale_learning_rate(rate)`.
+        num_workers: number of workers; by default the number of ranks of this run.
+        steps_per_epoch: number of batches per epoch; required only if Keras does not know it before
+            the first epoch.
 
     Example:
         >>> from sparkdl.keras import LearningRateWarmup
@@ -219,49 +220,53 @@ class LearningRateWarmup(callbacks.Callback):  # type: ignore[misc]
         steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__()
-        self.rate, self.epochs, self.steps_per_epoch = rate, epochs, steps_per_epoch
+        self.rate = rate
+        self.epochs = epochs
+        self.steps_per_epoch = steps_per_epoch
         self.scaled = distribute.scale_learning_rate(rate, num_workers)
         self._epoch = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Find out how long an epoch is.
+        """Determine the number of steps per epoch.
 
         Raises:
-            ValueError: nobody knows.
+            ValueError: if the number of steps per epoch is unknown.
         """
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
         if not self.steps_per_epoch:
             raise ValueError(
-                "LearningRateWarmup does not know how many steps an epoch has, since the data has "
-                "no known length. Give steps_per_epoch= to it, or to fit."
+                "LearningRateWarmup does not know the number of steps per epoch, because the data "
+                "has no known length. Pass steps_per_epoch= to LearningRateWarmup or to fit."
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note the epoch, which is not the first one after a restart."""
+        """Store the number of the epoch; after a restart it does not start at 0."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Set this batch's rate."""
-        steps = self.steps_per_epoch or 1
-        step, last = self._epoch * steps + batch, self.epochs * steps
-        if step <= last:
-            rate = distribute.warmed_up(step, last, self.rate, self.scaled)
+        """Set the rate of this batch."""
+        steps_per_epoch = self.steps_per_epoch or 1
+        step = self._epoch * steps_per_epoch + batch
+        num_steps = self.epochs * steps_per_epoch
+        if step <= num_steps:
+            rate = distribute.warmed_up(step, num_steps, self.rate, self.scaled)
             self.model.optimizer.learning_rate = rate
 
 
 def save(model: Any, path: str | os.PathLike[str]) -> str:
-    """Save a model as one file. All ranks call it, and the chief's file is kept.
+    """Save a model as one file. All ranks must call `save`; the chief's file is kept.
 
-    The file appears as a whole when the chief's call returns; it loads in plain Keras.
+    The complete file appears when the call of the chief returns. It loads in plain Keras.
 
     Args:
-        path: a name that ends in `.keras` or `.h5`. Folders above it are made.
+        model: a Keras model.
+        path: path of the file, ending in `.keras` or `.h5`. Missing parent folders are created.
 
     Returns:
-        The path, as text: what a training function may return to keep the file.
+        The path, as text. A training function may return it to keep the file.
 
     Raises:
-        ValueError: the name ends otherwise.
+        ValueError: if the path has another ending.
 
     Example:
         >>> import keras
@@ -278,10 +283,10 @@ def save(model: Any, path: str | os.PathLike[str]) -> str:
             model.save(os.path.join(directory, path.name))
         return str(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
-        model.save(str(beside))
-        beside.replace(path)
+        model.save(str(temporary))
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return str(path)

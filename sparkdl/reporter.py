@@ -1,9 +1,7 @@
-"""Runs in the training process.
+"""Runs in the training process. Exchange messages with the driver through files.
 
-The files by which a training process and the driver tell each other things.
-
-It appends what it reports, and what it asks the driver; the driver appends its orders and answers.
-All are lines of JSON in the trial's folder.
+The training process appends its reports and its requests; the driver appends its commands and
+answers. All files are in the trial's folder and hold one JSON object per line.
 """
 
 import json
@@ -17,24 +15,31 @@ from sparkdl.errors import TrialPruned
 
 __all__ = ["ASKS", "ORDERS", "TIMELINE", "Lines", "Reporter"]
 
+# The file of a trial's requests, and the file of the driver's commands and answers.
 ASKS = "asks.jsonl"
 ORDERS = "orders.jsonl"
-# A folder: each rank writes a file of its own.
+# The folder of timelines, with one file per rank.
 TIMELINE = "timeline"
 
-# An answer comes within a second, or several through a store; one that never comes is a fault.
-ANSWER_S = 600.0
+# An answer takes a second, or several on a remote store; later than this, it is a failure.
+ANSWER_TIMEOUT_S = 600.0
 POLL_S = 0.005
 
 
 class Lines:
-    """Reads what was added to a file of JSON lines since the last look."""
+    """Reads the lines that were appended to a file of JSON lines since the previous read.
+
+    Args:
+        path: the file, which need not exist yet.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._rest = str(path), 0, b""
+        self._path = str(path)
+        self._offset = 0
+        self._incomplete_line = b""
 
     def new(self) -> list[dict[str, Any]]:
-        """The values of the new whole lines."""
+        """Return the values of the new complete lines."""
         try:
             if os.stat(self._path).st_size <= self._offset:
                 return []
@@ -44,104 +49,127 @@ class Lines:
             file.seek(self._offset)
             data = file.read()
         self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
 
 class Reporter:
-    """What this process reports and asks. One unbuffered write per line: a kill loses none.
+    """Writes the reports and requests of this process, and reads the driver's messages.
+
+    Each line is one unbuffered write, so that a kill loses no line.
 
     Args:
-        folder: the trial's local folder; None outside a run.
-        name: the file of what it reports.
-        obeys: whether an order of the driver ends it, as in a search.
-        attempt: of the trial; another one's questions are not ours.
+        folder: local folder of the trial; None outside a run.
+        name: name of the file of reports.
+        can_be_stopped: the driver can stop this process, as in a search.
+        attempt: number of the attempt at the trial; answers to other attempts are ignored.
 
     Attributes:
-        spent_s: seconds in `write`.
-        first_s: when that was first called, on the monotonic clock.
-        step, metrics: the last step, and the last number of each name.
+        spent_s: seconds spent in `write`.
+        first_s: time of the first call of `write`, on the monotonic clock; 0 before.
+        step: the last step; -1 before the first report.
+        metrics: the last number of each metric.
+        lock: held while a checkpoint is committed.
+        committed: path of the last checkpoint that this process has committed.
     """
 
-    def __init__(self, folder: Path | None, name: str, obeys: bool, attempt: int = 0) -> None:
-        self._folder, self._name = folder, name
-        self._file: int | None = None  # Opened by the first report: many trials make none.
-        self._orders = Lines(folder / ORDERS) if folder and obeys else None
+    def __init__(
+        self, folder: Path | None, name: str, can_be_stopped: bool, attempt: int = 0
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._attempt = attempt
+        # Opened by the first report, because many trials report nothing.
+        self._file: int | None = None
+        self._messages = Lines(folder / ORDERS) if folder and can_be_stopped else None
         self._answers: dict[str, dict[str, Any]] = {}
-        self._attempt, self._asked = attempt, 0
+        self._num_requests = 0
         self._is_stopped = False
         self.step = -1
         self.metrics: dict[str, float] = {}
-        self.spent_s, self.first_s = 0.0, 0.0
+        self.spent_s = 0.0
+        self.first_s = 0.0
         self.lock = threading.Lock()
         self.committed: str | None = None
 
     def continue_after(self, step: int) -> None:
-        """The next step without a number comes after this one."""
+        """Count steps from `step` on, unless a later step was reported."""
         self.step = max(self.step, step)
 
     def write(self, metrics: dict[str, float], step: int | None) -> None:
-        """Report numbers."""
-        begun = time.monotonic()
-        self.first_s = self.first_s or begun
+        """Report metrics.
+
+        Args:
+            metrics: numbers by name.
+            step: number of the step; None for the step after the last one.
+        """
+        begin_s = time.monotonic()
+        self.first_s = self.first_s or begin_s
         self.step = self.step + 1 if step is None else int(step)
         self.metrics |= metrics
         if self._folder is None:
-            shown = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
-            print(f"step {step}: {shown}" if step is not None else shown)
+            text = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
+            print(f"step {step}: {text}" if step is not None else text)
         else:
             if self._file is None:
-                self._file = _appending(self._folder / self._name)
+                self._file = _open_to_append(self._folder / self._name)
             line = json.dumps({"step": self.step, "metrics": metrics})
             os.write(self._file, line.encode() + b"\n")
-        self.spent_s += time.monotonic() - begun
+        self.spent_s += time.monotonic() - begin_s
 
-    def obey(self) -> None:
-        """Do as the driver ordered.
+    def raise_if_stopped(self) -> None:
+        """Raise an exception if the driver has stopped this trial.
 
         Raises:
-            TrialPruned: it is to end.
+            TrialPruned: if the trial is stopped.
         """
         if self.is_stopped():
             raise TrialPruned(f"the search stopped this trial at step {self.step}")
 
     def is_stopped(self) -> bool:
-        """Whether the driver ordered this trial to end."""
-        self._hear()
+        """Return True if the driver has stopped this trial."""
+        self._read_messages()
         return self._is_stopped
 
-    def _hear(self) -> None:
-        for order in self._orders.new() if self._orders else ():
-            self._is_stopped = self._is_stopped or "stop" in order
-            if "id" in order:
-                self._answers[order["id"]] = order
+    def _read_messages(self) -> None:
+        for message in self._messages.new() if self._messages else ():
+            self._is_stopped = self._is_stopped or "stop" in message
+            if "id" in message:
+                self._answers[message["id"]] = message
 
     def ask(self, **question: Any) -> Any:
-        """Ask the driver, and wait for its answer.
+        """Send a request to the driver, and return its answer.
+
+        Args:
+            **question: content of the request, as JSON can hold it.
 
         Raises:
-            ValueError: what was asked cannot be.
-            TimeoutError: there was no answer.
+            RuntimeError: if this process is not in a run.
+            ValueError: if the driver rejects the request.
+            TimeoutError: if no answer arrives in time.
         """
         if self._folder is None:
-            raise RuntimeError("there is no driver to ask: this is not a search")
-        self._asked += 1
-        number = f"{self._attempt}-{self._asked}"
-        line = json.dumps({"id": number, "attempt": self._attempt, **question})
-        file = _appending(self._folder / ASKS)
+            raise RuntimeError("there is no driver to ask: this process is not in a search")
+        self._num_requests += 1
+        request_id = f"{self._attempt}-{self._num_requests}"
+        line = json.dumps({"id": request_id, "attempt": self._attempt, **question})
+        file = _open_to_append(self._folder / ASKS)
         os.write(file, line.encode() + b"\n")
         os.close(file)
-        deadline = time.monotonic() + ANSWER_S
-        while number not in self._answers:
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while request_id not in self._answers:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the driver has not answered {question} for {ANSWER_S:g} s")
+                raise TimeoutError(
+                    f"timed out after {ANSWER_TIMEOUT_S:g} s waiting for the driver to answer "
+                    f"{question}"
+                )
             time.sleep(POLL_S)
-            self._hear()
-        answer = self._answers.pop(number)
+            self._read_messages()
+        answer = self._answers.pop(request_id)
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer["value"]
 
 
-def _appending(path: Path) -> int:
+def _open_to_append(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -1,4 +1,4 @@
-"""Runs in the training process. Where a training function's TensorBoard events go."""
+"""Runs in the training process. The folder for a training function's TensorBoard events."""
 
 from sparkdl import context
 
@@ -6,9 +6,10 @@ __all__ = ["logdir"]
 
 
 def logdir() -> str:
-    """The folder for this trial's event files: `keras.callbacks.TensorBoard(tensorboard.logdir())`.
+    """Return the folder for this trial's event files.
 
-    It is local to the process. In a run it ends up in the run directory, so that
+    Pass it to `keras.callbacks.TensorBoard(tensorboard.logdir())`. The folder is local to the
+    process. In a run, its files end up in the run directory, so that
     `tensorboard --logdir <run.path>` shows all trials side by side. Outside a run it is
     `runs/local/tensorboard` below the working folder.
 

@@ -1,4 +1,4 @@
-"""`context`, `devices` and `tensorboard` outside a run, and cheap reports inside."""
+"""`context`, `devices` and `tensorboard` outside a run, and reports in a run."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,9 @@ import pytest
 from sparkdl import context, devices, tensorboard
 
 
-def test_outside_a_run(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_outside_a_run_is_rank_0_of_1(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert (context.rank, context.world_size, context.is_chief, context.trial) == (0, 1, True, 0)
     assert (context.local_rank, context.local_world_size, context.role) == (0, 1, "worker")
@@ -24,7 +26,9 @@ def test_outside_a_run(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         context.report(0.5, checkpoint="modle")
 
 
-def test_reports_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_in_a_run_appends_json_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(context.VARIABLE, "{}")
     context.activate(context.Context(run="r", trial=3, folder=str(tmp_path)))
     assert context.trial == 3
@@ -42,13 +46,15 @@ def test_reports_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ("visible", "expected"),
     [("0,1", ["0", "1"]), ("", []), ("-1", []), ("1,-1,0", ["1"]), ("GPU-ab", ["GPU-ab"])],
 )
-def test_visible_gpus(visible: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_the_visible_devices(
+    visible: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert devices.gpus() == expected
     assert devices.get_num_gpus() == len(expected)
 
 
-def test_each_rank_has_a_logdir_of_its_own(tmp_path: Path) -> None:
+def test_each_rank_has_its_own_logdir(tmp_path: Path) -> None:
     folder = str(tmp_path)
     chief = context.Context(world_size=2, folder=folder)
     other = context.Context(rank=1, index=1, world_size=2, folder=folder)

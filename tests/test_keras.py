@@ -1,4 +1,4 @@
-"""What the callbacks refuse. How they work is shown in `tests/distribute` and their examples."""
+"""Errors of the Keras callbacks; `tests/distribute` and their examples show how they work."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def fit(made: Any, *callbacks: Any, data: Any = None) -> Any:
     return made.fit(*given, shuffle=data is None, verbose=0, callbacks=list(callbacks))
 
 
-def test_checkpoint_refuses(tmp_path: Path) -> None:
+def test_checkpoint_rejects_invalid_use(tmp_path: Path) -> None:
     from sparkdl import context
     from sparkdl.keras import Checkpoint
 
@@ -48,7 +48,7 @@ def test_checkpoint_refuses(tmp_path: Path) -> None:
         fit(model(built=False), Checkpoint())
 
 
-def test_save_refuses_and_leaves_nothing(tmp_path: Path) -> None:
+def test_save_rejects_other_endings_and_leaves_no_file_behind(tmp_path: Path) -> None:
     from sparkdl.keras import save
 
     with pytest.raises(ValueError, match=r"'model\.pb'.*\.keras or \.h5"):
@@ -64,7 +64,7 @@ def test_save_refuses_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_warmup_needs_the_length_of_an_epoch() -> None:
+def test_warmup_requires_the_number_of_steps_per_epoch() -> None:
     import tensorflow as tf
 
     from sparkdl.keras import LearningRateWarmup
@@ -75,7 +75,7 @@ def test_warmup_needs_the_length_of_an_epoch() -> None:
         fit(model(), LearningRateWarmup(0.1), data=data)
 
 
-def test_tensorboard_knows_where_to_write() -> None:
+def test_tensorboard_rejects_log_dir() -> None:
     from sparkdl.keras import TensorBoard
 
     with pytest.raises(TypeError, match="log_dir"):

@@ -1,6 +1,7 @@
-"""One model, many processes (runs in P; importing it loads no framework).
+"""Runs in the training process. Train one model with many processes.
 
-`distribute.optimizer(...)` in `compile`, or `distribute.strategy()`, is all that most need.
+Most programs need only `distribute.optimizer(...)` in `compile`, or `distribute.strategy()`.
+Importing this package loads no framework.
 """
 
 from sparkdl.distribute.collectives import (

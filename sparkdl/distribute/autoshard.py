@@ -1,22 +1,23 @@
-"""Runs in the training process.
+"""Runs in the training process. Protect a rank's own share of the rows from being sharded again.
 
-Datasets that hold one rank's share already, and are not to be divided again.
-
-`MultiWorkerMirroredStrategy` takes the batch of a dataset for that of all workers: it cuts each
-into as many as there are replicas, whatever the policy of auto-sharding. A dataset of this rank's
-share carries a mark, which stays on it through `map` and the like.
+`MultiWorkerMirroredStrategy` assumes that a dataset yields global batches: it splits each batch
+among all replicas, whatever the auto-shard policy. A dataset that holds only the rows of this rank
+carries a mark, which survives `map` and similar transformations.
 """
 
 from typing import Any
 
-__all__ = ["leave_shares", "mark_share"]
+__all__ = ["keep_marked_shares", "mark_share"]
 
 
 def mark_share(dataset: Any) -> Any:
-    """The dataset, to be taken as it is by the strategy of its rank.
+    """Return the dataset with a mark that makes the strategy of this rank use it unchanged.
 
-    The mark is the policy HINT, which by itself shards nothing but a dataset that asks for it with
-    `shard(SHARD_HINT, ...)`.
+    The mark is the auto-shard policy HINT, which on its own shards only a dataset that requests it
+    with `shard(SHARD_HINT, ...)`.
+
+    Args:
+        dataset: a `tf.data.Dataset` with the rows of this rank.
     """
     import tensorflow as tf
 
@@ -25,39 +26,45 @@ def mark_share(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
-def leave_shares(strategy: Any, num_workers: int) -> None:
-    """Let a strategy of several workers take datasets with the mark as they are."""
+def keep_marked_shares(strategy: Any, num_workers: int) -> None:
+    """Make a strategy of several workers use datasets with the mark unchanged.
+
+    Args:
+        strategy: a `tf.distribute.MultiWorkerMirroredStrategy`, which is modified.
+        num_workers: number of workers of the strategy.
+    """
     import tensorflow as tf
 
-    divide = strategy.experimental_distribute_dataset
-    local = strategy.num_replicas_in_sync // num_workers
+    distribute_dataset = strategy.experimental_distribute_dataset
+    num_local_replicas = strategy.num_replicas_in_sync // num_workers
     mark = tf.data.experimental.AutoShardPolicy.HINT
 
     def experimental_distribute_dataset(dataset: Any, options: Any = None) -> Any:
         if dataset.options().experimental_distribute.auto_shard_policy != mark:
-            return divide(dataset, options)
-        share = _divided(dataset, local) if local > 1 else dataset
+            return distribute_dataset(dataset, options)
+        is_split = num_local_replicas > 1
+        share = _split_batches(dataset, num_local_replicas) if is_split else dataset
         return strategy.distribute_datasets_from_function(lambda _: share, options)
 
     strategy.experimental_distribute_dataset = experimental_distribute_dataset
 
 
-def _divided(dataset: Any, parts: int) -> Any:
-    """Each batch as exactly so many smaller ones, for the GPUs of one worker.
+def _split_batches(dataset: Any, num_parts: int) -> Any:
+    """Return a dataset with each batch split into `num_parts` batches, for a worker's GPUs.
 
-    The last ones may be of no row: then all workers still take equally many.
+    The last parts of a batch may be empty: all workers must take the same number of batches.
     """
     import tensorflow as tf
 
-    def slices(*batch: Any) -> Any:
+    def split(*batch: Any) -> Any:
         batch = batch if len(batch) > 1 else batch[0]
-        rows = tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
-        each = -(-rows // parts)
+        num_rows = tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
+        rows_per_part = -(-num_rows // num_parts)
 
-        def part(place: Any) -> Any:
-            begin, end = place * each, (place + 1) * each
+        def part(number: Any) -> Any:
+            begin, end = number * rows_per_part, (number + 1) * rows_per_part
             return tf.nest.map_structure(lambda values: values[begin:end], batch)
 
-        return tf.data.Dataset.range(parts).map(part)
+        return tf.data.Dataset.range(num_parts).map(part)
 
-    return dataset.flat_map(slices)
+    return dataset.flat_map(split)

@@ -1,4 +1,4 @@
-"""Runs in the training process. Numbers that all ranks agree on."""
+"""Runs in the training process. Collective operations on the values of all ranks."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -12,34 +12,34 @@ __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
-    "as_given",
     "barrier",
     "broadcast",
     "broadcast_object",
     "broadcast_variables",
+    "call_with_numpy",
     "mean",
     "reduce_scatter",
 ]
 
 
 def allreduce(value: Any, op: str = "mean") -> Any:
-    """The mean, sum, minimum or maximum over all ranks, element by element.
+    """Return the mean, sum, minimum or maximum over all ranks, element by element.
 
     As with all collectives, every rank of the gang must call it, in the same order, with the same
     shape and dtype; outside a gang there is one rank. All ranks get the same bits.
 
     Args:
-        value: a number, an array of NumPy or JAX, or a tensor of TensorFlow (in a `tf.function`
-            too) or PyTorch. Any shape and numeric dtype.
+        value: a number, a NumPy or JAX array, or a TensorFlow tensor (also inside a
+            `tf.function`) or PyTorch tensor. Any shape and numeric dtype.
         op: `mean`, `sum`, `min` or `max`. The mean of integers is rounded down.
 
     Returns:
-        The same kind of thing, of the same shape and dtype; a NumPy scalar for a number.
+        A value of the same type, shape and dtype; a NumPy scalar if `value` is a number.
 
     Raises:
-        PeerLostError: another rank is gone, or hangs.
-        RuntimeError: another rank has called something else.
-        TypeError, ValueError: the value has no numbers, or there is no such `op`.
+        PeerLostError: if another rank is lost or hangs.
+        RuntimeError: if another rank has called a different collective.
+        TypeError, ValueError: if the value is not numeric, or `op` is unknown.
 
     Example:
         >>> import numpy as np
@@ -47,15 +47,15 @@ def allreduce(value: Any, op: str = "mean") -> Any:
         >>> distribute.allreduce(np.array([1.0, 2.0]), op="sum")
         array([1., 2.])
     """
-    return as_given(value, lambda array: ring().allreduce(array, op), keeps_shape=True)
+    return call_with_numpy(value, lambda array: ring().allreduce(array, op), keeps_shape=True)
 
 
 def reduce_scatter(value: Any, op: str = "mean") -> Any:
-    """This rank's rows of what `allreduce` gives.
+    """Return this rank's rows of the result of `allreduce`.
 
     Args:
-        value: of at least one dimension, see `allreduce`. Its rows are dealt out in order: with
-            `n` rows and `size` ranks, rank `r` gets those from `n * r // size` on.
+        value: see `allreduce`; at least one dimension. The rows are assigned in order: with `n`
+            rows and `size` ranks, the rows of rank `r` start at `n * r // size`.
         op: see `allreduce`.
 
     Example:
@@ -64,11 +64,11 @@ def reduce_scatter(value: Any, op: str = "mean") -> Any:
         >>> distribute.reduce_scatter(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    return as_given(value, lambda array: ring().reduce_scatter(array, op))
+    return call_with_numpy(value, lambda array: ring().reduce_scatter(array, op))
 
 
 def allgather(value: Any) -> Any:
-    """The arrays of all ranks behind each other, along their first dimension.
+    """Return the arrays of all ranks, concatenated along their first dimension.
 
     Args:
         value: see `allreduce`; ranks may differ in the first dimension. A number counts as one row.
@@ -79,17 +79,18 @@ def allgather(value: Any) -> Any:
         >>> distribute.allgather(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    return as_given(
-        value, lambda array: np.concatenate([np.atleast_1d(a) for a in ring().allgather(array)])
+    return call_with_numpy(
+        value,
+        lambda array: np.concatenate([np.atleast_1d(part) for part in ring().allgather(array)]),
     )
 
 
 def broadcast(value: Any, root: int = 0) -> Any:
-    """What rank `root` has, on all ranks.
+    """Return the value of rank `root`, on all ranks.
 
     Args:
-        value: see `allreduce`; that of the other ranks only tells shape and dtype.
-        root: whose value it is.
+        value: see `allreduce`; on other ranks than `root` it determines shape and dtype only.
+        root: the rank whose value is returned.
 
     Example:
         >>> import numpy as np
@@ -97,14 +98,14 @@ def broadcast(value: Any, root: int = 0) -> Any:
         >>> distribute.broadcast(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    return as_given(value, lambda array: ring().broadcast(array, root), keeps_shape=True)
+    return call_with_numpy(value, lambda array: ring().broadcast(array, root), keeps_shape=True)
 
 
 def allgather_object(value: Any) -> list[Any]:
-    """Small Python values of all ranks, by rank. They travel as JSON.
+    """Return the Python values of all ranks, by rank. Small values only: they travel as JSON.
 
     Raises:
-        TypeError: JSON cannot hold it.
+        TypeError: if the value cannot be written as JSON.
 
     Example:
         >>> from sparkdl import distribute
@@ -115,7 +116,7 @@ def allgather_object(value: Any) -> list[Any]:
 
 
 def broadcast_object(value: Any, root: int = 0) -> Any:
-    """What rank `root` gave, on all ranks. It travels as JSON.
+    """Return the Python value of rank `root`, on all ranks. The value travels as JSON.
 
     Example:
         >>> from sparkdl import distribute
@@ -127,11 +128,11 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
 
 
 def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
-    """Give all ranks the values that rank `root` has.
+    """Assign the values of rank `root` to the variables of all ranks.
 
     Args:
-        variables: of Keras or TensorFlow, the same ones in the same order on all ranks.
-        root: whose values they are.
+        variables: Keras or TensorFlow variables, the same in the same order on all ranks.
+        root: the rank whose values are assigned.
 
     Example:
         >>> import tensorflow as tf
@@ -144,7 +145,7 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
 
 
 def barrier() -> None:
-    """Return when all ranks have called it.
+    """Block until all ranks have called `barrier`.
 
     Example:
         >>> from sparkdl import distribute
@@ -158,13 +159,13 @@ def mean(value: float) -> float: ...
 @overload
 def mean(value: Mapping[str, float]) -> dict[str, float]: ...
 def mean(value: float | Mapping[str, float]) -> float | dict[str, float]:
-    """The average over all ranks, as plain numbers.
+    """Return the average over all ranks, as plain numbers.
 
     Args:
-        value: a number, or numbers by name, with the same names on all ranks.
+        value: a number, or a mapping from names to numbers, with the same names on all ranks.
 
     Returns:
-        The same on all ranks, as a float or a dict.
+        The same average on all ranks: a float, or a dict by name.
 
     Example:
         >>> from sparkdl import distribute
@@ -178,11 +179,20 @@ def mean(value: float | Mapping[str, float]) -> float | dict[str, float]:
     return numbers if isinstance(value, Mapping) else numbers[""]
 
 
-def as_given(value: Any, collective: Callable[[Any], Any], keeps_shape: bool = False) -> Any:
-    """What a collective of arrays makes of a value of whichever framework."""
+def call_with_numpy(value: Any, collective: Callable[[Any], Any], keeps_shape: bool = False) -> Any:
+    """Call a collective of NumPy arrays with a value of any supported framework.
+
+    Args:
+        value: a number, an array or a tensor, see `allreduce`.
+        collective: takes and returns a NumPy array.
+        keeps_shape: the result has the shape of `value`; otherwise its first dimension differs.
+
+    Returns:
+        The result as a value of the framework of `value`.
+    """
     framework = type(value).__module__.partition(".")[0]
     if framework == "tensorflow":
-        return _of_tensorflow(value, collective, keeps_shape)
+        return _call_with_tensorflow(value, collective, keeps_shape)
     if framework == "torch":
         import torch
 
@@ -193,7 +203,7 @@ def as_given(value: Any, collective: Callable[[Any], Any], keeps_shape: bool = F
     return sys.modules["jax"].numpy.asarray(result) if framework.startswith("jax") else result[()]
 
 
-def _of_tensorflow(value: Any, collective: Callable[[Any], Any], keeps_shape: bool) -> Any:
+def _call_with_tensorflow(value: Any, collective: Callable[[Any], Any], keeps_shape: bool) -> Any:
     import tensorflow as tf
 
     plain = tf.autograph.experimental.do_not_convert(collective)

@@ -1,9 +1,10 @@
 """Runs in the training process. A ring that outlives the loss of a rank.
 
-The ranks that are left make a new ring and repeat the collective that was cut short; nobody else
-notices. As each collective needs all ranks, none is more than one ahead of another, and whoever has
-the result already gives it to those that lack it. A rank that is started again waits outside until
-all others stand between two steps, see `admit`; they give it what they have.
+The remaining ranks form a new ring and repeat the collective that was interrupted; the caller does
+not notice. Each collective needs all ranks, so no rank is more than one collective ahead of
+another, and a rank that has the result already passes it to the ranks that lack it. A restarted
+rank waits until all other ranks are between two steps, see `ElasticRing.meet`; they give it the
+state of the training.
 """
 
 import dataclasses
@@ -26,111 +27,151 @@ from sparkdl.errors import PeerLostError
 
 __all__ = ["ElasticRing"]
 
-_LATE = (
-    "this rank was started again, and the others train already: it cannot call a collective before "
-    "it has joined them. That is done by fit of a model with distribute.optimizer, or by "
-    "hvd.elastic.run; leave collectives before these out, or run without elastic=True."
+_NOT_JOINED = (
+    "this rank was restarted while the other ranks were training: it cannot call a collective "
+    "before it has joined them. fit of a model with distribute.optimizer joins them, and so does "
+    "hvd.elastic.run. Remove the collectives before these calls, or run without elastic=True."
 )
 
 
-class _Door:
-    """The channel to this process's task, by which it is invited to one ring after the other."""
+class _InvitationChannel:
+    """The channel to this process's task, which invites it to one ring after another.
+
+    Args:
+        descriptor: file descriptor of this process's end of the channel.
+    """
 
     def __init__(self, descriptor: int) -> None:
         if os.getsid(0) != os.getpid():
-            raise EOFError("not the training process, but one that it has started")
+            raise EOFError("this is not the training process, but a process started by it")
         self._end = socket.socket(fileno=descriptor)
-        self._told: set[tuple[str, int]] = set()
+        self._notices: set[tuple[str, int]] = set()
 
-    def ask(self, generation: int, **what: bool) -> tuple[Invitation, socket.socket]:
-        """Wait for the ring behind this generation; what the rank is, see `cluster.roster.Here`."""
-        self._end.send(json.dumps({"generation": generation, **what}).encode())
+    def request(
+        self, generation: int, *, between_steps: bool, has_state: bool
+    ) -> tuple[Invitation, socket.socket]:
+        """Request the next ring from the task, and wait for the invitation.
+
+        Args:
+            generation: number of the previous ring; -1 before the first.
+            between_steps: this rank has no collective that was interrupted.
+            has_state: this rank has the state of the training.
+
+        Returns:
+            The invitation, and the listening socket of this rank.
+        """
+        # The keys are part of the protocol, see `cluster.gang.membership`.
+        request = {"generation": generation, "is_calm": between_steps, "has_state": has_state}
+        self._end.send(json.dumps(request).encode())
         while True:
-            packet, listeners, _, _ = socket.recv_fds(self._end, PACKET_BYTES, 1)
-            if listeners:
-                return Invitation.parse(packet, listeners[0])
-            self._note(packet)
+            packet, descriptors, _, _ = socket.recv_fds(self._end, PACKET_BYTES, 1)
+            if descriptors:
+                return Invitation.parse(packet, descriptors[0])
+            self._add_notice(packet)
 
-    def is_told(self, what: str, generation: int) -> bool:
-        """Whether the task has said of this generation that one is `waiting`, or it is `off`."""
+    def has_notice(self, kind: str, generation: int) -> bool:
+        """Return True if the task has sent a notice about a ring.
+
+        Args:
+            kind: `waiting` if a rank waits to be admitted, `off` if the ring cannot be completed.
+            generation: number of the ring.
+        """
         try:
             while True:
-                self._note(self._end.recv(PACKET_BYTES, socket.MSG_DONTWAIT))
+                self._add_notice(self._end.recv(PACKET_BYTES, socket.MSG_DONTWAIT))
         except BlockingIOError:
-            return (what, generation) in self._told
+            return (kind, generation) in self._notices
 
-    def _note(self, packet: bytes) -> None:
+    def _add_notice(self, packet: bytes) -> None:
         if not packet:
-            raise PeerLostError("the task of this rank has gone")
+            raise PeerLostError("lost the task of this rank: it closed the channel")
         notice = json.loads(packet)
-        self._told.add((notice["what"], notice["generation"]))
+        self._notices.add((notice["what"], notice["generation"]))
 
 
 class ElasticRing(Ring):
-    """The ring of an elastic gang, whose ranks are those that are there now.
+    """The ring of an elastic gang. Its ranks are the processes that are present at the time.
 
     Args:
-        me, descriptor: this process, and its end of the channel to its task.
+        me: context of this process.
+        descriptor: file descriptor of this process's end of the channel to its task.
 
     Attributes:
-        members: the ranks in the gang of those in the ring, by rank.
+        members: ranks in the gang of the ranks of the ring, by rank.
         root: the first rank that has the state of the training.
-        recovers: make a new ring where one breaks; else collectives raise `PeerLostError` then, and
-            whoever calls them goes on with `meet`.
-        has_state: this rank has the state of the training.
-        has_trained: a `fit` was over; ranks that come now would begin with it again.
+        recovers: form a new ring when a rank is lost. If False, collectives raise `PeerLostError`
+            then, and the caller continues with `meet`.
+        has_state: True if this rank has the state of the training.
+        has_trained: True after the first `fit`; a rank that joins later would start with that
+            `fit` again.
     """
 
     def __init__(self, me: Context, descriptor: int) -> None:
         super().__init__(range(me.world_size), me.rank, nodes=[""] * me.world_size)
         self.is_alone = False
-        self.members, self.root = list(range(me.world_size)), 0
-        self.recovers, self.has_trained = True, False
-        self._me, self._door, self._generation = me, _Door(descriptor), -1
-        self._ring: Ring | None = None
-        self._count, self._last = 0, list[Any]()
-        self._have_state = [True]
+        self.members = list(range(me.world_size))
+        self.root = 0
+        self.recovers = True
+        self.has_trained = False
         self.has_state = not me.is_late
+        self._me = me
+        self._channel = _InvitationChannel(descriptor)
+        self._generation = -1
+        self._ring: Ring | None = None
+        self._num_results = 0
+        self._last_result = list[Any]()
+        self._have_state = [True]
         self._elastic_lock = threading.RLock()
         if not me.is_late:
             self.meet()
 
     @property
     def is_late(self) -> bool:
-        """Whether this rank was started again, and has not joined the others yet."""
+        """Return True if this rank was restarted, and has not joined the other ranks yet."""
         return self._ring is None
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a rank that was started again waits to be admitted."""
-        return self._door.is_told("waiting", self._generation)
+        """Return True if a restarted rank waits to be admitted."""
+        return self._channel.has_notice("waiting", self._generation)
 
     def allreduce(self, array: Any, op: str = "mean", out: Any = None) -> Any:
-        """See `Ring.allreduce`; the mean is that of the ranks that are there."""
+        """Return the reduction over the ranks that are present, see `Ring.allreduce`."""
         array = np.asarray(array, order="C")
         flat = array.reshape(-1)
-        into = np.empty_like(flat) if out is None else out.reshape(-1)
-        (made,) = self._call(lambda ring: [ring.allreduce(flat, op, into)], flat)
-        if made is not into:
-            into[...] = made
-        # What the caller may write to is not what other ranks may still need.
-        return into.reshape(array.shape).copy() if out is None else out
+        target = np.empty_like(flat) if out is None else out.reshape(-1)
+        (result,) = self._call(lambda ring: [ring.allreduce(flat, op, target)], flat)
+        if result is not target:
+            target[...] = result
+        # The stored result may be passed to other ranks: the caller must not write to it.
+        return target.reshape(array.shape).copy() if out is None else out
 
     def reduce_scatter(self, array: Any, op: str = "mean") -> Any:
-        """See `Ring.reduce_scatter`; as each rank gets something else, by way of the whole."""
+        """Return this rank's rows of the reduction, see `Ring.reduce_scatter`.
+
+        Each rank reduces the whole array, because a result can only be passed on if all ranks
+        have the same.
+        """
         whole = self.allreduce(array, op)
-        begin, end = (len(whole) * r // self.size for r in (self.rank, self.rank + 1))
+        begin, end = (len(whole) * rank // self.size for rank in (self.rank, self.rank + 1))
         return whole[begin:end].copy()
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
-        """See `Ring.broadcast`; if that rank is lost meanwhile, the first one's."""
+        """Return the array of rank `root`, or of the first rank if rank `root` is lost meanwhile.
+
+        See `Ring.broadcast`.
+        """
         if root not in range(self.size):
             raise ValueError(f"root is {root!r}; expected a rank, from 0 to {self.size - 1}.")
-        of = self.members[root]
-        return self._broadcast(array, lambda: self.members.index(of) if of in self.members else 0)
+        member = self.members[root]
+
+        def current_root() -> int:
+            return self.members.index(member) if member in self.members else 0
+
+        return self._broadcast(array, current_root)
 
     def allgather(self, array: Any) -> list[Any]:
-        """See `Ring.allgather`; of the ranks that are there."""
+        """Return the arrays of the ranks that are present, see `Ring.allgather`."""
         array = np.asarray(array, order="C")
         rows = np.atleast_1d(array)
         parts = self._call(lambda ring: ring.allgather(rows), rows, gathers=True)
@@ -142,118 +183,134 @@ class ElasticRing(Ring):
             self._ring.close()
 
     def meet(self) -> bool:
-        """Make a new ring with all that are there, and with those that wait.
+        """Form a new ring of the ranks that are present and the ranks that wait to be admitted.
 
         All ranks must call it, at the same point of the training.
 
         Returns:
-            Whether one of them lacks the state: then `share` it.
+            True if a rank lacks the state of the training: then call `share`.
         """
         with self._elastic_lock:
-            self._regroup(True, [])
+            self._regroup(between_steps=True, empty=[])
         return not all(self._have_state)
 
-    def share(self, variables: Sequence[Any], place: Any) -> Any:
-        """Give those that lack the state of the training what the others have.
+    def share(self, variables: Sequence[Any], position: Any) -> Any:
+        """Give the ranks that lack the state of the training the state of the other ranks.
 
         Args:
-            variables: of Keras or TensorFlow, the same on all ranks.
-            place: how far the training is, as JSON can hold it; None from those that do not know.
+            variables: Keras or TensorFlow variables, the same on all ranks.
+            position: the position in the training, as a value that JSON can hold; None on ranks
+                that do not know it.
 
         Returns:
-            The place of those that know it.
+            The position of the ranks that know it.
         """
-        told = self.allgather_object(place)
+        positions = self.allgather_object(position)
         for variable in variables:
             value = self._broadcast(variable.numpy(), lambda: self.root)
             if not self.has_state:
                 variable.assign(value)
         self.has_state = True
-        return next(one for one in told if one is not None)
+        return next(known for known in positions if known is not None)
 
     def _broadcast(self, array: Any, root: Callable[[], int]) -> Any:
         array = np.asarray(array, order="C")
         flat = array.reshape(-1)
-        (made,) = self._call(lambda ring: [ring.broadcast(flat, root())], flat)
-        return made.reshape(array.shape).copy()
+        (result,) = self._call(lambda ring: [ring.broadcast(flat, root())], flat)
+        return result.reshape(array.shape).copy()
 
     def _call(
         self, collective: Callable[[Ring], list[Any]], like: Any, gathers: bool = False
     ) -> list[Any]:
-        """What a collective gives, in spite of lost ranks.
+        """Return the result of a collective, and form new rings if ranks are lost.
 
         Args:
-            collective: gives arrays that are the same on all ranks: one, or one of each rank.
-            like: an array with rows as theirs.
-            gathers: it gives one of each rank.
+            collective: returns arrays that are equal on all ranks: one array, or one per rank.
+            like: an array whose rows have the dtype and shape of the rows of the results.
+            gathers: the collective returns one array per rank.
         """
         with self._elastic_lock:
             while True:
                 if self._ring is None:
-                    raise RuntimeError(_LATE)
-                none = [like[:0]] * (self.size if gathers else 1)
+                    raise RuntimeError(_NOT_JOINED)
+                empty = [like[:0]] * (self.size if gathers else 1)
                 try:
-                    parts = collective(self._ring)
+                    result = collective(self._ring)
                 except PeerLostError as exc:
                     if not self.recovers:
                         self.broken = exc
                         raise
-                    missed = self._regroup(False, none)
+                    missed = self._regroup(between_steps=False, empty=empty)
                     if missed is None:
                         continue
-                    parts = missed
+                    result = missed
                 except Exception:
                     self.broken = self._ring.broken
                     raise
-                self._count, self._last = self._count + 1, parts
-                return parts
+                self._num_results += 1
+                self._last_result = result
+                return result
 
-    def _regroup(self, is_calm: bool, none: list[Any]) -> list[Any] | None:
-        """Make a new ring.
+    def _regroup(self, between_steps: bool, empty: list[Any]) -> list[Any] | None:
+        """Form a new ring.
 
         Args:
-            is_calm: this rank stands between two steps; newcomers may join if all do.
-            none: what the collective that was cut short gives, without any rows.
+            between_steps: this rank is between two steps; waiting ranks may join if all are.
+            empty: the result of the interrupted collective, without any rows.
 
         Returns:
-            What came of that collective if another rank knows it already.
+            The result of the interrupted collective if another rank has it already.
         """
         while True:
             self.close()
-            what = {"is_calm": is_calm, "has_state": self.has_state}
-            invitation, listener = self._door.ask(self._generation, **what)
+            invitation, listener = self._channel.request(
+                self._generation, between_steps=between_steps, has_state=self.has_state
+            )
             self._generation = invitation.generation
             try:
                 with joining(self._me):
-                    ring = join(invitation, listener, self._is_off)
-                told = ring.allgather_object([self._count, self.has_state])
-                self._enter(ring, invitation, told)
-                return None if invitation.is_calm else self._passed_on(ring, told, none)
+                    ring = join(invitation, listener, self._is_cancelled)
+                reports = ring.allgather_object([self._num_results, self.has_state])
+                self._enter(ring, invitation, reports)
+                return None if invitation.is_calm else self._missed_result(ring, reports, empty)
             except PeerLostError:
                 continue
 
-    def _is_off(self) -> bool:
-        return self._door.is_told("off", self._generation)
+    def _is_cancelled(self) -> bool:
+        return self._channel.has_notice("off", self._generation)
 
-    def _enter(self, ring: Ring, invitation: Invitation, told: Sequence[Any]) -> None:
-        """Take part in a new ring, of whose ranks these counts and states are told."""
-        self._ring, self.broken = ring, None
-        self.rank, self.size, self.nodes = ring.rank, ring.size, ring.nodes
+    def _enter(self, ring: Ring, invitation: Invitation, reports: Sequence[Any]) -> None:
+        """Take part in a new ring.
+
+        Args:
+            ring: the new ring.
+            invitation: the invitation to the new ring.
+            reports: of each rank the number of its results, and True if it has the state.
+        """
+        self._ring = ring
+        self.broken = None
+        self.rank = ring.rank
+        self.size = ring.size
+        self.nodes = ring.nodes
         self.members = list(invitation.members)
-        self._have_state = [has for _, has in told]
+        self._have_state = [has_state for _, has_state in reports]
         if not any(self._have_state):
-            raise RuntimeError("no rank is left that has the state of the training")
+            raise RuntimeError("all ranks that had the state of the training are lost")
         self.root = self._have_state.index(True)
         if invitation.is_calm:
-            self._count = max(count for count, _ in told)
+            self._num_results = max(num_results for num_results, _ in reports)
         chief = self.members[0]
         context.activate(dataclasses.replace(context.current(), chief=chief))
 
-    def _passed_on(self, ring: Ring, told: Sequence[Any], none: list[Any]) -> list[Any] | None:
-        """The result that only some ranks have of the collective that was cut short."""
-        counts = [count for count, _ in told]
+    def _missed_result(
+        self, ring: Ring, reports: Sequence[Any], empty: list[Any]
+    ) -> list[Any] | None:
+        """Return the result of the interrupted collective if only other ranks have it."""
+        counts = [num_results for num_results, _ in reports]
         if min(counts) == max(counts):
             return None
-        is_behind, knows = self._count < max(counts), counts.index(max(counts))
-        passed = [ring.allgather(part)[knows] for part in (none if is_behind else self._last)]
-        return passed if is_behind else None
+        is_behind = self._num_results < max(counts)
+        sender = counts.index(max(counts))
+        parts = empty if is_behind else self._last_result
+        result = [ring.allgather(part)[sender] for part in parts]
+        return result if is_behind else None

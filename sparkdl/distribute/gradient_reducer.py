@@ -1,10 +1,9 @@
-"""Runs in the training process.
+"""Runs in the training process. Reduce gradients over all ranks, inside TensorFlow's graphs.
 
-The ring inside TensorFlow's graphs: gradients of all ranks made one.
-
-Gradients appear from the last layer to the first. They are reduced in that order, in buckets, while
-the backward pass goes on. A graph hands the memory of a gradient to Python as it is, and takes a
-result without copying it if its memory is aligned (py_func.cc); so the results come from a pool.
+Gradients are computed from the last layer to the first. They are reduced in that order, in buckets,
+while the backward pass continues. A graph passes the memory of a gradient to Python without a copy,
+and uses a result without a copy if its memory is aligned (py_func.cc); the results therefore come
+from a pool of aligned memory.
 """
 
 import contextlib
@@ -17,31 +16,36 @@ import numpy as np
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.nccl import Group
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.timed_links import begins_step
+from sparkdl.distribute.timed_links import mark_step_start
 
 __all__ = ["Pool", "Reducer"]
 
 BUCKET_BYTES = 8 << 20
 ALIGNMENT = 64
 
-# What ranks say before a step; the least of it is what all do.
-_OVER, _WAIT, _GO = range(3)
+# The votes of the ranks before a step. All ranks act on the smallest vote.
+_STOP, _ADMIT, _STEP = range(3)
 
 
 class Pool:
-    """Memory for results, which is used again when TensorFlow has dropped it.
+    """Memory for results, reused after TensorFlow has released it.
 
-    Fresh memory costs a page fault for every 4 KiB, at each step.
+    New memory would cost a page fault for every 4 KiB, at each step.
     """
 
     def __init__(self) -> None:
         self._owners: list[Any] = []
 
     def take(self, size: int, dtype: Any) -> Any:
-        """An aligned array with so many elements; it is in use as long as anybody has it."""
+        """Return an aligned array. Its memory is in use until the last reference is dropped.
+
+        Args:
+            size: number of elements.
+            dtype: NumPy dtype of the elements.
+        """
         nbytes = size * np.dtype(dtype).itemsize
         for owner in self._owners:
-            # Three that have it are this list, `owner`, and the call itself.
+            # Unused memory has three references: this list, `owner`, and the argument of the call.
             if owner.size == nbytes + ALIGNMENT and sys.getrefcount(owner) == 3:
                 break
         else:
@@ -52,174 +56,201 @@ class Pool:
 
 
 class Reducer:
-    """Averages gradients over all ranks, in a graph or eagerly.
+    """Reduces gradients over all ranks, in a graph or eagerly.
 
     Args:
-        ring: of the ranks.
+        ring: the ring of all ranks.
         op: `mean` or `sum`.
-        wire: the dtype in which gradients of more bits travel, such as `bfloat16`; None for theirs.
-        group: what reduces tensors instead of the ring, see `nccl.chosen`.
+        wire_dtype: dtype in which gradients of wider dtypes travel, such as `bfloat16`; None to
+            keep their own dtype.
+        group: reduces dense tensors in place of the ring, see `nccl.choose_group`.
+
+    Attributes:
+        ring: the ring of all ranks.
+        steps: number of steps that all ranks have made in this epoch.
     """
 
     def __init__(
         self,
         ring: Ring,
         op: str = "mean",
-        wire: str | None = None,
+        wire_dtype: str | None = None,
         group: Group | None = None,
     ) -> None:
-        self.ring, self._op, self._wire, self._pool = ring, op, wire, Pool()
-        self._group = group
-        self._counts_steps = self._is_over = False
-        self._let_in: Callable[[], None] | None = None
-        self._midway = False
+        self.ring = ring
         self.steps = 0
+        self._op = op
+        self._wire_dtype = wire_dtype
+        self._group = group
+        self._pool = Pool()
+        self._counts_steps = False
+        self._is_over = False
+        self._admit: Callable[[], None] | None = None
+        self._admits_within_epoch = False
 
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
-        """The gradients of all ranks as one; None and `tf.IndexedSlices` stay what they are.
+        """Reduce the gradients; None stays None, and `tf.IndexedSlices` stay sparse.
 
-        All ranks must have the same variables, in the same order.
+        Args:
+            gradients: tensors, `tf.IndexedSlices` or None, of the same variables in the same order
+                on all ranks.
         """
         import tensorflow as tf
 
         results = list(gradients)
-        before: list[Any] = []
+        previous: list[Any] = []
         dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
         for bucket in _buckets(dense[::-1], [gradients[i] for i in dense[::-1]]):
-            with tf.control_dependencies(before):
-                reduced = self._reduced([gradients[i] for i in bucket], is_first=not before)
-            before = reduced[:1]
-            for i, one in zip(bucket, reduced, strict=True):
-                results[i] = one
+            with tf.control_dependencies(previous):
+                reduced = self._reduce_dense([gradients[i] for i in bucket], is_first=not previous)
+            previous = reduced[:1]
+            for i, tensor in zip(bucket, reduced, strict=True):
+                results[i] = tensor
         for i, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
-                with tf.control_dependencies(before):
-                    results[i] = self._gathered(gradient, is_first=not before)
-                before = [results[i].indices]
+                with tf.control_dependencies(previous):
+                    results[i] = self._reduce_sparse(gradient, is_first=not previous)
+                previous = [results[i].indices]
         return results
 
-    def _reduced(self, tensors: list[Any], is_first: bool) -> list[Any]:
-        """The tensors of a bucket, which have one dtype."""
+    def _reduce_dense(self, tensors: list[Any], is_first: bool) -> list[Any]:
+        """Reduce the tensors of a bucket, which have the same dtype."""
         import tensorflow as tf
 
         dtype = tensors[0].dtype
         flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
         joined = tf.concat(flat, 0) if len(flat) > 1 else flat[0]
-        wire = tf.as_dtype(self._wire) if self._wire and dtype.is_floating else dtype
-        if wire.size < dtype.size:
-            joined = tf.cast(joined, wire)
-        if self._group and self._group.takes(joined):
-            whole = self._group.reduce(joined, self._op)
+        is_cast = self._wire_dtype and dtype.is_floating
+        wire_dtype = tf.as_dtype(self._wire_dtype) if is_cast else dtype
+        if wire_dtype.size < dtype.size:
+            joined = tf.cast(joined, wire_dtype)
+        if self._group and self._group.can_reduce(joined):
+            total = self._group.reduce(joined, self._op)
         else:
-            reduce = begins_step(self._reduce) if is_first else self._reduce
-            whole = tf.numpy_function(reduce, [joined], joined.dtype)
-        whole = tf.cast(whole, dtype) if wire.size < dtype.size else whole
-        parts = tf.split(whole, [tf.size(one) for one in flat]) if len(flat) > 1 else [whole]
+            reduce = mark_step_start(self._reduce) if is_first else self._reduce
+            total = tf.numpy_function(reduce, [joined], joined.dtype)
+        total = tf.cast(total, dtype) if wire_dtype.size < dtype.size else total
+        parts = tf.split(total, [tf.size(tensor) for tensor in flat]) if len(flat) > 1 else [total]
         shapes = (tf.shape(tensor) for tensor in tensors)
         reduced = [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
-        for one, tensor in zip(reduced, tensors, strict=True):
-            one.set_shape(tensor.shape)
+        for result, tensor in zip(reduced, tensors, strict=True):
+            result.set_shape(tensor.shape)
         return reduced
 
     def _reduce(self, flat: Any) -> Any:
         return self.ring.allreduce(flat, self._op, out=self._pool.take(flat.size, flat.dtype))
 
-    def _gathered(self, slices: Any, is_first: bool) -> Any:
-        """The rows of all ranks: what one process would have with all their examples."""
+    def _reduce_sparse(self, slices: Any, is_first: bool) -> Any:
+        """Gather the rows of all ranks, as one process would have them for all examples."""
         import tensorflow as tf
 
         def gather(values: Any, indices: Any) -> Any:
-            # At once: so they are of the same ranks, should one be lost.
-            width, tail = indices.itemsize, values.shape[1:]
-            told = self.ring.allgather(np.concatenate([_rows(indices), _rows(values)], axis=1))
-            rows, share = np.concatenate(told), len(told) if self._op == "mean" else 1
+            # One call gathers both: values and indices are then of the same ranks, also if a
+            # rank is lost.
+            width, row_shape = indices.itemsize, values.shape[1:]
+            rows = np.concatenate([_row_bytes(indices), _row_bytes(values)], axis=1)
+            parts = self.ring.allgather(rows)
+            rows = np.concatenate(parts)
+            divisor = len(parts) if self._op == "mean" else 1
             indices = rows[:, :width].copy().view(indices.dtype).reshape(-1)
             values = rows[:, width:].copy().reshape(-1).view(values.dtype)
-            values = values.reshape(len(rows), *tail)
-            return values / values.dtype.type(share), indices
+            values = values.reshape(len(rows), *row_shape)
+            return values / values.dtype.type(divisor), indices
 
-        types = [slices.values.dtype, slices.indices.dtype]
-        call = begins_step(gather) if is_first else gather
-        values, indices = tf.numpy_function(call, [slices.values, slices.indices], types)
+        dtypes = [slices.values.dtype, slices.indices.dtype]
+        function = mark_step_start(gather) if is_first else gather
+        values, indices = tf.numpy_function(function, [slices.values, slices.indices], dtypes)
         values.set_shape([None, *slices.values.shape[1:]])
         indices.set_shape([None])
         return tf.IndexedSlices(values, indices, slices.dense_shape)
 
-    def agreed(self) -> Any:
-        """A context for what is to happen only in a step that all ranks make.
+    def agreed_step(self) -> Any:
+        """Return a context for operations that must run only in a step that all ranks make.
 
-        Not even the optimizer may count a step that another rank has no rows for.
+        Even the optimizer's step counter must not count a step for which another rank has no rows.
         """
         import tensorflow as tf
 
         if not self._counts_steps:
             return contextlib.nullcontext()
 
-        def step() -> Any:
-            while (said := self._say(self._wish())) == _WAIT and self._let_in:
-                self._let_in()
-            if said == _GO:
+        def agree() -> Any:
+            while (decision := self._vote(self._preference())) == _ADMIT and self._admit:
+                self._admit()
+            if decision == _STEP:
                 self.steps += 1
                 return np.uint8(1)
             self._is_over = True
-            raise StopIteration  # TensorFlow makes OutOfRangeError of it: the rows have run out.
+            # TensorFlow turns StopIteration into OutOfRangeError, as at the end of a dataset.
+            raise StopIteration
 
-        return tf.control_dependencies([tf.numpy_function(step, [], tf.uint8)])
+        return tf.control_dependencies([tf.numpy_function(agree, [], tf.uint8)])
 
-    def _wish(self) -> int:
-        if not self._let_in or (self.steps and not self._midway):
-            return _GO
-        return _WAIT if isinstance(self.ring, ElasticRing) and self.ring.is_awaited else _GO
+    def _preference(self) -> int:
+        if not self._admit or (self.steps and not self._admits_within_epoch):
+            return _STEP
+        return _ADMIT if isinstance(self.ring, ElasticRing) and self.ring.is_awaited else _STEP
 
-    def _say(self, wish: int) -> int:
-        return int(self.ring.allreduce(np.array([wish], np.uint8), "min")[0])
+    def _vote(self, preference: int) -> int:
+        return int(self.ring.allreduce(np.array([preference], np.uint8), "min")[0])
 
     @contextlib.contextmanager
     def counting_steps(
-        self, let_in: Callable[[], None] | None = None, midway: bool = False
+        self, admit: Callable[[], None] | None = None, within_epoch: bool = False
     ) -> Iterator[None]:
-        """Meanwhile each step begins with the question whether all ranks make it.
+        """Begin each step inside the block with a vote on whether all ranks make the step.
 
         Args:
-            let_in: called on all ranks, between two steps, when one waits to be admitted.
-            midway: between any two; else before the first of an epoch.
+            admit: called on all ranks, between two steps, when a rank waits to be admitted.
+            within_epoch: admit between any two steps; otherwise before the first step of an epoch.
 
         Raises:
-            tf.errors.OutOfRangeError: in a step, as another rank has called `end_epoch`.
+            tf.errors.OutOfRangeError: in a step, if another rank has called `end_epoch`.
         """
-        self._counts_steps, self._is_over = True, False
-        self._let_in, self._midway = let_in, midway
+        self._counts_steps = True
+        self._is_over = False
+        self._admit = admit
+        self._admits_within_epoch = within_epoch
         try:
             yield
         finally:
-            self._counts_steps, self._let_in = False, None
+            self._counts_steps = False
+            self._admit = None
 
     def begin_epoch(self) -> None:
-        """Count `steps` from 0."""
+        """Reset `steps` to 0."""
         self.steps = 0
 
     def end_epoch(self) -> None:
-        """Tell the others that this rank makes no more steps, unless one has told it before."""
+        """Vote that this rank makes no further step, unless another rank has done so before."""
         if not self._is_over:
-            self._say(_OVER)
+            self._vote(_STOP)
         self._is_over = False
 
 
-def _rows(array: Any) -> Any:
-    """The bytes of each row of an array."""
-    each = array.itemsize * int(np.prod(array.shape[1:]))
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), each)
+def _row_bytes(array: Any) -> Any:
+    """Return the bytes of an array, as a uint8 array with one row per row of the array."""
+    width = array.itemsize * int(np.prod(array.shape[1:]))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), width)
 
 
 def _buckets(places: Sequence[int], tensors: Sequence[Any]) -> list[list[int]]:
-    """Places of tensors that are reduced as one: neighbours of one dtype, up to some bytes."""
+    """Group the places of tensors that are reduced together.
+
+    A bucket holds consecutive tensors of one dtype, of at most BUCKET_BYTES unless one tensor is
+    larger.
+
+    Args:
+        places: positions of the tensors in the list of gradients.
+        tensors: the tensors, in the same order.
+    """
     buckets: list[list[int]] = []
-    dtype, room = None, 0
+    dtype, free_bytes = None, 0
     for place, tensor in zip(places, tensors, strict=True):
-        size = (tensor.shape.num_elements() or BUCKET_BYTES) * tensor.dtype.size
-        if tensor.dtype != dtype or size > room:
+        nbytes = (tensor.shape.num_elements() or BUCKET_BYTES) * tensor.dtype.size
+        if tensor.dtype != dtype or nbytes > free_bytes:
             buckets.append([])
-            dtype, room = tensor.dtype, BUCKET_BYTES
+            dtype, free_bytes = tensor.dtype, BUCKET_BYTES
         buckets[-1].append(place)
-        room -= size
+        free_bytes -= nbytes
     return buckets

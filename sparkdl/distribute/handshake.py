@@ -1,19 +1,17 @@
-"""Runs in the training process.
+"""Runs in the training process. Connect the ranks of a ring, with mutual authentication.
 
-How the ranks of a ring find each other: a handshake that asks for the secret.
-
-Each rank listens from the moment it was placed, and calls the one behind it. Both prove that they
-know the run's secret, by HMAC-SHA256 (RFC 2104) over both sides' random numbers; neither says it.
-Ranks in one network namespace use a Unix socket, all others TCP. Who does not belong here gets
-nothing but a random number.
+Each rank listens from the moment it is placed on a host, and connects to its successor. Both sides
+prove that they know the secret of the run, by HMAC-SHA256 (RFC 2104) over the random numbers of
+both sides; the secret itself is never sent. Ranks in one network namespace use a Unix socket, all
+other ranks TCP. An unauthenticated peer receives only a random number and its proof.
 """
 
 import hashlib
 import hmac
+import logging
 import secrets
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,218 +25,245 @@ from sparkdl.errors import PeerLostError
 __all__ = ["join", "ring_order"]
 
 _MAGIC = b"sparkdl ring 1\0\0"
-_HELLO = struct.Struct("!16sIII32s")  # The magic, generation, from rank, to rank, a random number.
+# The magic, generation, rank of the sender, rank of the receiver, a random number.
+_HELLO = struct.Struct("!16sIII32s")
 _NONCE_BYTES = _PROOF_BYTES = 32
 _WELCOME = b"y"
 
-# How long a stranger may take to say who it is, and how many may try at once.
-HANDSHAKE_S = 10.0
-MOST_STRANGERS = 64
-AGAIN_S = 0.05
+# Seconds until an unauthenticated connection is closed, and how many may be open at a time.
+HANDSHAKE_TIMEOUT_S = 10.0
+MAX_CANDIDATES = 64
+RETRY_S = 0.05
 
 BUFFER_BYTES = 4 << 20
 
-_OFF = "a rank of this ring was lost before all had come"
+_CANCELLED = "a rank of this ring was lost before all ranks had joined"
+
+_logger = logging.getLogger("sparkdl.distribute")
 
 
 def join(
-    invitation: Invitation, listener: socket.socket, is_off: Callable[[], bool] = lambda: False
+    invitation: Invitation,
+    listener: socket.socket,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Ring:
-    """Connect this rank with the two beside it.
+    """Connect this rank with its two neighbours in the ring.
 
     Args:
-        invitation: who they are.
-        listener: this rank's; closed in the end.
-        is_off: asked again and again whether the ring will not come about.
+        invitation: the invitation of this rank.
+        listener: the listening socket of this rank, which is closed here.
+        is_cancelled: called repeatedly; returns True when the ring cannot be completed any more.
 
     Raises:
-        PeerLostError: one of them has not come in time, or will not come.
+        PeerLostError: if a neighbour does not join in time, or the ring is cancelled.
     """
     rank, order = invitation.rank, ring_order(invitation.endpoints)
-    place, nodes = order.index(rank), [one.node for one in invitation.endpoints]
-    before, after = order[place - 1], order[(place + 1) % len(order)]
+    nodes = [endpoint.node for endpoint in invitation.endpoints]
+    position = order.index(rank)
+    predecessor, successor = order[position - 1], order[(position + 1) % len(order)]
     with listener:
         if len(order) == 1:
             return Ring(nodes=nodes)
         deadline = time.monotonic() + invitation.join_s
-        with _Door(invitation, before, listener) as door:
-            call = _call(invitation, after, deadline, is_off)
+        with _Acceptor(invitation, predecessor, listener) as acceptor:
+            outgoing = _connect(invitation, successor, deadline, is_cancelled)
             try:
-                heard = door.wait(deadline, is_off)
+                incoming = acceptor.wait(deadline, is_cancelled)
             except BaseException:
-                call.close()
+                outgoing.close()
                 raise
-    for link in (heard, call):
-        if link.family != socket.AF_UNIX:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for connection in (incoming, outgoing):
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            link.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
-    links = make_links(Link(before, heard), Link(after, call), invitation.timeout_s)
+            connection.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
+    links = make_links(Link(predecessor, incoming), Link(successor, outgoing), invitation.timeout_s)
     return Ring(order, rank, links, nodes)
 
 
 def ring_order(endpoints: Sequence[Endpoint]) -> list[int]:
-    """The ranks with those of one host beside each other; rank 0 is the first.
+    """Return the ranks in ring order: ranks of one host are adjacent, and rank 0 is the first.
+
+    Args:
+        endpoints: endpoints of all ranks, by rank.
 
     Example:
-        >>> places = [Endpoint("", 0, node) for node in ("a", "b", "a", "b")]
-        >>> ring_order(places)
+        >>> endpoints = [Endpoint("", 0, node) for node in ("a", "b", "a", "b")]
+        >>> ring_order(endpoints)
         [0, 2, 1, 3]
     """
-    nodes = list(dict.fromkeys(one.node for one in endpoints))
+    nodes = list(dict.fromkeys(endpoint.node for endpoint in endpoints))
     return sorted(range(len(endpoints)), key=lambda rank: (nodes.index(endpoints[rank].node), rank))
 
 
-class _Door:
-    """Where the rank before comes in: everybody may knock, one is let in.
+class _Acceptor:
+    """Accept the connection of the predecessor, and refuse all other connections.
 
     Args:
-        invitation: this rank's.
-        before: who is waited for.
-        listener: for those of other hosts.
+        invitation: the invitation of this rank.
+        predecessor: rank of the predecessor.
+        listener: socket that listens for connections from other hosts.
     """
 
-    def __init__(self, invitation: Invitation, before: int, listener: socket.socket) -> None:
-        self._invitation, self._before, self._listener = invitation, before, listener
-        if _is_near(invitation, before):
+    def __init__(self, invitation: Invitation, predecessor: int, listener: socket.socket) -> None:
+        self._invitation = invitation
+        self._predecessor = predecessor
+        self._listener = listener
+        if _shares_node(invitation, predecessor):
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.bind(_unix_name(invitation, invitation.rank))
-            self._listener.listen(MOST_STRANGERS)
-        self._came = threading.Event()
-        self._found: socket.socket | None = None
+            self._listener.listen(MAX_CANDIDATES)
+        self._is_done = threading.Event()
+        self._accepted: socket.socket | None = None
         self._lock = threading.Lock()
-        self._room = threading.BoundedSemaphore(MOST_STRANGERS)
-        self._thread = threading.Thread(target=self._open, name="sparkdl ring", daemon=True)
+        self._free_places = threading.BoundedSemaphore(MAX_CANDIDATES)
+        self._thread = threading.Thread(target=self._listen, name="sparkdl ring", daemon=True)
 
-    def __enter__(self) -> "_Door":
+    def __enter__(self) -> "_Acceptor":
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._came.set()
+        self._is_done.set()
         self._thread.join()
         self._listener.close()
 
-    def wait(self, deadline: float, is_off: Callable[[], bool]) -> socket.socket:
-        """The connection to the rank before."""
-        while not (self._came.wait(AGAIN_S) and self._found):
-            if is_off():
-                raise PeerLostError(_OFF)
+    def wait(self, deadline: float, is_cancelled: Callable[[], bool]) -> socket.socket:
+        """Return the connection to the predecessor.
+
+        Args:
+            deadline: time on the monotonic clock.
+            is_cancelled: see `join`.
+        """
+        while not (self._is_done.wait(RETRY_S) and self._accepted):
+            if is_cancelled():
+                raise PeerLostError(_CANCELLED)
             if time.monotonic() > deadline:
                 raise PeerLostError(
-                    f"rank {self._before} has not come to the ring within "
-                    f"{self._invitation.join_s:g} s. Every rank must call a collective, or use "
-                    "distribute.optimizer; look at its log, or raise SPARKDL_START_TIMEOUT_S."
+                    f"timed out after {self._invitation.join_s:g} s waiting for rank "
+                    f"{self._predecessor} to join the ring. Every rank must call a collective, or "
+                    "use distribute.optimizer. See its log, or raise SPARKDL_START_TIMEOUT_S."
                 )
-        return self._found
+        return self._accepted
 
-    def _open(self) -> None:
+    def _listen(self) -> None:
         self._listener.settimeout(0.1)
-        while not self._came.is_set():
+        while not self._is_done.is_set():
             try:
-                stranger, address = self._listener.accept()
+                candidate, address = self._listener.accept()
             except TimeoutError:
                 continue
-            self._room.acquire()
-            who = f"{address[0]}:{address[1]}" if address else "this host"
-            threading.Thread(target=self._admit, args=(stranger, who), daemon=True).start()
+            self._free_places.acquire()
+            origin = f"{address[0]}:{address[1]}" if address else "this host"
+            threading.Thread(target=self._admit, args=(candidate, origin), daemon=True).start()
 
-    def _admit(self, stranger: socket.socket, who: str) -> None:
+    def _admit(self, candidate: socket.socket, origin: str) -> None:
         try:
-            stranger.settimeout(HANDSHAKE_S)
-            _answer(stranger, self._invitation, self._before)
+            candidate.settimeout(HANDSHAKE_TIMEOUT_S)
+            _authenticate(candidate, self._invitation, self._predecessor)
             with self._lock:
-                if self._came.is_set():
-                    raise ConnectionError(f"rank {self._before} is here already")
-                stranger.sendall(_WELCOME)
-                self._found = stranger
-                self._came.set()
+                if self._is_done.is_set():
+                    raise ConnectionError(f"rank {self._predecessor} is connected already")
+                candidate.sendall(_WELCOME)
+                self._accepted = candidate
+                self._is_done.set()
         except OSError as exc:
-            stranger.close()
-            print(f"sparkdl: refused a connection from {who} to the ring: {exc}", file=sys.stderr)
+            candidate.close()
+            _logger.warning("refused a connection from %s to the ring: %s", origin, exc)
         finally:
-            self._room.release()
+            self._free_places.release()
 
 
-def _answer(stranger: socket.socket, invitation: Invitation, before: int) -> None:
-    """Raise unless it proves to be the rank before."""
-    hello = _receive(stranger, _HELLO.size)
-    magic, generation, sender, to, _ = _HELLO.unpack(hello)
-    if (magic, generation, sender, to) != (
-        *(_MAGIC, invitation.generation),
-        *(before, invitation.rank),
-    ):
-        raise ConnectionError(f"it did not greet as rank {before}")
+def _authenticate(candidate: socket.socket, invitation: Invitation, predecessor: int) -> None:
+    """Prove the knowledge of the secret, and require the same proof of the predecessor.
+
+    Raises:
+        ConnectionError: if the candidate is not the predecessor.
+    """
+    hello = _receive(candidate, _HELLO.size)
+    *greeting, _ = _HELLO.unpack(hello)
+    if greeting != [_MAGIC, invitation.generation, predecessor, invitation.rank]:
+        raise ConnectionError(f"the peer did not send the greeting of rank {predecessor}")
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    stranger.sendall(nonce + _proof(invitation, b"server", hello, nonce))
-    proof = _receive(stranger, _PROOF_BYTES)
+    candidate.sendall(nonce + _proof(invitation, b"server", hello, nonce))
+    proof = _receive(candidate, _PROOF_BYTES)
     if not hmac.compare_digest(proof, _proof(invitation, b"client", hello, nonce)):
-        raise ConnectionError("it does not know the secret of this run")
+        raise ConnectionError("the peer does not know the secret of this run")
 
 
-def _call(
-    invitation: Invitation, after: int, deadline: float, is_off: Callable[[], bool]
+def _connect(
+    invitation: Invitation, successor: int, deadline: float, is_cancelled: Callable[[], bool]
 ) -> socket.socket:
-    """The connection to the rank behind."""
-    theirs = invitation.endpoints[after]
+    """Return the connection to the successor."""
+    endpoint = invitation.endpoints[successor]
     while True:
         try:
-            return _greet(invitation, after)
+            return _greet(invitation, successor)
         except OSError as exc:
-            if is_off():
-                raise PeerLostError(_OFF) from exc
+            if is_cancelled():
+                raise PeerLostError(_CANCELLED) from exc
             if time.monotonic() > deadline:
                 raise PeerLostError(
-                    f"rank {after} at {theirs.address}:{theirs.port} cannot be reached: {exc}. "
-                    "Look at its log, and whether a firewall is between the executors, or set "
+                    f"cannot connect to rank {successor} at {endpoint.address}:{endpoint.port}: "
+                    f"{exc}. See its log, check for a firewall between the executors, or set "
                     "SPARKDL_INTERFACE."
                 ) from exc
-        time.sleep(AGAIN_S)
+        time.sleep(RETRY_S)
 
 
-def _greet(invitation: Invitation, after: int) -> socket.socket:
-    theirs = invitation.endpoints[after]
-    near, inet = _is_near(invitation, after), socket.AF_INET6 if ":" in theirs.address else None
-    link = socket.socket(socket.AF_UNIX if near else inet or socket.AF_INET)
+def _greet(invitation: Invitation, successor: int) -> socket.socket:
+    """Connect to the successor once, and authenticate both sides."""
+    endpoint = invitation.endpoints[successor]
+    address: str | tuple[str, int] = endpoint.address, endpoint.port
+    family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
+    if _shares_node(invitation, successor):
+        address = _unix_name(invitation, successor)
+        family = socket.AF_UNIX
+    connection = socket.socket(family)
     try:
-        link.settimeout(HANDSHAKE_S)
-        link.connect(_unix_name(invitation, after) if near else (theirs.address, theirs.port))
+        connection.settimeout(HANDSHAKE_TIMEOUT_S)
+        connection.connect(address)
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        hello = _HELLO.pack(_MAGIC, invitation.generation, invitation.rank, after, nonce)
-        link.sendall(hello)
-        answer = _receive(link, _NONCE_BYTES + _PROOF_BYTES)
+        hello = _HELLO.pack(_MAGIC, invitation.generation, invitation.rank, successor, nonce)
+        connection.sendall(hello)
+        answer = _receive(connection, _NONCE_BYTES + _PROOF_BYTES)
         nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
         if not hmac.compare_digest(proof, _proof(invitation, b"server", hello, nonce)):
-            raise ConnectionError("it does not know the secret of this run")
-        link.sendall(_proof(invitation, b"client", hello, nonce))
-        _receive(link, len(_WELCOME))
+            raise ConnectionError("the peer does not know the secret of this run")
+        connection.sendall(_proof(invitation, b"client", hello, nonce))
+        _receive(connection, len(_WELCOME))
     except BaseException:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
 
 
-def _is_near(invitation: Invitation, other: int) -> bool:
-    """Whether another rank shares this one's network namespace."""
+def _shares_node(invitation: Invitation, other: int) -> bool:
+    """Return True if another rank shares this rank's network namespace."""
     return invitation.endpoints[other].node == invitation.endpoints[invitation.rank].node
 
 
 def _unix_name(invitation: Invitation, rank: int) -> str:
-    """The abstract name of a rank's Unix socket, see unix(7); it tells nothing of the secret."""
-    said = struct.pack("!4sII", b"name", invitation.generation, rank)
-    return "\0sparkdl-" + hmac.digest(invitation.secret, said, hashlib.sha256).hex()
+    """Return the abstract name of a rank's Unix socket, see unix(7); it does not reveal the secret.
+
+    Args:
+        invitation: an invitation to the ring.
+        rank: the rank that listens.
+    """
+    message = struct.pack("!4sII", b"name", invitation.generation, rank)
+    return "\0sparkdl-" + hmac.digest(invitation.secret, message, hashlib.sha256).hex()
 
 
-def _proof(invitation: Invitation, who: bytes, hello: bytes, nonce: bytes) -> bytes:
-    return hmac.digest(invitation.secret, who + hello + nonce, hashlib.sha256)
+def _proof(invitation: Invitation, side: bytes, hello: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(invitation.secret, side + hello + nonce, hashlib.sha256)
 
 
-def _receive(link: socket.socket, count: int) -> bytes:
+def _receive(connection: socket.socket, num_bytes: int) -> bytes:
     data = b""
-    while len(data) < count:
-        more = link.recv(count - len(data))
-        if not more:
-            raise ConnectionError("it hung up")
-        data += more
+    while len(data) < num_bytes:
+        chunk = connection.recv(num_bytes - len(data))
+        if not chunk:
+            raise ConnectionError("connection closed by peer")
+        data += chunk
     return data

@@ -1,10 +1,9 @@
-"""Runs in a Spark task and in the training process.
+"""Runs in a Spark task and in the training process. Invite a training process to join a ring.
 
-What a training process is told to join the ring of its gang.
-
-Its task sends a packet over a private socket, with the listening socket that the task has held
-since the ranks met. The secret of the run is in memory only: no file, variable or log has it.
-The processes of an elastic gang ask for one packet after the other.
+A task sends its training process an invitation over a private socket, together with the listening
+socket that the task has held since the ranks met. The secret of the run stays in memory: no file,
+environment variable or log contains it. The training processes of an elastic gang request one
+invitation after another.
 """
 
 import json
@@ -19,11 +18,12 @@ PACKET_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a rank listens.
+    """The place where a rank listens.
 
     Attributes:
-        address, port: of its TCP socket.
-        node: the same for ranks that share a network namespace, and for no others.
+        address: IP address of the TCP socket.
+        port: port of the TCP socket.
+        node: name of the network namespace, equal only for ranks that share it.
     """
 
     address: str
@@ -32,26 +32,29 @@ class Endpoint:
 
 
 def channel() -> tuple[socket.socket, socket.socket]:
-    """The ends of a task, and of its training process."""
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET_BYTES)
-    mine.setblocking(False)  # A packet must fit into the buffer: perhaps nobody reads yet.
-    return mine, theirs
+    """Return the two ends of a new channel: the task's end, and the training process's end."""
+    task_end, process_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    task_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET_BYTES)
+    # The training process may not read yet, so a packet must fit into the buffer.
+    task_end.setblocking(False)
+    return task_end, process_end
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """How to join.
+    """The information that a process needs to join a ring.
+
+    The field names are also the keys of the JSON packet.
 
     Attributes:
-        rank: in the ring, of the process that is invited.
-        endpoints: of all ranks, by rank.
-        secret: what only the ranks of this gang know.
-        generation: of the ring; who belongs to another one is a stranger.
-        join_s: how long the others may take to come.
-        timeout_s: how long a neighbour may be silent when something of it is due.
-        members: the ranks in the gang of those in the ring; empty if they are the same.
-        is_calm: all who come from the ring before left it between two steps.
+        rank: rank in the ring of the invited process.
+        endpoints: endpoints of all ranks of the ring, by rank.
+        secret: bytes known only to the ranks of this gang.
+        generation: number of the ring; connections of other generations are refused.
+        join_s: seconds to wait until the other ranks have joined.
+        timeout_s: seconds to wait for data that a neighbour is expected to send.
+        members: ranks in the gang of the ranks of the ring, by rank; empty if they are equal.
+        is_calm: all ranks that were in the previous ring left it between two steps.
     """
 
     rank: int
@@ -64,27 +67,41 @@ class Invitation:
     is_calm: bool = True
 
     def send(self, task_end: socket.socket, listener: socket.socket) -> None:
-        """Put it into a channel, with the listening socket of the rank, which is closed here."""
-        told = json.dumps({**asdict(self), "secret": self.secret.hex()}).encode()
+        """Send the invitation with the listening socket of the rank, which is closed here.
+
+        Args:
+            task_end: the task's end of a channel.
+            listener: the listening socket of the rank.
+        """
+        packet = json.dumps({**asdict(self), "secret": self.secret.hex()}).encode()
         with listener:
-            socket.send_fds(task_end, [told], [listener.fileno()])
+            socket.send_fds(task_end, [packet], [listener.fileno()])
 
     @classmethod
     def receive(cls, end: socket.socket) -> "tuple[Invitation, socket.socket]":
-        """The next that was sent, and the rank's listening socket.
+        """Return the next invitation of a channel, and the listening socket of the rank.
+
+        Args:
+            end: the training process's end of a channel.
 
         Raises:
-            EOFError: none will come any more.
+            EOFError: if the channel has no further invitation.
         """
-        packet, listeners, _, _ = socket.recv_fds(end, PACKET_BYTES, 1)
-        if not listeners:
+        packet, descriptors, _, _ = socket.recv_fds(end, PACKET_BYTES, 1)
+        if not descriptors:
             raise EOFError("the task of this rank has no invitation")
-        return cls.parse(packet, listeners[0])
+        return cls.parse(packet, descriptors[0])
 
     @classmethod
-    def parse(cls, packet: bytes, listener: int) -> "tuple[Invitation, socket.socket]":
-        """What came: a packet, and the descriptor of the rank's listening socket."""
-        told = json.loads(packet)
-        endpoints = tuple(Endpoint(**one) for one in told.pop("endpoints"))
-        secret = bytes.fromhex(told.pop("secret"))
-        return cls(endpoints=endpoints, secret=secret, **told), socket.socket(fileno=listener)
+    def parse(cls, packet: bytes, descriptor: int) -> "tuple[Invitation, socket.socket]":
+        """Return the invitation of a packet, and the listening socket of the rank.
+
+        Args:
+            packet: JSON, as `send` writes it.
+            descriptor: the file descriptor of the listening socket.
+        """
+        fields = json.loads(packet)
+        endpoints = tuple(Endpoint(**endpoint) for endpoint in fields.pop("endpoints"))
+        secret = bytes.fromhex(fields.pop("secret"))
+        invitation = cls(endpoints=endpoints, secret=secret, **fields)
+        return invitation, socket.socket(fileno=descriptor)

@@ -1,4 +1,4 @@
-"""Runs in the training process. Tells the task of this process that it waits for other ranks."""
+"""Runs in the training process. Report to the task that this process waits for other ranks."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,15 +11,23 @@ __all__ = ["joining"]
 
 @contextlib.contextmanager
 def joining(me: Context) -> Iterator[None]:
-    """Tell the task that watches this process how far it is: a peer that never comes blocks it."""
+    """Mark this process as joining inside the block, and as joined after it.
+
+    The task watches the marks, because a rank that never joins blocks all others. A mark is an
+    empty file in the trial's folder.
+
+    Args:
+        me: the context of this process.
+    """
     folder = Path(me.folder or "", "ranks", str(me.attempt))
-    marks = [folder / f"{me.rank}.{state}" for state in ("joining", "joined")]
     is_watched = bool(me.folder) and folder.is_dir()
+    joining_mark = folder / f"{me.rank}.joining"
+    joined_mark = folder / f"{me.rank}.joined"
     if is_watched:
-        marks[1].unlink(missing_ok=True)
-        marks[0].touch()
+        joined_mark.unlink(missing_ok=True)
+        joining_mark.touch()
     try:
         yield
     finally:
         if is_watched:
-            marks[1].touch()
+            joined_mark.touch()

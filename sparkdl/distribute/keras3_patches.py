@@ -1,13 +1,17 @@
-"""Runs in the training process.
+"""Runs in the training process. Correct Keras 3 under MultiWorkerMirroredStrategy.
 
-What Keras 3 lacks under MultiWorkerMirroredStrategy with several workers.
+Keras 3 has five faults with several workers:
 
-Two faults of its trainer are github.com/keras-team/keras/issues/20585: before `fit` it asks the
-strategy for the mean of a batch, a tuple, to learn its shapes; and it takes the mean of each
-step's logs over axis 0, which scalars do not have. BatchNorm has two more. Nothing synchronises
-its moving statistics, so that each worker would evaluate and save another model. And where the
-rows run out, a worker is given a batch of none, whose mean is NaN, and so is the model then. Last,
-`steps_per_execution` above 1 fails: collectives in the loop that it makes have no valid graph.
+- Before `fit`, its trainer asks the strategy for the mean of a batch, a tuple, to infer shapes
+  (github.com/keras-team/keras/issues/20585).
+- The trainer takes the mean of each step's logs over axis 0, which scalars do not have (the same
+  issue).
+- The moving statistics of BatchNorm are not synchronised, so that each worker would evaluate and
+  save a different model.
+- When the rows run out, a worker receives an empty batch. The mean of the batch is NaN in
+  BatchNorm, and then in the model.
+- `steps_per_execution` above 1 fails: the graph of the loop that Keras builds is invalid with
+  collectives in it.
 """
 
 import functools
@@ -16,20 +20,20 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["add_callbacks", "correct", "statistics"]
+__all__ = ["add_callbacks", "apply", "moving_statistics"]
 
 
-def correct() -> None:
-    """Correct Keras in this process; nothing changes for models on a single process."""
+def apply() -> None:
+    """Patch Keras in this process; models on a single process behave as before."""
     from keras.src.backend.tensorflow import trainer
     from keras.src.layers import BatchNormalization
 
-    kind = trainer.TensorFlowTrainer
-    kind._maybe_symbolic_build = _maybe_symbolic_build
-    trainer.reduce_per_replica = _mean_of_logs(trainer.reduce_per_replica)
-    kind.fit = _with_average(kind.fit)
-    kind.compile = _in_scope(kind.compile)
-    BatchNormalization._moments = _moments_of_some(BatchNormalization._moments)
+    cls = trainer.TensorFlowTrainer
+    cls._maybe_symbolic_build = _maybe_symbolic_build
+    trainer.reduce_per_replica = _with_mean_of_logs(trainer.reduce_per_replica)
+    cls.fit = _with_averaged_statistics(cls.fit)
+    cls.compile = _in_scope(cls.compile)
+    BatchNormalization._moments = _with_moments_of_empty_batches(BatchNormalization._moments)
 
 
 def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
@@ -37,23 +41,24 @@ def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = Non
     if self._distribute_strategy is None:
         return
     if iterator is not None:
-        data_batch = _example(iterator._distributed_dataset, self._distribute_strategy)
+        data_batch = _example_batch(iterator._distributed_dataset, self._distribute_strategy)
     with self._distribute_strategy.scope():
         self._symbolic_build(data_batch=data_batch)
 
 
-def _example(dataset: Any, strategy: Any) -> Any:
-    """What a replica's batch looks like: anything with shape and dtype in the batch's structure.
+def _example_batch(dataset: Any, strategy: Any) -> Any:
+    """Return values with the shapes, dtypes and structure of a replica's batch.
 
-    The dataset itself knows, as a rule. Reading a batch takes it from a feed that can be read
-    only once, and fills every shuffle buffer in vain.
+    The element spec of the dataset is sufficient if its shapes are known. Reading a batch consumes
+    it, if the data can be read only once, and fills every shuffle buffer in vain.
     """
     import tensorflow as tf
     from keras import tree
 
     def local(spec: Any) -> Any:
         spec = spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
-        return spec if hasattr(spec, "shape") else None  # Optional sample weights are not there.
+        # Sample weights that are not given have no shape.
+        return spec if hasattr(spec, "shape") else None
 
     specs = tree.map_structure(local, dataset.element_spec)
     if all(
@@ -66,8 +71,8 @@ def _example(dataset: Any, strategy: Any) -> Any:
     return tree.map_structure(lambda v: strategy.experimental_local_results(v)[0], batch)
 
 
-def _mean_of_logs(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`reduce_per_replica` with all of a step's logs in one message."""
+def _with_mean_of_logs(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `reduce_per_replica`: several workers average all logs of a step in one collective."""
     import tensorflow as tf
     from keras import tree
 
@@ -77,68 +82,68 @@ def _mean_of_logs(original: Callable[..., Any]) -> Callable[..., Any]:
     def mean(values: Any, strategy: Any) -> Any:
         leaves = tree.flatten(values)
         means = strategy.reduce("MEAN", strategy.run(pack, (leaves,)), axis=None)
-        shown = [tf.convert_to_tensor(strategy.experimental_local_results(v)[0]) for v in leaves]
-        parts = tf.split(means, [tf.size(v) for v in shown])
+        local = [tf.convert_to_tensor(strategy.experimental_local_results(v)[0]) for v in leaves]
+        parts = tf.split(means, [tf.size(v) for v in local])
         shaped = [
             tf.cast(tf.reshape(part, tf.shape(v)), v.dtype)
-            for part, v in zip(parts, shown, strict=True)
+            for part, v in zip(parts, local, strict=True)
         ]
         return tree.pack_sequence_as(values, shaped)
 
     @functools.wraps(original)
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if _several_workers(strategy) and reduction in ("auto", "mean"):
+        if _has_several_workers(strategy) and reduction in ("auto", "mean"):
             return mean(values, strategy)
         return original(values, strategy, reduction)
 
     return reduce_per_replica
 
 
-def _several_workers(strategy: Any) -> bool:
+def _has_several_workers(strategy: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
-def _moments_of_some(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`BatchNormalization._moments` that takes the moving ones for a batch without rows."""
+def _with_moments_of_empty_batches(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `BatchNormalization._moments`: an empty batch gets the moving statistics."""
     import tensorflow as tf
 
     @functools.wraps(original)
     def _moments(self: Any, inputs: Any, mask: Any) -> Any:
         mean, variance = original(self, inputs, mask)
         if self.synchronized:
-            return mean, variance  # Those of all workers' rows.
-        some = tf.size(inputs) > 0
+            return mean, variance  # They are computed over the rows of all workers.
+        has_rows = tf.size(inputs) > 0
         return (
-            tf.where(some, mean, tf.cast(self.moving_mean, mean.dtype)),
-            tf.where(some, variance, tf.cast(self.moving_variance, variance.dtype)),
+            tf.where(has_rows, mean, tf.cast(self.moving_mean, mean.dtype)),
+            tf.where(has_rows, variance, tf.cast(self.moving_variance, variance.dtype)),
         )
 
     return _moments
 
 
-def _with_average(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """`fit` that averages moving statistics before each validation and each end of an epoch."""
+def _with_averaged_statistics(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `fit`: average moving statistics before each validation and each end of an epoch."""
     signature = inspect.signature(fit)
 
     @functools.wraps(fit)
     def fit_and_average(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _several_workers(self.distribute_strategy):
+        if not _has_several_workers(self.distribute_strategy):
             return fit(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        add_callbacks(bound, _averaging(self))
+        add_callbacks(bound, _averaging_callback(self))
         return fit(*bound.args, **bound.kwargs)
 
     return fit_and_average
 
 
 def _in_scope(compile_: Callable[..., None]) -> Callable[..., None]:
-    """`compile` that makes its metrics in the model's scope, else each worker has its own."""
+    """Wrap `compile`: create metrics in the model's scope; otherwise each worker has its own."""
 
     @functools.wraps(compile_)
     def compile_in_scope(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not _several_workers(self.distribute_strategy):
+        if not _has_several_workers(self.distribute_strategy):
             return compile_(self, *args, **kwargs)
         with self.distribute_strategy.scope():
             compile_(self, *args, **kwargs)
@@ -155,29 +160,36 @@ def _in_scope(compile_: Callable[..., None]) -> Callable[..., None]:
 
 
 def add_callbacks(bound: inspect.BoundArguments, first: Any, *last: Any) -> None:
-    """Give a call of `fit` one more callback before the person's, and more behind them."""
-    given: Any = bound.arguments.get("callbacks")
-    if hasattr(given, "callbacks"):  # A CallbackList, which is used as it is.
-        given.callbacks[:] = [first, *given.callbacks, *last]
+    """Add callbacks to the arguments of a call of `fit`.
+
+    Args:
+        bound: the arguments, which are modified.
+        first: a callback to call before the user's callbacks.
+        *last: callbacks to call after the user's callbacks.
+    """
+    callbacks: Any = bound.arguments.get("callbacks")
+    if hasattr(callbacks, "callbacks"):  # Keras uses a CallbackList as it is.
+        callbacks.callbacks[:] = [first, *callbacks.callbacks, *last]
         return
-    several = given if isinstance(given, list | tuple) else [given] if given else []
-    bound.arguments["callbacks"] = [first, *several, *last]
+    if not isinstance(callbacks, list | tuple):
+        callbacks = [callbacks] if callbacks else []
+    bound.arguments["callbacks"] = [first, *callbacks, *last]
 
 
-def _averaging(model: Any) -> Any:
-    """What averages the statistics before other callbacks save them."""
+def _averaging_callback(model: Any) -> Any:
+    """Return a callback that averages the statistics before other callbacks save them."""
     import keras
 
     class AverageStatistics(keras.callbacks.Callback):  # type: ignore[misc]
-        due = False
+        is_due = False
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.due = True
+            self.is_due = True
 
         def on_test_begin(self, logs: Any = None) -> None:
-            if self.due:
+            if self.is_due:
                 average()
-            self.due = False
+            self.is_due = False
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.on_test_begin()
@@ -187,10 +199,11 @@ def _averaging(model: Any) -> Any:
 
 
 def _averager(model: Any) -> Callable[[], None]:
+    """Return a function that averages the moving statistics of a model over all workers."""
     import tensorflow as tf
 
     def average() -> None:
-        if variables := statistics(model):
+        if variables := moving_statistics(model):
             model.distribute_strategy.run(assign, (variables,))
 
     def assign(variables: list[Any]) -> None:
@@ -203,15 +216,15 @@ def _averager(model: Any) -> Callable[[], None]:
     return traced
 
 
-def statistics(model: Any) -> list[Any]:
-    """The variables that layers update as they see batches: of a frozen layer there are none.
+def moving_statistics(model: Any) -> list[Any]:
+    """Return the floating-point variables that trainable layers update from batches.
 
     Works for models of tf_keras too.
     """
-    found = []
+    variables = []
     for layer in model._flatten_layers():
         names = ("_non_trainable_variables", "_non_trainable_weights")
-        own = next(getattr(layer, name) for name in names if hasattr(layer, name))
-        # A variable of Keras 3 has that of TensorFlow as its value.
-        found += [getattr(v, "_value", v) for v in own] if layer.trainable else []
-    return [variable for variable in found if variable.dtype.is_floating]
+        of_layer = next(getattr(layer, name) for name in names if hasattr(layer, name))
+        # A Keras 3 variable holds the TensorFlow variable as its value.
+        variables += [getattr(v, "_value", v) for v in of_layer] if layer.trainable else []
+    return [variable for variable in variables if variable.dtype.is_floating]

@@ -1,8 +1,7 @@
-"""Runs in the training process.
+"""Runs in the training process. Keep the ranks of a model together during `fit`.
 
-What `fit` does on every rank when its optimizer averages over all of them.
-
-Keras is left as it is: `fit` only gets two callbacks more, one before the person's and one behind.
+If the optimizer of a model averages gradients over all ranks, `fit` gets two more callbacks: one
+before the user's callbacks and one after them. Keras is otherwise unchanged.
 """
 
 import functools
@@ -16,42 +15,47 @@ import numpy as np
 from sparkdl.distribute.collectives import broadcast_variables, mean
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.gradient_reducer import Reducer
-from sparkdl.distribute.keras3_patches import add_callbacks, statistics
+from sparkdl.distribute.keras3_patches import add_callbacks, moving_statistics
 
-__all__ = ["REDUCER", "begin_with", "extend", "state"]
+__all__ = ["REDUCER", "extend_fit", "set_initial_epoch", "shared_variables"]
 
-# The name under which an optimizer has its reducer.
+# The attribute in which an optimizer holds its reducer.
 REDUCER = "_sparkdl_reducer"
 _EXTENDED = "_sparkdl_extended"
-# What Keras 3 asks for `jit_compile="auto"`: on a GPU the answer is XLA, as a rule.
-_AUTO = "_resolve_auto_jit_compile"
+# The method by which Keras 3 resolves `jit_compile="auto"`; on a GPU it usually selects XLA.
+_RESOLVE_AUTO = "_resolve_auto_jit_compile"
 
 
-def extend(package: Any) -> None:
-    """Let `fit` of this package's models keep the ranks together; once in a process is enough.
+def extend_fit(package: Any) -> None:
+    """Make `fit` of a package's models keep the ranks together; further calls have no effect.
 
     Args:
         package: keras or tf_keras.
     """
     if not hasattr(package.Model.fit, _EXTENDED):
-        package.Model.fit = _in_step(package.Model.fit, package.callbacks.Callback)
+        package.Model.fit = _with_synchronized_ranks(package.Model.fit, package.callbacks.Callback)
         setattr(package.Model.fit, _EXTENDED, True)
-        if auto := getattr(package.Model, _AUTO, None):
-            setattr(package.Model, _AUTO, _without_xla(auto))
+        if resolve_auto := getattr(package.Model, _RESOLVE_AUTO, None):
+            setattr(package.Model, _RESOLVE_AUTO, _without_xla(resolve_auto))
 
 
-def _without_xla(auto: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """The answer of models whose optimizer averages: nobody has asked for XLA, see `_check`."""
+def _without_xla(resolve_auto: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Wrap the method that resolves "auto": an averaging optimizer rules out XLA, see `_check`."""
 
-    @functools.wraps(auto)
-    def resolved(self: Any) -> bool:
-        return not hasattr(getattr(self, "optimizer", None), REDUCER) and auto(self)
+    @functools.wraps(resolve_auto)
+    def resolve(self: Any) -> bool:
+        return not hasattr(getattr(self, "optimizer", None), REDUCER) and resolve_auto(self)
 
-    return resolved
+    return resolve
 
 
-def _in_step(fit: Callable[..., Any], base: Any) -> Callable[..., Any]:
-    """`fit` that keeps the ranks of a model together whose optimizer averages over them."""
+def _with_synchronized_ranks(fit: Callable[..., Any], base: Any) -> Callable[..., Any]:
+    """Wrap `fit`: keep the ranks together if the model's optimizer averages over them.
+
+    Args:
+        fit: the method of `Model`.
+        base: the class `Callback` of the same package.
+    """
     signature = inspect.signature(fit)
 
     @functools.wraps(fit)
@@ -61,15 +65,20 @@ def _in_step(fit: Callable[..., Any], base: Any) -> Callable[..., Any]:
         if reducer is None:
             return fit(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        place, x = _Place(self, reducer), bound.arguments.get("x")
-        bound.arguments["x"] = place.rest_of(x)
-        who = (base, reducer, place)
-        add_callbacks(bound, _together(*who), _agree(*who))
+        position, x = _Position(self, reducer), bound.arguments.get("x")
+        bound.arguments["x"] = position.remaining_rows(x)
+        add_callbacks(
+            bound,
+            _first_callback(base, reducer, position),
+            _last_callback(base, reducer, position),
+        )
         try:
-            with reducer.counting_steps(place.let_in, midway=_num_batches(x) is not None):
+            within_epoch = _num_batches(x) is not None
+            with reducer.counting_steps(position.admit, within_epoch=within_epoch):
                 return fit(*bound.args, **bound.kwargs)
         except Exception as exc:
-            if reducer.ring.broken:  # What TensorFlow makes of it says less.
+            # The error of the ring names the lost rank; TensorFlow's error does not.
+            if reducer.ring.broken:
                 raise reducer.ring.broken from exc
             raise
 
@@ -77,15 +86,15 @@ def _in_step(fit: Callable[..., Any], base: Any) -> Callable[..., Any]:
 
 
 def _check(model: Any, reducer: Reducer | None) -> None:
-    """See that gradients can be averaged where this model's are applied.
+    """Validate that gradients can be averaged where this model applies them.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: if they cannot.
     """
     if getattr(getattr(model.optimizer, "inner_optimizer", None), REDUCER, None):
         raise ValueError(
-            "compile has put the optimizer into a LossScaleOptimizer, which asks for gradients of "
-            "other ranks only where its own are finite. Compile with "
+            "compile has wrapped the optimizer in a LossScaleOptimizer, which averages gradients "
+            "only on ranks whose own gradients are finite. Compile with "
             "distribute.optimizer(keras.mixed_precision.LossScaleOptimizer(optimizer))."
         )
     if reducer is None:
@@ -93,87 +102,103 @@ def _check(model: Any, reducer: Reducer | None) -> None:
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None and strategy.num_replicas_in_sync > 1:
         raise ValueError(
-            f"the model was made under a {type(strategy).__name__}, which averages gradients, and "
-            "so does distribute.optimizer. Make it outside the strategy's scope, or compile it "
-            "with the plain optimizer."
+            f"the model was built under a {type(strategy).__name__}, which averages gradients as "
+            "distribute.optimizer does. Build the model outside the strategy's scope, or compile "
+            "it with the plain optimizer."
         )
     if model.jit_compile:
         raise ValueError(
-            "the model is compiled with XLA (jit_compile=True), which cannot call other ranks. "
-            "Compile it with jit_compile=False."
+            "the model is compiled with XLA (jit_compile=True), which cannot communicate with "
+            "other ranks. Compile it with jit_compile=False."
         )
 
 
-class _Place:
-    """How far `fit` is, for ranks that come into it later.
+class _Position:
+    """The position of a `fit`, which ranks that join later start from.
 
     Args:
-        model, reducer: of this `fit`.
+        model: the model to fit.
+        reducer: the reducer of the model's optimizer.
+
+    Attributes:
+        epoch: number of the current epoch.
+        is_late: True if this rank joins a `fit` that the other ranks have begun.
+        admit: admits ranks that wait; None if no rank can join this `fit`.
     """
 
     def __init__(self, model: Any, reducer: Reducer) -> None:
-        self._model, self._reducer, self.epoch, self._skips = model, reducer, 0, 0
+        self._model = model
+        self._reducer = reducer
         self._ring = reducer.ring if isinstance(reducer.ring, ElasticRing) else None
+        self._num_skipped = 0
+        self.epoch = 0
         self.is_late = self._ring is not None and self._ring.is_late
-        # Ranks that come later know nothing of what was before their first `fit`.
-        takes_in = self._ring and self._ring.recovers and not self._ring.has_trained
-        self.let_in = self._let_in if takes_in else None
+        # A restarted rank runs the training function from its start: it joins in its first `fit`.
+        can_admit = self._ring and self._ring.recovers and not self._ring.has_trained
+        self.admit = self._admit if can_admit else None
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self._reducer.begin_epoch()
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         if self._ring and self._ring.meet():
-            place = {"epoch": self.epoch, "step": self._reducer.steps}
-            self._ring.share(state(self._model), place)
+            position = {"epoch": self.epoch, "step": self._reducer.steps}
+            self._ring.share(shared_variables(self._model), position)
 
-    def come_in(self) -> None:
-        """Go on where the others are: they wait between two steps."""
+    def join(self) -> None:
+        """Join the other ranks, which wait between two steps, at their position."""
         if not self.is_late or not self._ring:
             return
         if not self._model.built:
             raise ValueError(
-                f"{self._model.name!r} has no weights yet, and cannot be given those of the other "
-                "ranks. Start it with an Input layer, or call it on a batch before fit."
+                f"{self._model.name!r} has no weights yet, and cannot receive the weights of the "
+                "other ranks. Start it with an Input layer, or call it on a batch before fit."
             )
         self._ring.meet()
-        place = self._ring.share(state(self._model), None)
-        self._skips = place["step"]
-        begin_with(self._model, place["epoch"])
+        position = self._ring.share(shared_variables(self._model), None)
+        self._num_skipped = position["step"]
+        set_initial_epoch(self._model, position["epoch"])
 
     def end(self) -> None:
-        """This `fit` is over."""
+        """Record that this `fit` is over."""
         if self._ring:
             self._ring.has_trained = True
         if self.is_late:
-            begin_with(self._model, None)
+            set_initial_epoch(self._model, None)
 
-    def rest_of(self, x: Any) -> Any:
-        """The rows; of a `tf.data.Dataset` at first from the batch on that the others are at."""
+    def remaining_rows(self, x: Any) -> Any:
+        """Return the rows of `fit`; a rank that joins a `tf.data.Dataset` skips the batches done.
+
+        Args:
+            x: the argument of `fit`.
+        """
         import tensorflow as tf
 
-        count = _num_batches(x)
-        if not self.is_late or count is None or not isinstance(x, tf.data.Dataset):
+        num_batches = _num_batches(x)
+        if not self.is_late or num_batches is None or not isinstance(x, tf.data.Dataset):
             return x
 
-        def skips() -> Any:
-            skipped, self._skips = self._skips, 0
-            return np.int64(skipped)
+        def take_num_skipped() -> Any:
+            num_skipped = self._num_skipped
+            self._num_skipped = 0
+            return np.int64(num_skipped)
 
-        def turned(skipped: Any) -> Any:
-            return x.skip(skipped).concatenate(x.take(skipped))
+        def rotate(num_skipped: Any) -> Any:
+            return x.skip(num_skipped).concatenate(x.take(num_skipped))
 
-        begin = tf.data.Dataset.from_tensors(0).map(
-            lambda _: tf.ensure_shape(tf.numpy_function(skips, [], tf.int64), [])
+        num_skipped = tf.data.Dataset.from_tensors(0).map(
+            lambda _: tf.ensure_shape(tf.numpy_function(take_num_skipped, [], tf.int64), [])
         )
-        return begin.flat_map(turned).apply(tf.data.experimental.assert_cardinality(count))
+        cardinality = tf.data.experimental.assert_cardinality(num_batches)
+        return num_skipped.flat_map(rotate).apply(cardinality)
 
 
 def _num_batches(x: Any) -> int | None:
-    """How many batches an epoch has, 0 for arrays; None where Keras learns it from the first one.
+    """Return the number of batches of an epoch, or 0 for arrays.
 
-    A rank that came into the middle of that would learn a wrong number.
+    Return None if Keras counts the batches in the first epoch: a rank that joins within that epoch
+    would count too few.
     """
     if hasattr(x, "cardinality"):
         count = int(x.cardinality())
@@ -181,10 +206,15 @@ def _num_batches(x: Any) -> int | None:
     return None if hasattr(x, "__next__") else 0
 
 
-def begin_with(model: Any, epoch: int | None) -> None:
-    """Let the `fit` that is under way begin with an epoch, or with None the next one as it says.
+def set_initial_epoch(model: Any, epoch: int | None) -> None:
+    """Make the current `fit` of a model begin with an epoch.
 
-    Both Keras 3 and tf_keras look for it behind `on_train_begin`, for their BackupAndRestore.
+    Both Keras 3 and tf_keras read these attributes after `on_train_begin`, for their
+    BackupAndRestore.
+
+    Args:
+        model: the model.
+        epoch: number of the epoch; None to let the next `fit` begin as its arguments say.
     """
     model._initial_epoch = model._training_state = None
     if epoch is not None:
@@ -194,12 +224,12 @@ def begin_with(model: Any, epoch: int | None) -> None:
         )
 
 
-def _together(base: Any, reducer: Reducer, place: _Place) -> Any:
-    """What comes before the person's callbacks."""
+def _first_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
+    """Return the callback that is called before the user's callbacks."""
     world = reducer.ring
 
-    class Together(base):  # type: ignore[misc]
-        """Equal variables at the start; equal statistics and numbers at the end of an epoch."""
+    class SynchronizeRanks(base):  # type: ignore[misc]
+        """Make variables equal at the start, and statistics and logs at the end of an epoch."""
 
         has_steps = False
 
@@ -207,48 +237,53 @@ def _together(base: Any, reducer: Reducer, place: _Place) -> Any:
             optimizer = self.model.optimizer
             if self.model.built and hasattr(optimizer, "build"):
                 optimizer.build(self.model.trainable_variables)
-            if not place.is_late:
-                broadcast_variables(state(self.model))
+            if not position.is_late:
+                broadcast_variables(shared_variables(self.model))
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.has_steps = True
-            place.begin_epoch(epoch)
+            position.begin_epoch(epoch)
 
         def on_test_begin(self, logs: Any = None) -> None:
             if self.has_steps:
                 reducer.end_epoch()
-                for variable in statistics(self.model):
+                for variable in moving_statistics(self.model):
                     variable.assign(world.allreduce(variable.numpy()))
             self.has_steps = False
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.on_test_begin()  # Without a validation nobody has called it.
+            self.on_test_begin()  # Keras has not called it if there is no validation.
             if logs:
                 logs.update(mean(logs))
 
-    return Together()
+    return SynchronizeRanks()
 
 
-def _agree(base: Any, reducer: Reducer, place: _Place) -> Any:
-    """What comes behind the person's callbacks."""
+def _last_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
+    """Return the callback that is called after the user's callbacks."""
 
-    class Agree(base):  # type: ignore[misc]
-        """Where one rank stops, all stop. One that comes later begins where they are."""
+    class StopTogether(base):  # type: ignore[misc]
+        """Stop all ranks when one rank stops; start a rank that joins later at their position."""
 
         def on_train_begin(self, logs: Any = None) -> None:
-            place.come_in()  # Behind callbacks that restore a checkpoint.
+            position.join()  # After the user's callbacks, which may restore a checkpoint.
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             stops = np.array([bool(self.model.stop_training)])
             self.model.stop_training = bool(reducer.ring.allreduce(stops, "max")[0])
 
         def on_train_end(self, logs: Any = None) -> None:
-            place.end()
+            position.end()
 
-    return Agree()
+    return StopTogether()
 
 
-def state(model: Any, optimizer: Any = None) -> list[Any]:
-    """What the ranks must have alike: not the seeds, which differ from rank to rank."""
+def shared_variables(model: Any, optimizer: Any = None) -> list[Any]:
+    """Return the variables that must be equal on all ranks; seeds are not among them.
+
+    Args:
+        model: a model of keras or tf_keras.
+        optimizer: by default the optimizer of the model.
+    """
     variables = (optimizer or model.optimizer).variables
     return [*model.weights, *(variables() if callable(variables) else variables)]

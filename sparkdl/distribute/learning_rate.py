@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). Learning rates for batches that grow with the workers.
+"""Runs anywhere (pure). Scale learning rates for batches that grow with the number of workers.
 
 From Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour"
 (arXiv:1706.02677): the linear scaling rule, section 2.1, and the gradual warm-up, section 2.2.
@@ -10,18 +10,18 @@ __all__ = ["scale_learning_rate", "warmed_up"]
 
 
 def scale_learning_rate(rate: float, num_workers: int | None = None) -> float:
-    """A rate tuned for one worker's batch, for the batch of all workers together.
+    """Scale a learning rate tuned for one worker's batch to the batch of all workers together.
 
-    With the batch per worker kept, the global batch grows with the number of workers; "when the
-    minibatch size is multiplied by k, multiply the learning rate by k" (section 2.1). Start from
-    the rate of one worker, see `sparkdl.keras.LearningRateWarmup`.
+    If the batch per worker is constant, the global batch grows with the number of workers; "when
+    the minibatch size is multiplied by k, multiply the learning rate by k" (section 2.1). Start
+    with the rate of one worker, see `sparkdl.keras.LearningRateWarmup`.
 
     Args:
-        rate: the learning rate that is right for one worker's batch.
-        num_workers: by default the size of this run.
+        rate: the learning rate tuned for one worker's batch.
+        num_workers: number of workers; by default the number of ranks of this run.
 
     Raises:
-        ValueError: `num_workers` is less than one.
+        ValueError: if `num_workers` is less than one.
 
     Example:
         >>> scale_learning_rate(0.1, num_workers=8)
@@ -34,12 +34,12 @@ def scale_learning_rate(rate: float, num_workers: int | None = None) -> float:
 
 
 def warmed_up(step: int, num_steps: int, first: float, last: float) -> float:
-    """The rate of a step: from `first` it rises by the same amount each step (section 2.2).
+    """Return the rate of a step: it rises linearly from `first` to `last` (section 2.2).
 
     Args:
-        step: steps done, from 0.
-        num_steps: after so many the rate is `last`, and stays there.
-        first: the rate that is right for one worker.
+        step: number of steps done, from 0.
+        num_steps: number of steps after which the rate is `last`, and stays constant.
+        first: the rate tuned for one worker.
         last: the scaled rate.
 
     Example:

@@ -1,9 +1,8 @@
-"""Runs in the training process.
+"""Runs in the training process. Exchange blocks of bytes with the two neighbours in the ring.
 
-The two sockets of a rank in the ring: blocks go out, blocks come in.
-
-Nothing but numbers goes over them: all ranks call the same in the same order, so that each knows
-what comes next, how long it is, and where it belongs.
+Each rank sends to its successor and receives from its predecessor. Only numbers travel over the
+sockets: all ranks call the same collectives in the same order, so each rank knows which block
+comes next, its length, and where it belongs.
 """
 
 import contextlib
@@ -23,8 +22,8 @@ class Link:
     """A connection to a neighbour.
 
     Attributes:
-        rank: the neighbour's.
-        socket: connected; it is ours to close.
+        rank: rank of the neighbour.
+        socket: connected socket, owned and closed by the `Links` that use it.
     """
 
     rank: int
@@ -32,124 +31,133 @@ class Link:
 
 
 class _Progress:
-    """Blocks of bytes on their way through a socket, one after the other."""
+    """The progress of a sequence of blocks through a socket."""
 
     def __init__(self, blocks: Sequence[memoryview]) -> None:
-        self._blocks, self._at, self.done = blocks, 0, 0
+        self._blocks = blocks
+        self._offset = 0
+        self.num_done = 0
 
     @property
     def is_complete(self) -> bool:
-        return self.done == len(self._blocks)
+        return self.num_done == len(self._blocks)
 
     @property
-    def rest(self) -> memoryview:
-        """What is still to go, or to come, of the block that is under way."""
-        return self._blocks[self.done][self._at :]
+    def remaining(self) -> memoryview:
+        """The bytes of the current block that have not been transferred yet."""
+        return self._blocks[self.num_done][self._offset :]
 
-    def moved(self, count: int) -> bool:
-        """So many bytes more are through; whether that was the end of a block."""
-        self._at += count
-        if self._at < len(self._blocks[self.done]):
+    def advance(self, num_bytes: int) -> bool:
+        """Count transferred bytes; return True if they complete a block."""
+        self._offset += num_bytes
+        if self._offset < len(self._blocks[self.num_done]):
             return False
-        self.done, self._at = self.done + 1, 0
+        self.num_done += 1
+        self._offset = 0
         return True
 
 
 class Links:
-    """What a rank hears, and whom it tells.
+    """The connections of a rank to its predecessor and its successor.
 
     Args:
-        before, after: the neighbours; with two ranks they are the same one, with two sockets.
-        timeout_s: how long a neighbour may be silent while something of it is due. One that dies
-            is noticed at once; this is for one that hangs.
+        predecessor: the neighbour to receive from.
+        successor: the neighbour to send to; in a ring of two ranks both are the same rank, with
+            two sockets.
+        timeout_s: seconds to wait for a neighbour that hangs. A neighbour that dies closes its
+            sockets, and is noticed at once.
     """
 
-    def __init__(self, before: Link, after: Link, timeout_s: float) -> None:
-        self._before, self._after, self._timeout_s = before, after, timeout_s
-        for link in (before, after):
+    def __init__(self, predecessor: Link, successor: Link, timeout_s: float) -> None:
+        self._predecessor = predecessor
+        self._successor = successor
+        self._timeout_s = timeout_s
+        for link in (predecessor, successor):
             link.socket.setblocking(False)
 
     def exchange(
         self,
         sends: Sequence[Any],
         receives: Sequence[Any],
-        ready: int,
+        num_ready: int,
         arrived: Callable[[int], None],
         lag: int = 0,
     ) -> None:
         """Send and receive blocks at the same time.
 
         Args:
-            sends, receives: arrays of bytes, in order, none of them empty; `sends[ready + i]` may
-                go when `receives[lag + i]` has come.
-            ready: how many of `sends` may go at once.
-            arrived: called with i when `receives[i]` is full, before anything is sent on.
-            lag: so many of `receives` nothing waits for.
+            sends: byte arrays to send, in order, none of them empty. `sends[num_ready + i]` may be
+                sent once `receives[lag + i]` is complete.
+            receives: byte arrays to fill, in order, none of them empty.
+            num_ready: number of `sends` that may be sent immediately.
+            arrived: called with i when `receives[i]` is full, before a block that depends on it
+                is sent.
+            lag: number of `receives`, from the first, on which no send depends.
 
         Raises:
-            PeerLostError: a neighbour is gone, or silent. Both sockets are closed then, so that
+            PeerLostError: if a neighbour is lost or hangs. Both sockets are closed then, so that
                 the neighbours notice as well.
         """
-        going = _Progress([memoryview(block) for block in sends])
-        coming = _Progress([memoryview(block) for block in receives])
+        outgoing = _Progress([memoryview(block) for block in sends])
+        incoming = _Progress([memoryview(block) for block in receives])
         try:
-            while not (going.is_complete and coming.is_complete):
-                allowed = min(len(sends), ready + max(0, coming.done - lag))
-                sent = self._send(going, allowed)
-                if not self._receive(coming, arrived) and not sent:
-                    self._wait(not coming.is_complete, going.done < allowed)
+            while not (outgoing.is_complete and incoming.is_complete):
+                num_allowed = min(len(sends), num_ready + max(0, incoming.num_done - lag))
+                has_sent = self._send(outgoing, num_allowed)
+                if not self._receive(incoming, arrived) and not has_sent:
+                    self._wait(not incoming.is_complete, outgoing.num_done < num_allowed)
         except BaseException:
             self.close()
             raise
 
-    def _send(self, going: _Progress, allowed: int) -> bool:
-        """Whether anything could be sent."""
-        moved = False
+    def _send(self, outgoing: _Progress, num_allowed: int) -> bool:
+        """Send without blocking; return True if any bytes were sent."""
+        has_sent = False
         try:
-            while going.done < allowed:
-                going.moved(self._after.socket.send(going.rest))
-                moved = True
+            while outgoing.num_done < num_allowed:
+                outgoing.advance(self._successor.socket.send(outgoing.remaining))
+                has_sent = True
         except BlockingIOError:
             pass
         except OSError as exc:
-            raise _gone(self._after, exc) from exc
-        return moved
+            raise _lost(self._successor, exc) from exc
+        return has_sent
 
-    def _receive(self, coming: _Progress, arrived: Callable[[int], None]) -> bool:
-        """Whether anything has come."""
-        if coming.is_complete:
+    def _receive(self, incoming: _Progress, arrived: Callable[[int], None]) -> bool:
+        """Receive without blocking; return True if any bytes were received."""
+        if incoming.is_complete:
             return False
         try:
-            count = self._before.socket.recv_into(coming.rest)
+            num_bytes = self._predecessor.socket.recv_into(incoming.remaining)
         except BlockingIOError:
             return False
         except OSError as exc:
-            raise _gone(self._before, exc) from exc
-        if not count:
-            raise _gone(self._before, "it closed the connection")
-        if coming.moved(count):
-            arrived(coming.done - 1)
+            raise _lost(self._predecessor, exc) from exc
+        if not num_bytes:
+            raise _lost(self._predecessor, "connection closed by peer")
+        if incoming.advance(num_bytes):
+            arrived(incoming.num_done - 1)
         return True
 
-    def _wait(self, hears: bool, tells: bool) -> None:
+    def _wait(self, can_receive: bool, can_send: bool) -> None:
         poll = select.poll()
-        poll.register(self._before.socket, select.POLLIN if hears else 0)
-        poll.register(self._after.socket, select.POLLOUT if tells else 0)
+        poll.register(self._predecessor.socket, select.POLLIN if can_receive else 0)
+        poll.register(self._successor.socket, select.POLLOUT if can_send else 0)
         if not poll.poll(self._timeout_s * 1000):
-            silent = self._before if hears else self._after
+            rank = (self._predecessor if can_receive else self._successor).rank
             raise PeerLostError(
-                f"rank {silent.rank} has been silent for {self._timeout_s:g} s in a collective: it "
-                "hangs, or does not call the same collectives as the others. Look at its log, or "
-                "raise SPARKDL_COLLECTIVE_TIMEOUT_S."
+                f"timed out after {self._timeout_s:g} s waiting for rank {rank} in a collective: "
+                f"rank {rank} hangs, or does not call the same collectives as the other ranks. "
+                "See its log, or raise SPARKDL_COLLECTIVE_TIMEOUT_S."
             )
 
     def close(self) -> None:
-        """Leave; the neighbours notice at once."""
-        for link in (self._before, self._after):
+        """Close both connections; the neighbours notice at once."""
+        for link in (self._predecessor, self._successor):
             with contextlib.suppress(OSError):
                 link.socket.shutdown(socket.SHUT_RDWR)
             link.socket.close()
 
 
-def _gone(link: Link, why: Any) -> PeerLostError:
-    return PeerLostError(f"rank {link.rank} has left the ring: {why}. Its log says more.")
+def _lost(link: Link, reason: Any) -> PeerLostError:
+    return PeerLostError(f"lost connection to rank {link.rank}: {reason}. See its log.")

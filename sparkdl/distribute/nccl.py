@@ -1,9 +1,8 @@
-"""Runs in the training process.
+"""Runs in the training process. Reduce gradients between GPUs with TensorFlow's NCCL collective.
 
-Gradients that go from GPU to GPU: TensorFlow's own collective, by NCCL.
-
-Our ring takes what lies in host memory. On a gang whose ranks have a GPU each, TensorFlow sums the
-gradients where they are (tf.raw_ops.CollectiveReduceV2); all else still goes over the ring.
+The ring of this package reduces arrays in host memory. On a gang whose ranks have one GPU each,
+TensorFlow sums gradients in GPU memory (tf.raw_ops.CollectiveReduceV2); all other collectives
+still use the ring.
 """
 
 import functools
@@ -18,36 +17,38 @@ from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.strategies import strategy
 from sparkdl.os_processes import this_node
 
-__all__ = ["Group", "chosen"]
+__all__ = ["Group", "choose_group"]
 
-# Far from those that strategies count up from 1.
+# Strategies number their groups from 1; this key is far from theirs.
 GROUP_KEY = 1 << 20
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 HINTS = {"GPU": "nccl", "CPU": "ring"}
 
 
 class Group:
-    """One device of every rank, as TensorFlow's collectives know them.
+    """A group of one device per rank, for TensorFlow's collectives.
 
     Args:
-        size: how many ranks.
-        kind: of the devices: `GPU`; or `CPU`, for which TensorFlow has a ring of its own.
+        size: number of ranks.
+        kind: type of the devices: `GPU`, or `CPU`, for which TensorFlow has a ring of its own.
     """
 
     def __init__(self, size: int, kind: str = "GPU") -> None:
         import tensorflow as tf
 
-        self._size, self._device, self._hint = size, f"{kind}:0", HINTS[kind]
+        self._size = size
+        self._device = f"{kind}:0"
+        self._hint = HINTS[kind]
         with tf.init_scope(), tf.device(self._device):
-            # Within a graph, what takes the same resource runs in the order of the program.
+            # Operations of a graph that use the same resource run in program order.
             self._token = tf.Variable(0.0, trainable=False)
 
-    def takes(self, flat: Any) -> bool:
-        """Whether it can reduce such a tensor, which all ranks know alike."""
+    def can_reduce(self, flat: Any) -> bool:
+        """Return True if the group can reduce a tensor; all ranks get the same answer."""
         return flat.dtype.name in DTYPES and bool(flat.shape.is_fully_defined())
 
     def reduce(self, flat: Any, op: str) -> Any:
-        """The mean or sum over all ranks, element by element.
+        """Return the mean or sum over all ranks, element by element.
 
         Args:
             flat: a tensor of one dimension, in a graph or eager; the same shape on all ranks.
@@ -72,48 +73,50 @@ class Group:
         return tf.cast(total / self._size if op == "mean" else total, dtype)
 
 
-def chosen(world: Ring, kind: str = "GPU") -> Group | None:
-    """The group through which the gradients of this process go; None if they go over the ring.
+def choose_group(world: Ring, kind: str = "GPU") -> Group | None:
+    """Return the group that reduces the gradients of this process, or None to use the ring.
 
-    All ranks choose alike, and once: the first call is a collective. A ring of a class of its own
-    replaces ranks that are lost, which a group cannot do.
+    The first call is a collective, and all ranks choose the same. An elastic ring never has a
+    group, because a group cannot replace lost ranks.
 
     Args:
         world: the ring of all ranks.
-        kind: see `Group`; tests take another than `GPU`.
+        kind: type of the devices, see `Group`; always `GPU` except in tests.
     """
     me = context.current()
     # A process that was given its port may run a TensorFlow server of its own on it.
     is_worker = me.strategy == "multi_worker" and me.port is None and "TF_CONFIG" in os.environ
     is_fixed = world.size > 1 and type(world) is Ring
-    return _chosen(os.getpid(), world, kind) if is_worker and is_fixed else None
+    return _group(os.getpid(), world, kind) if is_worker and is_fixed else None
 
 
+# Process-wide state: one group per process. The process id is an argument so that a forked process
+# does not use the group of its parent.
 @functools.lru_cache(maxsize=1)
-def _chosen(pid: int, world: Ring, kind: str) -> Group | None:
+def _group(pid: int, world: Ring, kind: str) -> Group | None:
     import tensorflow as tf
 
     with tf.init_scope():
-        told = world.allgather_object([_device(kind), _is_late()])
-        devices = {device for device, _ in told if device}
+        reports = world.allgather_object([_device_name(kind), _is_late()])
+        devices = {device for device, _ in reports if device}
         if len(devices) < world.size:
             return None
-        late = [rank for rank, (_, is_late) in enumerate(told) if is_late]
+        late = [rank for rank, (_, is_late) in enumerate(reports) if is_late]
         if late:
             warnings.warn(
-                "gradients go through host memory, not by NCCL from GPU to GPU: TensorFlow has "
-                f"begun to compute on ranks {late} before it could join the others. Call "
-                "distribute.strategy() first of all in the training function: an optimizer or a "
-                "layer that is made computes already.",
+                "gradients travel through host memory, not from GPU to GPU by NCCL: TensorFlow "
+                f"started to compute on ranks {late} before it could join the others. Call "
+                "distribute.strategy() first in the training function, before an optimizer or a "
+                "layer is created: creating them already computes.",
                 stacklevel=4,
             )
             return None
-        strategy()  # It is not used: to make it starts TensorFlow's collectives.
+        strategy()  # Creating the strategy starts TensorFlow's collectives; it is not used here.
         return Group(world.size, kind)
 
 
-def _device(kind: str) -> str | None:
-    """This rank's device, by a name that no other rank's has; None if it has none to offer."""
+def _device_name(kind: str) -> str | None:
+    """Return a name of this rank's device that is unique among ranks; None without a device."""
     import tensorflow as tf
 
     visible = tf.config.get_visible_devices(kind)
@@ -121,29 +124,29 @@ def _device(kind: str) -> str | None:
         return None
     if kind == "CPU":
         return str(context.current().rank)
-    number, own = int(visible[0].name.rpartition(":")[2]), gpus()
-    return f"{this_node()} {own[number]}" if number < len(own) else None
+    number, gpu_ids = int(visible[0].name.rpartition(":")[2]), gpus()
+    return f"{this_node()} {gpu_ids[number]}" if number < len(gpu_ids) else None
 
 
 def _is_late() -> bool:
-    """Whether TensorFlow's devices are in use, and not with those of the other ranks."""
+    """Return True if TensorFlow uses its devices, but not together with those of other ranks."""
     import tensorflow as tf
 
     threads = tf.config.threading
-    number = threads.get_inter_op_parallelism_threads()
-    try:  # It may be changed as long as there are no devices.
-        threads.set_inter_op_parallelism_threads(number + 1)
-        threads.set_inter_op_parallelism_threads(number)
+    num_threads = threads.get_inter_op_parallelism_threads()
+    try:  # The setting can be changed only before TensorFlow has initialised its devices.
+        threads.set_inter_op_parallelism_threads(num_threads + 1)
+        threads.set_inter_op_parallelism_threads(num_threads)
     except RuntimeError:
         return "/job:" not in tf.config.list_logical_devices("CPU")[0].name
     return False
 
 
 def _instance_key(flat: Any) -> int:
-    """A number for tensors of this dtype and size: one number must always mean the same ones.
+    """Return the key of a collective, which must always stand for the same dtype and size.
 
-    It is the same on all ranks, in whichever order they trace their functions. As only one tensor
-    is under way at a time, those of equal size may share it.
+    The key is the same on all ranks, in whichever order they trace their functions. Tensors of
+    equal dtype and size share a key, because only one tensor is reduced at a time.
     """
-    what = f"{flat.dtype.name} {flat.shape.num_elements()}"
-    return zlib.crc32(what.encode()) & 0x7FFFFFFF
+    description = f"{flat.dtype.name} {flat.shape.num_elements()}"
+    return zlib.crc32(description.encode()) & 0x7FFFFFFF

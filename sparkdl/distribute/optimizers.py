@@ -1,7 +1,4 @@
-"""Runs in the training process.
-
-Optimizers and tapes whose gradients are averaged over all ranks.
-"""
+"""Runs in the training process. Make optimizers and tapes average gradients over all ranks."""
 
 import functools
 import importlib
@@ -11,47 +8,47 @@ from typing import Any, TypeVar
 
 from sparkdl.distribute import keras_fit
 from sparkdl.distribute.gradient_reducer import Reducer
-from sparkdl.distribute.nccl import chosen
+from sparkdl.distribute.nccl import choose_group
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.world import ring
 
 __all__ = [
-    "averaging",
-    "averaging_tape",
     "gradient_tape",
     "optimizer",
-    "resolved",
+    "resolve_optimizer",
+    "with_reducer",
+    "with_reducer_on_tape",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
+def optimizer(opt: Any, *, op: str = "mean", wire_dtype: str | None = None) -> Any:
     """Make an optimizer average its gradients over all ranks of the gang.
 
     Each rank runs a plain `compile` and `fit` on its share of the rows, without a strategy. `fit`
-    then gives all ranks the variables of rank 0 when it begins, averages the moving statistics of
-    BatchNorm before each validation and at the end of each epoch, and averages what is logged at
-    the end of an epoch before any callback sees it. Ranks with more batches than others end their
-    epoch with the first that runs out. A model that is saved loads anywhere as plain Keras.
+    gives all ranks the variables of rank 0 when it begins, averages the moving statistics of
+    BatchNorm before each validation and at the end of each epoch, and averages the logs at the end
+    of an epoch before any callback sees them. An epoch ends on all ranks when the rows of one rank
+    run out. A saved model loads anywhere as plain Keras.
 
-    Where every rank has a GPU of its own, dense gradients go from GPU to GPU by NCCL, if
-    `strategy()` was called before anything that computes with TensorFlow; else through host memory,
-    with a warning.
+    If every rank has a GPU of its own, dense gradients travel from GPU to GPU by NCCL, provided
+    that `strategy()` was called before any computation with TensorFlow. Otherwise they travel
+    through host memory, with a warning.
 
     Args:
-        opt: an optimizer of Keras 3 or tf_keras, or its name. It is changed, and returned.
-        op: `mean`, or `sum` for a loss that is divided by the global batch already.
-        wire: `bfloat16` or `float16`, in which gradients travel then; half the bytes, and sums of
-            that precision. For networks of less than 10 Gbit/s.
+        opt: an optimizer of Keras 3 or tf_keras, or its name. It is modified and returned.
+        op: `mean`, or `sum` for a loss that is already divided by the global batch size.
+        wire_dtype: `bfloat16` or `float16`, the dtype in which gradients travel: half the bytes,
+            and sums of that precision. For networks of less than 10 Gbit/s.
 
     Returns:
         The same optimizer; with a single rank, unchanged.
 
     Raises:
-        TypeError: it is no optimizer.
-        ValueError: an argument is wrong.
-        RuntimeError: Keras runs on another backend than TensorFlow.
+        TypeError: if `opt` is not an optimizer.
+        ValueError: if an argument is invalid.
+        RuntimeError: if Keras uses another backend than TensorFlow.
 
     Example:
         >>> from sparkdl import distribute
@@ -60,24 +57,26 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
     """
     if op not in ("mean", "sum"):
         raise ValueError(f"op is {op!r}; expected 'mean' or 'sum'.")
-    if wire not in (None, "bfloat16", "float16"):
-        raise ValueError(f"wire is {wire!r}; expected None, 'bfloat16' or 'float16'.")
+    if wire_dtype not in (None, "bfloat16", "float16"):
+        raise ValueError(f"wire_dtype is {wire_dtype!r}; expected None, 'bfloat16' or 'float16'.")
     world = ring()
-    group = chosen(world)  # Before an optimizer is made of a name: that computes already.
-    found, package = resolved(opt)
+    # The group comes first: creating an optimizer from its name already computes.
+    group = choose_group(world)
+    opt, package = resolve_optimizer(opt)
     if world.is_alone:
-        return found
-    return averaging(found, package, Reducer(world, op, wire, group))
+        return opt
+    return with_reducer(opt, package, Reducer(world, op, wire_dtype, group))
 
 
-def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> Any:
-    """Make a `tf.GradientTape` give gradients that are averaged over all ranks.
+def gradient_tape(tape: Any, *, op: str = "mean", wire_dtype: str | None = None) -> Any:
+    """Make a `tf.GradientTape` return gradients that are averaged over all ranks.
 
-    All ranks must take the same number of steps. Call `broadcast_variables` before the first.
+    All ranks must take the same number of steps. Call `broadcast_variables` before the first step.
 
     Args:
-        tape: before or after its `with` block. It is changed, and returned.
-        op, wire: see `optimizer`.
+        tape: a tape, before or after its `with` block. It is modified and returned.
+        op: see `optimizer`.
+        wire_dtype: see `optimizer`.
 
     Example:
         >>> import tensorflow as tf
@@ -89,106 +88,124 @@ def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> An
         6.0
     """
     world = ring()
-    group = chosen(world)
-    return tape if world.is_alone else averaging_tape(tape, Reducer(world, op, wire, group))
+    group = choose_group(world)
+    if world.is_alone:
+        return tape
+    return with_reducer_on_tape(tape, Reducer(world, op, wire_dtype, group))
 
 
-def resolved(opt: Any) -> tuple[Any, Any]:
-    """An optimizer, by its name too, and the package that it is from: keras, or tf_keras.
+def resolve_optimizer(opt: Any) -> tuple[Any, Any]:
+    """Return an optimizer, and the package it belongs to: keras or tf_keras.
+
+    Args:
+        opt: an optimizer, or its name.
 
     Raises:
         RuntimeError, TypeError, ValueError: see `optimizer`.
     """
-    package = _package(opt)
+    package = _package_of(opt)
     if package.__name__ == "keras" and package.backend.backend() != "tensorflow":
         raise RuntimeError(
-            f"Keras runs on {package.backend.backend()}; distribute.optimizer works with "
-            "KERAS_BACKEND=tensorflow. Elsewhere average the gradients with distribute.allreduce."
+            f"Keras uses the backend {package.backend.backend()}; distribute.optimizer requires "
+            "KERAS_BACKEND=tensorflow. With other backends, average the gradients with "
+            "distribute.allreduce."
         )
-    found: Any = package.optimizers.get(opt) if isinstance(opt, str) else opt
-    kinds = [package.optimizers.Optimizer]
+    resolved: Any = package.optimizers.get(opt) if isinstance(opt, str) else opt
+    classes = [package.optimizers.Optimizer]
     if package.__name__ == "tf_keras":
-        kinds.append(package.optimizers.legacy.Optimizer)
-    if not any(isinstance(found, kind) for kind in kinds):
+        classes.append(package.optimizers.legacy.Optimizer)
+    if not any(isinstance(resolved, cls) for cls in classes):
         raise TypeError(
             f"distribute.optimizer got a {type(opt).__name__}; expected an optimizer of Keras, or "
             "its name."
         )
-    if hasattr(found, keras_fit.REDUCER):
-        raise ValueError(f"this {found.name} averages its gradients already; wrap it once.")
-    return found, package
+    if hasattr(resolved, keras_fit.REDUCER):
+        raise ValueError(f"this {resolved.name} averages its gradients already; wrap it only once.")
+    return resolved, package
 
 
-def averaging(found: Any, package: Any, reducer: Reducer) -> Any:
-    """Make an optimizer of a package apply what the reducer makes of its gradients."""
-    scale = package.mixed_precision.LossScaleOptimizer
+def with_reducer(opt: Any, package: Any, reducer: Reducer) -> Any:
+    """Make an optimizer apply reduced gradients, and return it.
+
+    Args:
+        opt: an optimizer, which is modified.
+        package: the package of the optimizer: keras or tf_keras.
+        reducer: reduces the gradients.
+    """
+    loss_scale = package.mixed_precision.LossScaleOptimizer
     policy = getattr(package.mixed_precision, "global_policy", None) or package.config.dtype_policy
-    if policy().name == "mixed_float16" and not isinstance(found, scale):
-        found = scale(found)  # `compile` would do it too, with the averaging inside, see `fit`.
-    # Past the attributes that Keras tracks. A class of our own could not be loaded elsewhere.
-    object.__setattr__(found, keras_fit.REDUCER, reducer)
-    wrap = _averaging_apply if package.__name__ == "keras" else _averaging_apply_gradients
-    wrap(found, reducer)
-    keras_fit.extend(package)
-    return found
+    if policy().name == "mixed_float16" and not isinstance(opt, loss_scale):
+        # `compile` would wrap it too, but with the reducer inside, see `keras_fit._check`.
+        opt = loss_scale(opt)
+    # Bypass the attributes that Keras tracks. A subclass could not be loaded elsewhere.
+    object.__setattr__(opt, keras_fit.REDUCER, reducer)
+    wrap = _wrap_apply if package.__name__ == "keras" else _wrap_apply_gradients
+    wrap(opt, reducer)
+    keras_fit.extend_fit(package)
+    return opt
 
 
-def averaging_tape(tape: Any, reducer: Reducer) -> Any:
-    """Make a tape give what the reducer makes of its gradients."""
+def with_reducer_on_tape(tape: Any, reducer: Reducer) -> Any:
+    """Make a tape return reduced gradients, and return the tape.
+
+    Args:
+        tape: a `tf.GradientTape`, which is modified.
+        reducer: reduces the gradients.
+    """
     import tensorflow as tf
 
     gradient = tape.gradient
 
     @_not_converted
     @functools.wraps(gradient)
-    def averaged(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        found = gradient(target, sources, *args, **kwargs)
-        reduced = reducer(tf.nest.flatten(found, expand_composites=False))
+    def reduced_gradient(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        gradients = gradient(target, sources, *args, **kwargs)
+        reduced = reducer(tf.nest.flatten(gradients, expand_composites=False))
         return tf.nest.pack_sequence_as(sources, reduced)
 
-    tape.gradient = averaged
+    tape.gradient = reduced_gradient
     return tape
 
 
-def _package(opt: Any) -> Any:
-    kinds = {kind.__module__.partition(".")[0] for kind in type(opt).__mro__}
-    if "tf_keras" in kinds or (isinstance(opt, str) and uses_tf_keras(os.environ)):
+def _package_of(opt: Any) -> Any:
+    packages = {cls.__module__.partition(".")[0] for cls in type(opt).__mro__}
+    if "tf_keras" in packages or (isinstance(opt, str) and uses_tf_keras(os.environ)):
         return importlib.import_module("tf_keras")
     return importlib.import_module("keras")
 
 
 def _not_converted(function: _Function) -> _Function:
-    """The function as it is in a `tf.function` too; there is nothing in it for a graph."""
+    """Exclude a function from AutoGraph: its Python code has no part in a graph."""
     import tensorflow as tf
 
     plain: _Function = tf.autograph.experimental.do_not_convert(function)
     return plain
 
 
-def _averaging_apply(found: Any, reducer: Reducer) -> None:
-    """Keras 3: whatever calls an optimizer goes through `apply`."""
-    apply = found.apply
+def _wrap_apply(opt: Any, reducer: Reducer) -> None:
+    """Reduce gradients in `apply`, through which every update of a Keras 3 optimizer passes."""
+    apply = opt.apply
 
     @_not_converted
     @functools.wraps(apply)
-    def averaged(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        with reducer.agreed():
+    def reduce_and_apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        with reducer.agreed_step():
             return apply(reducer(list(grads)), trainable_variables)
 
-    object.__setattr__(found, "apply", averaged)
+    object.__setattr__(opt, "apply", reduce_and_apply)
 
 
-def _averaging_apply_gradients(found: Any, reducer: Reducer) -> None:
-    """tf_keras: the same with `apply_gradients`."""
-    apply_gradients = found.apply_gradients
+def _wrap_apply_gradients(opt: Any, reducer: Reducer) -> None:
+    """Reduce gradients in `apply_gradients`, the counterpart of `apply` in tf_keras."""
+    apply_gradients = opt.apply_gradients
 
     @_not_converted
     @functools.wraps(apply_gradients)
-    def averaged(grads_and_vars: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+    def reduce_and_apply(grads_and_vars: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
-        with reducer.agreed():
+        with reducer.agreed_step():
             reduced = reducer([gradient for gradient, _ in pairs])
             variables = (variable for _, variable in pairs)
             return apply_gradients(list(zip(reduced, variables, strict=True)), *args, **kwargs)
 
-    object.__setattr__(found, "apply_gradients", averaged)
+    object.__setattr__(opt, "apply_gradients", reduce_and_apply)

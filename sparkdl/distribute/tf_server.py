@@ -1,4 +1,4 @@
-"""Runs in the training process. The servers of a parameter-server run."""
+"""Runs in the training process. Run the TensorFlow server of a parameter-server run."""
 
 import json
 import os
@@ -10,34 +10,35 @@ __all__ = ["serve"]
 
 
 def serve() -> None:
-    """Run this process's TensorFlow server, as worker or parameter server; it never returns.
+    """Run this process's TensorFlow server, as worker or parameter server; never return.
 
-    The servers of a parameter-server run have no program of their own: the chief sends them what
-    to compute. They do not end by themselves either; they are ended after the chief.
+    The servers of a parameter-server run have no program of their own: the chief sends them the
+    functions to compute. They do not exit by themselves; they are stopped after the chief exits.
 
     Raises:
-        RuntimeError: `TF_CONFIG` does not make this process a `worker` or `ps`.
+        RuntimeError: if `TF_CONFIG` does not make this process a `worker` or `ps`.
     """
-    given = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    task: dict[str, Any] = given.get("task", {})
+    tf_config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    task: dict[str, Any] = tf_config.get("task", {})
     if task.get("type") not in ("worker", "ps"):
         raise RuntimeError(
             f"distribute.serve() was called in a process whose TF_CONFIG has task={task}; expected "
-            "the type 'worker' or 'ps'. Only the servers of experiment.parameter_server serve; "
-            f"this process is {context.current().role} of {context.current().kind!r}: call "
-            "distribute.strategy() here."
+            "the type 'worker' or 'ps'. Only workers and parameter servers of "
+            "experiment.parameter_server can serve, and this process is "
+            f"{context.current().role} of {context.current().kind!r}: call distribute.strategy() "
+            "here."
         )
     import tensorflow as tf
 
-    # Lets the chief hear of a dead server, and gives each peer of a worker a thread to wait in
-    # (tensorflow.org/tutorials/distribute/parameter_server_training).
+    # The chief is then notified of a dead server, and each peer of a worker has a thread to wait
+    # in (tensorflow.org/tutorials/distribute/parameter_server_training).
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     config = tf.compat.v1.ConfigProto()
-    threads = int(os.environ.get("TF_NUM_INTEROP_THREADS") or os.cpu_count() or 1)
-    num_workers = len(given["cluster"].get("worker", []))
-    config.inter_op_parallelism_threads = max(threads, num_workers + 1)
+    num_threads = int(os.environ.get("TF_NUM_INTEROP_THREADS") or os.cpu_count() or 1)
+    num_workers = len(tf_config["cluster"].get("worker", []))
+    config.inter_op_parallelism_threads = max(num_threads, num_workers + 1)
     server = tf.distribute.Server(
-        tf.train.ClusterSpec(given["cluster"]),
+        tf.train.ClusterSpec(tf_config["cluster"]),
         job_name=task["type"],
         task_index=int(task["index"]),
         protocol="grpc",

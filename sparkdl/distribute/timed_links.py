@@ -1,8 +1,6 @@
-"""Runs in the training process.
+"""Runs in the training process. Record the exchanges of a ring and the starts of steps.
 
-The links of a ring and the begin of a step, where a timeline is written.
-
-Without one, the links and functions are those that they would be anyway: nothing is timed.
+In a run without `timeline=True`, the plain links and functions are used, and nothing is timed.
 """
 
 import functools
@@ -18,55 +16,64 @@ from sparkdl.distribute.ring import HEADER
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.reporter import TIMELINE
 
-__all__ = ["TimedLinks", "begins_step", "make_links", "recording"]
+__all__ = ["TimedLinks", "make_links", "mark_step_start", "process_recorder"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 
 
 class TimedLinks(Links):
-    """Links that record where the time of each collective goes.
+    """Links that record how the time of each collective is spent.
 
     Args:
-        before, after, timeout_s: see `Links`.
-        recorder: of this rank.
+        predecessor, successor, timeout_s: see `Links`.
+        recorder: the recorder of this rank.
     """
 
-    def __init__(self, before: Link, after: Link, timeout_s: float, recorder: Recorder) -> None:
-        super().__init__(before, after, timeout_s)
-        self._hears, self._recorder = before.rank, recorder
+    def __init__(
+        self, predecessor: Link, successor: Link, timeout_s: float, recorder: Recorder
+    ) -> None:
+        super().__init__(predecessor, successor, timeout_s)
+        self._recorder = recorder
         self._pieces: list[tuple[str, int, int]] = []
 
     def exchange(
         self,
         sends: Sequence[Any],
         receives: Sequence[Any],
-        ready: int,
+        num_ready: int,
         arrived: Callable[[int], None],
         lag: int = 0,
     ) -> None:
-        """See `Links.exchange`."""
-        heard: int | None = None
+        """Exchange blocks as `Links.exchange` does, and record the exchange."""
+        first_arrival_ns: int | None = None
 
-        def added(number: int) -> None:
-            nonlocal heard
-            begun = time.perf_counter_ns()
-            heard = heard or begun
+        def timed_arrived(number: int) -> None:
+            nonlocal first_arrival_ns
+            begin_ns = time.perf_counter_ns()
+            first_arrival_ns = first_arrival_ns or begin_ns
             arrived(number)
-            self._pieces.append(("add", begun, time.perf_counter_ns()))
+            self._pieces.append(("add", begin_ns, time.perf_counter_ns()))
 
-        failed, self._pieces = True, []
-        begun, others = time.perf_counter_ns(), _others()
+        has_failed = True
+        self._pieces = []
+        begin_ns, others_begin_ns = time.perf_counter_ns(), _other_threads_ns()
         try:
-            super().exchange(sends, receives, ready, added, lag)
-            failed = False
+            super().exchange(sends, receives, num_ready, timed_arrived, lag)
+            has_failed = False
         finally:
-            # What a rank sends first begins with the header.
-            header, ended, beside = sends[0][: HEADER.size], time.perf_counter_ns(), _others()
-            self._recorder.collective(
-                Collective(header, self._hears, begun, ended, heard, beside - others, self._pieces)
+            end_ns, others_end_ns = time.perf_counter_ns(), _other_threads_ns()
+            collective = Collective(
+                header=sends[0][: HEADER.size],  # The first block begins with the header.
+                predecessor=self._predecessor.rank,
+                begin_ns=begin_ns,
+                end_ns=end_ns,
+                first_arrival_ns=first_arrival_ns,
+                other_threads_ns=others_end_ns - others_begin_ns,
+                pieces=self._pieces,
             )
-            if failed:  # This process may soon be ended.
+            self._recorder.collective(collective)
+            if has_failed:  # This process may exit soon.
                 self._recorder.flush()
 
     def _send(self, *args: Any) -> bool:
@@ -79,40 +86,46 @@ class TimedLinks(Links):
         self._timed("wait", super()._wait, *args)
 
     def _timed(self, kind: str, call: Callable[..., _Value], *args: Any) -> _Value:
-        begun = time.perf_counter_ns()
+        begin_ns = time.perf_counter_ns()
         try:
             return call(*args)
         finally:
-            self._pieces.append((kind, begun, time.perf_counter_ns()))
+            self._pieces.append((kind, begin_ns, time.perf_counter_ns()))
 
 
-def make_links(before: Link, after: Link, timeout_s: float) -> Links:
-    """The links of a ring: those that are timed in a run with `timeline=True`."""
-    recorder = recording()
+def make_links(predecessor: Link, successor: Link, timeout_s: float) -> Links:
+    """Return the links of a ring, which are timed in a run with `timeline=True`.
+
+    Args:
+        predecessor, successor, timeout_s: see `Links`.
+    """
+    recorder = process_recorder()
     if recorder is None:
-        return Links(before, after, timeout_s)
-    return TimedLinks(before, after, timeout_s, recorder)
+        return Links(predecessor, successor, timeout_s)
+    return TimedLinks(predecessor, successor, timeout_s, recorder)
 
 
-def begins_step(function: _Function) -> _Function:
-    """The function, which is the first that is called in each step."""
-    recorder = recording()
+def mark_step_start(function: _Function) -> _Function:
+    """Wrap the first function of each step: record the start of a step before it is called."""
+    recorder = process_recorder()
     if recorder is None:
         return function
 
     @functools.wraps(function)
-    def begins(*args: Any) -> Any:
+    def marked(*args: Any) -> Any:
         recorder.step()
         return function(*args)
 
-    return cast(_Function, begins)
+    return cast(_Function, marked)
 
 
-def recording() -> Recorder | None:
-    """What records the timeline of this process; None where there is to be none."""
+def process_recorder() -> Recorder | None:
+    """Return the recorder of this process's timeline, or None in a run without a timeline."""
     return _recorder(os.getpid())
 
 
+# Process-wide state: one recorder per process. The process id is an argument so that a forked
+# process does not use the recorder of its parent.
 @functools.lru_cache(maxsize=1)
 def _recorder(pid: int) -> Recorder | None:
     me = context.current()
@@ -122,6 +135,6 @@ def _recorder(pid: int) -> Recorder | None:
     return Recorder(path, me.rank, f"rank {me.rank} ({me.role} {me.index})")
 
 
-def _others() -> int:
-    """The CPU nanoseconds of all threads but this one, so far."""
+def _other_threads_ns() -> int:
+    """Return the CPU nanoseconds that all other threads of this process have used so far."""
     return time.process_time_ns() - time.thread_time_ns()

@@ -1,4 +1,4 @@
-"""Runs in the training process. The ring that this process is in."""
+"""Runs in the training process. The ring that this process belongs to."""
 
 import functools
 import os
@@ -15,22 +15,24 @@ __all__ = ["is_joined", "ring"]
 
 
 def ring() -> Ring:
-    """The ring of all ranks that train together; one of this process alone outside a gang.
+    """Return the ring of all ranks that train together; outside a gang, a ring of one rank.
 
-    The first call blocks until all of them have called it.
+    The first call blocks until all ranks have called it.
 
     Raises:
-        PeerLostError: another rank has not come in time.
-        RuntimeError: a process that the training function has started is in no ring.
+        PeerLostError: if another rank does not join in time.
+        RuntimeError: if this process was started by the training function, and so has no ring.
     """
     return _ring(os.getpid())
 
 
 def is_joined() -> bool:
-    """Whether this process has called `ring` before."""
+    """Return True if this process has called `ring` before."""
     return _ring.cache_info().currsize > 0
 
 
+# Process-wide state: one ring per process. The process id is an argument so that a forked process
+# does not use the ring of its parent.
 @functools.lru_cache(maxsize=1)
 def _ring(pid: int) -> Ring:
     me = context.current()
@@ -39,13 +41,14 @@ def _ring(pid: int) -> Ring:
     try:
         if me.is_elastic:
             return ElasticRing(me, me.ring)
-        # It stays open: in a process that is forked later its number is no other file's.
+        # The descriptor stays open: a process forked later then cannot have another file under
+        # its number.
         end = socket.socket(fileno=me.ring)
         try:
             invitation, listener = Invitation.receive(end)
         finally:
             end.detach()
-    except (OSError, EOFError) as exc:  # Received before, or by another process.
+    except (OSError, EOFError) as exc:  # Another process has received the invitation.
         raise RuntimeError(
             "a process that the training function has started cannot call collectives: only "
             "the training process itself is in the ring."

@@ -1,9 +1,9 @@
-"""Horovod's API over our own ring (runs in P): `import sparkdl.horovod as hvd`.
+"""Runs in the training process. Horovod's API over the ring: `import sparkdl.horovod as hvd`.
 
 A program for `horovod.tensorflow`, `horovod.tensorflow.keras` or `horovod.keras` changes its import
 line, and is started by `experiment.horovod(train, num_workers=4)`. Names, arguments and defaults
-are those of Horovod 0.28 (horovod.readthedocs.io); what only steers its own engine (`name`,
-`device_dense`, `groups` ...) is accepted and has no effect.
+are those of Horovod 0.28 (horovod.readthedocs.io); arguments that only configure Horovod's engine
+(`name`, `device_dense`, `groups` ...) are accepted and have no effect.
 """
 
 import importlib
@@ -78,7 +78,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "callbacks":  # They are Keras's, which takes a while to import.
+    if name == "callbacks":  # Imported on first use, because they import Keras, which is slow.
         return importlib.import_module("sparkdl.horovod.callbacks")
     raise AttributeError(
         f"module 'sparkdl.horovod' has no attribute {name!r}. Expected one of {', '.join(__all__)}."

@@ -1,8 +1,7 @@
-"""Runs in the training process.
+"""Runs in the training process. Horovod's callbacks, for Keras 3 or tf_keras.
 
-Horovod's callbacks, for Keras 3, or for tf_keras where a program uses that.
-
-Two of them do what `fit` with a `DistributedOptimizer` does by itself; they do no harm beside it.
+`fit` with a `DistributedOptimizer` already does the work of `BroadcastGlobalVariablesCallback` and
+`MetricAverageCallback`; using them as well is harmless.
 """
 
 import importlib
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import context, distribute
-from sparkdl.distribute.keras_fit import state
+from sparkdl.distribute.keras_fit import shared_variables
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.horovod.operations import rank, size
 
@@ -30,10 +29,10 @@ _keras: Any = importlib.import_module("tf_keras" if uses_tf_keras(os.environ) el
 
 
 class BroadcastGlobalVariablesCallback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Gives all ranks the model of rank `root_rank`, and its optimizer, after the first batch.
+    """Broadcasts the model and optimizer of rank `root_rank` after the first batch.
 
     Args:
-        root_rank: whose values they are.
+        root_rank: the rank whose values all ranks receive.
         device, local_variables: have no effect.
 
     Example:
@@ -44,18 +43,19 @@ class BroadcastGlobalVariablesCallback(_keras.callbacks.Callback):  # type: igno
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
-        # One that comes late is given them by `fit`, and the others have called this long ago.
-        self.root_rank, self._is_done = root_rank, context.current().is_late
+        self.root_rank = root_rank
+        # A restarted rank receives the values in `fit`; the other ranks do not broadcast again.
+        self._is_done = context.current().is_late
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast, once: now a model that builds itself has variables."""
+        """Broadcast once. After a batch, a model that is built on its first call has variables."""
         if not self._is_done and size() > 1:
-            distribute.broadcast_variables(state(self.model), self.root_rank)
+            distribute.broadcast_variables(shared_variables(self.model), self.root_rank)
         self._is_done = True
 
 
 class MetricAverageCallback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Averages what is logged at the end of an epoch over all ranks, for the callbacks behind it.
+    """Averages the logs at the end of an epoch over all ranks, for the callbacks after this one.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -66,22 +66,24 @@ class MetricAverageCallback(_keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Average."""
+        """Average the logs."""
         if logs:
             logs.update(distribute.mean(logs))
 
 
 class LearningRateScheduleCallback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Multiplies a learning rate, by epoch or part of it.
+    """Multiplies a learning rate by a factor that depends on the epoch.
 
     Args:
-        initial_lr: what is multiplied.
-        multiplier: a function of the epoch; or a number, which is taken to the power of the epochs
-            since `start_epoch`.
-        start_epoch, end_epoch: where it is in force, `start_epoch <= epoch < end_epoch`.
-        staircase: at the begin of an epoch only; else at each batch, of a fractional epoch.
+        initial_lr: the learning rate to multiply.
+        multiplier: a function of the epoch; or a number, which is raised to the power of the number
+            of epochs since `start_epoch`.
+        start_epoch: first epoch in which the rate is set.
+        end_epoch: first epoch in which the rate is no longer set; None for no end.
+        staircase: set the rate at the start of each epoch; otherwise at each batch, from the
+            fractional epoch.
         momentum_correction: has no effect: Keras compiles the momentum into its step.
-        steps_per_epoch: needed where Keras does not know it.
+        steps_per_epoch: number of batches per epoch; required if Keras does not know it.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -101,42 +103,45 @@ class LearningRateScheduleCallback(_keras.callbacks.Callback):  # type: ignore[m
         steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__()
-        self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
+        self.initial_lr = initial_lr
         self.multiplier = multiplier
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
         self.staircase = staircase if callable(multiplier) else True
-        self.steps_per_epoch, self._epoch = steps_per_epoch, 0
+        self.steps_per_epoch = steps_per_epoch
+        self._epoch = 0
 
     def rate(self, epoch: float) -> float:
-        """The learning rate of an epoch."""
+        """Return the learning rate of an epoch, which may be fractional."""
         if callable(self.multiplier):
             return self.initial_lr * self.multiplier(epoch)
         return float(self.initial_lr * self.multiplier ** (epoch - self.start_epoch))
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Find out how long an epoch is.
+        """Determine the number of batches per epoch.
 
         Raises:
-            ValueError: nobody knows.
+            ValueError: if the number of batches per epoch is required and unknown.
         """
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
         if not self.staircase and not self.steps_per_epoch:
             raise ValueError(
-                "the length of an epoch is not known, since the data has no known length. Give "
-                "steps_per_epoch= to the callback, or to fit."
+                "the number of batches per epoch is unknown, because the data has no known length. "
+                "Pass steps_per_epoch= to the callback or to fit."
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch, which is not the first one after a restart."""
+        """Store the number of the epoch; after a restart it does not start at 0."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set this batch's rate."""
+        """Set the rate of this batch."""
         is_early = self._epoch < self.start_epoch
         if is_early or (self.end_epoch is not None and self._epoch >= self.end_epoch):
             return
         if not self.staircase:
-            part = batch / (self.steps_per_epoch or 1)
-            self.model.optimizer.learning_rate = self.rate(self._epoch + part)
+            fraction = batch / (self.steps_per_epoch or 1)
+            self.model.optimizer.learning_rate = self.rate(self._epoch + fraction)
         elif batch == 0:
             self.model.optimizer.learning_rate = self.rate(self._epoch)
 
@@ -147,15 +152,15 @@ class LearningRateScheduleCallback(_keras.callbacks.Callback):  # type: ignore[m
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the rate from one rank's to that of all, a little at each batch.
+    """Raises the learning rate from the rate of one rank to that of all, at each batch.
 
     Goyal et al. 2017, arXiv:1706.02677, section 2.2.
 
     Args:
-        initial_lr: the rate for all ranks together, which it ends with.
-        warmup_epochs: how long it takes.
+        initial_lr: the rate for all ranks together, reached at the end of the warm-up.
+        warmup_epochs: number of epochs of the warm-up.
         momentum_correction, steps_per_epoch: see `LearningRateScheduleCallback`.
-        verbose: print the rate at the end, on rank 0.
+        verbose: 1 to print the rate at the end of the warm-up, on rank 0.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -172,9 +177,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose: int = 0,
     ) -> None:
         def multiplier(epoch: float) -> float:
-            # The batch after the last of the warm-up has the full rate.
-            done = (epoch + 1 / (self.steps_per_epoch or 1)) / warmup_epochs
-            return (done * (size() - 1) + 1) / size()
+            # The last batch of the warm-up has the full rate.
+            progress = (epoch + 1 / (self.steps_per_epoch or 1)) / warmup_epochs
+            return (progress * (size() - 1) + 1) / size()
 
         super().__init__(
             initial_lr,
@@ -186,7 +191,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Log the rate as `lr`; say that the warm-up is over."""
+        """Log the rate as `lr`; with `verbose`, print the rate at the end of the warm-up."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and rank() == 0 and epoch == (self.end_epoch or 0) - 1:
             rate = float(self.model.optimizer.learning_rate)
@@ -194,10 +199,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(_keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Keras's ModelCheckpoint that keeps the best model only.
+    """Keras's ModelCheckpoint with `save_best_only=True`.
 
-    Args: those of `keras.callbacks.ModelCheckpoint` without `filepath`, which is `checkpoint.keras`
-        in the folder of this trial, and `save_best_only`.
+    Args:
+        **kwargs: arguments of `keras.callbacks.ModelCheckpoint`, without `save_best_only` and
+            `filepath`; the file is `checkpoint.keras` in `context.checkpoint_dir`.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -206,18 +212,16 @@ class BestModelCheckpoint(_keras.callbacks.ModelCheckpoint):  # type: ignore[mis
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        from sparkdl import context
-
         folder = context.current().checkpoint_dir
         super().__init__(os.path.join(folder, "checkpoint.keras"), save_best_only=True, **kwargs)
 
 
 class CommitStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Commits an elastic state.
+    """Commits an elastic state at regular intervals.
 
     Args:
-        state: see `hvd.elastic.State`.
-        batches_per_commit: how many batches lie between two commits.
+        state: an `hvd.elastic.State`.
+        batches_per_commit: number of batches from one commit to the next.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -227,24 +231,26 @@ class CommitStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
-        self.state, self.batches_per_commit, self._batches = state, batches_per_commit, 0
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self._num_batches = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Count from 0 on all ranks."""
-        self._batches = 0
+        """Count batches from 0, on all ranks."""
+        self._num_batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Commit, if this batch's turn has come."""
-        self._batches += 1
-        if self._batches % self.batches_per_commit == 0:
+        """Commit after every `batches_per_commit` batches."""
+        self._num_batches += 1
+        if self._num_batches % self.batches_per_commit == 0:
             self.state.commit()
 
 
 class UpdateBatchStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Keeps `batch` of an elastic state at the number of the batch.
+    """Sets `batch` of an elastic state to the number of the current batch.
 
     Args:
-        state: with an attribute `batch`.
+        state: an `hvd.elastic.State` with an attribute `batch`.
     """
 
     def __init__(self, state: Any) -> None:
@@ -252,29 +258,30 @@ class UpdateBatchStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
         self.state = state
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Set it."""
+        """Set the number of the batch."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Begin again."""
+        """Reset the number of the batch to 0."""
         self.state.batch = 0
 
 
 class UpdateEpochStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Keeps `epoch` of an elastic state at the number of the epoch, over several `fit`.
+    """Sets `epoch` of an elastic state to the number of the current epoch, across calls of `fit`.
 
     Args:
-        state: with an attribute `epoch`; each `fit` counts from it.
+        state: an `hvd.elastic.State` with an attribute `epoch`, from which each `fit` counts.
     """
 
     def __init__(self, state: Any) -> None:
         super().__init__()
-        self.state, self._first = state, 0
+        self.state = state
+        self._first_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Note where this `fit` begins."""
-        self._first = self.state.epoch
+        """Store the epoch at which this `fit` begins."""
+        self._first_epoch = self.state.epoch
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Set it."""
-        self.state.epoch = self._first + epoch
+        """Set the number of the epoch."""
+        self.state.epoch = self._first_epoch + epoch

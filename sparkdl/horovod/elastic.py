@@ -1,9 +1,7 @@
-"""Runs in the training process.
+"""Runs in the training process. Horovod's elastic training: restart a function from its last state.
 
-Horovod's elastic training: a function that begins again from what it kept.
-
-`fit` of a model with a `DistributedOptimizer` needs none of this in a run with `elastic=True`:
-there lost ranks are replaced in the middle of it.
+`fit` of a model with a `DistributedOptimizer` does not need this module: in a run with
+`elastic=True`, lost ranks are replaced while `fit` is running.
 """
 
 import functools
@@ -13,7 +11,7 @@ from typing import Any
 
 from sparkdl import distribute
 from sparkdl.distribute.elastic_ring import ElasticRing
-from sparkdl.distribute.keras_fit import state as state_of
+from sparkdl.distribute.keras_fit import shared_variables
 from sparkdl.distribute.world import ring
 from sparkdl.errors import PeerLostError
 
@@ -34,14 +32,14 @@ HorovodInternalError = PeerLostError
 
 
 class HostsUpdatedInterrupt(Exception):
-    """A rank that was started again waits to take part; `run` lets it in."""
+    """Raised when a restarted rank waits to take part; `run` admits it."""
 
 
 class State:
-    """What a training goes on from: attributes, which every rank has alike.
+    """The state from which a training continues: attributes with the same values on all ranks.
 
     Args:
-        **values: the attributes, such as `epoch=0`. They travel as JSON; Horovod pickled them.
+        **values: the attributes, such as `epoch=0`. They travel as JSON; Horovod pickles them.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -54,49 +52,58 @@ class State:
     """
 
     def __init__(self, **values: Any) -> None:
-        self._names, self._reset_callbacks = list(values), list[Callable[[], None]]()
+        self._names = list(values)
+        self._reset_callbacks: list[Callable[[], None]] = []
+        self._saved_values: dict[str, Any] = {}
+        self._saved_arrays: list[Any] = []
         vars(self).update(values)
-        self._kept: tuple[dict[str, Any], list[Any]] = {}, []
         self.save()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Functions to call when the ranks have changed, such as to scale the learning rate."""
+        """Register functions to call when the ranks change, for example to scale a learning rate.
+
+        Args:
+            callbacks: functions without arguments.
+        """
         self._reset_callbacks += callbacks
 
     def on_reset(self) -> None:
-        """Call what was registered."""
+        """Call the registered functions."""
         for callback in self._reset_callbacks:
             callback()
 
     def commit(self) -> None:
-        """Keep all as it is now, and let in ranks that wait.
+        """Save the current state, and admit ranks that wait.
 
         Raises:
-            HostsUpdatedInterrupt: one waits; let it pass, it is for `run`.
+            HostsUpdatedInterrupt: if a rank waits. Do not catch it: `run` handles it.
         """
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Let in ranks that wait; all ranks call it at the same point, see `commit`."""
+        """Admit ranks that wait; all ranks call it at the same point.
+
+        Raises:
+            HostsUpdatedInterrupt: see `commit`.
+        """
         world = ring()
         if isinstance(world, ElasticRing) and distribute.allreduce(int(world.is_awaited), "max"):
             raise HostsUpdatedInterrupt("a rank waits to take part")
 
     def save(self) -> None:
-        """Keep all as it is now, in memory."""
-        values = {name: getattr(self, name) for name in self._names}
-        self._kept = values, [variable.numpy() for variable in self._variables()]
+        """Save the current state in memory."""
+        self._saved_values = {name: getattr(self, name) for name in self._names}
+        self._saved_arrays = [variable.numpy() for variable in self._variables()]
 
     def restore(self) -> None:
-        """Make all as it was kept last."""
-        values, arrays = self._kept
-        vars(self).update(values)
-        for variable, array in zip(self._variables(), arrays, strict=False):
+        """Restore the state that was saved last."""
+        vars(self).update(self._saved_values)
+        for variable, array in zip(self._variables(), self._saved_arrays, strict=False):
             variable.assign(array)
 
     def sync(self) -> None:
-        """Give all ranks what the first of those has that were there before; keep it."""
+        """Broadcast the state of the first rank that has it to all ranks, and save it."""
         world = ring()
         root = world.root if isinstance(world, ElasticRing) else 0
         values = {name: getattr(self, name) for name in self._names}
@@ -117,8 +124,8 @@ class TensorFlowKerasState(State):
     """A Keras model, its optimizer, and attributes.
 
     Args:
-        model: built, and compiled or with `optimizer`.
-        optimizer: if it is not the model's.
+        model: a built model, compiled unless `optimizer` is given.
+        optimizer: by default the optimizer of the model.
         backend: has no effect.
         **values: see `State`.
     """
@@ -126,36 +133,38 @@ class TensorFlowKerasState(State):
     def __init__(
         self, model: Any, optimizer: Any = None, backend: Any = None, **values: Any
     ) -> None:
-        self.model, self.optimizer = model, optimizer or model.optimizer
+        self.model = model
+        self.optimizer = optimizer or model.optimizer
         if not model.built:
             raise ValueError(
-                f"{model.name!r} has no weights yet, and cannot be kept. Start it with an Input "
-                "layer, or call it on a batch first."
+                f"{model.name!r} has no weights yet, and its state cannot be saved. Start it with "
+                "an Input layer, or call it on a batch first."
             )
         if hasattr(self.optimizer, "build"):
             self.optimizer.build(model.trainable_variables)
         super().__init__(**values)
 
     def _variables(self) -> Sequence[Any]:
-        return state_of(self.model, self.optimizer)
+        return shared_variables(self.model, self.optimizer)
 
 
 KerasState = TensorFlowKerasState
 
 
 class TensorFlowState(State):
-    """Variables of TensorFlow, and attributes.
+    """TensorFlow variables, and attributes.
 
     Args:
-        variables: of `tf.Variable`.
-        session: None: sessions of `tf.compat.v1` have no elastic state here.
+        variables: `tf.Variable`s.
+        session: must be None: sessions of `tf.compat.v1` are not supported.
         **values: see `State`.
     """
 
     def __init__(self, variables: Iterable[Any], session: Any = None, **values: Any) -> None:
         if session is not None:
             raise ValueError(
-                f"session is {session!r}; expected None: keep variables of TensorFlow 2."
+                f"session is {session!r}; expected None: only TensorFlow 2 variables have an "
+                "elastic state."
             )
         self.variables = list(variables)
         super().__init__(**values)
@@ -165,13 +174,13 @@ class TensorFlowState(State):
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function outlive the loss of ranks, in a run with `elastic=True`.
+    """Make a function survive the loss of ranks, in a run with `elastic=True`.
 
-    When a rank is lost, each of the others calls the function again from the state it committed
-    last, without it. When it was started again and waits, the next `commit` lets it in.
+    When a rank is lost, the other ranks call the function again, from the state that was committed
+    last. When the lost rank has restarted and waits, the next `commit` admits it.
 
     Args:
-        func: its first argument is a `State`. It is called anew each time.
+        func: a function whose first argument is a `State`. It may be called several times.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -190,11 +199,12 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(world, ElasticRing):
             state.sync()
             return func(state, *args, **kwargs)
-        world.recovers, changed = False, world.is_late
+        world.recovers = False
+        have_ranks_changed = world.is_late
         try:
             while True:
                 try:
-                    if changed:
+                    if have_ranks_changed:
                         world.meet()
                         state.on_reset()
                     state.sync()
@@ -205,7 +215,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                     if not world.broken:
                         raise
                     state.restore()
-                changed = True
+                have_ranks_changed = True
         finally:
             world.recovers = True
 
@@ -213,6 +223,6 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CALLBACKS:  # They are Keras's, which takes a while to import.
+    if name in _CALLBACKS:  # Imported on first use, because they import Keras, which is slow.
         return getattr(importlib.import_module("sparkdl.horovod.callbacks"), name)
     raise AttributeError(f"module 'sparkdl.horovod.elastic' has no attribute {name!r}")

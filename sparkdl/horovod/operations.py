@@ -1,4 +1,4 @@
-"""Runs in the training process. Horovod's collectives, and what a rank may ask about itself."""
+"""Runs in the training process. Horovod's collectives, and the rank and size of this process."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from sparkdl import context, distribute
-from sparkdl.distribute.collectives import as_given
+from sparkdl.distribute.collectives import call_with_numpy
 from sparkdl.distribute.gradient_reducer import Reducer
 from sparkdl.distribute.ring import OPERATIONS
 from sparkdl.distribute.world import is_joined, ring
-from sparkdl.horovod.join_operation import announced
+from sparkdl.horovod.join_operation import announced_allreduce
 
 __all__ = [
     "Average",
@@ -40,12 +40,12 @@ __all__ = [
     "size",
 ]
 
-# What an allreduce makes of the values of all ranks.
+# The operations of an allreduce.
 Average, Sum, Min, Max = "mean", "sum", "min", "max"
 
 
 class Compression:
-    """In how many bits floating-point values travel: as they are, or in sixteen.
+    """The dtype in which floating-point values travel: their own, or one of 16 bits.
 
     Example:
         >>> import numpy as np, sparkdl.horovod as hvd
@@ -59,11 +59,11 @@ class Compression:
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the other ranks; returns when all have called it.
+    """Join the other ranks; block until all ranks have called `init`.
 
     Args:
-        comm: None; the ranks are those of the gang.
-        process_sets: None, see `check_process_set`.
+        comm: must be None: the ranks are those of the gang.
+        process_sets: must be None, see `check_process_set`.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -78,38 +78,38 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """Leave the ring. Ranks that still want something of this one fail."""
+    """Leave the ring. A rank that still communicates with this one fails."""
     if is_initialized():
         ring().close()
 
 
 def is_initialized() -> bool:
-    """Whether this process has joined the others."""
+    """Return True if this process has joined the other ranks."""
     return is_joined()
 
 
 def rank() -> int:
-    """This process among all, from 0; of an elastic gang among those that are there."""
+    """Return the rank of this process, from 0; in an elastic gang, among the ranks present."""
     return ring().rank if is_initialized() else context.current().rank
 
 
 def size() -> int:
-    """How many processes train together, see `rank`."""
+    """Return the number of processes that train together, see `rank`."""
     return ring().size if is_initialized() else context.current().world_size
 
 
 def local_rank() -> int:
-    """This process among those of its host, from 0."""
+    """Return the rank of this process among the processes of its host, from 0."""
     return context.current().local_rank
 
 
 def local_size() -> int:
-    """How many processes train on this host."""
+    """Return the number of processes that train on this host."""
     return context.current().local_world_size
 
 
 def cross_rank() -> int:
-    """This host among those that have a process with this local rank, from 0.
+    """Return the index of this host among the hosts that have a process with this local rank.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -121,12 +121,12 @@ def cross_rank() -> int:
 
 
 def cross_size() -> int:
-    """How many hosts have a process with this local rank."""
+    """Return the number of hosts that have a process with this local rank."""
     return len(_hosts())
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have equally many processes."""
+    """Return True if all hosts have the same number of processes."""
     nodes = ring().nodes
     return len({nodes.count(node) for node in nodes}) == 1
 
@@ -143,15 +143,17 @@ def allreduce(
     name: str | None = None,
     process_set: Any = None,
 ) -> Any:
-    """The average, sum, minimum or maximum over all ranks.
+    """Return the average, sum, minimum or maximum over all ranks.
 
     Args:
-        tensor: of TensorFlow, also `tf.IndexedSlices`, or whatever `distribute.allreduce` takes.
-        average, op: what to make of them; by default the average.
-        compression: one of `Compression`.
-        prescale_factor, postscale_factor: what to multiply with before and after.
+        tensor: a TensorFlow tensor, `tf.IndexedSlices`, or a value for `distribute.allreduce`.
+        average: the older form of `op`: True for the average, False for the sum.
+        op: `Average`, `Sum`, `Min` or `Max`; by default the average.
+        compression: an attribute of `Compression`.
+        prescale_factor: factor applied before the reduction.
+        postscale_factor: factor applied after the reduction.
         device_dense, device_sparse, name: have no effect.
-        process_set: None, see `check_process_set`.
+        process_set: must be None, see `check_process_set`.
 
     Example:
         >>> import numpy as np, sparkdl.horovod as hvd
@@ -162,13 +164,17 @@ def allreduce(
     op = operation(op, average)
     if hasattr(tensor, "indices") and hasattr(tensor, "values"):  # tf.IndexedSlices
         return Reducer(ring(), op)([tensor])[0]
-    sent = tensor if prescale_factor == 1.0 else tensor * prescale_factor
-    reduced = _differentiable(sent, op, compression)
+    scaled = tensor if prescale_factor == 1.0 else tensor * prescale_factor
+    reduced = _differentiable_allreduce(scaled, op, compression)
     return reduced if postscale_factor == 1.0 else reduced * postscale_factor
 
 
 def grouped_allreduce(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
-    """`allreduce` of each of several tensors.
+    """Return the results of `allreduce` for several tensors.
+
+    Args:
+        tensors: see `allreduce`.
+        *args, **kwargs: further arguments of `allreduce`.
 
     Example:
         >>> import numpy as np, sparkdl.horovod as hvd
@@ -179,13 +185,13 @@ def grouped_allreduce(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> list
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: Any = None) -> Any:
-    """The tensors of all ranks behind each other; they may differ in the first dimension."""
+    """Return the tensors of all ranks, concatenated; they may differ in the first dimension."""
     check_process_set(process_set)
     return distribute.allgather(tensor)
 
 
 def broadcast(tensor: Any, root_rank: int, name: str | None = None, process_set: Any = None) -> Any:
-    """The tensor of rank `root_rank`, on all ranks."""
+    """Return the tensor of rank `root_rank`, on all ranks."""
     check_process_set(process_set)
     return distribute.broadcast(tensor, root_rank)
 
@@ -193,7 +199,10 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None, process_set:
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: Any = None, inplace: bool = False
 ) -> None:
-    """Give all ranks the values of rank `root_rank`; eagerly, see `broadcast_global_variables`."""
+    """Assign the values of rank `root_rank` to the variables of all ranks, in eager mode.
+
+    In graph mode, use `broadcast_global_variables`.
+    """
     check_process_set(process_set)
     distribute.broadcast_variables(variables, root_rank)
 
@@ -205,7 +214,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: Any = None,
 ) -> Any:
-    """What rank `root_rank` gave, on all ranks; it travels as JSON, where Horovod pickled it."""
+    """Return the object of rank `root_rank`. It travels as JSON; Horovod pickles it."""
     check_process_set(process_set)
     return distribute.broadcast_object(obj, root_rank)
 
@@ -213,22 +222,22 @@ def broadcast_object(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: Any = None
 ) -> list[Any]:
-    """What all ranks gave, by rank; it travels as JSON, where Horovod pickled it."""
+    """Return the objects of all ranks, by rank. They travel as JSON; Horovod pickles them."""
     check_process_set(process_set)
     return distribute.allgather_object(obj)
 
 
 def barrier(process_set: Any = None) -> None:
-    """Return when all ranks have called it."""
+    """Block until all ranks have called `barrier`."""
     check_process_set(process_set)
     distribute.barrier()
 
 
 def check_process_set(process_set: Any) -> None:
-    """Refuse sets of some of the ranks, which Horovod had: a ring is of all.
+    """Validate that no process set is given: Horovod has sets of ranks, the ring has all ranks.
 
     Raises:
-        ValueError: it is not None.
+        ValueError: if `process_set` is not None.
     """
     if process_set is not None:
         raise ValueError(
@@ -237,35 +246,35 @@ def check_process_set(process_set: Any) -> None:
 
 
 def operation(op: str | None, average: bool | None = None) -> str:
-    """What `op` and the older `average` mean together.
+    """Return the operation that `op` and the older argument `average` select.
 
     Raises:
-        ValueError: both are given, or we have no such operation.
+        ValueError: if both are given, or the operation is not supported.
     """
     if op is not None and average is not None:
-        raise ValueError("op and average were given; expected one of them, which should be op.")
-    found = Average if op is None and average in (None, True) else op or Sum
-    if found not in OPERATIONS:
+        raise ValueError("op and average were given; expected only one of them, preferably op.")
+    selected = Average if op is None and average in (None, True) else op or Sum
+    if selected not in OPERATIONS:
         raise ValueError(f"op is {op!r}; expected hvd.Average, Sum, Min or Max.")
-    return found
+    return selected
 
 
-def _differentiable(tensor: Any, op: str, wire: str | None) -> Any:
-    """The reduction; in TensorFlow its gradient is reduced alike."""
+def _differentiable_allreduce(tensor: Any, op: str, wire_dtype: str | None) -> Any:
+    """Return the reduction of a tensor; in TensorFlow, gradients of it are reduced the same way."""
 
     def reduce(array: Any) -> Any:
-        narrow = wire if array.dtype.kind == "f" else None
+        narrow = wire_dtype if array.dtype.kind == "f" else None
         sent = array.astype(_dtype(narrow)) if narrow else np.asarray(array, order="C")
-        return announced(ring(), sent, op).astype(array.dtype, copy=False)
+        return announced_allreduce(ring(), sent, op).astype(array.dtype, copy=False)
 
     if not type(tensor).__module__.startswith("tensorflow"):
-        return as_given(tensor, reduce, keeps_shape=True)
+        return call_with_numpy(tensor, reduce, keeps_shape=True)
     import tensorflow as tf
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduced(value: Any) -> Any:
-        result = as_given(value, reduce, keeps_shape=True)
-        return result, lambda upstream: _differentiable(upstream, op, wire)
+        result = call_with_numpy(value, reduce, keeps_shape=True)
+        return result, lambda upstream: _differentiable_allreduce(upstream, op, wire_dtype)
 
     return reduced(tf.convert_to_tensor(tensor))
 
@@ -279,7 +288,7 @@ def _dtype(name: str) -> Any:
 
 
 def _hosts() -> list[str]:
-    """The hosts that have a process with this one's local rank, in the order of their ranks."""
-    nodes, me = ring().nodes, ring().rank
-    before = nodes[:me].count(nodes[me])
-    return [node for node in dict.fromkeys(nodes) if nodes.count(node) > before]
+    """Return the hosts that have a process with this local rank, in the order of their ranks."""
+    nodes, own_rank = ring().nodes, ring().rank
+    own_local_rank = nodes[:own_rank].count(nodes[own_rank])
+    return [node for node in dict.fromkeys(nodes) if nodes.count(node) > own_local_rank]

@@ -1,14 +1,14 @@
-"""Runs in the training process. Horovod's optimizer, tape and hook."""
+"""Runs in the training process. Horovod's optimizer, gradient tape and session hook."""
 
 import functools
 from collections.abc import Sequence
 from typing import Any
 
 from sparkdl.distribute.gradient_reducer import Reducer
-from sparkdl.distribute.optimizers import averaging, averaging_tape, resolved
+from sparkdl.distribute.optimizers import resolve_optimizer, with_reducer, with_reducer_on_tape
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.world import ring
-from sparkdl.horovod.join_operation import announced
+from sparkdl.horovod.join_operation import announced_allreduce
 from sparkdl.horovod.operations import (
     Average,
     Compression,
@@ -26,24 +26,30 @@ __all__ = [
 
 
 class _Reducer(Reducer):
-    """Reduces what ranks that have called `join` take part in.
+    """Reduces gradients together with ranks that have called `join`.
 
     Args:
-        world, op, wire: see `Reducer`.
-        dense: make tensors of `tf.IndexedSlices` first.
-        factor: what to multiply the results with.
+        world, op, wire_dtype: see `Reducer`.
+        sparse_as_dense: convert `tf.IndexedSlices` to tensors first.
+        factor: factor applied to the results.
     """
 
     def __init__(
-        self, world: Ring, op: str, wire: str | None, dense: bool, factor: float = 1.0
+        self,
+        world: Ring,
+        op: str,
+        wire_dtype: str | None,
+        sparse_as_dense: bool,
+        factor: float = 1.0,
     ) -> None:
-        super().__init__(world, op, wire)
-        self._dense, self._factor = dense, factor
+        super().__init__(world, op, wire_dtype)
+        self._sparse_as_dense = sparse_as_dense
+        self._factor = factor
 
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
         import tensorflow as tf
 
-        if self._dense:
+        if self._sparse_as_dense:
             gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         reduced = list(gradients) if self.ring.is_alone else super().__call__(gradients)
         if self._factor == 1.0:
@@ -51,7 +57,8 @@ class _Reducer(Reducer):
         return [None if g is None else tf.math.scalar_mul(self._factor, g) for g in reduced]
 
     def _reduce(self, flat: Any) -> Any:
-        return announced(self.ring, flat, self._op, self._pool.take(flat.size, flat.dtype))
+        out = self._pool.take(flat.size, flat.dtype)
+        return announced_allreduce(self.ring, flat, self._op, out)
 
 
 def DistributedOptimizer(
@@ -71,21 +78,22 @@ def DistributedOptimizer(
     process_set: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer whose gradients are averaged over all ranks, see `distribute.optimizer`.
+    """Make an optimizer average its gradients over all ranks, see `distribute.optimizer`.
 
     Args:
-        optimizer: of Keras 3, tf_keras or `tf.compat.v1.train`. It is changed, and returned.
-        compression: one of `Compression`.
-        sparse_as_dense: make tensors of `tf.IndexedSlices`.
-        backward_passes_per_step: update after the gradients of so many batches; for Keras 3.
+        optimizer: an optimizer of Keras 3, tf_keras or `tf.compat.v1.train`. It is modified and
+            returned.
+        compression: an attribute of `Compression`.
+        sparse_as_dense: convert `tf.IndexedSlices` to tensors.
+        backward_passes_per_step: number of batches whose gradients make up one update; for Keras 3.
         op: `Average` or `Sum`.
-        average_aggregated_gradients: the mean of these batches' gradients, not their sum.
+        average_aggregated_gradients: use the mean of these batches' gradients, not their sum.
         name, use_locking, device_dense, device_sparse, gradient_predivide_factor, num_groups,
             groups, scale_local_gradients: have no effect.
-        process_set: None, see `operations.check_process_set`.
+        process_set: must be None, see `operations.check_process_set`.
 
     Raises:
-        ValueError: an argument is wrong, or cannot be had.
+        ValueError: if an argument is invalid or not supported.
 
     Example:
         >>> import keras, sparkdl.horovod as hvd
@@ -98,23 +106,25 @@ def DistributedOptimizer(
     check_process_set(process_set)
     if operation(op) not in (Average, Sum):
         raise ValueError(f"op is {op!r}; expected hvd.Average or hvd.Sum for gradients.")
-    passes = backward_passes_per_step
+    num_passes = backward_passes_per_step
     # Keras takes the mean of the batches' gradients.
-    factor = 1.0 if average_aggregated_gradients else float(passes)
+    factor = 1.0 if average_aggregated_gradients else float(num_passes)
     reducer = _Reducer(ring(), op, compression, sparse_as_dense, factor)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        if passes > 1:
+        if num_passes > 1:
             raise ValueError(
-                f"backward_passes_per_step is {passes}; expected 1 for an optimizer of "
-                "tf.compat.v1: add the gradients up in the program."
+                f"backward_passes_per_step is {num_passes}; expected 1 for an optimizer of "
+                "tf.compat.v1. Add up the gradients of several batches in the program instead."
             )
-        return _averaging_v1(optimizer, reducer)
-    found, package = resolved(optimizer)
-    if passes > 1:
+        return _with_reducer_v1(optimizer, reducer)
+    optimizer, package = resolve_optimizer(optimizer)
+    if num_passes > 1:
         if package.__name__ != "keras":
-            raise ValueError(f"backward_passes_per_step is {passes}; expected 1 for tf_keras.")
-        found.gradient_accumulation_steps = passes
-    return found if ring().is_alone and passes == 1 else averaging(found, package, reducer)
+            raise ValueError(f"backward_passes_per_step is {num_passes}; expected 1 for tf_keras.")
+        optimizer.gradient_accumulation_steps = num_passes
+    if ring().is_alone and num_passes == 1:
+        return optimizer
+    return with_reducer(optimizer, package, reducer)
 
 
 def DistributedGradientTape(
@@ -130,9 +140,13 @@ def DistributedGradientTape(
     process_set: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A `tf.GradientTape` whose gradients are averaged over all ranks.
+    """Make a `tf.GradientTape` return gradients that are averaged over all ranks.
 
-    Args: see `DistributedOptimizer`; the tape is changed, and returned.
+    Args:
+        gradtape: a tape, before or after its `with` block. It is modified and returned.
+        compression, sparse_as_dense, op, process_set: see `DistributedOptimizer`.
+        device_dense, device_sparse, gradient_predivide_factor, num_groups, groups,
+            scale_local_gradients: have no effect.
 
     Example:
         >>> import tensorflow as tf, sparkdl.horovod as hvd
@@ -144,59 +158,60 @@ def DistributedGradientTape(
     """
     check_process_set(process_set)
     reducer = _Reducer(ring(), operation(op), compression, sparse_as_dense)
-    return averaging_tape(gradtape, reducer)
+    return with_reducer_on_tape(gradtape, reducer)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation of a `tf.compat.v1` graph that gives all ranks rank `root_rank`'s variables.
+    """Add an operation to the `tf.compat.v1` graph that broadcasts all global variables.
 
     Args:
-        root_rank: whose values they are.
+        root_rank: the rank whose values all ranks receive.
 
     Returns:
         A `tf.Operation`, for `session.run`.
     """
     import tensorflow as tf
 
-    given: list[Any] = []
+    assignments: list[Any] = []
     for variable in tf.compat.v1.global_variables():
-        with tf.control_dependencies(given[-1:]):  # In the same order on all ranks.
+        # The control dependency gives the broadcasts the same order on all ranks.
+        with tf.control_dependencies(assignments[-1:]):
             value = tf.numpy_function(
                 lambda array: ring().broadcast(array, root_rank),
                 [variable.read_value()],
                 variable.dtype.base_dtype,
             )
-        given.append(variable.assign(tf.reshape(value, variable.shape)).op)
-    return tf.group(*given)
+        assignments.append(variable.assign(tf.reshape(value, variable.shape)).op)
+    return tf.group(*assignments)
 
 
 def BroadcastGlobalVariablesHook(root_rank: int, device: str = "") -> Any:
-    """A hook for `tf.compat.v1.train.MonitoredTrainingSession`: ranks start with equal variables.
+    """Return a hook by which the ranks of a `MonitoredTrainingSession` start with equal variables.
 
     Args:
-        root_rank: whose values they start with, also those restored from a checkpoint.
+        root_rank: the rank whose values all ranks receive, also those restored from a checkpoint.
         device: has no effect.
     """
     import tensorflow as tf
 
     class Hook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         def begin(self) -> None:
-            self.given = broadcast_global_variables(root_rank)
+            self.broadcast = broadcast_global_variables(root_rank)
 
         def after_create_session(self, session: Any, coord: Any) -> None:
-            session.run(self.given)
+            session.run(self.broadcast)
 
     return Hook()
 
 
-def _averaging_v1(optimizer: Any, reducer: Reducer) -> Any:
-    """`tf.compat.v1`: `minimize` applies what `compute_gradients` gives."""
+def _with_reducer_v1(optimizer: Any, reducer: Reducer) -> Any:
+    """Make an optimizer of `tf.compat.v1` reduce the gradients that `minimize` applies."""
     compute_gradients = optimizer.compute_gradients
 
     @functools.wraps(compute_gradients)
-    def averaged(*args: Any, **kwargs: Any) -> Any:
+    def reduced_gradients(*args: Any, **kwargs: Any) -> Any:
         gradients, variables = zip(*compute_gradients(*args, **kwargs), strict=True)
         return list(zip(reducer(gradients), variables, strict=True))
 
-    optimizer.compute_gradients = averaged
+    optimizer.compute_gradients = reduced_gradients
     return optimizer

@@ -1,4 +1,4 @@
-"""What needs no TensorFlow: which strategy, which versions, which learning rate."""
+"""Choices that need no TensorFlow: strategies, tested versions, learning rates."""
 
 import json
 
@@ -27,19 +27,19 @@ def test_choose_takes_the_strategy_of_the_role(
 
 
 @pytest.mark.parametrize("role", ["worker", "ps"])
-def test_a_server_has_no_strategy(role: str) -> None:
+def test_choose_rejects_servers_of_a_parameter_server_run(role: str) -> None:
     with pytest.raises(RuntimeError, match=rf"on {role} 2 .* Call distribute.serve\(\) here"):
         choose(Context(strategy="none", role=role, index=2, world_size=4))
 
 
-def test_only_servers_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_rejects_processes_that_are_not_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     for task in ({}, {"task": {"type": "chief", "index": 0}}):
         monkeypatch.setenv("TF_CONFIG", json.dumps(task))
         with pytest.raises(RuntimeError, match="expected the type 'worker' or 'ps'"):
             distribute.serve()
 
 
-def test_versions() -> None:
+def test_untested_names_the_versions_and_the_ways_out() -> None:
     tested = {"tensorflow": "2.21.3", "keras": "3.15.0"}
     assert untested(tested) is None
     assert untested({**tested, "keras": "3.9.0"}, legacy=True) is None
@@ -53,7 +53,7 @@ def test_versions() -> None:
     assert "keras" not in (untested({"tensorflow": "2.19.0"}, legacy=True) or "")
 
 
-def test_rates() -> None:
+def test_learning_rates_are_scaled_and_warmed_up() -> None:
     assert distribute.scale_learning_rate(0.1) == 0.1
     assert distribute.scale_learning_rate(0.1, 4) == 0.4
     with pytest.raises(ValueError, match="num_workers=0"):

@@ -26,21 +26,21 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def ring_of(order: list[int], timeout_s: float = 20.0) -> list[Ring]:
-    """A ring in this order, by rank."""
+    """Return the rings of all ranks, by rank, connected in this order."""
     if len(order) == 1:
         return [Ring()]
     pairs = [socket.socketpair() for _ in order]
     rings: list[Any] = [None] * len(order)
     for place, rank in enumerate(order):
-        after = order[(place + 1) % len(order)]
-        heard, told = pairs[place - 1][1], pairs[place][0]
-        links = Links(Link(order[place - 1], heard), Link(after, told), timeout_s)
+        predecessor, successor = order[place - 1], order[(place + 1) % len(order)]
+        incoming, outgoing = pairs[place - 1][1], pairs[place][0]
+        links = Links(Link(predecessor, incoming), Link(successor, outgoing), timeout_s)
         rings[rank] = Ring(order, rank, links)
     return rings
 
 
 def on_all(rings: list[Any], call: Callable[[Any, int], Any]) -> list[Any]:
-    """What `call(ring, rank)` gives on each rank; exceptions are values."""
+    """Return the result or the exception of `call(ring, rank)` on each rank."""
     results: list[Any] = [None] * len(rings)
 
     def run(rank: int) -> None:
@@ -65,7 +65,7 @@ sizes = st.one_of(st.integers(0, 9), st.sampled_from([BLOCK - 1, BLOCK + 1, 3 * 
 
 @settings(max_examples=60, deadline=None)
 @given(order=orders, size=sizes, op=st.sampled_from(sorted(OPERATIONS)))
-def test_allreduce(order: list[int], size: int, op: str) -> None:
+def test_allreduce_equals_numpy_and_keeps_its_input(order: list[int], size: int, op: str) -> None:
     arrays = [np.random.default_rng(r).normal(size=size).astype("f4") for r in range(len(order))]
     copies = [array.copy() for array in arrays]
     results = on_all(ring_of(order), lambda ring, rank: ring.allreduce(arrays[rank], op))
@@ -79,7 +79,9 @@ def test_allreduce(order: list[int], size: int, op: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(order=orders, rows=st.integers(0, 7), data=st.data())
-def test_the_other_collectives(order: list[int], rows: int, data: st.DataObject) -> None:
+def test_broadcast_reduce_scatter_and_allgather_equal_numpy(
+    order: list[int], rows: int, data: st.DataObject
+) -> None:
     root = data.draw(st.sampled_from(order))
     rings, ranks = ring_of(order), range(len(order))
     arrays = [np.arange(rows * 3, dtype="i8").reshape(rows, 3) * (rank + 1) for rank in ranks]
@@ -93,7 +95,7 @@ def test_the_other_collectives(order: list[int], rows: int, data: st.DataObject)
             np.testing.assert_array_equal(got, expected)
 
 
-def test_a_scalar_keeps_its_shape() -> None:
+def test_allreduce_of_a_scalar_keeps_its_shape() -> None:
     for result in on_all(ring_of([0, 1]), lambda ring, rank: ring.allreduce(np.float64(rank))):
         assert (result.shape, float(result)) == ((), 0.5)
 
@@ -107,17 +109,19 @@ def test_a_scalar_keeps_its_shape() -> None:
         (np.zeros(1), "product", "op is 'product'; expected one of sum, mean, min, max"),
     ],
 )
-def test_what_cannot_be_reduced(array: Any, op: str, says: str) -> None:
+def test_allreduce_rejects_unsupported_arrays_and_operations(
+    array: Any, op: str, says: str
+) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         Ring().allreduce(array, op)
 
 
-def test_a_root_that_is_no_rank() -> None:
+def test_broadcast_rejects_a_root_that_is_not_a_rank() -> None:
     with pytest.raises(ValueError, match="root is 1; expected a rank, from 0 to 0"):
         Ring().broadcast(np.zeros(1), root=1)
 
 
-def test_rows_of_different_widths_cannot_be_gathered() -> None:
+def test_allgather_rejects_rows_of_different_widths() -> None:
     for error in on_all(
         ring_of([0, 1]), lambda ring, rank: ring.allgather(np.zeros((2, 2 + rank)))
     ):
@@ -125,7 +129,7 @@ def test_rows_of_different_widths_cannot_be_gathered() -> None:
 
 
 @pytest.mark.parametrize("other", ["shape", "dtype", "call", "number", "operation", "root"])
-def test_ranks_that_call_different_things_are_told_so(other: str) -> None:
+def test_ranks_with_different_calls_get_an_error(other: str) -> None:
     def call(ring: Ring, rank: int) -> Any:
         if other == "root":
             return ring.broadcast(np.zeros(3), root=rank)
@@ -136,7 +140,7 @@ def test_ranks_that_call_different_things_are_told_so(other: str) -> None:
         if other == "call":
             return ring.broadcast(np.zeros(3))
         if other == "number":
-            ring._calls += 1  # As if it had called one that the others have not.
+            ring._num_calls += 1  # Pretend an additional call on this rank.
         return ring.allreduce(
             np.zeros(4 if other == "shape" else 3, "i8" if other == "dtype" else "f8")
         )
@@ -158,18 +162,18 @@ def test_a_rank_that_leaves_is_noticed_by_all() -> None:
     errors = on_all(rings, call)
     for rank in (0, 1, 3):
         assert isinstance(errors[rank], PeerLostError), errors[rank]
-    assert any("rank 2 has left the ring" in str(error) for error in errors)
+    assert any("lost connection to rank 2: " in str(error) for error in errors)
 
 
 def test_a_rank_that_hangs_is_noticed_after_the_timeout() -> None:
     rings = ring_of([0, 1], timeout_s=0.3)
     errors = on_all(rings, lambda ring, rank: None if rank else ring.allreduce(np.zeros(3)))
     assert isinstance(errors[0], PeerLostError)
-    assert "rank 1 has been silent for 0.3 s" in str(errors[0])
+    assert "timed out after 0.3 s waiting for rank 1 in a collective" in str(errors[0])
 
 
 @pytest.mark.parametrize("nodes", ["aaaa", "abcd", "abab"], ids=["unix", "tcp", "both"])
-def test_joining(nodes: str) -> None:
+def test_join_connects_ranks_of_one_and_of_several_nodes(nodes: str) -> None:
     received = [Invitation.receive(c) for c in invitations(4, nodes)]
     rings = on_all(received, lambda one, rank: join(*one))
     for result in on_all(rings, lambda ring, rank: ring.allreduce(np.full(300_000, rank), "sum")):
@@ -178,19 +182,19 @@ def test_joining(nodes: str) -> None:
         assert listener.fileno() == -1
 
 
-def stranger_says(address: tuple[str, int], what: bytes) -> bytes:
-    """What a stranger hears who says this."""
+def answer_to_stranger(address: tuple[str, int], data: bytes) -> bytes:
+    """Return the bytes that a listener sends to a peer that sends `data`."""
     with socket.create_connection(address, timeout=10) as link:
-        link.sendall(what)
+        link.sendall(data)
         link.shutdown(socket.SHUT_WR)
-        heard = b""
-        while more := link.recv(1024):
-            heard += more
-    return heard
+        answer = b""
+        while chunk := link.recv(1024):
+            answer += chunk
+    return answer
 
 
-def test_strangers_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    """Nothing, noise, too little, too much, a hello without the secret: all before the ring is."""
+def test_join_refuses_unauthenticated_connections(caplog: pytest.LogCaptureFixture) -> None:
+    """Send nothing, noise, too few and too many bytes, and a greeting without the secret."""
     received = [Invitation.receive(c) for c in invitations(2, "ab")]
     invitation, listener = received[0]
     address = listener.getsockname()
@@ -198,14 +202,14 @@ def test_strangers_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     first: list[Any] = []
     waiting = threading.Thread(target=lambda: first.append(join(invitation, listener)))
     waiting.start()
-    for said in (b"", b"GET / HTTP/1.1\r\n\r\n", b"x" * (1 << 20), hello):
+    for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"x" * (1 << 20), hello):
         try:
-            assert stranger_says(address, said) == b""
+            assert answer_to_stranger(address, data) == b""
         except OSError:
-            pass  # Refused before it had said all.
-    # A hello that is right as far as one can know: it hears a random number and a proof.
-    heard = stranger_says(address, hello + bytes(32) + b"wrong".ljust(32))
-    assert len(heard) == 64
+            pass  # Refused before all bytes were sent.
+    # The answer to a valid greeting is a random number and a proof.
+    answer = answer_to_stranger(address, hello + bytes(32) + b"wrong".ljust(32))
+    assert len(answer) == 64
     second = join(*received[1])
     waiting.join(20)
     rings = [first[0], second]
@@ -213,25 +217,25 @@ def test_strangers_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
         [1.0, 1.0],
         [1.0, 1.0],
     ]
-    said = capfd.readouterr().err
-    assert said.count("sparkdl: refused a connection from 127.0.0.1:") == 5
-    assert invitation.secret.hex() not in said
+    refusals = [m for m in caplog.messages if "refused a connection from 127.0.0.1:" in m]
+    assert len(refusals) == 5
+    assert invitation.secret.hex() not in caplog.text
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=5)
 
 
-def test_one_with_another_secret_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_join_refuses_a_rank_with_another_secret(caplog: pytest.LogCaptureFixture) -> None:
     mine = [Invitation.receive(c) for c in invitations(2, "ab", join_s=1.0)]
     other = Invitation(1, mine[0][0].endpoints, b"another secret", join_s=1.0)
     errors = on_all([mine[0], (other, mine[1][1])], lambda one, rank: join(*one))
     assert all(isinstance(error, PeerLostError) for error in errors)
-    assert "rank 1 has not come to the ring within 1 s" in str(
+    assert "timed out after 1 s waiting for rank 1 to join the ring" in str(
         errors[0]
-    ) or "cannot be reached" in str(errors[0])
-    assert "does not know the secret of this run" in capfd.readouterr().err + str(errors[1])
+    ) or "cannot connect to rank 1 at" in str(errors[0])
+    assert "does not know the secret of this run" in caplog.text + str(errors[1])
 
 
-def test_a_secret_is_in_no_text() -> None:
+def test_repr_of_an_invitation_hides_the_secret() -> None:
     invitation = Invitation(0, [], b"0123456789abcdef")
     assert "0123456789abcdef" not in repr(invitation)
     assert invitation.secret.hex() not in repr(invitation)

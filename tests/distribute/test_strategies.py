@@ -1,4 +1,4 @@
-"""Real gangs: several processes train one model, with Keras 3, tf_keras and loops of one's own."""
+"""Real gangs: several processes train one model, with Keras 3, tf_keras and custom loops."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ JAX = {
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What one process outside a gang answers to the same questions."""
+    """The results of one process outside a gang."""
     return launch(
         "strategies.everything", tmp_path_factory.mktemp("alone"), "worker", kind="local"
     )[0]
@@ -29,7 +29,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module", params=[{}, TF_KERAS], ids=["keras", "tf_keras"])
 def gang(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The folder of a gang of two, and what its ranks answered."""
+    """The folder of a gang of two, and the results of its ranks."""
     folder = tmp_path_factory.mktemp("gang")
     (folder / "ranks" / "0").mkdir(parents=True)
     return folder, launch("strategies.everything", folder, "worker", "worker", env=request.param)
@@ -40,20 +40,20 @@ def test_all_ranks_end_with_the_same_bits(gang: Any) -> None:
     assert first == second
 
 
-def test_fit_does_what_one_process_does_with_the_global_batch(gang: Any, alone: Any) -> None:
+def test_fit_equals_one_process_with_the_global_batch(gang: Any, alone: Any) -> None:
     _, (first, _) = gang
     for name, values in alone["fits"]["history"].items():
         assert first["fits"]["history"][name] == pytest.approx(values, rel=1e-4), name
 
 
-def test_fit_of_four_workers(alone: Any, tmp_path: Path) -> None:
+def test_fit_of_four_workers_equals_one_process(alone: Any, tmp_path: Path) -> None:
     first, *others = launch("strategies.fits", tmp_path, *["worker"] * 4)
     assert others == [first] * 3
     assert first["history"]["loss"] == pytest.approx(alone["fits"]["history"]["loss"], rel=1e-4)
 
 
 def test_moving_statistics_are_averaged_before_each_validation(gang: Any) -> None:
-    """And not after it: what was validated is what is saved."""
+    """The validated statistics are also those that are saved."""
     _, (first, _) = gang
     validated, saved, validated_2, saved_2, _ = first["averages"]["seen"]
     assert (validated, validated_2) == (saved, saved_2)
@@ -61,19 +61,19 @@ def test_moving_statistics_are_averaged_before_each_validation(gang: Any) -> Non
     assert not first["averages"]["evaluate_changes"]
 
 
-def test_all_kinds_of_data(gang: Any, alone: Any) -> None:
+def test_fit_evaluate_and_predict_accept_all_kinds_of_data(gang: Any, alone: Any) -> None:
     for answers in (gang[1][0]["inputs"], alone["inputs"]):
         assert answers["loss"] == pytest.approx(answers["expected_loss"], rel=1e-4)
         assert answers["steps"] == 4
         assert set(answers["rows"].values()) == {True}, answers["rows"]
 
 
-def test_mean(gang: Any, alone: Any) -> None:
+def test_mean_averages_numbers_and_dicts(gang: Any, alone: Any) -> None:
     assert gang[1][0]["mean"] == [0.5, {"a": 10.0, "b": 0.5}]
     assert alone["mean"] == [0.0, {"a": 10.0, "b": 0.0}]
 
 
-def test_early_stopping_decides_once(gang: Any, alone: Any) -> None:
+def test_early_stopping_makes_one_decision_for_all_ranks(gang: Any, alone: Any) -> None:
     stopped = gang[1][0]["stops"]
     assert (stopped["epochs"], stopped["restored_first"]) == (3, True)
     assert alone["stops"]["epochs"] == 9
@@ -92,56 +92,56 @@ def test_one_model_is_saved_and_loads_in_plain_keras(
     assert predicted == pytest.approx(first["stops"]["predicted"], rel=1e-4)
 
 
-def test_events_and_temporary_files(gang: Any) -> None:
+def test_tensorboard_keeps_events_of_the_chief_and_no_temporary_files(gang: Any) -> None:
     folder, _ = gang
     assert list((folder / "tensorboard" / "train").glob("events.*"))
     assert not list(folder.glob("tmp*"))
 
 
-def test_resume(gang: Any, alone: Any) -> None:
+def test_checkpoint_resumes_epochs_and_optimizer(gang: Any, alone: Any) -> None:
     for answers in (gang[1][0]["resumes"], alone["resumes"]):
-        # tf_keras keeps moving statistics of each worker, and saves their mean.
+        # With tf_keras each worker has its own moving statistics, and their mean is saved.
         assert answers["difference"] < 1e-6
         assert (answers["epochs"], answers["iterations"]) == ([2, 3], 16)
         assert answers["next_fit"] == 1
 
 
-def test_warmup(gang: Any) -> None:
+def test_warmup_raises_the_rate_at_each_batch(gang: Any) -> None:
     rising = [0.01, 0.0125, 0.015, 0.0175, 0.02, 0.0225, 0.025, 0.0275]
     assert gang[1][0]["warms"] == rising + [0.03] * 4
 
 
-def test_a_loop_of_ones_own(gang: Any, alone: Any) -> None:
+def test_a_custom_loop_equals_one_process(gang: Any, alone: Any) -> None:
     assert gang[1][0]["loops"]["losses"] == pytest.approx(alone["loops"]["losses"], rel=1e-3)
 
 
-def test_the_supervisor_sees_who_has_joined(gang: Any) -> None:
+def test_each_rank_marks_that_it_has_joined(gang: Any) -> None:
     names = {file.name for file in (gang[0] / "ranks" / "0").iterdir()}
     assert names == {"0.joining", "0.joined", "1.joining", "1.joined"}
 
 
-def test_keras_still_has_the_faults_that_are_corrected(tmp_path: Path) -> None:
+def test_keras_still_has_the_faults_that_are_patched(tmp_path: Path) -> None:
     first, second = launch("strategies.faults", tmp_path, "worker", "worker")
-    mended = "Keras has mended {}: remove the correction in sparkdl/distribute/keras3.py"
+    mended = "Keras has fixed {}: remove its patch in sparkdl/distribute/keras3_patches.py"
     assert "PerReplica" in first["batch"], mended.format("_maybe_symbolic_build")
     assert "Invalid reduction dimension" in first["logs"], mended.format("reduce_per_replica")
     assert first["statistics"] != second["statistics"], mended.format("BatchNorm's statistics")
     assert first["empty"], mended.format("BatchNorm of a batch without rows")
 
 
-def test_a_strategy_that_comes_too_late(tmp_path: Path) -> None:
+def test_strategy_after_a_computation_is_rejected(tmp_path: Path) -> None:
     message = launch("strategies.late", tmp_path, "worker", world_size=2)[0]
     assert "Call distribute.strategy() before anything that computes" in message
 
 
-def test_parameter_server(tmp_path: Path) -> None:
+def test_parameter_server_trains_on_its_servers(tmp_path: Path) -> None:
     roles = ("chief", "worker", "worker", "ps")
     chief = launch("strategies.parameter_server", tmp_path, *roles, kind="parameter_server")[0]
     assert chief["last"] < chief["first"] / 100
     assert "/job:ps/" in chief["device"]
 
 
-def test_jax(tmp_path: Path) -> None:
+def test_jax_gang_trains(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     first, second = launch("strategies.jax_gang", tmp_path, "worker", "worker", env=JAX)
     assert first == second

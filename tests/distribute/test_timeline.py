@@ -1,4 +1,4 @@
-"""`timeline=True`: a trace of each rank that adds up, and a sentence that says what it shows."""
+"""`timeline=True`: traces that add up, and a sentence that summarises them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from sparkdl import experiment
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import HEADER, Ring
-from sparkdl.distribute.timed_links import TimedLinks, begins_step, make_links
+from sparkdl.distribute.timed_links import TimedLinks, make_links, mark_step_start
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.errors import ConfigError, TrainingFailedError
 from sparkdl.runs.step_time import Typical, sentence, typical
@@ -31,7 +31,7 @@ PIECES = ("wait_ms", "send_ms", "receive_ms", "add_ms")
 
 
 def events_of(trace: Path) -> list[Event]:
-    """What a viewer makes of a file: an array that lacks its end."""
+    """Return the events of a file, whose array is not closed."""
     found: list[Event] = json.loads(trace.read_text().rstrip().rstrip(",") + "]")
     return found
 
@@ -43,7 +43,7 @@ def bars_of(events: list[Event], track: str) -> list[Event]:
 
 
 def check_nested(bars: list[Event]) -> None:
-    """See that each bar is within another one or beside it."""
+    """Assert that two bars are either nested or disjoint."""
     ends: list[int] = []
     for bar in bars:
         while ends and ends[-1] <= bar["ts"]:
@@ -63,8 +63,8 @@ def timed_rings(folder: Path, count: int) -> list[Ring]:
     return rings
 
 
-def test_of_a_collective_all_time_is_accounted_for(tmp_path: Path) -> None:
-    """Also that rank 1 comes late, which only rank 2 hears at first hand."""
+def test_pieces_of_a_collective_add_up(tmp_path: Path) -> None:
+    """Rank 1 is late, which only its successor, rank 2, records as `late`."""
 
     def call(ring: Ring, rank: int) -> None:
         time.sleep(0.3 if rank == 1 else 0.0)
@@ -103,14 +103,20 @@ def test_without_a_timeline_nothing_is_timed() -> None:
     links = make_links(Link(1, ends[0]), Link(1, ends[1]), 1.0)
     links.close()
     assert type(links) is Links
-    assert begins_step(function) is function
+    assert mark_step_start(function) is function
 
 
 def collective(at: int, number: int = 0) -> Collective:
-    """One of a millisecond, half of which it waited."""
+    """Return a collective of one millisecond, half of it spent waiting."""
     header, ms = HEADER.pack(number, 0, 1, 0, 8), 1_000_000
     return Collective(
-        header, 1, at, at + ms, at + ms // 2, 2 * ms, [("wait", at, at + ms // 2), ("add", at, at)]
+        header=header,
+        predecessor=1,
+        begin_ns=at,
+        end_ns=at + ms,
+        first_arrival_ns=at + ms // 2,
+        other_threads_ns=2 * ms,
+        pieces=[("wait", at, at + ms // 2), ("add", at, at)],
     )
 
 
@@ -130,7 +136,7 @@ def test_a_long_training_leaves_a_small_file(tmp_path: Path) -> None:
     assert len(events_of(tmp_path / "many.json")) < 3 * (100 + 90 + 90) + 10
 
 
-def test_goes_on_with_the_file_of_a_process_that_was_killed(tmp_path: Path) -> None:
+def test_recorder_continues_the_file_of_a_killed_process(tmp_path: Path) -> None:
     path = tmp_path / "worker-0.json"
     first = Recorder(path, 0, "the first")
     first.collective(collective(time.perf_counter_ns()))
@@ -143,8 +149,8 @@ def test_goes_on_with_the_file_of_a_process_that_was_killed(tmp_path: Path) -> N
     assert names == ["the first", "the second"]
 
 
-def test_a_full_disk_ends_the_timeline_and_no_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_full_disk_ends_only_the_timeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(tmp_path / "worker-0.json", 0, "rank 0")
 
@@ -158,12 +164,11 @@ def test_a_full_disk_ends_the_timeline_and_no_training(
     recorder.collective(collective(time.perf_counter_ns()))
     recorder.flush()
     assert len(events_of(tmp_path / "worker-0.json")) == 4
-    said = capsys.readouterr().err
-    assert said == "sparkdl: the timeline ends here: [Errno 28] No space left on device\n"
+    assert caplog.messages == ["the timeline ends here: [Errno 28] No space left on device"]
 
 
-def test_the_sentence_tells_of_a_typical_step(tmp_path: Path) -> None:
-    """Not of the first, nor of one with a validation behind it."""
+def test_typical_ignores_the_first_step_and_validations(tmp_path: Path) -> None:
+    """The first step is longer, and so is a step before a validation."""
     recorder = Recorder(tmp_path / "worker-0.json", 0, "rank 0")
     for lasts_s in (0.2, *[0.02] * 10, 0.1, 0.0):
         recorder.step()
@@ -179,7 +184,7 @@ def test_the_sentence_tells_of_a_typical_step(tmp_path: Path) -> None:
     assert typical(b"[\n") is None
 
 
-def test_who_is_waited_for_is_said_only_if_it_matters() -> None:
+def test_sentence_names_a_late_rank_only_if_it_matters() -> None:
     spent = dict.fromkeys(("collectives", "wait", "late", "add", "beside"), 0.0)
     ranks = [Typical(rank, "step", 100.0, {**spent, "late": 1.0}, 1 - rank) for rank in (0, 1)]
     assert sentence(ranks).endswith(" No rank is waited for.")
@@ -190,7 +195,7 @@ def test_who_is_waited_for_is_said_only_if_it_matters() -> None:
     assert "; meanwhile other threads of it computed for 30 %" in sentence(ranks[1:])
 
 
-def test_the_plan_says_so() -> None:
+def test_plan_names_the_timeline() -> None:
     roles = (Role(name="worker", count=2),)
     assert "timeline" not in str(Plan(kind="allreduce", roles=roles, is_gang=True))
     told = str(Plan(kind="allreduce", roles=roles, is_gang=True, timeline=True))
@@ -198,14 +203,14 @@ def test_the_plan_says_so() -> None:
 
 
 @pytest.mark.parametrize("verb", [experiment.allreduce, experiment.horovod])
-def test_refused_before_anything_starts(verb: Any, root: str) -> None:
+def test_timeline_of_wrong_type_is_rejected_before_the_run(verb: Any, root: str) -> None:
     with pytest.raises(ConfigError, match="timeline is 'yes'; expected True or False"):
         verb(lambda: 0, num_workers=2, timeline="yes", **quiet(root))
     assert list(Path(root).iterdir()) == []
 
 
 @pytest.mark.slow
-def test_of_fit_every_step_adds_up(tmp_path: Path) -> None:
+def test_steps_of_fit_add_up(tmp_path: Path) -> None:
     seconds = launch("timeline.fits", tmp_path, "worker", "worker", timeline=True)
     traces = [tmp_path / "timeline" / f"worker-{rank}.json" for rank in (0, 1)]
     for rank, trace in enumerate(traces):
@@ -213,17 +218,17 @@ def test_of_fit_every_step_adds_up(tmp_path: Path) -> None:
         steps, ring = bars_of(events, "steps"), bars_of(events, "ring")
         check_nested(steps)
         check_nested(ring)
-        # The last one has no end.
+        # The last step has no end.
         assert [bar["args"]["step"] for bar in steps] == list(range(STEPS - 1))
         for one, then in pairwise(steps):
             assert one["ts"] + one["dur"] == then["ts"]
-        # From its first bar on, the ring's track has no hole.
+        # The bars of the ring's track are contiguous.
         whole = [e for e in ring if e["cat"] in ("compute", "collective")]
         for one, then in pairwise(whole):
             assert one["ts"] + one["dur"] == then["ts"]
         step = steps[10]
         of_it = [e for e in whole if e["cat"] == "collective" and e["args"]["step"] == 10]
-        # A bucket for each layer, and the question whether all ranks make the next step.
+        # A bucket for each layer, and the vote on the next step.
         assert sorted(e["args"]["bytes"] for e in of_it)[0] == 1
         assert len([e for e in of_it if e["args"]["bytes"] > 1 << 20]) == 3
         sum_ms = sum(e["dur"] for e in of_it) / 1e3
@@ -240,7 +245,9 @@ def test_of_fit_every_step_adds_up(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "what"), [("sparse", "step"), ("by_hand", "collective")])
-def test_other_programs(program: str, what: str, tmp_path: Path) -> None:
+def test_timeline_of_sparse_gradients_and_plain_collectives(
+    program: str, what: str, tmp_path: Path
+) -> None:
     launch(f"timeline.{program}", tmp_path, "worker", "worker", timeline=True)
     for rank in (0, 1):
         one = typical((tmp_path / "timeline" / f"worker-{rank}.json").read_bytes())
@@ -255,18 +262,18 @@ def test_a_killed_rank_leaves_a_readable_timeline(tmp_path: Path) -> None:
     for rank in range(3):
         events = events_of(tmp_path / "timeline" / f"worker-{rank}.json")
         check_nested(bars_of(events, "ring"))
-        # What the killed one saw in its last half second is gone with it: perhaps all.
+        # The killed rank may have lost the events of its last half second, perhaps all.
         assert rank == 2 or [e for e in events if e.get("cat") == "collective"]
 
 
 @pytest.mark.slow
-def test_off_there_is_no_file(tmp_path: Path) -> None:
+def test_without_a_timeline_there_is_no_file(tmp_path: Path) -> None:
     launch("timeline.by_hand", tmp_path, "worker", "worker")
     assert not (tmp_path / "timeline").exists()
 
 
 @pytest.mark.slow
-def test_a_run_keeps_it_and_goes_on_with_it(
+def test_a_run_stores_its_timeline_and_resume_continues_it(
     spark: SparkSession, root: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def train() -> None:

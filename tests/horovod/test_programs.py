@@ -1,4 +1,4 @@
-"""Programs for Horovod, taken over: real processes, and what each of them ends with."""
+"""Programs written for Horovod, run in real processes."""
 
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,16 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("program", ["with_keras", "with_a_tape"])
-def test_programs_train_as_one_process_with_the_global_batch(
+def test_programs_equal_one_process_with_the_global_batch(
     program: str, ranks: Any, alone: Any
 ) -> None:
-    """From different seeds: Horovod 0.28 averages nothing under Keras 3, and says so nowhere."""
+    """Ranks start from different seeds: Horovod 0.28 silently averages nothing under Keras 3."""
     first, second = (answers[program] for answers in ranks)
     assert first == second
     assert first["weights"] == pytest.approx(alone[program]["weights"], rel=1e-6, abs=1e-6)
 
 
-def test_a_session_of_tensorflow_1(tmp_path: Path) -> None:
+def test_a_tensorflow_1_session_equals_one_process(tmp_path: Path) -> None:
     first, second = launch("horovod.with_a_session", tmp_path, "worker", "worker")
     assert first == second
     assert (first["steps"], first["fell"]) == (20, True)
@@ -39,19 +39,19 @@ def test_a_session_of_tensorflow_1(tmp_path: Path) -> None:
     assert first["kernel"] == pytest.approx(alone["kernel"], rel=1e-5)
 
 
-def test_a_program_with_tf_keras(tmp_path: Path) -> None:
+def test_tf_keras_ranks_end_with_the_same_bits(tmp_path: Path) -> None:
     env = {"TF_USE_LEGACY_KERAS": "1"}
     first, second = launch("horovod.with_keras", tmp_path, "worker", "worker", env=env)
     assert first == second
 
 
-def test_ranks_without_rows_join(tmp_path: Path) -> None:
-    """Steps 1 and 2 have the gradient 3 of all ranks, step 3 that of two, step 4 that of one."""
+def test_joined_ranks_contribute_zeros(tmp_path: Path) -> None:
+    """The gradient is 3 in steps 1 and 2; two ranks are active in step 3, one in step 4."""
     got = launch("horovod.joins", tmp_path, *["worker"] * 3)
     assert got == [{"last": 2, "variable": [-9.0, -9.0]}] * 3
 
 
-def test_operations(ranks: Any) -> None:
+def test_operations_return_the_values_of_horovod(ranks: Any) -> None:
     first, second = (answers["operations"] for answers in ranks)
     assert first == second
     assert first["who"][0] == 2
@@ -65,7 +65,7 @@ def test_operations(ranks: Any) -> None:
     assert first["sparse"] == [[0.0, 0.0], [1.0, 1.0]]
     assert (first["gathered"], first["broadcast"]) == ([0, 1, 1], [2.0, 4.0])
     assert (first["objects"], first["object"]) == ([{"rank": 0}, {"rank": 1}], [1])
-    # Two updates, each of the sum of two batches' gradients, which are the mean of both ranks'.
+    # Two updates by the sum of two batches' gradients, each averaged over both ranks.
     assert first["embedding"] == [-2.0, -2.0] + [0.0] * 8
 
 
@@ -82,14 +82,14 @@ def test_operations(ranks: Any) -> None:
         ),
     ],
 )
-def test_what_is_refused(call: Any, says: str) -> None:
+def test_unsupported_arguments_are_rejected(call: Any, says: str) -> None:
     import sparkdl.horovod as hvd
 
     with pytest.raises(ValueError, match=says):
         call(hvd)
 
 
-def test_schedules_of_the_learning_rate() -> None:
+def test_learning_rate_callbacks_set_the_rate_of_each_batch() -> None:
     import keras
     import numpy as np
 
@@ -124,5 +124,5 @@ def test_schedules_of_the_learning_rate() -> None:
         1.6,
         2.0,
     ]
-    # With one rank there is nothing to warm up to.
+    # With one rank the scaled rate is the initial rate.
     assert fit(hvd.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2)) == [0.8] * 6

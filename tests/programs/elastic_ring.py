@@ -1,4 +1,4 @@
-"""What the ranks of an elastic gang run, see `test_elastic`."""
+"""Programs for the ranks of an elastic gang, see `test_elastic_ring`."""
 
 import time
 from pathlib import Path
@@ -8,9 +8,13 @@ DOOMED = 2
 
 
 def _cut_short(folder: Path, call: Any, blocks: int, before: int = 0) -> Any:
-    """What a rank has of a collective in which one rank stops after so many blocks, and dies.
+    """Return a rank's result of a collective in which the doomed rank stops after some blocks.
 
-    That is behind so many exchanges that it makes to the end.
+    Args:
+        folder: folder for the mark that the doomed rank hangs.
+        call: the collective.
+        blocks: number of blocks that the doomed rank sends.
+        before: number of exchanges that the doomed rank completes first.
     """
     import numpy as np
 
@@ -64,7 +68,7 @@ def cut_short_allgather(folder: Path) -> Any:
 
 
 class Total:
-    """A variable, as far as a ring knows one."""
+    """A variable with the methods that a ring uses."""
 
     def __init__(self) -> None:
         import numpy as np
@@ -79,7 +83,7 @@ class Total:
 
 
 def comes_late(folder: Path) -> Any:
-    """Ranks that count together; what they have counted is given to those that come later."""
+    """Ranks count together, and give their state to ranks that join later."""
     from sparkdl import context, distribute
     from sparkdl.distribute.elastic_ring import ElasticRing
     from sparkdl.distribute.world import ring

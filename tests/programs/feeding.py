@@ -1,4 +1,4 @@
-"""What training functions of these tests share: each call notes what its test asserts on."""
+"""Training functions that record the rows they receive, for tests of the data feed."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-# Rows in each of seven partitions.
+# Number of rows in each of seven partitions.
 SKEWED = (600, 0, 1, 291, 2, 7, 100)
 FEATURES = ["part", "a", "b", "c"]
 
 
 def skewed(spark: SparkSession) -> DataFrame:
-    """1 001 rows `id, part, a, b, c, y` in seven partitions, one of them empty."""
+    """Return 1 001 rows `id, part, a, b, c, y` in seven partitions, one of them empty."""
     place, end = F.lit(len(SKEWED) - 1), sum(SKEWED)
     for number in reversed(range(len(SKEWED))):
         place = F.when(F.col("id") < end, number).otherwise(place)
@@ -30,7 +30,7 @@ def skewed(spark: SparkSession) -> DataFrame:
 
 
 def note(folder: Path, name: str, **said: Any) -> None:
-    """Add a line to the file of this rank."""
+    """Append a line to the file of this rank."""
     from sparkdl import context
 
     with Path(folder, f"{name}-{context.rank}").open("a") as out:
@@ -38,13 +38,13 @@ def note(folder: Path, name: str, **said: Any) -> None:
 
 
 def notes(folder: Path, name: str, rank: int = 0) -> list[dict[str, Any]]:
-    """What a rank noted, in order."""
+    """Return the records of a rank, in order."""
     path = Path(folder, f"{name}-{rank}")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def ids(dataset: Any) -> list[list[int]]:
-    """The ids of each batch of a pass; a batch is a tensor of them, or a dict with them."""
+    """Return the ids of each batch of a pass; a batch is a tensor of ids, or a dict with them."""
     found = []
     for batch in dataset:
         batch = batch[0] if isinstance(batch, tuple) else batch
@@ -54,13 +54,13 @@ def ids(dataset: Any) -> list[list[int]]:
 
 
 def data_lines(run: Any) -> list[dict[str, Any]]:
-    """The lines of `data.jsonl` of a run's first trial."""
+    """Return the lines of `data.jsonl` of a run's first trial."""
     text = Path(run.trials[0].path, "data.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 
 
 def build(keras: Any) -> Any:
-    """A small compiled model, under this process's strategy."""
+    """Build and compile a small model under this process's strategy."""
     from sparkdl import distribute
 
     keras.utils.set_random_seed(7)
@@ -72,7 +72,7 @@ def build(keras: Any) -> Any:
 
 
 def fit(folder: Path, batch_size: int, epochs: int) -> None:
-    """Train from `train`, look at `validation`; note what went in and came out."""
+    """Train on `train`, evaluate on `validation`, and record rows and results."""
     import numpy as np
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Programs as people wrote them for Horovod; but for their imports nothing is changed."""
+"""Programs as users wrote them for Horovod, with only their imports changed."""
 
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def with_a_tape(folder: Path) -> Any:
 
 
 def with_a_session(folder: Path) -> Any:
-    """A program of TensorFlow 1: a graph, a hook, a monitored session."""
+    """Train with TensorFlow 1: a graph, a hook, a monitored session."""
     import tensorflow as tf
 
     import sparkdl.horovod.tensorflow as hvd
@@ -108,7 +108,7 @@ def with_a_session(folder: Path) -> Any:
 
 
 def joins(folder: Path) -> Any:
-    """Rank r has 2 + r steps; who has none left takes part with zeros."""
+    """Train rank r for 2 + r steps; a rank without further steps contributes zeros."""
     import tensorflow as tf
 
     import sparkdl.horovod.tensorflow as hvd
@@ -169,6 +169,6 @@ def operations(folder: Path) -> Any:
 
 
 def eager(folder: Path) -> Any:
-    """One gang for what needs no graph of its own."""
+    """Run the programs that need no graph of their own in one gang."""
     parts = [with_keras, with_a_tape, joins, operations]
     return {part.__name__: part(folder) for part in parts}

@@ -1,7 +1,7 @@
-"""What ranks run whose gradients go through TensorFlow's collective; most of it is in `rings`.
+"""Programs whose gradients travel through TensorFlow's collective; most are in `ring`.
 
-On CPUs it is the same code with the hint `ring`; which devices it is about is said by the variable
-DEVICES.
+On CPUs the same code runs with the hint `ring`. The variable DEVICES selects the type of the
+devices.
 """
 
 import functools
@@ -18,26 +18,26 @@ KIND = os.environ.get("DEVICES", "CPU")
 
 
 def through_tensorflow() -> Any:
-    """Let `distribute.optimizer` and `gradient_tape` choose among these devices.
+    """Make `distribute.optimizer` and `gradient_tape` choose a group of these devices.
 
     Returns how many tensors have gone into the group's collectives, when they were traced.
     """
     from sparkdl.distribute import nccl, optimizers
 
     seen: dict[str, Any] = {"tensors": 0}
-    choose, reduce = nccl.chosen, nccl.Group.reduce
+    choose, reduce = nccl.choose_group, nccl.Group.reduce
 
     def counted(self: Any, flat: Any, op: str) -> Any:
         seen["tensors"] += 1
         return reduce(self, flat, op)
 
     nccl.Group.reduce = counted  # type: ignore[method-assign]
-    optimizers.chosen = functools.partial(choose, kind=KIND)
+    optimizers.choose_group = functools.partial(choose, kind=KIND)
     return seen
 
 
 def everything(folder: Path) -> Any:
-    """`rings` again: fit, a loop, ways to compile, an embedding, half of the bits."""
+    """Repeat programs of `ring`: fit, a loop, compiled variants, an embedding, wire dtypes."""
     parts = [ring.adam, ring.loop, ring.variants, ring.embeds, ring.halves, ring.statistics]
     return _each(parts, folder)
 
@@ -60,7 +60,7 @@ def _each(parts: list[Any], folder: Path) -> dict[str, Any]:
 
 
 def by_name(folder: Path) -> Any:
-    """`ring.adam`, but the first thing that is made is an optimizer by its name."""
+    """Run `ring.adam`, but first create an optimizer from its name."""
     seen = through_tensorflow()
     return {**_of_a_name(), "tensors": seen["tensors"]}
 
@@ -80,7 +80,7 @@ def _of_a_name() -> dict[str, Any]:
 
 
 def late(folder: Path) -> Any:
-    """One rank alone has made something before."""
+    """Create a variable on one rank before the optimizer."""
     import tensorflow as tf
 
     from sparkdl import context
@@ -104,7 +104,7 @@ def dies_in_fit(folder: Path) -> Any:
 
 
 def xla(folder: Path) -> Any:
-    """A machine with a GPU, as far as Keras knows: it would take XLA by itself."""
+    """Pretend a machine with a GPU, on which Keras selects XLA by itself."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What the ranks of a ring run. Each returns what its test asserts on, as JSON can hold it.
+"""Programs for the ranks of a ring. Each returns the values that its test checks, as JSON.
 
 They use `tf.keras`, which is Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set.
 """
@@ -10,18 +10,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-STEPS, ROWS = 20, 24  # Rows of a step, of all ranks together: for 1 to 4 of them.
+STEPS, ROWS = 20, 24  # Rows of a step of all ranks together, for 1 to 4 ranks.
 
 
 def digest(model: Any) -> str:
-    """Equal for models with equal bits, of their optimizers too."""
+    """Return a text that is equal for models and optimizers with equal bits."""
     found = model.optimizer.variables
     variables = [*model.weights, *(found() if callable(found) else found)]
     return hashlib.sha256(b"".join(v.numpy().tobytes() for v in variables)).hexdigest()[:16]
 
 
 def mine(array: Any) -> Any:
-    """This rank's rows of each step."""
+    """Return this rank's rows of each step."""
     from sparkdl import context
 
     each = ROWS // context.world_size
@@ -39,7 +39,7 @@ def rows() -> tuple[Any, Any]:
 
 
 def build(optimizer: Any, norm: bool = False, **compiled: Any) -> Any:
-    """A small model that is another one on each rank."""
+    """Build a small model with different weights on each rank."""
     import tensorflow as tf
 
     from sparkdl import context, distribute
@@ -77,7 +77,7 @@ def adam(folder: Path) -> Any:
 
 
 def loop(folder: Path) -> Any:
-    """The same as `adam` in a loop of one's own."""
+    """Train as `adam` does, in a custom loop."""
     import tensorflow as tf
 
     from sparkdl import context, distribute
@@ -106,7 +106,7 @@ def loop(folder: Path) -> Any:
 
 
 def variants(folder: Path) -> Any:
-    """Every way to compile that people use, with what one process makes of it."""
+    """Train with the usual ways to compile a model."""
     import keras
 
     def optimizers(**more: Any) -> Any:
@@ -126,14 +126,14 @@ def variants(folder: Path) -> Any:
 
 
 def everything(folder: Path) -> Any:
-    """One gang for many questions: a start costs more than most of them."""
+    """Run many programs in one gang, because a start costs more than most programs."""
     parts = [adam, loop, variants, statistics, uneven, stops, embeds, saves, refuses, mixed]
     parts += [collectives, halves]
     return {part.__name__: part(folder) for part in parts}
 
 
 def statistics(folder: Path) -> Any:
-    """Of BatchNorm; and what callbacks see."""
+    """Return the statistics of BatchNorm, and the logs that callbacks see."""
     import keras
     import numpy as np
 
@@ -159,7 +159,7 @@ def statistics(folder: Path) -> Any:
 
 
 def uneven(folder: Path) -> Any:
-    """Rank r has 3 + r batches: all make three steps an epoch."""
+    """Train with 3 + r batches on rank r: all ranks make three steps per epoch."""
     import tensorflow as tf
 
     from sparkdl import context
@@ -179,7 +179,7 @@ def uneven(folder: Path) -> Any:
 
 
 def stops(folder: Path) -> Any:
-    """One rank alone wants to stop, and one number alone is bad."""
+    """Stop on one rank only, by a metric that is bad on one rank only."""
     import keras
 
     from sparkdl import context
@@ -193,7 +193,7 @@ def stops(folder: Path) -> Any:
 
 
 def embeds(folder: Path) -> Any:
-    """An embedding: its gradient is that of some rows, and stays so."""
+    """Train an embedding, whose gradient is sparse and stays sparse."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -217,7 +217,7 @@ def embeds(folder: Path) -> Any:
 
 
 def saves(folder: Path) -> Any:
-    """A model that is saved is plain Keras elsewhere."""
+    """Save a model, and load it as plain Keras."""
     import keras
 
     from sparkdl import context
@@ -252,13 +252,13 @@ def refuses(folder: Path) -> Any:
         "twice": said(lambda: distribute.optimizer(distribute.optimizer("sgd"))),
         "no optimizer": said(lambda: distribute.optimizer(3)),
         "op": said(lambda: distribute.optimizer("sgd", op="max")),
-        "wire": said(lambda: distribute.optimizer("sgd", wire="int8")),
+        "wire": said(lambda: distribute.optimizer("sgd", wire_dtype="int8")),
         "inside": said(lambda: fit(model)),
     }
 
 
 def mixed(folder: Path) -> Any:
-    """Half precision, and one rank whose gradients overflow: all skip the step."""
+    """Train in half precision; gradients of one rank overflow, and all ranks skip the step."""
     import keras
     import numpy as np
 
@@ -279,22 +279,24 @@ def mixed(folder: Path) -> Any:
 
 
 def halves(folder: Path) -> Any:
-    """Gradients that travel in half the bits: equal on all ranks, near the exact ones."""
+    """Train with gradients that travel in 16 bits."""
     import keras
 
     from sparkdl import context, distribute
 
     found = {}
-    for wire in ("bfloat16", "float16"):
+    for wire_dtype in ("bfloat16", "float16"):
         model = build("sgd")
         keras.utils.set_random_seed(context.rank)
-        model.compile(distribute.optimizer(keras.optimizers.Adam(0.01), wire=wire), "mse")
-        found[wire] = trained(model)
+        model.compile(
+            distribute.optimizer(keras.optimizers.Adam(0.01), wire_dtype=wire_dtype), "mse"
+        )
+        found[wire_dtype] = trained(model)
     return found
 
 
 def collectives(folder: Path) -> Any:
-    """What each collective gives, for every kind of array."""
+    """Return the results of each collective, for each kind of array."""
     import jax
     import ml_dtypes
     import numpy as np
@@ -337,7 +339,7 @@ def collectives(folder: Path) -> Any:
 
 
 def breaks(folder: Path) -> Any:
-    """One rank is killed in a step; what the others see, and how soon."""
+    """Kill one rank in a step, and return the error on the other ranks and its delay."""
     import keras
 
     from sparkdl import context
@@ -357,7 +359,7 @@ def breaks(folder: Path) -> Any:
 
 
 def reuses(folder: Path) -> Any:
-    """Where results lie that a graph is given, and whether it copies what it gives and gets."""
+    """Return the memory in which a graph passes arrays to Python and receives results."""
     import numpy as np
     import tensorflow as tf
 

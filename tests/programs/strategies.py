@@ -1,4 +1,4 @@
-"""What the ranks of a gang run. Each returns what its test asserts on, as JSON can hold it.
+"""Programs for the ranks of a gang. Each returns the values that its test checks, as JSON.
 
 They use `tf.keras`, which is Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def digest(model: Any) -> str:
-    """Equal for models with equal bits."""
+    """Return a text that is equal for models with equal bits."""
     joined = b"".join(weight.tobytes() for weight in model.get_weights())
     return hashlib.sha256(joined).hexdigest()[:16]
 
@@ -30,7 +30,7 @@ def dataset(rows: int = 64, batch: int = 16) -> Any:
 
 
 def build(norm: bool = False, seed: int = 7) -> Any:
-    """A small compiled model, under this process's strategy."""
+    """Build and compile a small model under this process's strategy."""
     import tensorflow as tf
 
     from sparkdl import distribute
@@ -47,7 +47,7 @@ def build(norm: bool = False, seed: int = 7) -> Any:
 
 
 def everything(folder: Path) -> Any:
-    """One gang for many questions: a start costs more than all of them."""
+    """Run many programs in one gang, because a start costs more than all programs."""
     os.environ["TMPDIR"] = str(folder)
     parts = [fits, averages, inputs, mean, stops, boards, resumes, warms, loops]
     return {part.__name__: part(folder) for part in parts}
@@ -80,20 +80,20 @@ def averages(folder: Path) -> Any:
 
 
 def inputs(folder: Path) -> Any:
-    """Every way to give data, and what comes back for each row."""
+    """Pass data in every supported way, and return the results of all rows."""
     import keras
     import numpy as np
 
     from sparkdl import distribute
 
-    # With tf_keras each worker predicts with moving statistics of its own.
+    # With tf_keras each worker predicts with its own moving statistics.
     legacy = "TF_USE_LEGACY_KERAS" in os.environ
     model = build(norm=not legacy)
-    if not legacy:  # Outside the scope, and with an option that has no effect here.
+    if not legacy:  # Outside the scope, and with an option that is ignored with several workers.
         model.compile(keras.optimizers.SGD(0.02), "mse", steps_per_execution=2)
     x, y = table()
     model.fit(x, y, batch_size=16, validation_split=0.25, epochs=2, verbose=0)
-    # The last batch has one row, which leaves the other workers none.
+    # The last batch has one row, so that other workers have none.
     model.fit(x[:17], y[:17], sample_weight=np.ones(17), batch_size=16, verbose=0)
     shards = distribute.strategy().distribute_datasets_from_function(
         lambda me: dataset(batch=4).shard(me.num_input_pipelines, me.input_pipeline_id).repeat()
@@ -122,7 +122,7 @@ def mean(folder: Path) -> Any:
 
 
 def stops(folder: Path) -> Any:
-    """The first rank alone would never stop, the others would after the third epoch."""
+    """Stop early by a metric that improves on the first rank only."""
     import tensorflow as tf
 
     from sparkdl import context, keras
@@ -153,13 +153,13 @@ def boards(folder: Path) -> Any:
 
 
 def resumes(folder: Path) -> Any:
-    """Four epochs at once, and two and two in another model."""
+    """Train four epochs at once, and twice two epochs with another model."""
     from sparkdl import checkpoints, context, distribute, keras
 
     whole = build(norm=True)
     whole.fit(dataset(), epochs=4, verbose=0)
     build(norm=True).fit(dataset(), epochs=2, verbose=0, callbacks=[keras.Checkpoint(9)])
-    distribute.mean(0.0)  # The chief has committed.
+    distribute.mean(0.0)  # Wait until the chief has committed.
     newest = checkpoints.newest(str(folder))
     assert newest is not None
     given = context.current()
@@ -195,7 +195,7 @@ def warms(folder: Path) -> Any:
 
 
 def loops(folder: Path) -> Any:
-    """A training loop of one's own."""
+    """Train in a custom loop."""
     import tensorflow as tf
 
     from sparkdl import distribute
@@ -222,7 +222,7 @@ def loops(folder: Path) -> Any:
 
 
 def faults(folder: Path) -> Any:
-    """What `sparkdl.distribute.keras3_patches` corrects, without it."""
+    """Show the faults that `sparkdl.distribute.keras3_patches` corrects, without it."""
     import keras
     import numpy as np
     import tensorflow as tf

@@ -1,15 +1,15 @@
-"""What ranks with a timeline run. Each returns what its test asserts on, as JSON can hold it."""
+"""Programs for ranks with a timeline. Each returns the values that its test checks, as JSON."""
 
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-STEPS, WIDTH, LATE_S = 20, 1500, 0.2  # Each layer has 9 MB of gradients: a bucket of its own.
+STEPS, WIDTH, LATE_S = 20, 1500, 0.2  # Each layer has 9 MB of gradients, which fill a bucket.
 
 
 def fits(folder: Path) -> Any:
-    """Seconds of each step of `fit`, where rank 1 begins each a moment late."""
+    """Return the seconds of each step of `fit`; rank 1 begins each step late."""
     import keras
     import numpy as np
 
@@ -34,7 +34,7 @@ def fits(folder: Path) -> Any:
 
 
 def sparse(folder: Path) -> Any:
-    """A loop of one's own, of a model that has sparse gradients only."""
+    """Train a model with only sparse gradients in a custom loop."""
     import tensorflow as tf
 
     from sparkdl import distribute
@@ -47,7 +47,7 @@ def sparse(folder: Path) -> Any:
 
 
 def by_hand(folder: Path) -> Any:
-    """Collectives without any gradients."""
+    """Call collectives without gradients."""
     import numpy as np
 
     from sparkdl import distribute

@@ -1,4 +1,4 @@
-"""Runs in the training process. What `import horovod.tensorflow.keras as hvd` gave."""
+"""Runs in the training process. The counterpart of `import horovod.tensorflow.keras as hvd`."""
 
 from sparkdl.horovod import *  # noqa: F403
 from sparkdl.horovod import __all__ as _names
