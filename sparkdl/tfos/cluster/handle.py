@@ -15,9 +15,8 @@ from sparkdl.errors import ConfigError
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos.cluster.topology import ranks_of
-from sparkdl.tfos.feed.source import feed
-from sparkdl.tfos.feed.task import FeedTask
-from sparkdl.tfos.node.runtime import Meta
+from sparkdl.tfos.feed.task import FeedTask, feed
+from sparkdl.tfos.node.runtime import ClusterInfo
 
 __all__ = ["InputMode", "TFCluster"]
 
@@ -50,7 +49,7 @@ class TFCluster:
         input_mode, queues: as they were given.
     """
 
-    def __init__(self, sc: Any, made: Run, meta: Meta, input_mode: int) -> None:
+    def __init__(self, sc: Any, made: Run, meta: ClusterInfo, input_mode: int) -> None:
         self.sc, self.run, self.input_mode, self.queues = sc, made, input_mode, list(meta.queues)
         self._meta, self._paths = meta, TrialPaths(made.trials[0].path)
         self._fed = input_mode == InputMode.SPARK
@@ -140,7 +139,7 @@ class TFCluster:
         return {
             "run_path": self.run.path,
             "trial": self._paths,
-            "feed": next(self._feeds),
+            "call_number": next(self._feeds),
             "qname": qname,
         }
 
@@ -245,13 +244,13 @@ class TFCluster:
             self.run.wait()
             raise RuntimeError(f"the cluster was ended before it had started: {self.run!r}")
         board: dict[str, Any] = {"pid": 0, "port": 0}
-        if self._meta.board is not None:
+        if self._meta.tensorboard_node is not None:
             url = storage.join(self._paths.ranks(0), f"{self._board_rank()}.tensorboard")
             self._wait(lambda: storage.exists(url), deadline)
             board = json.loads(storage.read(url)) if storage.exists(url) else board
         ranks = json.loads(storage.read(self._paths.attempt(0)))["ranks"]
         for executor_id, (job, index) in enumerate(self._meta.places):
-            shows = executor_id == self._meta.board
+            shows = executor_id == self._meta.tensorboard_node
             address, _, port = ranks[f"{job} {index}"]["endpoint"].rpartition(":")
             self.cluster_info.append(
                 {
@@ -275,4 +274,4 @@ class TFCluster:
 
     def _board_rank(self) -> int:
         """The rank of the node that runs TensorBoard: ranks begin with those that train."""
-        return ranks_of(self._meta.places)[self._meta.board or 0]
+        return ranks_of(self._meta.places)[self._meta.tensorboard_node or 0]
