@@ -1,4 +1,4 @@
-"""Runs in the training process. Functions that hide differences between TensorFlow versions."""
+"""Runs in the training process. Hide differences between TensorFlow and Keras versions."""
 
 from typing import Any
 

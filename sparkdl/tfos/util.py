@@ -1,4 +1,4 @@
-"""Runs in a Spark task and in the training process. Helpers for one process of one host."""
+"""Runs in a Spark task and in the training process. Provide helpers for one process of a host."""
 
 import os
 import socket
@@ -58,7 +58,7 @@ def _host(node: str) -> str:
 
 
 def _expand_classpath() -> None:
-    """Add all jars of Hadoop to the class path, since libhdfs does not expand `*` itself."""
+    """Add all jars of Hadoop to `CLASSPATH`. The JVM in TensorFlow's process expands no `*`."""
     if "HADOOP_PREFIX" not in os.environ or "TFOS_CLASSPATH_UPDATED" in os.environ:
         return
     hadoop = os.path.join(os.environ["HADOOP_PREFIX"], "bin", "hadoop")

@@ -1,4 +1,4 @@
-"""Runs in the training process. A chunk of a partition as Spark sends it, as rows or columns."""
+"""Runs in the training process. Hold a chunk of a partition, as rows or as columns."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Runs in a Spark task and in the training process. The protocol between feeding tasks and nodes.
+"""Runs in a Spark task and in the training process. Define the protocol of feed tasks and nodes.
 
 A feeding task and its node are connected by a Unix stream socket in a folder that only this user
 can enter. Each side checks that its peer is a process of the same user, so pickled data comes from
