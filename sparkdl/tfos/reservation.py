@@ -98,7 +98,7 @@ class Server:
 
     @property
     def done(self) -> bool:
-        """True if `stop` was called, or a client has called `request_stop`."""
+        """Return True if `stop` was called, or a client has called `request_stop`."""
         return self._folder is None or storage.exists(storage.join(self._folder, _STOP))
 
     def start(self) -> str:

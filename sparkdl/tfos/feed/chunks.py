@@ -35,7 +35,7 @@ class Chunk:
 
 
 class ArrowChunk(Chunk):
-    """Rows of a DataFrame. Each row is a tuple, and arrays in a row are lists.
+    """A chunk of a DataFrame. Each row is a tuple, and arrays in a row are lists.
 
     Args:
         body: an Arrow stream.

@@ -89,7 +89,7 @@ class FeedConnection:
 
     @property
     def is_full(self) -> bool:
-        """True if data is waiting to be sent."""
+        """Return True if data is waiting to be sent."""
         return bool(self._outgoing)
 
     def put(self, kind: bytes, body: bytes = b"") -> None:

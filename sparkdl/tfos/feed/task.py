@@ -151,7 +151,7 @@ class FeedTask:
         )
 
     def _greet(self, dialog: "_Dialog", partition: int) -> int:
-        """Send the partition to the node. Return the number of its rows that the node has."""
+        """Send the partition number to the node. Return the number of rows that the node has."""
         hello = {
             "call_number": self.call_number,
             "partition": partition,
@@ -253,7 +253,7 @@ class _Dialog:
 
     @property
     def is_answered(self) -> bool:
-        """True if the node has returned a result for each row sent."""
+        """Return True if the node has returned a result for each row sent."""
         return self.num_results == self.num_sent
 
     def until(self, condition: Any) -> Iterator[Any]:

@@ -225,7 +225,7 @@ class HasTagSet(_Stage):
 
 
 class Namespace:
-    """Arguments as attributes, or a list of strings that becomes `sys.argv` of the nodes.
+    """A namespace of arguments, or a list of strings that becomes `sys.argv` of the nodes.
 
     Args:
         d: a dict, an `argparse.Namespace`, a `Namespace`, or a list of strings.
