@@ -1,7 +1,7 @@
-"""Runs on the driver. Starts a cluster of TensorFlow nodes, by TensorFlowOnSpark's name.
+"""Runs on the driver. Start a cluster of TensorFlow nodes, as TensorFlowOnSpark does.
 
-Arguments, defaults and results are those of TensorFlowOnSpark 2.2.5's `TFCluster`. Below it is a
-gang as any other of sparkdl: everything its nodes say is kept in a run directory, `cluster.run`.
+Arguments, defaults and results are those of `TFCluster` in TensorFlowOnSpark 2.2.5. A cluster is a
+run of sparkdl, `cluster.run`: the logs and results of its nodes are in a run directory.
 """
 
 import functools
@@ -22,13 +22,15 @@ from sparkdl.runner.execute import execute
 from sparkdl.runs import Run
 from sparkdl.tfos.cluster.handle import InputMode, TFCluster
 from sparkdl.tfos.cluster.topology import board_place, places_of, request_of
-from sparkdl.tfos.node.runtime import QUEUES, Meta, run_node
+from sparkdl.tfos.node.runtime import QUEUES, ClusterInfo, run_node
 from sparkdl.tfos.paths import default_filesystem
 
 __all__ = ["InputMode", "TFCluster", "run"]
 
-REGISTER_S = 20.0
-LOOK_S = 1.0
+# Executors of an application that has just started may take this long to register.
+REGISTRATION_TIMEOUT_S = 20.0
+SLOTS_POLL_S = 0.1
+MAIN_THREAD_POLL_S = 1.0
 
 
 def run(
@@ -47,32 +49,34 @@ def run(
     eval_node: bool = False,
     release_port: bool = True,
 ) -> TFCluster:
-    """Start a cluster: a function runs on each of its nodes. Returns when all have started.
+    """Start a cluster and run a function on each of its nodes. Return when all nodes have started.
 
     Args:
         sc: the SparkContext.
         map_fun: a function of `(args, ctx)`, see `sparkdl.tfos.node.runtime.TFNodeContext`.
-        tf_args: its first argument; a list also becomes `sys.argv`. `num_gpus` in it is how many
-            GPUs each node gets.
-        num_executors: how many nodes, each in a Spark slot of its own.
-        num_ps: how many of them are parameter servers; their functions need not return.
-        tensorboard: the first worker runs TensorBoard while its function runs.
-        input_mode: `InputMode.SPARK` for a cluster that `train` and `inference` feed. Its nodes
-            take no slot once they run, but for parameter servers.
-        log_dir: what TensorBoard shows; None is `tensorboard_<executor id>` in the node's folder.
+        tf_args: the first argument of `map_fun`; a list also becomes `sys.argv`. Its `num_gpus`, if
+            any, is the number of GPUs for each node.
+        num_executors: number of nodes. Each node has its own Spark slot.
+        num_ps: number of nodes that are parameter servers; their functions need not return.
+        tensorboard: run TensorBoard on the first worker while its function runs.
+        input_mode: `InputMode.SPARK` for a cluster that `train` and `inference` feed. The running
+            nodes of such a cluster, except parameter servers, occupy no Spark slot.
+        log_dir: folder of the event files for TensorBoard; None is `tensorboard_<executor id>` in
+            the folder of the node.
         driver_ps_nodes: run the parameter servers on the driver.
-        master_node: the job of the first node that trains, `chief` or `master`: then `TF_CONFIG` is
-            set. None for workers only.
-        reservation_timeout: seconds until all nodes must have started.
-        queues: names of queues, see `train`.
-        eval_node: one node is an evaluator.
-        release_port: False leaves the port of a node held until it calls `ctx.release_port()`.
+        master_node: the job of the first node that trains, `chief` or `master`; `TF_CONFIG` is then
+            set. None if all nodes that train are workers.
+        reservation_timeout: seconds within which all nodes must have started.
+        queues: the names of the queues, see `train`.
+        eval_node: run an evaluator on one node.
+        release_port: False holds the port of a node until the node calls `ctx.release_port()`.
 
     Raises:
-        ConfigError, FunctionError: an argument is wrong. Nothing was started.
-        PreflightError: Spark cannot run it, such as with fewer slots. Nothing was started.
-        TimeoutError: not all nodes had started in time.
-        TrainingFailedError: a node failed before all had started.
+        ConfigError, FunctionError: if an argument is invalid. Nothing was started.
+        PreflightError: if Spark cannot run the cluster, for example because it has too few slots.
+            Nothing was started.
+        TimeoutError: if not all nodes have started in time.
+        TrainingFailedError: if a node failed before all nodes had started.
 
     Example:
         >>> from pyspark import SparkContext
@@ -87,38 +91,38 @@ def run(
         328350
         >>> cluster.shutdown()  # doctest: +SKIP
     """
-    fed = input_mode == InputMode.SPARK
+    is_fed = input_mode == InputMode.SPARK
     _check(map_fun, input_mode, driver_ps_nodes, eval_node)
     places = places_of(num_executors, num_ps, master_node, eval_node)
-    meta = Meta(
-        places,
-        default_filesystem(sc).removesuffix("/"),
-        os.getcwd(),
-        release_port,
-        board_place(places) if tensorboard else None,
-        log_dir,
-        tuple(queues),
+    info = ClusterInfo(
+        places=places,
+        default_fs=default_filesystem(sc).removesuffix("/"),
+        working_dir=os.getcwd(),
+        release_port=release_port,
+        tensorboard_node=board_place(places) if tensorboard else None,
+        log_dir=log_dir,
+        queues=tuple(queues),
     )
-    pack(map_fun)  # An error of it names what cannot be sent.
-    function = functools.partial(run_node, map_fun, tf_args, meta)
+    pack(map_fun)  # Raises an error that names what cannot be sent.
+    function = functools.partial(run_node, map_fun, tf_args, info)
     spark = SparkSession.builder.getOrCreate()
-    request = request_of(function, map_fun, tf_args, places, spark, fed, driver_ps_nodes)
-    on = Cluster(spark)
-    if fed and on.conf("spark.dynamicAllocation.enabled") == "true":
+    request = request_of(function, map_fun, tf_args, places, spark, is_fed, driver_ps_nodes)
+    spark_cluster = Cluster(spark)
+    if is_fed and spark_cluster.conf("spark.dynamicAllocation.enabled") == "true":
         raise PreflightError(
-            "spark.dynamicAllocation.enabled is true, and Spark would end executors whose nodes "
-            "wait for rows. Start it with spark.dynamicAllocation.enabled=false and "
+            "spark.dynamicAllocation.enabled is true, so Spark would end executors whose nodes "
+            "wait for rows. Start Spark with spark.dynamicAllocation.enabled=false and "
             f"spark.executor.instances={num_executors}."
         )
     num_tasks = sum(role.count for role in request.roles if not role.on_driver)
-    _await_slots(on, num_tasks, min(reservation_timeout, REGISTER_S))
-    made = execute(request)
-    threading.Thread(target=_end_with_main, args=(made,), daemon=True).start()
-    cluster = TFCluster(sc, made, meta, input_mode)
+    _await_slots(spark_cluster, num_tasks, min(reservation_timeout, REGISTRATION_TIMEOUT_S))
+    started = execute(request)
+    threading.Thread(target=_cancel_with_program, args=(started,), daemon=True).start()
+    cluster = TFCluster(sc, started, info, input_mode)
     try:
         cluster.await_start(reservation_timeout)
     except BaseException:
-        made.cancel()
+        started.cancel()
         raise
     return cluster
 
@@ -131,23 +135,27 @@ def _check(map_fun: Any, input_mode: Any, driver_ps_nodes: bool, eval_node: bool
             f"input_mode is {input_mode!r}; expected InputMode.TENSORFLOW or InputMode.SPARK."
         )
     if input_mode == InputMode.SPARK and (driver_ps_nodes or eval_node):
-        what = "driver_ps_nodes" if driver_ps_nodes else "eval_node"
-        raise ConfigError(f"{what}=True is for InputMode.TENSORFLOW, and input_mode is SPARK.")
+        name = "driver_ps_nodes" if driver_ps_nodes else "eval_node"
+        raise ConfigError(
+            f"{name} is True and input_mode is InputMode.SPARK; expected InputMode.TENSORFLOW. "
+            f"Leave {name} out, or let the nodes read their own data."
+        )
 
 
-def _await_slots(cluster: Cluster, need: int, timeout_s: float) -> None:
-    """Give the executors of a young application, whose number nobody knows, time to register."""
+def _await_slots(cluster: Cluster, num_slots: int, timeout_s: float) -> None:
+    """Wait for executors to register; the number of executors to expect is unknown."""
+    if cluster.is_local:
+        return
     deadline = time.monotonic() + timeout_s
-    young = not cluster.is_local
-    while young and cluster.slots_now(Resources()) < need and time.monotonic() < deadline:
-        time.sleep(0.1)
+    while cluster.slots_now(Resources()) < num_slots and time.monotonic() < deadline:
+        time.sleep(SLOTS_POLL_S)
 
 
-def _end_with_main(made: Run) -> None:
-    """End a cluster that nobody has shut down when the driver's program has ended."""
+def _cancel_with_program(run: Run) -> None:
+    """Cancel a cluster that is still running when the driver's program ends."""
     with ThreadPoolExecutor(1) as pool:
-        # Python ends the idle threads of pools first, and then waits for those that have work.
+        # At exit Python ends the idle threads of pools before it joins the busy ones.
         idle = pool.submit(threading.current_thread).result()
-        while made.state == "RUNNING" and idle.is_alive():
-            idle.join(LOOK_S)
-    made.cancel()
+        while run.state == "RUNNING" and idle.is_alive():
+            idle.join(MAIN_THREAD_POLL_S)
+    run.cancel()

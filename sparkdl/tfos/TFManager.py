@@ -1,10 +1,8 @@
-"""Runs in a Spark task and in the training process.
+"""Runs in a Spark task and in the training process. Share queues and values on one host.
 
-Queues and values that processes of one host share.
-
-They are kept by a thread of the process that calls `start`, and end with it. Others reach them
-over a Unix socket in a private folder, and only with the key: `multiprocessing` asks for it before
-it reads anything else.
+A thread of the process that calls `start` serves the queues and values until the process ends.
+Other processes connect over a Unix socket in a private folder. They need the key, which
+`multiprocessing` checks before it reads any other data.
 """
 
 import queue
@@ -13,17 +11,17 @@ from collections.abc import Iterable
 from multiprocessing.managers import BaseManager
 from typing import Any
 
-from sparkdl.tfos.feed.inbox import Cut
+from sparkdl.tfos.feed.inbox import Boundary
 
-__all__ = ["Queued", "TFManager", "connect", "start"]
+__all__ = ["QueueInbox", "TFManager", "connect", "start"]
 
 
 class TFManager(BaseManager):
-    """Access to the queues and values.
+    """A client of the shared queues and values.
 
-    `get_queue(name)` is a queue with `put`, `get`, `task_done` and `join`, or a proxy of None;
-    `set(key, value)` and `get(key)` keep values. What `get` returns is a proxy too:
-    `get(key)._getvalue()` is the value, and `str(get(key))` its `repr`.
+    `get_queue(name)` returns a queue with `put`, `get`, `task_done` and `join`, or a proxy of None
+    if there is no such queue. `set(key, value)` stores a value. `get(key)` returns a proxy:
+    `get(key)._getvalue()` is the value, and `str(get(key))` is the `repr` of the value.
     """
 
 
@@ -32,16 +30,16 @@ for _name in ("get_queue", "get", "set"):
 
 
 def start(authkey: bytes, queues: Iterable[str], mode: str = "local") -> TFManager:
-    """Keep queues and values in this process.
+    """Serve queues and values from this process.
 
     Args:
-        authkey: the key that others need.
+        authkey: the key that other processes need to connect.
         queues: the names of the queues.
-        mode: `local`: for processes of this host.
+        mode: `local`, for processes of this host.
 
     Raises:
-        ValueError: another mode. `remote`, for other hosts, is not offered: it would unpickle what
-            comes over an open port.
+        ValueError: if `mode` is not `local`. TensorFlowOnSpark's mode `remote`, for other hosts, is
+            not supported: it would unpickle data from an open port.
 
     Example:
         >>> manager = start(b"a key", ["input"])
@@ -55,66 +53,68 @@ def start(authkey: bytes, queues: Iterable[str], mode: str = "local") -> TFManag
     """
     if mode != "local":
         raise ValueError(
-            f"mode is {mode!r}; expected 'local'. Nothing here listens on a port for pickled "
-            "objects: let nodes of other hosts share files, or torch.distributed, or tf.distribute."
+            f"mode is {mode!r}; expected 'local'. sparkdl opens no port for pickled objects. To "
+            "exchange data with other hosts use files, torch.distributed or tf.distribute."
         )
-    kept: dict[str, queue.Queue[Any]] = {name: queue.Queue() for name in queues}
+    by_name: dict[str, queue.Queue[Any]] = {name: queue.Queue() for name in queues}
     values: dict[str, Any] = {}
 
-    class Keeper(BaseManager):
+    class ServerManager(BaseManager):
         pass
 
-    Keeper.register("get_queue", callable=kept.get)
-    Keeper.register("get", callable=values.__getitem__)
-    Keeper.register("set", callable=values.__setitem__)
-    server = Keeper(authkey=authkey).get_server()
+    ServerManager.register("get_queue", callable=by_name.get)
+    ServerManager.register("get", callable=values.__getitem__)
+    ServerManager.register("set", callable=values.__setitem__)
+    server = ServerManager(authkey=authkey).get_server()
     threading.Thread(target=server.serve_forever, name="TFManager", daemon=True).start()
     return connect(server.address, authkey)
 
 
 def connect(address: Any, authkey: bytes) -> TFManager:
-    """Reach the queues and values of another process.
+    """Connect to the queues and values of another process.
 
     Args:
-        address: the `address` of what `start` has returned.
-        authkey: its key.
+        address: the `address` of the manager that `start` returned.
+        authkey: the key that was passed to `start`.
 
     Raises:
-        multiprocessing.AuthenticationError: the key is another.
-        OSError: nobody is there.
+        multiprocessing.AuthenticationError: if the key is wrong.
+        OSError: if no process is listening at the address.
     """
     manager = TFManager(address, authkey=authkey)
     manager.connect()
     return manager
 
 
-class Queued:
-    """What a `TFNode.DataFeed` takes from a manager's queues, one row at a time; None ends it.
+class QueueInbox:
+    """An inbox of a `TFNode.DataFeed` over the queues of a manager, for tests without a cluster.
 
-    Nodes are fed otherwise. Programs test their functions so, without a cluster.
+    Each item of a queue is one row; the item None ends the feed. The nodes of a cluster use
+    `sparkdl.tfos.feed.inbox.Inbox` instead.
 
     Args:
-        manager: has the queues.
-        qname_out: the queue for results.
+        manager: the manager of the queues.
+        qname_out: the name of the queue for results.
     """
 
     is_terminating = False
 
     def __init__(self, manager: Any, qname_out: str) -> None:
-        self._manager, self._qname_out = manager, qname_out
+        self._manager = manager
+        self._qname_out = qname_out
 
-    def take(self, qname: str, most: int | None = None) -> "list[Any] | Cut":
-        """The next row of a queue, or the end of the feed; waits for it."""
+    def take(self, qname: str, max_rows: int | None = None) -> "list[Any] | Boundary":
+        """Wait for the next row of a queue and return it, or the end of the feed."""
         rows = self._manager.get_queue(qname)
         row = rows.get()
         rows.task_done()
-        return Cut.FEED if row is None else [row]
+        return Boundary.FEED if row is None else [row]
 
     def give(self, results: Iterable[Any]) -> None:
-        """Put results into the other queue."""
+        """Put results into the queue for results."""
         for result in results:
             self._manager.get_queue(self._qname_out).put(result)
 
     def terminate(self) -> None:
-        """Let whoever feeds know that no more rows are wanted."""
+        """Set the state to `terminating`, so that the feeding process stops."""
         self._manager.set("state", "terminating")

@@ -1,18 +1,18 @@
-"""Runs in the training process. What a node's function asks for, by TensorFlowOnSpark's names.
+"""Runs in the training process. The functions and classes that a node's function uses.
 
-Arguments and defaults are those of TensorFlowOnSpark 2.2.5's `TFNode`.
+Arguments and defaults are those of `TFNode` in TensorFlowOnSpark 2.2.5.
 """
 
+import logging
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl.tfos.feed.inbox import Cut, Inbox
+from sparkdl.tfos.feed.inbox import Boundary, Inbox
 from sparkdl.tfos.node.saved_model import export_saved_model
 from sparkdl.tfos.paths import hdfs_path
-from sparkdl.tfos.TFManager import Queued, TFManager
+from sparkdl.tfos.TFManager import QueueInbox, TFManager
 
 __all__ = [
     "DataFeed",
@@ -22,18 +22,21 @@ __all__ = [
     "start_cluster_server",
 ]
 
+_logger = logging.getLogger("sparkdl.tfos")
+
 
 class DataFeed:
     """The rows that Spark feeds to this node, in InputMode.SPARK.
 
     Args:
-        mgr: `ctx.mgr`; or a `TFManager`, whose queues are read then, to test a function with.
-        train_mode: False for inference: batches do not cross the end of a partition.
-        qname_in, qname_out: the queues' names.
-        input_mapping: from columns to the names of tensors: `next_batch` gives a dict then.
+        mgr: `ctx.mgr`; or a `TFManager`, whose queues are read, to test a function.
+        train_mode: False for inference; a batch then ends at the end of a partition.
+        qname_in: name of the queue of rows.
+        qname_out: name of the queue for results.
+        input_mapping: the name of the tensor for each column; `next_batch` then returns a dict.
 
     Raises:
-        ValueError: the cluster has no such queue.
+        ValueError: if the cluster has no such queue.
 
     Example:
         >>> def main(args, ctx):
@@ -54,85 +57,90 @@ class DataFeed:
         if qname_in not in getattr(mgr, "queues", (qname_in,)):
             raise ValueError(
                 f"this cluster has no queue {qname_in!r}; expected one of "
-                f"{', '.join(mgr.queues)}. TFCluster.run(queues=...) names them."
+                f"{', '.join(mgr.queues)}. Pass queues= to TFCluster.run to add a queue."
             )
-        self.mgr, self.train_mode = mgr, train_mode
-        self.qname_in, self.qname_out = qname_in, qname_out
+        self.mgr = mgr
+        self.train_mode = train_mode
+        self.qname_in = qname_in
+        self.qname_out = qname_out
         self.done_feeding = False
-        mapped = sorted(input_mapping.items()) if input_mapping is not None else None
-        self.input_tensors = [tensor for _, tensor in mapped] if mapped is not None else None
+        self.input_tensors: list[str] | None = None
+        if input_mapping is not None:
+            self.input_tensors = [tensor for _, tensor in sorted(input_mapping.items())]
 
     @property
-    def _inbox(self) -> Inbox | Queued:
+    def _inbox(self) -> Inbox | QueueInbox:
         inbox: Inbox | None = getattr(self.mgr, "inbox", None)
         if isinstance(self.mgr, TFManager):
-            return Queued(self.mgr, self.qname_out)
+            return QueueInbox(self.mgr, self.qname_out)
         if inbox is None:
             raise RuntimeError(
                 "this node is not fed by Spark. Run the cluster with "
-                "input_mode=TFCluster.InputMode.SPARK, or read files in the function; parameter "
+                "input_mode=TFCluster.InputMode.SPARK, or read files in the function. Parameter "
                 "servers and evaluators are never fed."
             )
         return inbox
 
     def next_batch(self, batch_size: float) -> Any:
-        """The next rows; waits until there are as many, or no more will come.
+        """Return the next rows. Wait until the batch is full or no more rows will come.
 
         Args:
-            batch_size: how many; rounded up.
+            batch_size: number of rows; rounded up.
 
         Raises:
-            RuntimeError: this node is not fed.
+            RuntimeError: if this node is not fed.
 
         Returns:
-            A list of rows as the RDD has them; of a DataFrame, tuples. With `input_mapping` a dict
-            of lists by tensor, their columns in the order of the columns' names. At the end of the
-            feed, and in inference at the end of a partition, there are fewer, perhaps none.
+            A list of the elements of the RDD, or of tuples for a DataFrame. With `input_mapping`, a
+            dict with a list of values for each tensor; the columns are sorted by name. At the end
+            of the feed, and in inference at the end of a partition, a batch may have fewer rows or
+            none.
         """
         rows: list[Any] = []
-        inbox, wanted = self._inbox, math.ceil(batch_size)
-        while len(rows) < wanted:
-            some = inbox.take(self.qname_in, wanted - len(rows))
-            if some is Cut.FEED:
+        inbox = self._inbox
+        size = math.ceil(batch_size)
+        while len(rows) < size:
+            taken = inbox.take(self.qname_in, size - len(rows))
+            if taken is Boundary.FEED:
                 self.done_feeding = True
                 break
-            if some is Cut.PARTITION:
+            if taken is Boundary.PARTITION:
                 if rows and not self.train_mode:
                     break
             elif rows:
-                rows += some
+                rows += taken
             else:
-                rows = list(some)
+                rows = list(taken)
         if self.input_tensors is None:
             return rows
         return {name: [row[i] for row in rows] for i, name in enumerate(self.input_tensors)}
 
     def should_stop(self) -> bool:
-        """Whether `next_batch` has seen the end of the feed."""
+        """Return True if `next_batch` has reached the end of the feed."""
         return self.done_feeding
 
     def batch_results(self, results: Sequence[Any]) -> None:
-        """Give back the results of rows in inference, one for each, in the order of the rows.
+        """Return the results of an inference, one for each row, in the order of the rows.
 
         Raises:
-            ValueError: there are more results than rows were taken.
+            ValueError: if there are more results than rows that wait for a result.
         """
         self._inbox.give(results if isinstance(results, list) else list(results))
 
     def terminate(self) -> None:
-        """Want no more rows: what Spark still feeds is read and dropped."""
+        """Stop the feed: rows that Spark still feeds are read and dropped."""
         self._inbox.terminate()
 
     def as_dataset(self, batch_size: int) -> Any:
-        """The rows as a `tf.data.Dataset`: whole pieces at a time, much faster than `next_batch`.
+        """Return the rows as a `tf.data.Dataset`, which is much faster than `next_batch`.
 
-        It ends with the feed. Rows that are tuples, and those of a DataFrame, become a tuple of
-        tensors, one for each part; any other row, such as a list of numbers, one tensor; with
-        `input_mapping`, a dict of tensors. Python's floats are float32 and its whole numbers int64,
-        arrays are what they are. All rows have the shapes of the first ones.
+        The dataset ends with the feed. Tuples and rows of a DataFrame become a tuple of tensors,
+        one for each part. Any other row, such as a list of numbers, becomes one tensor. With
+        `input_mapping` the elements are dicts of tensors. Python floats become float32, Python
+        integers int64, and arrays keep their type. All rows must have the shapes of the first rows.
 
         Args:
-            batch_size: rows in a batch; the last one may have fewer.
+            batch_size: number of rows in a batch; the last batch may have fewer.
 
         Example:
             >>> def main(args, ctx):
@@ -146,21 +154,21 @@ class DataFeed:
 
 
 def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
-    """Start TensorFlow's server of this node, for programs of tf.compat.v1.
+    """Start the TensorFlow server of this node, for programs that use tf.compat.v1.
 
     Args:
-        ctx: this node's context.
-        num_gpus: 0 hides the GPUs that this node was given.
-        rdma: not in TensorFlow 2.
+        ctx: the context of this node.
+        num_gpus: 0 hides the GPUs of this node.
+        rdma: must be False; TensorFlow 2 has no RDMA.
 
     Returns:
         The `tf.train.ClusterSpec` of all nodes, and the running `tf.distribute.Server`.
 
     Raises:
-        ValueError: `rdma` is asked for.
+        ValueError: if `rdma` is True.
     """
     if rdma:
-        raise ValueError("rdma=True was asked for, and TensorFlow 2 has no server for it.")
+        raise ValueError("rdma is True, but TensorFlow 2 has no RDMA server. Pass rdma=False.")
     if num_gpus == 0 or ctx.job_name == "ps":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import tensorflow as tf
@@ -170,9 +178,9 @@ def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> tup
 
 
 def release_port(ctx: Any) -> None:
-    """Give up the port that was held for this node, so that a server can listen on it."""
+    """Release the port that is held for this node, so that a server can listen on it."""
     if ctx.tmp_socket is None:
-        print("sparkdl: release_port() was called, and no port is held.", file=sys.stderr)
+        _logger.warning("release_port() was called, but no port is held.")
     else:
         ctx.tmp_socket.close()
         ctx.tmp_socket = None

@@ -1,4 +1,4 @@
-"""Runs on the driver. Independent runs of one function, by TensorFlowOnSpark's name."""
+"""Runs on the driver. Run a function several times independently, as TensorFlowOnSpark does."""
 
 import functools
 from collections.abc import Callable
@@ -26,21 +26,23 @@ def run(
     num_executors: int,
     use_barrier: bool = True,
 ) -> None:
-    """Run a function several times, each by itself: the runs know nothing of each other.
+    """Run a function several times. The executions are independent of each other.
 
     Args:
         sc: the SparkContext.
-        map_fn: a function of `(args, ctx)`; of its context `worker_num`, `executor_id`,
-            `num_workers` and `defaultFS` are set.
-        tf_args: its first argument. `num_gpus` in it is how many GPUs each gets.
-        num_executors: how often.
-        use_barrier: all at the same time, each in a Spark slot of its own; the first that fails
-            ends all. Else as slots come free, and the others go on.
+        map_fn: a function of `(args, ctx)`. The attributes `worker_num`, `executor_id`,
+            `num_workers` and `defaultFS` of `ctx` are set.
+        tf_args: the first argument of `map_fn`. Its `num_gpus`, if any, is the number of GPUs for
+            each execution.
+        num_executors: number of executions.
+        use_barrier: True runs all executions at the same time, each in its own Spark slot, and
+            ends all when one fails. False starts an execution whenever a slot is free, and
+            completes the others when one fails.
 
     Raises:
-        ConfigError, FunctionError: an argument is wrong. Nothing was started.
-        PreflightError: with `use_barrier`, Spark has fewer slots. Nothing was started.
-        TrialFailedError: one failed; its cause is its own exception.
+        ConfigError, FunctionError: if an argument is invalid. Nothing was started.
+        PreflightError: if `use_barrier` is True and Spark has too few slots. Nothing was started.
+        TrialFailedError: if an execution failed; the cause is its exception.
 
     Example:
         >>> from pyspark import SparkContext
@@ -49,7 +51,7 @@ def run(
     """
     check_count("num_executors", num_executors)
     check_args(tf_args)
-    pack(map_fn)  # An error of it names what cannot be sent.
+    pack(map_fn)  # Raises an error that names what cannot be sent.
     options = Options.parse(
         {
             "name": function_name(map_fn),

@@ -1,10 +1,10 @@
-"""TensorFlowOnSpark's own API (runs on the driver and in nodes): only the import line changes.
+"""The API of TensorFlowOnSpark, on the driver and in nodes. Programs change only the import line.
 
 ```python
 from sparkdl.tfos import TFCluster, TFNode
 ```
 
-Module and function names, arguments and defaults are those of TensorFlowOnSpark 2.2.5
+Modules, functions, arguments and defaults are those of TensorFlowOnSpark 2.2.5
 (https://github.com/yahoo/TensorFlowOnSpark). Each module is imported when it is first used.
 """
 

@@ -1,4 +1,4 @@
-"""Runs in the training process. What differs between versions of TensorFlow and of Keras."""
+"""Runs in the training process. Hide differences between TensorFlow and Keras versions."""
 
 from typing import Any
 
@@ -9,21 +9,21 @@ __all__ = ["disable_auto_shard", "export_saved_model", "is_gpu_available"]
 
 
 def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:
-    """Write a Keras model as a SavedModel. All workers call it, and the chief's is kept.
+    """Write a Keras model as a SavedModel. All workers call it; only the chief's model is kept.
 
-    Its function `serving_default` has the names that Keras 2 gave: an input is called as its
-    `Input` layer, and, where that has no name of its own, `<first layer>_input` in a `Sequential`
-    and `input_1`, `input_2` ... elsewhere; an output as the layer that it comes from (`output_1`
-    ... of a class of your own). With tf_keras (`TF_USE_LEGACY_KERAS=1`) it is what `model.save`
-    writes.
+    The signature `serving_default` has the input and output names of Keras 2. The name of an input
+    is the name of its `Input` layer; inputs without a name are `<first layer>_input` in a
+    `Sequential`, and `input_1`, `input_2` ... in other models. The name of an output is the name
+    of its layer, or `output_1` ... in a subclassed model. A model of tf_keras
+    (`TF_USE_LEGACY_KERAS=1`) is written by `model.save`.
 
     Args:
-        model: of Keras 3 or tf_keras, built.
-        export_dir: a local folder or a URL; files there are overwritten.
-        is_chief: whether this worker's is the one that is kept.
+        model: a built model of Keras 3 or tf_keras.
+        export_dir: a local folder or a URL; existing files are overwritten.
+        is_chief: True if the model of this worker is kept.
 
     Raises:
-        ValueError: it is no Keras model, or was never called.
+        ValueError: if `model` is not a Keras model, or has never been called.
 
     Example:
         >>> import keras, tensorflow as tf
@@ -38,9 +38,9 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
     if library is None:
         raise ValueError(
             f"export_saved_model got a {type(model).__name__}; expected a Keras model. Export "
-            "others with tf.saved_model.save."
+            "other models with tf.saved_model.save."
         )
-    with saved_model.placed(export_dir if is_chief else None) as folder:
+    with saved_model.uploaded_folder(export_dir if is_chief else None) as folder:
         if library == "tf_keras":
             model.save(folder, save_format="tf")
         else:
@@ -48,10 +48,10 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
 
 
 def disable_auto_shard(options: Any) -> None:
-    """Let every worker read the whole of a dataset: for data that differ between workers already.
+    """Let each worker read a whole dataset, for datasets that already differ between workers.
 
     Args:
-        options: a `tf.data.Options`, which is changed.
+        options: a `tf.data.Options`, changed in place.
 
     Example:
         >>> import tensorflow as tf
@@ -66,7 +66,9 @@ def disable_auto_shard(options: Any) -> None:
 
 
 def is_gpu_available() -> bool:
-    """Whether TensorFlow sees a GPU; unlike `gpu_info.is_gpu_available` it starts TensorFlow.
+    """Return True if TensorFlow sees a GPU.
+
+    Unlike `gpu_info.is_gpu_available`, this function initializes TensorFlow's devices.
 
     Example:
         >>> is_gpu_available() in (True, False)

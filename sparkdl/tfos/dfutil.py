@@ -1,9 +1,7 @@
-"""Runs on the driver, and in Spark tasks for what Spark maps over rows.
+"""Runs on the driver and in Spark tasks. Convert between DataFrames and TFRecord files.
 
-DataFrames and TFRecord files.
-
-A record is a `tf.train.Example`; its columns are features, see `sparkdl.data.tfexample.columns`. It
-takes neither TensorFlow nor a Hadoop jar.
+Each row is stored as a `tf.train.Example`, with one feature for each column, see
+`sparkdl.data.tfexample.columns`. The module needs neither TensorFlow nor a Hadoop jar.
 """
 
 import os
@@ -39,11 +37,11 @@ __all__ = [
     "toTFExample",
 ]
 
-# Which DataFrames `loadTFRecords` has made, and from where.
+# The DataFrames that `loadTFRecords` has returned, with their `input_dir`.
 loadedDF: "WeakKeyDictionary[DataFrame, str]" = WeakKeyDictionary()
 
-# Rows that are turned into records, or back, at once.
-ROWS = 1000
+# Number of rows that are converted to records, or back, at once.
+CHUNK_ROWS = 1000
 
 _SCALARS = {
     **{kind.simpleString(): kind for kind in (T.BooleanType(), T.ByteType(), T.ShortType())},
@@ -54,20 +52,24 @@ _SCALARS = {
 
 
 def isLoadedDF(df: DataFrame) -> bool:
-    """Whether `loadTFRecords` has made this very DataFrame, not one from which it was derived."""
+    """Return True if `loadTFRecords` has returned this DataFrame.
+
+    The result is False for DataFrames that are derived from a returned DataFrame.
+    """
     return df in loadedDF
 
 
 def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
-    """Write a DataFrame as TFRecord files `part-r-00000` and so on, one a partition.
+    """Write a DataFrame as TFRecord files `part-r-00000` and so on, one for each partition.
 
     Args:
-        df: columns of booleans, numbers, strings or bytes, or of arrays of these. A null is a
-            feature that its record has not. Doubles are kept in single precision.
-        output_dir: a folder that is not there yet; without a scheme on Spark's default filesystem.
+        df: a DataFrame with columns of booleans, numbers, strings or bytes, or of arrays of these
+            types. A null becomes a missing feature. Doubles are stored in single precision.
+        output_dir: a folder that does not exist or is empty. A path without a scheme is on the
+            default filesystem of Spark.
 
     Raises:
-        ConfigError: there is something in the folder, or a column has another type. No job was
+        ConfigError: if the folder is not empty, or a column has another type. No Spark job was
             started.
 
     Example:
@@ -77,76 +79,82 @@ def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
         >>> loadTFRecords(spark.sparkContext, "numbers").collect()
         [Row(id=1, s='one', x=[0.5, 2.0])]
     """
-    folder = _place(df.sparkSession.sparkContext, output_dir)
+    folder = _absolute(df.sparkSession.sparkContext, output_dir)
     write_tfrecord(df, folder, hadoop_names=True)
 
 
 def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) -> DataFrame:
-    """TFRecord files as a DataFrame, with a column for each feature, by name.
+    """Return the records of TFRecord files as a DataFrame, with one column for each feature.
 
-    Whole numbers become bigint, others double, and bytes strings (UTF-8) or binary. A feature is
-    an array where some record does not have exactly one value of it, among the first 1000; a
-    string is one where the first record has several, and a binary feature never: of several
-    values the first one counts.
+    Columns are sorted by name. Integers become bigint, floats double, and bytes become strings
+    (UTF-8) or binary. A numeric column is an array if one of the first 1000 records does not have
+    exactly one value. A string column is an array if the first record has several values. A binary
+    column is never an array: the first value of a record is used.
 
     Args:
         sc: the SparkContext.
-        input_dir: a folder, file or pattern, or several with commas between them; without a
-            scheme on Spark's default filesystem. Compressed files are recognised.
-        binary_features: the features that are bytes, not text; names that are none do no harm.
+        input_dir: a folder, file or pattern, or several separated by commas. A path without a
+            scheme is on the default filesystem of Spark. Compressed files are recognized.
+        binary_features: the features that are bytes, not text; unknown names are ignored.
 
     Returns:
-        The DataFrame, read when it is used. A feature that a record has not is null.
+        The DataFrame, which is read when it is used. A missing feature is null.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ConfigError: there is no record, or a binary feature holds numbers.
-        ValueError: a file is damaged, or holds no Examples.
+        FileNotFoundError: if there is no such file.
+        ConfigError: if there is no record, or a binary feature contains numbers.
+        ValueError: if a file is corrupt or does not contain Examples.
 
     Example:
         See `saveAsTFRecords`.
     """
-    places = [_place(sc, part) for part in input_dir.split(",")]
-    urls = urls_of(find(places))
-    schema, scalars = _inferred(urls, binary_features)
+    locations = [_absolute(sc, path) for path in input_dir.split(",")]
+    urls = urls_of(find(locations))
+    schema, scalars = _infer(urls, binary_features)
     df = read_tfrecord(SparkSession.builder.getOrCreate(), urls, schema)
     df = df.select(*(_column(name, name in scalars) for name in schema.names))
     loadedDF[df] = input_dir
     return df
 
 
-def _place(sc: Any, path: str) -> str:
+def _absolute(sc: Any, path: str) -> str:
     return paths.absolute(path, paths.default_filesystem(sc), os.getcwd())
 
 
-def _column(name: str, is_first: bool) -> Any:
+def _column(name: str, is_scalar: bool) -> Any:
     quoted = "`" + name.replace("`", "``") + "`"
-    return F.get(quoted, F.lit(0)).alias(name) if is_first else F.col(quoted)
+    return F.get(quoted, F.lit(0)).alias(name) if is_scalar else F.col(quoted)
 
 
-def _inferred(urls: Sequence[str], binary_features: Sequence[str]) -> tuple[Any, set[str]]:
-    """The schema to read, where all bytes are arrays, and of which of these the first is wanted."""
-    found, first = inspect(urls, "auto"), _first(urls)
-    schema, scalars = T.StructType(), set()
-    numbers = {Kind.INT64: T.LongType(), Kind.FLOAT: T.DoubleType()}
-    for name, kind in sorted(found.kinds.items()):
+def _infer(urls: Sequence[str], binary_features: Sequence[str]) -> tuple[Any, set[str]]:
+    """Return the schema for reading the files, and the columns of which the first value is used.
+
+    In the schema all columns of bytes are arrays.
+    """
+    inferred = inspect(urls, "auto")
+    first_record = _first_record(urls)
+    schema = T.StructType()
+    scalars = set()
+    numeric_types = {Kind.INT64: T.LongType(), Kind.FLOAT: T.DoubleType()}
+    for name, kind in sorted(inferred.kinds.items()):
         if kind is Kind.BYTES:
             is_binary = name in binary_features
             schema.add(name, T.ArrayType(T.BinaryType() if is_binary else T.StringType()))
-            if is_binary or len(first.get(name, ())) <= 1:
+            if is_binary or len(first_record.get(name, ())) <= 1:
                 scalars.add(name)
         elif name in binary_features:
             raise ConfigError(
-                f"binary_features names {name!r}, which holds {kind.name}; expected bytes."
+                f"binary_features contains {name!r}, which has {kind.name} values; expected "
+                "bytes. Remove the name from binary_features."
             )
         else:
-            is_array = found.is_array(name)
-            schema.add(name, T.ArrayType(numbers[kind]) if is_array else numbers[kind])
+            number = numeric_types[kind]
+            schema.add(name, T.ArrayType(number) if inferred.is_array(name) else number)
     return schema, scalars
 
 
-def _first(urls: Iterable[str]) -> dict[str, list[Any]]:
-    """The values of the first record."""
+def _first_record(urls: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the values of the first record by feature; empty if there is no record."""
     for url in urls:
         for _, data, spans in chunks(url, compression_of(url)):
             examples = decode(data, spans[:1], None)
@@ -160,16 +168,16 @@ def _first(urls: Iterable[str]) -> dict[str, list[Any]]:
 def toTFExample(
     dtypes: Sequence[tuple[str, str]],
 ) -> Callable[[Iterable[Any]], list[tuple[bytearray, None]]]:
-    """A function for `rdd.mapPartitions` that turns rows into serialized `tf.train.Example`s.
+    """Return a function for `rdd.mapPartitions` that converts rows to `tf.train.Example` records.
 
     Args:
-        dtypes: `df.dtypes` of the DataFrame that the rows are of.
+        dtypes: `df.dtypes` of the DataFrame of the rows.
 
     Returns:
-        The function, which gives `(record, None)` for each row.
+        A function that returns `(record, None)` for each row, with the serialized Example.
 
     Raises:
-        ConfigError: a type has no place in an Example.
+        ConfigError: if an Example cannot store a type.
 
     Example:
         >>> toTFExample([("id", "bigint")])([Row(id=7)])
@@ -184,7 +192,7 @@ def _type(name: str, dtype: str) -> Any:
     if inner not in _SCALARS:
         raise ConfigError(
             f"column {name!r}: unsupported dtype {dtype!r}; expected one of "
-            f"{', '.join(_SCALARS)}, or an array<> of one. Cast it, or leave it out."
+            f"{', '.join(_SCALARS)}, or an array<> of one. Cast or drop the column."
         )
     return _SCALARS[inner] if inner == dtype else T.ArrayType(_SCALARS[inner])
 
@@ -192,8 +200,8 @@ def _type(name: str, dtype: str) -> Any:
 def _to_records(rows: Iterable[Any], columns: Sequence[Column]) -> list[tuple[bytearray, None]]:
     names = [column.name for column in columns]
     records: list[tuple[bytearray, None]] = []
-    for some in _some(rows):
-        arrays = [pa.array(_values(some, c), c.arrow_type) for c in columns]
+    for chunk in _row_chunks(rows):
+        arrays = [pa.array(_values(chunk, column), column.arrow_type) for column in columns]
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
         records += [(bytearray(record), None) for record in encode(batch, columns)]
     return records
@@ -201,26 +209,26 @@ def _to_records(rows: Iterable[Any], columns: Sequence[Column]) -> list[tuple[by
 
 def _values(rows: list[Any], column: Column) -> list[Any]:
     values = [row[column.name] for row in rows]
-    if pa.types.is_string(column.arrow_type):  # Whatever it is, as TensorFlowOnSpark writes it.
+    if pa.types.is_string(column.arrow_type):  # TensorFlowOnSpark writes any value as text.
         return [value if value is None else str(value) for value in values]
     return values
 
 
-def _some(values: Iterable[Any]) -> Iterator[list[Any]]:
-    iterator = iter(values)
-    return iter(lambda: list(islice(iterator, ROWS)), [])
+def _row_chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(rows)
+    return iter(lambda: list(islice(iterator, CHUNK_ROWS)), [])
 
 
 def infer_schema(example: Any, binary_features: Sequence[str] = ()) -> Any:
-    """The schema of a DataFrame for records like this one.
+    """Return the schema of a DataFrame for records like an Example.
 
     Args:
         example: a `tf.train.Example`.
         binary_features: the features that are bytes, not text.
 
     Returns:
-        A `StructType`: by name, bigint, double or string, an array of it where the example has
-        more than one value; binary for the features that are named.
+        A `StructType` sorted by name. A column is bigint, double or string, or an array of this
+        type if the Example has more than one value. The columns in `binary_features` are binary.
 
     Example:
         >>> import tensorflow as tf
@@ -249,40 +257,41 @@ def fromTFExample(
     iter: Iterable[Any],  # noqa: A002
     binary_features: Sequence[str] = (),
 ) -> list[Any]:
-    """Serialized `tf.train.Example`s as rows, for `rdd.mapPartitions`.
+    """Return the rows of serialized `tf.train.Example` records, for `rdd.mapPartitions`.
 
     Args:
         iter: pairs, or other sequences, whose first entry is a record.
         binary_features: the features that are bytes, not text.
 
     Returns:
-        A `Row` for each record, with the features that it has, by name: a number, a list where
-        there are several, None where there is none; the first of its strings or bytes.
+        A `Row` for each record, with the features of the record sorted by name. A numeric feature
+        is a number, a list if it has several values, or None if it is empty. Of a feature with
+        bytes, the first value is used.
 
     Example:
         >>> fromTFExample(toTFExample([("id", "bigint")])([Row(id=7)]))
         [Row(id=7)]
     """
     rows: list[Any] = []
-    for some in _some(iter):
-        records = [bytes(pair[0]) for pair in some]
+    for chunk in _row_chunks(iter):
+        records = [bytes(pair[0]) for pair in chunk]
         ends = list(accumulate(map(len, records)))
         examples = decode(b"".join(records), list(zip([0, *ends], ends, strict=False)), None)
-        found: list[dict[str, Any]] = [{} for _ in records]
+        fields: list[dict[str, Any]] = [{} for _ in records]
         for name in sorted(examples.features):
-            for row, values in zip(found, _lists(examples, name), strict=True):
+            for row, values in zip(fields, _lists(examples, name), strict=True):
                 if values is not None:
                     row[name] = _value(values, name in binary_features)
-        rows += [Row(**row) for row in found]
+        rows += [Row(**row) for row in fields]
     return rows
 
 
 def _lists(examples: Examples, name: str) -> Iterator[list[Any] | None]:
-    """The values that each record has of a feature; None where it has it not."""
+    """Yield the values of a feature in each record; None if the record lacks the feature."""
     values, counts = values_of(examples, name)
-    every = iter(values.to_pylist())
+    remaining = iter(values.to_pylist())
     for count in counts.tolist():
-        yield None if count < 0 else list(islice(every, count))
+        yield None if count < 0 else list(islice(remaining, count))
 
 
 def _value(values: list[Any], is_binary: bool) -> Any:

@@ -1,7 +1,4 @@
-"""Runs in a Spark task and in the training process.
-
-Which GPUs nobody computes on, as TensorFlowOnSpark asks for them.
-"""
+"""Runs in a Spark task and in the training process. Find GPUs that no process uses."""
 
 import random
 import time
@@ -14,12 +11,12 @@ MAX_RETRIES = 3
 AS_STRING = "string"
 AS_LIST = "list"
 
-# Seconds before the first look again; the second waits twice as long, and so on.
+# Seconds before the first retry. The second retry waits twice as long, and so on.
 RETRY_S = 30.0
 
 
 def is_gpu_available() -> bool:
-    """Whether this process may use a GPU.
+    """Return True if this process may use a GPU.
 
     Example:
         >>> is_gpu_available() == (devices.get_num_gpus() > 0)
@@ -33,19 +30,19 @@ def get_gpus(
     worker_index: int = -1,
     format: str = AS_STRING,  # noqa: A002
 ) -> str | list[str]:
-    """GPUs that no process computes on, among those that this process may use.
+    """Return free GPUs: GPUs that this process may use and no process computes on.
 
-    Where too few are free, it looks again after 30, 60 and 90 seconds.
+    If too few GPUs are free, the function retries after 30, 60 and 90 seconds.
 
     Args:
-        num_gpu: how many.
-        worker_index: which node of the host asks: nodes that ask with 0, 1, 2 ... are given
-            different GPUs as long as there are enough, then the first ones again. -1 takes any.
+        num_gpu: number of GPUs.
+        worker_index: number of the node on its host. Nodes with the numbers 0, 1, 2 ... get
+            different GPUs if there are enough, and share GPUs otherwise. -1 chooses at random.
         format: `"string"` for `"0,1"`, `"list"` for `["0", "1"]`.
 
     Raises:
-        RuntimeError: too few are free.
-        ValueError: the format is none.
+        RuntimeError: if too few GPUs are free.
+        ValueError: if `format` is unknown.
 
     Example:
         >>> get_gpus(0), get_gpus(0, format=AS_LIST)
@@ -62,7 +59,7 @@ def get_gpus(
     if len(free) < num_gpu:
         raise RuntimeError(
             f"Unable to find {num_gpu} free GPU(s): this process may use {devices.gpus()}, and "
-            f"{free} of these are free. Ask for fewer, or let the others end."
+            f"{free} of these are free. Request fewer GPUs, or end the processes that use them."
         )
     if worker_index == -1:
         random.shuffle(free)

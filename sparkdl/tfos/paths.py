@@ -1,6 +1,6 @@
-"""Runs on the driver and in the training process.
+"""Runs on the driver and in the training process. Resolve paths that have no filesystem.
 
-Paths that TensorFlowOnSpark's programs write without a filesystem.
+Programs for TensorFlowOnSpark write such paths, relative to the default filesystem of Hadoop.
 """
 
 import getpass
@@ -13,14 +13,11 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def hdfs_path(ctx: Any, path: str) -> str:
-    """A path with its filesystem, as TensorFlow and Spark take it on every host.
+    """Return an absolute path with its filesystem, which TensorFlow and Spark accept on any host.
 
     Args:
-        ctx: the node's context: its `defaultFS` and `working_dir` are looked at.
+        ctx: the context of the node, of which `defaultFS` and `working_dir` are used.
         path: see `absolute`.
-
-    Returns:
-        The absolute path.
 
     Example:
         >>> from types import SimpleNamespace
@@ -32,12 +29,12 @@ def hdfs_path(ctx: Any, path: str) -> str:
 
 
 def absolute(path: str, default_fs: str, working_dir: str) -> str:
-    """A path with its filesystem.
+    """Return a path with its filesystem.
 
     Args:
-        path: stays as it is if it has a scheme, such as `hdfs://`; `/x` is on the default
-            filesystem; `x` is in the user's folder there, or below `working_dir` if that
-            filesystem is the host's own.
+        path: a path with a scheme, such as `hdfs://`, is returned as is; `/x` is on the default
+            filesystem; `x` is in the user's folder of HDFS, or below `working_dir` if the default
+            filesystem is local.
         default_fs: `fs.defaultFS` of Hadoop.
         working_dir: an absolute local path.
 
@@ -61,5 +58,9 @@ def absolute(path: str, default_fs: str, working_dir: str) -> str:
 
 
 def default_filesystem(sc: Any) -> str:
-    """D. `fs.defaultFS` of a SparkContext's Hadoop, such as `hdfs://nn:8020` or `file:///`."""
+    """Return `fs.defaultFS` of the Hadoop configuration, such as `hdfs://nn:8020` or `file:///`.
+
+    Args:
+        sc: the SparkContext; the function runs on the driver only.
+    """
     return str(sc._jsc.sc().hadoopConfiguration().get("fs.defaultFS", "file:///"))

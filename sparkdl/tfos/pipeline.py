@@ -1,4 +1,4 @@
-"""Runs on the driver. Training and inference as stages of a Spark ML Pipeline."""
+"""Runs on the driver. Train and apply models as stages of a Spark ML Pipeline."""
 
 from collections.abc import Callable
 from functools import partial
@@ -91,7 +91,7 @@ _MODEL = {
 
 
 class TFEstimator(
-    persistence.Kept,
+    persistence.PersistentStage,
     Estimator,  # type: ignore[misc]
     TFParams,
     HasInputMapping,
@@ -110,17 +110,18 @@ class TFEstimator(
     HasReaders,
     HasSteps,
 ):
-    """Trains on a DataFrame: `fit` starts a cluster, feeds it, ends it, and gives a `TFModel`.
+    """An estimator that trains a model on a cluster. `fit(df)` returns a `TFModel`.
 
-    The columns that `input_mapping` names are fed, sorted by name. The training function finds all
-    params among its arguments, and writes its model to `args.export_dir`.
+    `fit` starts a cluster, feeds the rows of the DataFrame, and shuts the cluster down. The columns
+    in `input_mapping` are fed, sorted by name. The training function finds all params in its
+    arguments, and writes its model to `args.export_dir`.
 
     Args:
-        train_fn: `train_fn(args, ctx)`, run on every node.
-        tf_args: its arguments: a dict, an `argparse.Namespace`, or a list of words, which the
-            nodes find as `sys.argv`.
-        export_fn: `export_fn(args)`, run once in a process of its own when training has ended;
-            for programs of TensorFlow 1 that export from a checkpoint.
+        train_fn: the training function `train_fn(args, ctx)`, which each node runs.
+        tf_args: the arguments of the training function: a dict, an `argparse.Namespace`, or a list
+            of strings, which becomes `sys.argv` of the nodes.
+        export_fn: a function `export_fn(args)` that runs once, in its own process, after training;
+            for TensorFlow 1 programs that export from a checkpoint.
 
     Example:
         >>> def train(args, ctx):
@@ -139,7 +140,8 @@ class TFEstimator(
         export_fn: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
-        self.train_fn, self.export_fn = train_fn, export_fn
+        self.train_fn = train_fn
+        self.export_fn = export_fn
         self.args = Namespace(tf_args)
         self._setDefault(**_ESTIMATOR)
 
@@ -148,11 +150,11 @@ class TFEstimator(
 
         args = self.merge_args_params()
         self._check(dataset)
-        given = self.args.argv or args
+        tf_args = self.args.argv or args
         cluster = TFCluster.run(
             SparkContext.getOrCreate(),
             self.train_fn,
-            given,
+            tf_args,
             args.cluster_size,
             args.num_ps,
             args.tensorboard,
@@ -163,11 +165,11 @@ class TFEstimator(
         try:
             cluster.train(dataset.select(sorted(args.input_mapping)).rdd, args.epochs)
         except BaseException:
-            cluster.run.cancel()  # Nodes may wait for rows, or each other, that never come.
+            cluster.run.cancel()  # Nodes would wait indefinitely for rows or for each other.
             raise
         cluster.shutdown(grace_secs=args.grace_secs)
         if self.export_fn:
-            experiment.launch(partial(_export, self.export_fn, given), name="export")
+            experiment.launch(partial(_export, self.export_fn, tf_args), name="export")
         return self._copyValues(TFModel(self.args))  # type: ignore[no-any-return]
 
     def _check(self, dataset: DataFrame) -> None:
@@ -175,19 +177,22 @@ class TFEstimator(
         if missing or not self.getInputMapping():
             raise ConfigError(
                 f"input_mapping is {self.getInputMapping()!r}; expected columns of the DataFrame, "
-                f"which are {', '.join(dataset.columns)}: setInputMapping({{column: tensor}})."
+                f"which are {', '.join(dataset.columns)}. Call setInputMapping({{column: tensor}})."
             )
         if self.export_fn and not self.getExportDir():
-            raise ConfigError("export_fn needs an export_dir: setExportDir(path).")
+            raise ConfigError("export_fn needs an export_dir: call setExportDir(path).")
 
 
 def _export(export_fn: Callable[..., Any], args: Any) -> None:
-    """P. What the function returns is of no use to a run."""
+    """Run the user's function in the training process, and discard the result.
+
+    The result of a run must be metrics, and an export function may return anything.
+    """
     export_fn(args)
 
 
 class TFModel(
-    persistence.Kept,
+    persistence.PersistentStage,
     Model,  # type: ignore[misc]
     TFParams,
     HasInputMapping,
@@ -198,13 +203,13 @@ class TFModel(
     HasSignatureDefKey,
     HasTagSet,
 ):
-    """Computes what a SavedModel makes of a DataFrame's rows; each worker loads it once.
+    """A model that applies a SavedModel to a DataFrame. Each Python worker loads the model once.
 
-    `transform` gives the columns that `output_mapping` names, sorted by their tensors, and no
-    others. Numbers become bigint or double, and a tensor's dimensions beside the rows arrays.
+    `transform` returns only the columns in `output_mapping`, sorted by the names of their tensors.
+    Numbers become bigint or double, and the dimensions of a tensor after the first become arrays.
 
     Args:
-        tf_args: arguments, kept beside the params: a dict, an `argparse.Namespace` or a list.
+        tf_args: arguments in addition to the params: a dict, an `argparse.Namespace` or a list.
 
     Example:
         >>> import tensorflow as tf

@@ -1,8 +1,9 @@
-"""Runs on the driver and in Spark tasks. Nodes that tell each other of themselves, through files.
+"""Runs on the driver and in Spark tasks. Let nodes register with each other, through files.
 
-TensorFlowOnSpark's server listened on all interfaces and unpickled whatever arrived. Here its
-clients write JSON files into a folder that the driver and all executors see, below the root of
-the runs: nothing listens, and nothing that is read can run. `TFCluster.run` does not need it.
+The server of TensorFlowOnSpark listens on all interfaces and unpickles all data it receives. In
+this module, clients write JSON files to a folder below the root of the runs, which the driver and
+all executors can access. No port is opened, and reading a file never runs code. `TFCluster.run`
+does not use this module.
 """
 
 import json
@@ -13,18 +14,22 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.cluster.spark import Cluster
+from sparkdl.polling import poll_s
 
 __all__ = ["Client", "Reservations", "Server"]
 
 _POLL_S = 0.1
-_COUNT, _STOP, _NODES = "count.json", "stop", "nodes"
+# The names of files and of a folder in the folder of a server.
+_COUNT = "count.json"
+_STOP = "stop"
+_NODES = "nodes"
 
 
 class Reservations:
-    """Nodes that have reported, of so many that are expected.
+    """The nodes that have registered, and the number of nodes that are expected.
 
     Args:
-        required: how many are expected.
+        required: number of nodes that are expected.
 
     Example:
         >>> nodes = Reservations(2)
@@ -38,30 +43,34 @@ class Reservations:
         self._nodes: list[Any] = []
 
     def add(self, meta: Any) -> None:
-        """Add a node: what the others shall know of it."""
+        """Add a node.
+
+        Args:
+            meta: the facts of the node for the other nodes.
+        """
         self._nodes.append(meta)
 
     def done(self) -> bool:
-        """Whether all have reported."""
+        """Return True if all nodes have registered."""
         return self.remaining() <= 0
 
     def get(self) -> list[Any]:
-        """The nodes that have reported, in that order."""
+        """Return the nodes in the order of their registration."""
         return self._nodes
 
     def remaining(self) -> int:
-        """How many are still expected."""
+        """Return the number of nodes that have not registered yet."""
         return self.required - len(self._nodes)
 
 
 class Server:
-    """The folder in which nodes report.
+    """A folder in which nodes register.
 
     Args:
-        count: how many nodes are expected.
+        count: number of nodes that are expected.
 
     Raises:
-        ValueError: fewer than one.
+        ValueError: if `count` is less than 1.
 
     Example:
         >>> server = Server(1)
@@ -81,19 +90,19 @@ class Server:
 
     @property
     def reservations(self) -> Reservations:
-        """The nodes that have reported until now."""
-        found = Reservations(self._required)
+        """The nodes that have registered so far."""
+        reservations = Reservations(self._required)
         for meta in _nodes(self._folder) if self._folder else ():
-            found.add(meta)
-        return found
+            reservations.add(meta)
+        return reservations
 
     @property
     def done(self) -> bool:
-        """Whether `stop` was called, or a client has asked for it."""
+        """Return True if `stop` was called, or a client has called `request_stop`."""
         return self._folder is None or storage.exists(storage.join(self._folder, _STOP))
 
     def start(self) -> str:
-        """Make the folder; returns the address that a `Client` takes."""
+        """Create the folder and return its path, the address for `Client`."""
         root = storage.absolute(Cluster().root())
         self._folder = storage.join(root, f"reservations-{uuid.uuid4().hex}")
         storage.write(storage.join(self._folder, _COUNT), json.dumps(self._required))
@@ -102,29 +111,31 @@ class Server:
     def await_reservations(
         self, sc: Any, status: Mapping[str, Any] | None = None, timeout: float = 600
     ) -> list[Any]:
-        """Wait until all nodes have reported.
+        """Wait until all nodes have registered, and return them.
 
         Args:
-            sc: not needed; the SparkContext is never stopped.
-            status: a dict that another thread puts an `error` into, to end the waiting.
-            timeout: seconds.
+            sc: ignored; the SparkContext is never stopped.
+            status: a dict to which another thread adds a key `error` to end the wait.
+            timeout: maximum time to wait, in seconds.
 
         Raises:
-            RuntimeError: there is an error in `status`.
-            TimeoutError: some nodes have not reported in time.
+            RuntimeError: if `status` contains an error.
+            TimeoutError: if some nodes have not registered in time.
         """
         deadline = time.monotonic() + timeout
-        while not (found := self.reservations).done():
+        interval_s = poll_s(self._folder, _POLL_S) if self._folder else _POLL_S
+        while not (reservations := self.reservations).done():
             if status and "error" in status:
                 raise RuntimeError(f"a node has failed: {status['error']}")
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"timed out waiting for reservations to complete: {found.remaining()} of "
-                    f"{self._required} nodes have not reported within {timeout:g} s. See whether "
-                    "Spark has a slot for each, or raise the timeout."
+                    "timed out waiting for reservations to complete: "
+                    f"{reservations.remaining()} of {self._required} nodes have not registered "
+                    f"within {timeout:g} s. Check whether Spark has a slot for each node, or raise "
+                    "the timeout."
                 )
-            time.sleep(_POLL_S)
-        return found.get()
+            time.sleep(interval_s)
+        return reservations.get()
 
     def stop(self) -> None:
         """Remove the folder."""
@@ -134,60 +145,63 @@ class Server:
 
 
 class Client:
-    """What a node reports with.
+    """A client with which a node registers.
 
     Args:
-        server_addr: what `Server.start` has returned.
+        server_addr: the address that `Server.start` returned.
 
     Raises:
-        ConnectionError: there is no such server, or it has stopped.
+        ConnectionError: if there is no such server, or the server has stopped.
     """
 
     def __init__(self, server_addr: str) -> None:
         self.server_addr = server_addr
-        self._required()
+        self._num_required()
 
-    def _required(self) -> int:
+    def _num_required(self) -> int:
         try:
             return int(json.loads(storage.read(storage.join(self.server_addr, _COUNT))))
         except FileNotFoundError:
             raise ConnectionError(
                 f"no reservation server has its folder at {self.server_addr!r}: it has stopped, "
-                "or this host does not see the folder. Set spark.sparkdl.root to a place that "
-                "the driver and all executors see."
+                "or this host cannot access the folder. Set spark.sparkdl.root to a location that "
+                "the driver and all executors can access."
             ) from None
 
     def register(self, reservation: Any) -> str:
-        """Report a node: anything that JSON can hold. Returns `OK`.
+        """Register a node and return `OK`.
+
+        Args:
+            reservation: the facts of the node, as a value that JSON can store.
 
         Raises:
-            TypeError: JSON cannot hold it.
+            TypeError: if JSON cannot store the value.
         """
         name = f"{time.time_ns():020d}-{uuid.uuid4().hex}.json"
         storage.write(storage.join(self.server_addr, _NODES, name), json.dumps(reservation))
         return "OK"
 
     def get_reservations(self) -> list[Any]:
-        """The nodes that have reported until now, in that order."""
+        """Return the nodes that have registered so far, in the order of their registration."""
         return _nodes(self.server_addr)
 
     def await_reservations(self) -> list[Any]:
-        """Wait until all nodes have reported, and return them.
+        """Wait until all nodes have registered, and return them.
 
         Raises:
-            ConnectionError: the server has stopped.
+            ConnectionError: if the server has stopped.
         """
-        while self._required() > len(self.get_reservations()):
-            time.sleep(_POLL_S)
+        while self._num_required() > len(self.get_reservations()):
+            time.sleep(poll_s(self.server_addr, _POLL_S))
         return self.get_reservations()
 
     def request_stop(self) -> str:
-        """Ask the server to stop: its `done` is True from now on. Returns `OK`."""
+        """Set `done` of the server to True, and return `OK`."""
         storage.write(storage.join(self.server_addr, _STOP), b"")
         return "OK"
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: a client holds no connection."""
 
 
 def _nodes(folder: str) -> list[Any]:
@@ -195,5 +209,5 @@ def _nodes(folder: str) -> list[Any]:
     return [
         json.loads(storage.read(storage.join(nodes, name)))
         for name in storage.names(nodes)
-        if not name.startswith(".")  # Half written.
+        if not name.startswith(".")  # Names of files that are being written.
     ]

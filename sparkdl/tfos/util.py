@@ -1,7 +1,4 @@
-"""Runs in a Spark task and in the training process.
-
-TensorFlowOnSpark's helpers for a process of one host.
-"""
+"""Runs in a Spark task and in the training process. Provide helpers for one process of a host."""
 
 import os
 import socket
@@ -19,31 +16,31 @@ __all__ = [
 ]
 
 _EXECUTOR_ID = "executor_id"
-# Addresses for documentation (RFC 5737): nobody is there, and nothing is sent.
-_OUTSIDE = ("192.0.2.1", 80)
+# An address reserved for documentation (RFC 5737). Connecting a UDP socket sends no packet.
+_EXTERNAL_ADDRESS = ("192.0.2.1", 80)
 
 
 def single_node_env(num_gpus: int = 1, worker_index: int = -1, nodes: Sequence[str] = ()) -> None:
-    """Set the environment of a process that runs TensorFlow alone: Hadoop's jars, and its GPUs.
+    """Set the environment of a process that runs TensorFlow alone: GPUs and Hadoop's jars.
 
-    `CUDA_VISIBLE_DEVICES` becomes free GPUs among those that this process may use, or empty if
-    there are none or none is wanted. `CLASSPATH` gets all of Hadoop's jars where `HADOOP_PREFIX`
-    says where Hadoop is.
+    `CUDA_VISIBLE_DEVICES` is set to free GPUs that this process may use, or to an empty string if
+    the process may use none or `num_gpus` is 0. All jars of Hadoop are added to `CLASSPATH` if
+    `HADOOP_PREFIX` contains the folder of Hadoop.
 
     Args:
-        num_gpus: how many GPUs.
-        worker_index: this node among all; -1 takes any GPUs.
-        nodes: `host:port` of all nodes: those of one host then take different GPUs.
+        num_gpus: number of GPUs.
+        worker_index: number of this node among all nodes; -1 chooses GPUs at random.
+        nodes: the `host:port` of all nodes; nodes of one host then get different GPUs.
 
     Raises:
-        RuntimeError: fewer GPUs are free.
+        RuntimeError: if fewer GPUs are free.
 
     Example:
-        >>> before = os.environ.get("CUDA_VISIBLE_DEVICES")
+        >>> previous = os.environ.get("CUDA_VISIBLE_DEVICES")
         >>> single_node_env(num_gpus=0)
         >>> os.environ.pop("CUDA_VISIBLE_DEVICES")
         ''
-        >>> os.environ.update({} if before is None else {"CUDA_VISIBLE_DEVICES": before})
+        >>> os.environ.update({} if previous is None else {"CUDA_VISIBLE_DEVICES": previous})
     """
     _expand_classpath()
     chosen = ""
@@ -61,18 +58,20 @@ def _host(node: str) -> str:
 
 
 def _expand_classpath() -> None:
-    """The JVM within TensorFlow's process does not expand `*` in a class path itself."""
+    """Add all jars of Hadoop to `CLASSPATH`. The JVM in TensorFlow's process expands no `*`."""
     if "HADOOP_PREFIX" not in os.environ or "TFOS_CLASSPATH_UPDATED" in os.environ:
         return
     hadoop = os.path.join(os.environ["HADOOP_PREFIX"], "bin", "hadoop")
     jars = subprocess.check_output([hadoop, "classpath", "--glob"], text=True).strip()
-    before = os.environ.get("CLASSPATH")
-    os.environ["CLASSPATH"] = f"{before}{os.pathsep}{jars}" if before else jars
+    previous = os.environ.get("CLASSPATH")
+    os.environ["CLASSPATH"] = f"{previous}{os.pathsep}{jars}" if previous else jars
     os.environ["TFOS_CLASSPATH_UPDATED"] = "1"
 
 
 def get_ip_address() -> str:
-    """This host's address towards other hosts; its own name's where it has no network.
+    """Return the IP address of this host in its network.
+
+    A host without a network returns the address of its host name.
 
     Example:
         >>> get_ip_address().count(".")
@@ -80,18 +79,18 @@ def get_ip_address() -> str:
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_OUTSIDE)
+            probe.connect(_EXTERNAL_ADDRESS)
         except OSError:
             return socket.gethostbyname(socket.gethostname())
         return str(probe.getsockname()[0])
 
 
 def find_in_path(path: str, file: str) -> str | bool:
-    """The first file of this name in the folders of a search path; False if there is none.
+    """Return the path of the first file with a name in a search path, or False if there is none.
 
     Args:
-        path: folders with `:` between them, such as `os.environ["PATH"]`.
-        file: the file's name.
+        path: folders separated by `:`, such as `os.environ["PATH"]`.
+        file: name of the file.
 
     Example:
         >>> find_in_path("/nowhere:/bin", "sh"), find_in_path("/nowhere", "sh")
@@ -105,9 +104,9 @@ def find_in_path(path: str, file: str) -> str | bool:
 
 
 def write_executor_id(num: int) -> None:
-    """Write a number into the file `executor_id` of the working folder, for `read_executor_id`.
+    """Write a number to the file `executor_id` of the working directory, for `read_executor_id`.
 
-    sparkdl itself neither writes nor reads this file: a feeding task finds its node otherwise.
+    sparkdl itself neither writes nor reads the file: feed tasks find their nodes without it.
 
     Example:
         >>> write_executor_id(3)
@@ -119,16 +118,16 @@ def write_executor_id(num: int) -> None:
 
 
 def read_executor_id() -> int:
-    """The number that `write_executor_id` has written in this working folder.
+    """Return the number that `write_executor_id` has written in this working directory.
 
     Raises:
-        FileNotFoundError: it has written none here.
+        FileNotFoundError: if the working directory has no such file.
     """
     try:
         with open(_EXECUTOR_ID, encoding="ascii") as file:
             return int(file.read())
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"there is no file {_EXECUTOR_ID!r} in {os.getcwd()}; expected one that "
-            "util.write_executor_id has written there. In a node, ctx.executor_id is its number."
+            f"no file {_EXECUTOR_ID!r} in {os.getcwd()}; call util.write_executor_id in this "
+            "folder first. In a node, use ctx.executor_id."
         ) from None

@@ -149,7 +149,7 @@ def test_what_cannot_be_is_refused_before_any_job(spark: SparkSession, root: str
         dfutil.saveAsTFRecords(df, f"{root}/rows")
     with pytest.raises(ConfigError, match="column 't' is of type timestamp"):
         dfutil.saveAsTFRecords(df.select(F.current_timestamp().alias("t")), f"{root}/other")
-    with pytest.raises(ConfigError, match="binary_features names 'id', which holds INT64"):
+    with pytest.raises(ConfigError, match="binary_features contains 'id', which has INT64 values"):
         load(spark, f"{root}/rows", "id")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load(spark, f"{root}/nowhere")

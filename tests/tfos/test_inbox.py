@@ -1,4 +1,4 @@
-"""What a node makes of the tasks that feed it, without Spark."""
+"""The inbox of a node with feed tasks, without Spark."""
 
 import pickle
 import socket
@@ -21,32 +21,32 @@ Connect = Callable[..., socket.socket]
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[tuple[NodeManager, Connect]]:
-    """A node's manager, and what begins to feed it a partition."""
+    """The manager of a node, and a function that connects as the task of a partition."""
     with listening(tmp_path) as listener:
         inbox = Inbox(listener, lambda: None)
 
         def connect(partition: int, is_inference: bool = False) -> socket.socket:
             task = dial(tmp_path, socket.SOCK_STREAM)
             task.settimeout(10)
-            who = {"feed": 0, "partition": partition, "qname": "input"}
-            say(task, protocol.HELLO, pickle.dumps({**who, "is_inference": is_inference}))
+            hello = {"call_number": 0, "partition": partition, "qname": "input"}
+            send(task, protocol.HELLO, pickle.dumps({**hello, "is_inference": is_inference}))
             return task
 
         yield NodeManager(inbox), connect
 
 
-def say(task: socket.socket, kind: bytes, body: bytes = b"") -> None:
-    task.sendall(protocol.frame(kind, body))
+def send(task: socket.socket, kind: bytes, body: bytes = b"") -> None:
+    task.sendall(protocol.header(kind, body) + body)
 
 
 def feed(task: socket.socket, rows: list[Any]) -> None:
-    say(task, protocol.ROWS, pickle.dumps(rows))
+    send(task, protocol.ROWS, pickle.dumps(rows))
 
 
-def hear(task: socket.socket) -> tuple[bytes, Any]:
-    found = protocol.read_frame(task)
-    assert found
-    kind, body = found
+def receive(task: socket.socket) -> tuple[bytes, Any]:
+    frame = protocol.read_frame(task)
+    assert frame
+    kind, body = frame
     return kind, pickle.loads(body) if kind == protocol.RESULTS else bytes(body)
 
 
@@ -54,16 +54,16 @@ def test_a_task_hears_when_its_rows_are_used(node: tuple[NodeManager, Connect]) 
     manager, connect = node
     rows = DataFeed(manager)
     with connect(0) as task:
-        assert hear(task) == (protocol.WELCOME, b"0")
+        assert receive(task) == (protocol.WELCOME, b"0")
         feed(task, [1, 2, 3])
         feed(task, [4])
-        say(task, protocol.END)
+        send(task, protocol.END)
         assert rows.next_batch(2) == [1, 2]
         task.settimeout(0.2)
         with pytest.raises(TimeoutError):
             task.recv(1)
         assert rows.next_batch(2) == [3, 4]
-        assert hear(task)[0] == protocol.DONE
+        assert receive(task)[0] == protocol.DONE
     assert not rows.should_stop()
 
 
@@ -72,15 +72,15 @@ def test_inference_is_cut_at_the_end_of_a_partition(node: tuple[NodeManager, Con
     rows = DataFeed(manager, train_mode=False)
     with connect(0, True) as one, connect(1, True) as two:
         for task, numbers in ((one, [1, 2, 3]), (two, [4, 5])):
-            assert hear(task)[0] == protocol.WELCOME
+            assert receive(task)[0] == protocol.WELCOME
             feed(task, numbers)
-            say(task, protocol.END)
+            send(task, protocol.END)
         first, second = rows.next_batch(10), rows.next_batch(10)
         assert sorted([first, second]) == [[1, 2, 3], [4, 5]]
         rows.batch_results([-row for row in first + second])
-        assert hear(one) == (protocol.RESULTS, [-1, -2, -3])
-        assert hear(two) == (protocol.RESULTS, [-4, -5])
-        with pytest.raises(ValueError, match="1 results, and rows that wait for one were 0"):
+        assert receive(one) == (protocol.RESULTS, [-1, -2, -3])
+        assert receive(two) == (protocol.RESULTS, [-4, -5])
+        with pytest.raises(ValueError, match="1 results, but 0 rows were waiting for one"):
             rows.batch_results([6])
 
 
@@ -88,15 +88,15 @@ def test_another_attempt_goes_on_where_one_has_ended(node: tuple[NodeManager, Co
     manager, connect = node
     rows = DataFeed(manager)
     with connect(7) as task:
-        hear(task)
+        receive(task)
         feed(task, [1, 2])
         assert rows.next_batch(1) == [1]
     with connect(7) as again:
-        assert hear(again) == (protocol.WELCOME, b"2")
+        assert receive(again) == (protocol.WELCOME, b"2")
         feed(again, [3])
-        say(again, protocol.END)
+        send(again, protocol.END)
         assert sorted(rows.next_batch(2)) == [2, 3]
-        assert hear(again)[0] == protocol.DONE
+        assert receive(again)[0] == protocol.DONE
 
 
 def test_rows_of_an_inference_that_was_cut_off_are_dropped(
@@ -105,30 +105,30 @@ def test_rows_of_an_inference_that_was_cut_off_are_dropped(
     manager, connect = node
     rows = DataFeed(manager, train_mode=False)
     with connect(0, True) as task:
-        hear(task)
+        receive(task)
         feed(task, [1, 2])
         assert rows.next_batch(1) == [1]
     with connect(0, True) as again:
-        assert hear(again) == (protocol.WELCOME, b"0")
+        assert receive(again) == (protocol.WELCOME, b"0")
         feed(again, [1, 2])
-        say(again, protocol.END)
+        send(again, protocol.END)
         taken = rows.next_batch(5)
         assert taken[-2:] == [1, 2]
         rows.batch_results([10, *([20] if len(taken) == 3 else []), 10, 20])
-        assert hear(again) == (protocol.RESULTS, [10, 20])
+        assert receive(again) == (protocol.RESULTS, [10, 20])
 
 
 def test_terminate_lets_tasks_go(node: tuple[NodeManager, Connect]) -> None:
     manager, connect = node
     rows = DataFeed(manager)
     with connect(0) as task:
-        hear(task)
+        receive(task)
         feed(task, [1])
         assert rows.next_batch(1) == [1]
         rows.terminate()
-        assert hear(task)[0] == protocol.TERMINATING
+        assert receive(task)[0] == protocol.TERMINATING
     with connect(1) as late:
-        assert hear(late)[0] == protocol.TERMINATING
+        assert receive(late)[0] == protocol.TERMINATING
     assert str(manager.get("state")) == "'terminating'"  # As TensorFlowOnSpark's proxies say it.
 
 
@@ -136,11 +136,11 @@ def test_the_feed_ends(node: tuple[NodeManager, Connect], tmp_path: Path) -> Non
     manager, connect = node
     rows = DataFeed(manager, input_mapping={"b": "second", "a": "first"})
     with connect(0) as task:
-        hear(task)
+        receive(task)
         feed(task, [(1, 2, 3)])
-        say(task, protocol.END)
-        with dial(tmp_path, socket.SOCK_STREAM) as keeper:
-            keeper.sendall(protocol.frame(protocol.FEED_OVER))
+        send(task, protocol.END)
+        with dial(tmp_path, socket.SOCK_STREAM) as supervisor:
+            send(supervisor, protocol.FEED_OVER)
         assert rows.next_batch(5) == {"first": [1], "second": [2]}
     assert rows.should_stop()
     assert rows.next_batch(5) == {"first": [], "second": []}
@@ -151,8 +151,8 @@ def test_a_row_that_cannot_be_read_is_an_error_of_the_node(
 ) -> None:
     manager, connect = node
     with connect(0) as task:
-        hear(task)
-        say(task, protocol.ROWS, pickle.dumps(Unreadable()))
+        receive(task)
+        send(task, protocol.ROWS, pickle.dumps(Unreadable()))
         with pytest.raises(ValueError, match="mine"):
             DataFeed(manager).next_batch(1)
         assert not task.recv(1)  # The task is let go.

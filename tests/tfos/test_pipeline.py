@@ -89,7 +89,7 @@ def test_namespaces_are_alike_and_not() -> None:
     assert words == pipeline.Namespace(words)
     assert [*words] == ["--a", "1"]
     assert repr(words) == "['--a', '1']"
-    with pytest.raises(AttributeError, match="no argument 'c'; there are a, b"):
+    with pytest.raises(AttributeError, match="no argument 'c'; the arguments are a, b"):
         one.c  # noqa: B018
     with pytest.raises(TypeError, match="got a int; expected a dict"):
         pipeline.Namespace(3)  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def test_a_model_of_tensorflow_1(spark: SparkSession, tmp_path: Path) -> None:
         ({"input_mapping": {}}, "input_mapping is empty"),
         ({"output_mapping": {}}, "output_mapping is empty"),
         ({"input_mapping": {"features": "wrong"}}, "'wrong'; the model's are 'dense_input'"),
-        ({"output_mapping": {"dens": "p"}}, "the tensor 'dens'.*Did you mean 'dense'"),
+        ({"output_mapping": {"dens": "p"}}, "unknown tensor 'dens'.*Did you mean 'dense'"),
         ({"input_mapping": {"id": "dense_input", "features": "dense_input"}}, "several columns"),
         ({"signature_def_key": "train"}, "no signature 'train'; it has 'serving_default'"),
         ({"batch_size": 0}, "batch_size is 0"),

@@ -1,1 +1,1 @@
-"""The nodes of a TensorFlowOnSpark cluster: their roles, their start, their end."""
+"""The nodes of a TensorFlowOnSpark cluster: roles, start and shutdown."""

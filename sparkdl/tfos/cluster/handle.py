@@ -1,4 +1,4 @@
-"""Runs on the driver. A running cluster of TensorFlow nodes: feed it, ask of it, end it."""
+"""Runs on the driver. The handle of a running cluster: feed rows, query nodes, shut down."""
 
 import contextlib
 import itertools
@@ -10,59 +10,67 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.polling import poll_s
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos.cluster.node_files import ALIVE, FEED_OVER, OVER
 from sparkdl.tfos.cluster.topology import ranks_of
-from sparkdl.tfos.feed.source import feed
-from sparkdl.tfos.feed.task import FeedTask
-from sparkdl.tfos.node.runtime import Meta
+from sparkdl.tfos.feed.task import FeedTask, feed
+from sparkdl.tfos.node.runtime import ClusterInfo
 
 __all__ = ["InputMode", "TFCluster"]
 
-LOOK_S = 0.02
-LOOK_REMOTE_S = 2.0
+# Short, so that `run` and `shutdown` return soon after the last node has started or ended.
+POLL_S = 0.02
 
-# Where `num_epochs=0` is given, as TensorFlowOnSpark has it.
-EPOCHS = 10
+# Number of epochs for `num_epochs=0`, as in TensorFlowOnSpark.
+DEFAULT_EPOCHS = 10
 
-# So long after a feeding task has failed its node's own failure must be known.
-FAILING_S = 15.0
+# Time to wait for a node's own error after a task that fed the node has failed.
+NODE_ERROR_TIMEOUT_S = 15.0
 
 
 class InputMode:
-    """Who reads the data: the nodes themselves, or Spark, which feeds the nodes."""
+    """The reader of the data: the nodes themselves, or Spark, which feeds the nodes."""
 
     TENSORFLOW = 0
     SPARK = 1
 
 
 class TFCluster:
-    """A running cluster; `run` makes it.
+    """A running cluster, created by `TFCluster.run`.
 
     Attributes:
         sc: the SparkContext.
-        run: the `sparkdl.runs.Run` with all that the nodes print and say.
+        run: the `sparkdl.runs.Run` with the logs and results of the nodes.
         cluster_info: a dict for each node: `executor_id`, `host`, `job_name`, `task_index`, `port`,
-            `tb_pid`, `tb_port`, `addr`, `authkey`; the last two are None: nobody listens.
-        cluster_meta, meta: facts of the cluster, such as `id`, `default_fs` and `working_dir`.
-        input_mode, queues: as they were given.
+            `tb_pid`, `tb_port`, `addr`, `authkey`. The last two are None, since nodes have no
+            manager that listens.
+        cluster_meta: facts of the cluster, such as `id`, `default_fs` and `working_dir`.
+        meta: the same as `cluster_meta`.
+        input_mode: the `input_mode` passed to `TFCluster.run`.
+        queues: the names of the queues.
     """
 
-    def __init__(self, sc: Any, made: Run, meta: Meta, input_mode: int) -> None:
-        self.sc, self.run, self.input_mode, self.queues = sc, made, input_mode, list(meta.queues)
-        self._meta, self._paths = meta, TrialPaths(made.trials[0].path)
-        self._fed = input_mode == InputMode.SPARK
-        self._feeds = itertools.count()
+    def __init__(self, sc: Any, run: Run, info: ClusterInfo, input_mode: int) -> None:
+        self.sc = sc
+        self.run = run
+        self.input_mode = input_mode
+        self.queues = list(info.queues)
+        self._info = info
+        self._paths = TrialPaths(run.trials[0].path)
+        self._is_fed = input_mode == InputMode.SPARK
+        self._call_numbers = itertools.count()
         self._terminated = threading.Event()
-        self._look_s = LOOK_S if storage.is_local(made.path) else LOOK_REMOTE_S
-        self.cluster_meta = self.meta = {
-            "id": made.id,
-            "num_executors": len(meta.places),
-            "default_fs": meta.default_fs,
-            "working_dir": meta.working_dir,
-            "release_port": meta.release_port,
+        self._poll_s = poll_s(run.path, POLL_S)
+        self.meta = {
+            "id": run.id,
+            "num_executors": len(info.places),
+            "default_fs": info.default_fs,
+            "working_dir": info.working_dir,
+            "release_port": info.release_port,
         }
+        self.cluster_meta = self.meta
         self.cluster_info: list[dict[str, Any]] = []
 
     # ---- feeding
@@ -70,35 +78,38 @@ class TFCluster:
     def train(
         self, dataRDD: Any, num_epochs: int = 0, feed_timeout: float = 600, qname: str = "input"
     ) -> None:
-        """Feed rows to the nodes that train; return when the nodes have used them.
+        """Feed rows to the nodes that train. Return when the nodes have used all rows.
 
         Args:
-            dataRDD: an RDD; a DataFrame, whose rows reach the nodes as tuples, faster; or a
-                DStream, each of whose RDDs is fed when it comes.
-            num_epochs: how often; 0 is ten times.
-            feed_timeout: accepted. A node that is slow is never an error, one that is gone always.
+            dataRDD: an RDD; a DataFrame, whose rows reach the nodes as tuples, which is faster; or
+                a DStream, each RDD of which is fed when it arrives.
+            num_epochs: number of passes over the rows; 0 means 10.
+            feed_timeout: ignored. A slow node is never an error, and a lost node always is.
             qname: the name of the queue.
 
         Raises:
-            ConfigError: the cluster is not fed by Spark, or an argument is wrong.
-            TrainingFailedError: a node failed; its cause is that node's own exception.
+            ConfigError: if the cluster is not fed by Spark, or an argument is invalid.
+            TrainingFailedError: if a node failed; the cause is the exception of the node.
         """
-        self._check_fed("train", qname)
+        self._check_is_fed("train", qname)
         if not isinstance(num_epochs, int) or num_epochs < 0:
-            raise ConfigError(f"num_epochs is {num_epochs!r}; expected a whole number, 0 is ten.")
+            raise ConfigError(
+                f"num_epochs is {num_epochs!r}; expected a whole number of at least 0 (0 means "
+                f"{DEFAULT_EPOCHS} epochs)."
+            )
         if not any(hasattr(dataRDD, name) for name in ("foreachRDD", "mapPartitions", "rdd")):
             raise ConfigError(
                 f"dataRDD is a {type(dataRDD).__name__}; expected an RDD, a DataFrame or a "
-                "DStream. sc.parallelize(rows) makes an RDD of a list."
+                "DStream. sc.parallelize(rows) converts a list to an RDD."
             )
         if hasattr(dataRDD, "foreachRDD"):
             dataRDD.foreachRDD(lambda rdd: self._feed(rdd, 1, qname))
         else:
-            self._feed(dataRDD, num_epochs or EPOCHS, qname)
+            self._feed(dataRDD, num_epochs or DEFAULT_EPOCHS, qname)
 
     def _feed(self, rows: Any, num_epochs: int, qname: str) -> None:
         try:
-            terminated = feed(self.sc, rows, num_epochs, self._told(qname))
+            terminated = feed(self.sc, rows, num_epochs, self._task_fields(qname))
         except Exception:
             self._raise_failure()
             raise
@@ -106,56 +117,61 @@ class TFCluster:
             self._terminated.set()
 
     def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> Any:
-        """The results of rows that are fed to the nodes, one for each row, as an RDD.
+        """Return an RDD of the results of the nodes, one for each row.
 
-        It is lazy: rows are fed when an action needs the results.
+        The RDD is lazy: rows are fed when an action needs the results.
 
         Args:
-            dataRDD: an RDD, or a DataFrame.
-            feed_timeout: see `train`.
+            dataRDD: an RDD or a DataFrame.
+            feed_timeout: ignored, see `train`.
             qname: the name of the queue.
 
         Raises:
-            ConfigError: the cluster is not fed by Spark, or an argument is wrong.
+            ConfigError: if the cluster is not fed by Spark, or an argument is invalid.
         """
-        self._check_fed("inference", qname)
+        self._check_is_fed("inference", qname)
         rdd = dataRDD.rdd if hasattr(dataRDD, "rdd") else dataRDD
-        return rdd.mapPartitionsWithIndex(FeedTask(**self._told(qname), is_inference=True))
+        return rdd.mapPartitionsWithIndex(FeedTask(**self._task_fields(qname), is_inference=True))
 
-    def _check_fed(self, what: str, qname: str) -> None:
-        if not self._fed:
+    def _check_is_fed(self, method: str, qname: str) -> None:
+        if not self._is_fed:
             raise ConfigError(
-                f"{what}() feeds rows, and the nodes of this cluster read their own. Run it with "
-                "input_mode=InputMode.SPARK."
+                f"{method}() feeds rows, but the nodes of this cluster read their own data. Run "
+                "the cluster with input_mode=InputMode.SPARK."
             )
         if qname not in self.queues:
             raise ConfigError(f"qname is {qname!r}; expected one of {', '.join(self.queues)}.")
         if self.run.state != "RUNNING":
-            self.run.wait()  # Raises what has ended it.
-            raise ConfigError(f"{what}() feeds rows, and this cluster has been shut down.")
+            self.run.wait()  # Raises the error of a node that has failed.
+            raise ConfigError(
+                f"{method}() feeds rows, but this cluster has been shut down. Start another "
+                "cluster with TFCluster.run."
+            )
 
-    def _told(self, qname: str) -> dict[str, Any]:
-        """What a task that feeds is told."""
+    def _task_fields(self, qname: str) -> dict[str, Any]:
+        """Return the fields of a `FeedTask`, except `is_inference`."""
         return {
             "run_path": self.run.path,
             "trial": self._paths,
-            "feed": next(self._feeds),
+            "call_number": next(self._call_numbers),
             "qname": qname,
         }
 
     # ---- the end
 
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
-        """End the cluster: no more rows come, and the functions of its nodes return.
+        """Shut the cluster down: end the feed, and wait until the functions of the nodes return.
 
         Args:
-            ssc: a StreamingContext: it is waited for, and stopped when a node has terminated.
-            grace_secs: how long an evaluator may go on when the others have returned.
-            timeout: seconds until nodes that have not returned are ended; below 1 is for ever.
+            ssc: a StreamingContext. `shutdown` waits until it stops, and stops it when a node has
+                terminated.
+            grace_secs: seconds that an evaluator may continue after the other nodes have returned.
+            timeout: seconds after which nodes that have not returned are ended; 0 or less waits
+                indefinitely.
 
         Raises:
-            TrainingFailedError: a node failed; its cause is that node's own exception.
-            TimeoutError: nodes had not returned in time, and were ended.
+            TrainingFailedError: if a node failed; the cause is the exception of the node.
+            TimeoutError: if nodes did not return in time and were ended.
         """
         if ssc is not None:
             try:
@@ -168,89 +184,95 @@ class TFCluster:
                 self.run.cancel()
                 raise
         deadline = time.monotonic() + timeout if timeout > 0 else None
-        self._order(FEED_OVER)
-        late = not self._wait(self._needed_are_done, deadline)
-        if not late and self.run.state == "RUNNING" and self._has_evaluator:
+        self._command(FEED_OVER)
+        is_late = not self._wait(self._training_nodes_are_done, deadline)
+        if not is_late and self.run.state == "RUNNING" and self._has_evaluator:
             self._wait(lambda: False, time.monotonic() + grace_secs)
-        if late:
+        if is_late:
             self.run.cancel()
         else:
-            self._order(OVER)
+            self._command(OVER)
         self.run.wait()
-        if late:
+        if is_late:
             raise TimeoutError(
                 f"nodes had not returned {timeout:g} s after shutdown() was called, and were "
-                f"ended. Their logs are in {self._paths.folder}"
+                f"ended. Their logs are in {self._paths.folder}. Pass a longer timeout, or let "
+                "the functions return when should_stop() is True."
             )
 
     @property
     def _has_evaluator(self) -> bool:
-        return any(job == "evaluator" for job, _ in self._meta.places)
+        return any(job == "evaluator" for job, _ in self._info.places)
 
-    def _order(self, what: str) -> None:
+    def _command(self, name: str) -> None:
+        """Write a file that the nodes obey, unless the run is ending."""
         if self.run.state == "RUNNING":
-            with contextlib.suppress(FileNotFoundError):  # It ends just now.
-                storage.write(storage.join(self._paths.ranks(0), what), b"")
+            with contextlib.suppress(FileNotFoundError):  # The end of the run removes the folder.
+                storage.write(storage.join(self._paths.ranks(0), name), b"")
 
-    def _needed_are_done(self) -> bool:
+    def _training_nodes_are_done(self) -> bool:
         names = set(storage.names(self._paths.ranks(0)))
-        return names >= {f"{rank}.done" for rank in self._needed}
+        return names >= {f"{rank}.done" for rank in self._training_ranks}
 
     @property
-    def _needed(self) -> list[int]:
-        """The ranks of the nodes that train; where Spark feeds, those that keepers keep."""
-        ranks = zip(ranks_of(self._meta.places), self._meta.places, strict=True)
+    def _training_ranks(self) -> list[int]:
+        """The ranks of the nodes that train. In InputMode.SPARK they are detached."""
+        ranks = zip(ranks_of(self._info.places), self._info.places, strict=True)
         return [rank for rank, (job, _) in ranks if job not in ("ps", "evaluator")]
 
     def _wait(self, condition: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until the condition holds or the run is over; False if it is too late for that."""
+        """Wait until the condition holds or the run ends. Return False after the deadline."""
         while self.run.state == "RUNNING" and not condition():
             if deadline is not None and time.monotonic() > deadline:
                 return False
-            time.sleep(self._look_s)
+            time.sleep(self._poll_s)
         return True
 
     def _raise_failure(self) -> None:
-        """Raise the own exception of a node that has failed, if one has."""
+        """Raise the exception of a node that has failed, if any."""
         names = storage.names(self._paths.ranks(0))
         if any(name.endswith(".failed") for name in names) or self.run.state != "RUNNING":
-            self._wait(lambda: False, time.monotonic() + FAILING_S)
+            self._wait(lambda: False, time.monotonic() + NODE_ERROR_TIMEOUT_S)
             if self.run.state != "RUNNING":
                 self.run.wait()
 
     # ---- the nodes
 
     def tensorboard_url(self) -> str | None:
-        """Where TensorBoard listens, with `tensorboard=True`; else None."""
+        """Return the URL of TensorBoard, or None without `tensorboard=True`."""
         for node in self.cluster_info:
             if node["tb_port"]:
                 return f"http://{node['host']}:{node['tb_port']}"
         return None
 
     def await_start(self, timeout_s: float) -> None:
-        """Return when all nodes run.
+        """Wait until all nodes have started, and set `cluster_info`.
+
+        Args:
+            timeout_s: maximum time to wait.
 
         Raises:
-            TimeoutError: they did not within the time.
-            TrainingFailedError: one failed before.
+            TimeoutError: if not all nodes have started within the time.
+            TrainingFailedError: if a node failed before all nodes had started.
         """
         deadline = time.monotonic() + timeout_s
-        if not self._wait(self._are_up, deadline):
+        if not self._wait(self._all_have_started, deadline):
             raise TimeoutError(
                 f"timed out waiting for reservations to complete: not all of "
-                f"{len(self._meta.places)} nodes had started after {timeout_s:g} s"
+                f"{len(self._info.places)} nodes had started after {timeout_s:g} s. Check whether "
+                "Spark has a slot for each node, or raise reservation_timeout."
             )
         if self.run.state not in ("RUNNING", "COMPLETE"):
             self.run.wait()
-            raise RuntimeError(f"the cluster was ended before it had started: {self.run!r}")
-        board: dict[str, Any] = {"pid": 0, "port": 0}
-        if self._meta.board is not None:
-            url = storage.join(self._paths.ranks(0), f"{self._board_rank()}.tensorboard")
+            raise RuntimeError(f"the cluster was ended before all nodes had started: {self.run!r}")
+        tensorboard: dict[str, Any] = {"pid": 0, "port": 0}
+        if self._info.tensorboard_node is not None:
+            url = storage.join(self._paths.ranks(0), f"{self._tensorboard_rank()}.tensorboard")
             self._wait(lambda: storage.exists(url), deadline)
-            board = json.loads(storage.read(url)) if storage.exists(url) else board
+            tensorboard = json.loads(storage.read(url)) if storage.exists(url) else tensorboard
         ranks = json.loads(storage.read(self._paths.attempt(0)))["ranks"]
-        for executor_id, (job, index) in enumerate(self._meta.places):
-            shows = executor_id == self._meta.board
+        for executor_id, (job, index) in enumerate(self._info.places):
+            has_tensorboard = executor_id == self._info.tensorboard_node
             address, _, port = ranks[f"{job} {index}"]["endpoint"].rpartition(":")
             self.cluster_info.append(
                 {
@@ -259,19 +281,19 @@ class TFCluster:
                     "job_name": job,
                     "task_index": index,
                     "port": int(port),
-                    "tb_pid": board["pid"] if shows else 0,
-                    "tb_port": board["port"] if shows else 0,
+                    "tb_pid": tensorboard["pid"] if has_tensorboard else 0,
+                    "tb_port": tensorboard["port"] if has_tensorboard else 0,
                     "addr": None,
                     "authkey": None,
                 }
             )
 
-    def _are_up(self) -> bool:
-        """Whether all nodes run, and where they are fed, their keepers listen."""
+    def _all_have_started(self) -> bool:
+        """Return True if all nodes run and the supervisors of detached nodes are alive."""
         names = set(storage.names(self._paths.ranks(0)))
-        kept = self._needed if self._fed else ()
-        return storage.exists(self._paths.attempt(0)) and names >= {f"{r}.{ALIVE}" for r in kept}
+        detached = self._training_ranks if self._is_fed else ()
+        alive = {f"{rank}.{ALIVE}" for rank in detached}
+        return storage.exists(self._paths.attempt(0)) and names >= alive
 
-    def _board_rank(self) -> int:
-        """The rank of the node that runs TensorBoard: ranks begin with those that train."""
-        return ranks_of(self._meta.places)[self._meta.board or 0]
+    def _tensorboard_rank(self) -> int:
+        return ranks_of(self._info.places)[self._info.tensorboard_node or 0]

@@ -1,5 +1,6 @@
-"""Runs on the driver (pure). The nodes of a cluster, and what sparkdl is asked for to run them."""
+"""Runs on the driver (pure). Assign jobs to the nodes of a cluster, and build the request."""
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,10 +28,16 @@ Place = tuple[str, int]
 def places_of(
     num_executors: int, num_ps: int, master_node: str | None, eval_node: bool
 ) -> tuple[Place, ...]:
-    """The job and index of each node, by executor id, in TensorFlowOnSpark's order.
+    """Return the job and index of each node, by executor id, in the order of TensorFlowOnSpark.
+
+    Args:
+        num_executors: number of nodes.
+        num_ps: number of parameter servers.
+        master_node: job of the first node that trains, `chief` or `master`; None for a worker.
+        eval_node: one node is an evaluator.
 
     Raises:
-        ConfigError: there are too few nodes.
+        ConfigError: if there are too few nodes.
 
     Example:
         >>> places_of(4, 1, "chief", False)
@@ -45,7 +52,7 @@ def places_of(
     if num_workers < 0 or num_workers + num_master < 1:
         raise ConfigError(
             f"num_executors={num_executors} is too few for {num_ps} ps, {num_master} master and "
-            f"{num_eval} evaluator nodes and at least one that trains. Raise num_executors."
+            f"{num_eval} evaluator nodes and at least one node that trains. Raise num_executors."
         )
     jobs = {"ps": num_ps, master_node or "": num_master, "evaluator": num_eval}
     counts = [*jobs.items(), ("worker", num_workers)]
@@ -53,7 +60,7 @@ def places_of(
 
 
 def board_place(places: Sequence[Place]) -> int:
-    """The executor id of the node that runs TensorBoard: the first worker, else the master.
+    """Return the executor id of the node for TensorBoard: the first worker, else the master.
 
     Example:
         >>> board_place([("ps", 0), ("chief", 0), ("worker", 0)]), board_place([("chief", 0)])
@@ -67,10 +74,10 @@ def board_place(places: Sequence[Place]) -> int:
 def _roles(
     places: Sequence[Place], resources: Resources, driver_ps: bool = False
 ) -> tuple[Role, ...]:
-    """The roles of a gang, those that train first: rank 0 is its chief."""
+    """Return the roles of the gang. Roles that train come first, so that rank 0 is the chief."""
     jobs = list(dict.fromkeys(job for job, _ in places))
     apart = [job for job in ("evaluator", "ps") if job in jobs]
-    counts = {job: sum(one == job for one, _ in places) for job in jobs}
+    counts = collections.Counter(job for job, _ in places)
     return tuple(
         Role(
             name=job,
@@ -89,15 +96,15 @@ def _roles(
 
 
 def ranks_of(places: Sequence[Place]) -> list[int]:
-    """The rank of each node, by executor id.
+    """Return the rank of each node, by executor id.
 
     Example:
         >>> ranks_of([("ps", 0), ("chief", 0), ("worker", 0)])
         [2, 0, 1]
     """
     roles = _roles(places, Resources())
-    ranked = [(role.name, index) for role in roles for index in range(role.count)]
-    return [ranked.index(place) for place in places]
+    by_rank = [(role.name, index) for role in roles for index in range(role.count)]
+    return [by_rank.index(place) for place in places]
 
 
 def request_of(
@@ -109,25 +116,26 @@ def request_of(
     stays: bool,
     driver_ps: bool,
 ) -> Request:
-    """What sparkdl is asked for.
+    """Return the request for a run of the cluster.
 
     Args:
-        function: runs a node.
-        map_fun, tf_args: the person's function, and its first argument.
-        places: see `places_of`.
-        spark: the session.
-        stays: nodes go on when the job that started them has ended.
-        driver_ps: the driver runs the parameter servers.
+        function: the function that runs a node.
+        map_fun: the user's function.
+        tf_args: the first argument of `map_fun`.
+        places: the job and index of each node, see `places_of`.
+        spark: the SparkSession.
+        stays: the nodes continue after the Spark job that started them has ended.
+        driver_ps: run the parameter servers on the driver.
 
     Raises:
-        ConfigError: `tf_args` cannot leave this process.
+        ConfigError: if `tf_args` cannot be sent to Spark.
     """
     check_args(tf_args)
     options = Options.parse(
         {
             "name": function_name(map_fun),
             "num_gpus": num_gpus_of(tf_args),
-            "max_losses": 0,  # What was fed cannot be fed again.
+            "max_losses": 0,  # Rows that were fed to a lost node cannot be fed again.
             "wait": False,
             "spark": spark,
         }
@@ -176,28 +184,28 @@ def _request(
 
 
 def check_args(tf_args: Any) -> None:
-    """See that the arguments of a function can be sent to Spark.
+    """Validate that the arguments of a function can be sent to Spark.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: if the arguments cannot be pickled.
     """
     try:
         cloudpickle.dumps(tf_args)
     except Exception as exc:
         raise ConfigError(
-            f"tf_args cannot be sent to Spark: {type(exc).__name__}: {exc}. Pass numbers, texts "
-            "and paths, and open files and sessions in the function."
+            f"tf_args cannot be sent to Spark: {type(exc).__name__}: {exc}. Pass numbers, strings "
+            "and paths, and open files and sessions inside the function."
         ) from exc
 
 
 def num_gpus_of(tf_args: Any) -> int | None:
-    """How many GPUs each node is to get; None where the arguments do not say.
+    """Return `num_gpus` of the arguments, the number of GPUs for each node; None if not set.
 
     Example:
         >>> from argparse import Namespace
         >>> num_gpus_of(Namespace(num_gpus=2)), num_gpus_of({"num_gpus": 0}), num_gpus_of([])
         (2, 0, None)
     """
-    found = tf_args.get("num_gpus") if isinstance(tf_args, dict) else None
-    found = getattr(tf_args, "num_gpus", found)
-    return None if found is None else int(found)
+    num_gpus = tf_args.get("num_gpus") if isinstance(tf_args, dict) else None
+    num_gpus = getattr(tf_args, "num_gpus", num_gpus)
+    return None if num_gpus is None else int(num_gpus)

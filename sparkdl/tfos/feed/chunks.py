@@ -1,7 +1,4 @@
-"""Runs in the training process.
-
-A piece of a partition as it came from Spark: its rows, or its columns.
-"""
+"""Runs in the training process. Hold a chunk of a partition, as rows or as columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,27 +11,31 @@ __all__ = ["ArrowChunk", "Chunk", "arrays_of", "columns_of", "rows_of"]
 
 
 class Chunk:
-    """Rows that are taken from the front.
+    """A sequence of rows that is consumed from the front.
 
     Args:
-        rows: as the RDD has them.
+        rows: the elements of the RDD.
     """
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        self._rows, self._at = rows, 0
+        self._rows = rows
+        self._position = 0
 
     def __len__(self) -> int:
-        return len(self._rows) - self._at
+        return len(self._rows) - self._position
 
-    def take(self, most: int | None) -> Sequence[Any]:
-        """The next rows, all of them where `most` is None."""
-        begin = self._at
-        self._at = len(self._rows) if most is None else min(begin + most, len(self._rows))
-        return self._rows[begin : self._at] if begin or most is not None else self._rows
+    def take(self, max_rows: int | None) -> Sequence[Any]:
+        """Remove and return the next rows, or all remaining rows if `max_rows` is None."""
+        start = self._position
+        size = len(self._rows)
+        self._position = size if max_rows is None else min(start + max_rows, size)
+        if max_rows is None and not start:
+            return self._rows
+        return self._rows[start : self._position]
 
 
 class ArrowChunk(Chunk):
-    """Rows of a DataFrame; each is a tuple, arrays in it are lists.
+    """A chunk of a DataFrame. Each row is a tuple, and arrays in a row are lists.
 
     Args:
         body: an Arrow stream.
@@ -48,18 +49,18 @@ class ArrowChunk(Chunk):
     def __len__(self) -> int:
         return int(self._table.num_rows) if self._is_whole else super().__len__()
 
-    def take(self, most: int | None) -> Sequence[Any]:
-        """The next rows; all of them as a table of Arrow where `most` is None."""
+    def take(self, max_rows: int | None) -> Sequence[Any]:
+        """Remove and return the next rows; a whole chunk if `max_rows` is None stays columnar."""
         if self._is_whole:
             self._is_whole = False
-            if most is None:
-                return _Table(self._table)
+            if max_rows is None:
+                return _ColumnarRows(self._table)
             self._rows = rows_of(self._table)
-        return super().take(most)
+        return super().take(max_rows)
 
 
-class _Table(Sequence[Any]):
-    """A whole chunk in columns."""
+class _ColumnarRows(Sequence[Any]):
+    """The rows of a whole chunk, stored as an Arrow table."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -67,12 +68,12 @@ class _Table(Sequence[Any]):
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def __getitem__(self, place: Any) -> Any:
-        return rows_of(self.table)[place]
+    def __getitem__(self, index: Any) -> Any:
+        return rows_of(self.table)[index]
 
 
 def rows_of(table: pa.Table) -> list[Any]:
-    """The rows of a table.
+    """Return the rows of a table as tuples.
 
     Example:
         >>> rows_of(pa.table({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, None]}))
@@ -82,29 +83,30 @@ def rows_of(table: pa.Table) -> list[Any]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column as Python has them; of numbers much faster than Arrow's own way."""
+    """Return the values of a column as Python objects; `to_pylist` alone is slow for numbers."""
     array = _combined(column)
-    if (found := _matrix(array)) is not None:
-        values: list[Any] = found.tolist()
-        return values
-    listed: list[Any] = array.to_pylist()
-    return listed
+    matrix = _matrix(array)
+    values: list[Any] = array.to_pylist() if matrix is None else matrix.tolist()
+    return values
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    if isinstance(found, pa.ChunkedArray):
-        return found.chunk(0) if found.num_chunks else pa.array([], found.type)
-    return found
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):
+        return combined.chunk(0) if combined.num_chunks else pa.array([], combined.type)
+    return combined
 
 
 def _matrix(array: pa.Array) -> "np.ndarray[Any, Any] | None":
-    """Numbers, or lists of equally many, as an array; None of anything else, and of nulls."""
+    """Convert a column of numbers, or of equal-length lists of numbers, to an array.
+
+    Return None for other types and for columns with nulls.
+    """
     if array.null_count:
         return None
     if types.is_integer(array.type) or types.is_floating(array.type):
-        plain: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
-        return plain
+        numbers: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
+        return numbers
     if not (types.is_list(array.type) or types.is_large_list(array.type)) or not len(array):
         return None
     widths = np.diff(array.offsets.to_numpy())
@@ -115,7 +117,7 @@ def _matrix(array: pa.Array) -> "np.ndarray[Any, Any] | None":
 
 
 def columns_of(rows: Sequence[Any]) -> list[Any]:
-    """What each part of the rows is, an array or a list; a row that is a list is one part.
+    """Return one array for each part of the rows. A row that is not a tuple has one part.
 
     Example:
         >>> [part.shape for part in columns_of([([0.5, 1.0], 3), ([1.5, 2.0], 4)])]
@@ -123,9 +125,9 @@ def columns_of(rows: Sequence[Any]) -> list[Any]:
         >>> [part.shape for part in columns_of([[0.5, 1.0], [1.5, 2.0]])]
         [(2, 2)]
     """
-    if isinstance(rows, _Table):
-        matrices = ((_matrix(_combined(c)), c) for c in rows.table.columns)
-        parts = [c.to_pylist() if found is None else found for found, c in matrices]
+    if isinstance(rows, _ColumnarRows):
+        matrices = ((_matrix(_combined(column)), column) for column in rows.table.columns)
+        parts = [column.to_pylist() if matrix is None else matrix for matrix, column in matrices]
     elif isinstance(rows[0], tuple):
         parts = list(zip(*rows, strict=True))
     else:
@@ -134,7 +136,9 @@ def columns_of(rows: Sequence[Any]) -> list[Any]:
 
 
 def arrays_of(part: Any) -> "np.ndarray[Any, Any]":
-    """One part of some rows as TensorFlow takes it: Python's floats are float32, as there.
+    """Convert one part of the rows to an array for TensorFlow.
+
+    Python floats become float32, as in TensorFlow.
 
     Example:
         >>> arrays_of([0.5, 1.0]).dtype, arrays_of([b"a\\0"])
@@ -142,7 +146,7 @@ def arrays_of(part: Any) -> "np.ndarray[Any, Any]":
     """
     first = _first(part)
     if isinstance(first, str | bytes | bytearray) and not isinstance(part, np.ndarray):
-        # NumPy's types for texts cut off zeros at their ends; a bytearray is numbers to it.
+        # NumPy's dtypes for strings drop trailing zeros, and NumPy reads a bytearray as numbers.
         return np.array([bytes(x) if isinstance(x, bytearray) else x for x in part], object)
     is_python = not isinstance(part, np.ndarray) and not isinstance(first, np.generic)
     array: np.ndarray[Any, Any] = np.asarray(part)
@@ -152,7 +156,7 @@ def arrays_of(part: Any) -> "np.ndarray[Any, Any]":
 
 
 def _first(part: Any) -> Any:
-    """The first number in lists of lists, or the first array."""
+    """Return the first scalar in nested lists or in an array, or an empty sequence itself."""
     while isinstance(part, list | tuple) and part:
         part = part[0]
     return part.flat[0] if isinstance(part, np.ndarray) and part.size else part

@@ -1,33 +1,36 @@
-"""Runs in the training process. What Spark feeds to a node as a `tf.data.Dataset`."""
+"""Runs in the training process. Convert the rows that Spark feeds to a `tf.data.Dataset`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkdl.tfos.feed.chunks import columns_of
-from sparkdl.tfos.feed.inbox import Cut
+from sparkdl.tfos.feed.inbox import Boundary
 
 __all__ = ["dataset"]
 
 
 def dataset(take: Callable[[], Any], batch_size: int, names: Sequence[str] | None) -> Any:
-    """Batches of rows; waits for the first ones, which tell the types.
+    """Return batches of rows. Wait for the first rows, which determine the types.
 
     Args:
-        take: gives the next rows, or a `Cut`.
-        batch_size: rows in a batch.
-        names: what the parts of a row are called; None leaves them in a tuple.
+        take: returns the next rows, or a `Boundary`.
+        batch_size: number of rows in a batch.
+        names: the names of the parts of a row; None returns a tuple of the parts.
 
     Raises:
-        ValueError: the feed ended before the first row, so that nothing tells the types.
+        ValueError: if the feed ends before the first row, so that the types are unknown.
     """
     import tensorflow as tf
 
-    pieces = _pieces(take)
-    first = next(pieces, None)
+    chunks = _chunks(take)
+    first = next(chunks, None)
     if first is None:
-        raise ValueError("as_dataset() found no row: the feed ended before the first one.")
+        raise ValueError(
+            "as_dataset() received no rows: the feed ended before the first row. The types of the "
+            "dataset come from the first rows; feed at least one row to each node."
+        )
 
-    def arranged(rows: Any) -> Any:
+    def to_element(rows: Any) -> Any:
         parts = columns_of(rows)
         if names is not None:
             return dict(zip(names, parts, strict=False))
@@ -36,20 +39,20 @@ def dataset(take: Callable[[], Any], batch_size: int, names: Sequence[str] | Non
     def elements() -> Iterator[Any]:
         nonlocal first
         if first is not None:
-            begun, first = first, None
-            yield arranged(begun)
-        yield from map(arranged, pieces)
+            rows, first = first, None
+            yield to_element(rows)
+        yield from map(to_element, chunks)
 
     def spec(array: Any) -> Any:
         dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
         return tf.TensorSpec((None, *array.shape[1:]), dtype)
 
-    signature = tf.nest.map_structure(spec, arranged(first))
-    made = tf.data.Dataset.from_generator(elements, output_signature=signature)
-    return made.rebatch(batch_size).prefetch(tf.data.AUTOTUNE)
+    signature = tf.nest.map_structure(spec, to_element(first))
+    unbatched = tf.data.Dataset.from_generator(elements, output_signature=signature)
+    return unbatched.rebatch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 
-def _pieces(take: Callable[[], Any]) -> Iterator[Any]:
-    while (rows := take()) is not Cut.FEED:
-        if rows is not Cut.PARTITION:
+def _chunks(take: Callable[[], Any]) -> Iterator[Any]:
+    while (rows := take()) is not Boundary.FEED:
+        if rows is not Boundary.PARTITION:
             yield rows

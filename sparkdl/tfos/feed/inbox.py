@@ -1,12 +1,9 @@
-"""Runs in the training process.
+"""Runs in the training process. Receive the rows that Spark feeds to a node, and return results."""
 
-The rows that Spark feeds to this node, and the results that it gives back.
-"""
-
+import logging
 import os
 import pickle
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -18,137 +15,150 @@ from sparkdl.cluster.process.fork_server import peer
 from sparkdl.tfos.feed import protocol
 from sparkdl.tfos.feed.chunks import ArrowChunk, Chunk
 
-__all__ = ["Cut", "Inbox"]
+__all__ = ["Boundary", "Inbox"]
 
-# So many chunks of a partition wait here; then the task that feeds it waits, and Spark with it.
-MOST_CHUNKS = 8
-# After so long without a row something may be wrong.
-SILENT_S = 30.0
-AGAIN_S = 0.1
+# A feeding task blocks, and Spark with it, while this many chunks of its partition are waiting.
+MAX_CHUNKS = 8
+# After this many seconds without a row, missing results of an inference are reported.
+SILENCE_TIMEOUT_S = 30.0
+ACCEPT_RETRY_S = 0.1
+
+_logger = logging.getLogger("sparkdl.tfos")
 
 
-class Cut(Enum):
-    """What may come in place of rows."""
+class Boundary(Enum):
+    """The values that `take` returns in place of rows."""
 
     PARTITION = "the end of a partition, in inference"
     FEED = "no more rows will come"
 
 
 class Inbox:
-    """Takes in rows from the tasks that feed this node, several at a time, each in a thread.
+    """The queue of rows from the tasks that feed this node. Each task is served by a thread.
 
     Args:
-        listener: where tasks connect.
-        on_terminate: called once when no more rows are wanted.
+        listener: the listening socket to which tasks connect.
+        on_terminate: called once when the node stops accepting rows.
     """
 
     def __init__(self, listener: socket.socket, on_terminate: Callable[[], None]) -> None:
-        self._listener, self._on_terminate = listener, on_terminate
+        self._listener = listener
+        self._on_terminate = on_terminate
         self._changed = threading.Condition()
         self._streams: list[_Stream] = []
-        self._seen: dict[tuple[int, int], int] = {}
-        self._owed: deque[tuple[_Stream, int]] = deque()
-        self._is_over = self._infers = False
-        self._broken: Exception | None = None
+        self._num_received: dict[tuple[int, int], int] = {}
+        self._pending_results: deque[tuple[_Stream, int]] = deque()
+        self._is_feed_over = False
+        self._has_inference = False
+        self._error: Exception | None = None
         self.is_terminating = False
         threading.Thread(target=self._accept, name="sparkdl-inbox", daemon=True).start()
 
     # ---- for the training function
 
-    def take(self, qname: str, most: int | None = None) -> "Sequence[Any] | Cut":
-        """The next rows of a queue, at most so many; waits until there are some.
+    def take(self, qname: str, max_rows: int | None = None) -> "Sequence[Any] | Boundary":
+        """Return the next rows of a queue. Wait until there is at least one.
 
         Args:
-            qname: the queue.
-            most: None takes the chunk as it came.
+            qname: the name of the queue.
+            max_rows: maximum number of rows; None returns a whole chunk as it was received.
 
         Raises:
-            Exception: a row's own, if it could not be unpickled.
+            Exception: the error of a row that cannot be unpickled.
         """
         with self._changed:
             while True:
-                if self._broken:
-                    raise self._broken
-                stream = self._next(qname)
+                if self._error:
+                    raise self._error
+                stream = self._next_stream(qname)
                 if stream and stream.chunks:
-                    return self._take_from(stream, most)
+                    return self._take_from(stream, max_rows)
                 if stream:
                     self._streams.remove(stream)
-                    return Cut.PARTITION
-                if self._is_over and not any(s.qname == qname for s in self._streams):
-                    return Cut.FEED
-                if not self._changed.wait(SILENT_S):
-                    self._say_what_is_owed()
+                    return Boundary.PARTITION
+                if self._is_feed_over and not any(s.qname == qname for s in self._streams):
+                    return Boundary.FEED
+                if not self._changed.wait(SILENCE_TIMEOUT_S):
+                    self._warn_of_missing_results()
 
-    def _say_what_is_owed(self) -> None:
-        """A task that is owed results waits for ever, and nothing comes of it here."""
-        count = sum(count for stream, count in self._owed if stream.is_ended and not stream.chunks)
+    def _warn_of_missing_results(self) -> None:
+        """Log a warning if tasks wait for results of rows that the function has taken.
+
+        Such a task waits indefinitely, and the function sees only that no more rows arrive.
+        """
+        count = sum(
+            count
+            for stream, count in self._pending_results
+            if stream.is_ended and not stream.chunks
+        )
         if count:
-            print(
-                f"sparkdl: batch_results() has given no results for {count} rows of an inference, "
-                f"and no rows have come for {SILENT_S:g} s. Give one for each row of next_batch, "
-                "which with train_mode=False does not wait for the next partition.",
-                file=sys.stderr,
+            _logger.warning(
+                "batch_results() has returned no results for %d rows of an inference, and no rows "
+                "have arrived for %g s. Pass one result for each row of next_batch(), which with "
+                "train_mode=False returns at the end of each partition.",
+                count,
+                SILENCE_TIMEOUT_S,
             )
 
-    def _next(self, qname: str) -> "_Stream | None":
-        """A stream that has rows; of inference, the one that was begun until it is at its end."""
+    def _next_stream(self, qname: str) -> "_Stream | None":
+        """Return a stream with rows. A partition of an inference is finished before the next."""
         streams = [stream for stream in self._streams if stream.qname == qname]
-        begun = [stream for stream in streams if stream.is_begun and stream.is_inference]
-        for stream in begun or streams:
+        started = [stream for stream in streams if stream.is_started and stream.is_inference]
+        for stream in started or streams:
             if stream.chunks or (stream.is_inference and stream.is_ended):
                 return stream
         return None
 
-    def _take_from(self, stream: "_Stream", most: int | None) -> Sequence[Any]:
-        stream.is_begun = True
+    def _take_from(self, stream: "_Stream", max_rows: int | None) -> Sequence[Any]:
+        stream.is_started = True
         chunk = stream.chunks[0]
-        rows = chunk.take(most)
+        rows = chunk.take(max_rows)
         if not len(chunk):
             stream.chunks.popleft()
             self._changed.notify_all()
         if stream.is_inference:
-            self._infers = True
-            self._owed.append((stream, len(rows)))
+            self._has_inference = True
+            self._pending_results.append((stream, len(rows)))
         else:
+            # Streams take turns: move this one to the end.
             self._streams.remove(stream)
-            self._streams.append(stream)  # The others' turn is next.
-            self._finish(stream)
+            self._streams.append(stream)
+            self._finish_if_used(stream)
         return rows
 
-    def _finish(self, stream: "_Stream") -> None:
-        """Tell the task of a stream that all its rows have been used, if they have."""
+    def _finish_if_used(self, stream: "_Stream") -> None:
+        """Notify the task of a stream if all its rows have been used."""
         if stream.is_ended and not stream.chunks:
             self._streams.remove(stream)
-            stream.say(protocol.DONE)
+            stream.send(protocol.DONE)
 
     def give(self, results: Sequence[Any]) -> None:
-        """Hand results back, one for each row of inference that was taken, in that order.
+        """Return results to the tasks, one for each row of an inference, in the order of the rows.
 
         Raises:
-            ValueError: there are more of them than rows.
+            ValueError: if there are more results than rows that wait for a result.
         """
-        given = 0
-        while given < len(results):
+        num_sent = 0
+        while num_sent < len(results):
             with self._changed:
-                if not self._owed:
+                if not self._pending_results:
                     break
-                stream, count = self._owed[0]
-                part = results[given : given + count]
+                stream, count = self._pending_results[0]
+                part = results[num_sent : num_sent + count]
                 if len(part) == count:
-                    self._owed.popleft()
+                    self._pending_results.popleft()
                 else:
-                    self._owed[0] = (stream, count - len(part))
-            stream.say(protocol.RESULTS, pickle.dumps(list(part), pickle.HIGHEST_PROTOCOL))
-            given += len(part)
-        if given < len(results) and self._infers:
+                    self._pending_results[0] = (stream, count - len(part))
+            stream.send(protocol.RESULTS, pickle.dumps(list(part), pickle.HIGHEST_PROTOCOL))
+            num_sent += len(part)
+        if num_sent < len(results) and self._has_inference:
             raise ValueError(
-                f"batch_results got {len(results)} results, and rows that wait for one were "
-                f"{given}. Give one for each row of next_batch."
+                f"batch_results got {len(results)} results, but {num_sent} rows were waiting for "
+                "one. Pass one result for each row of next_batch()."
             )
 
     def terminate(self) -> None:
-        """Want no more rows: what is here is dropped, and what comes."""
+        """Stop accepting rows: drop the rows that are waiting and all rows that arrive later."""
         with self._changed:
             if self.is_terminating:
                 return
@@ -159,7 +169,7 @@ class Inbox:
             self._changed.notify_all()
         self._on_terminate()
         for stream in streams:
-            stream.say(protocol.TERMINATING)
+            stream.send(protocol.TERMINATING)
 
     # ---- for the tasks
 
@@ -167,8 +177,8 @@ class Inbox:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # Too many files are open, for a moment or longer.
-                time.sleep(AGAIN_S)
+            except OSError:  # The process may have too many open files at the moment.
+                time.sleep(ACCEPT_RETRY_S)
                 continue
             if peer(connection)[1] != os.getuid():
                 connection.close()
@@ -181,96 +191,107 @@ class Inbox:
             first = protocol.read_frame(connection)
             if first and first[0] == protocol.FEED_OVER:
                 with self._changed:
-                    self._is_over = True
+                    self._is_feed_over = True
                     self._changed.notify_all()
             elif first and first[0] == protocol.HELLO:
-                self._read(_Stream(connection, **pickle.loads(first[1])))
+                self._receive(_Stream(connection, **pickle.loads(first[1])))
 
-    def _read(self, stream: "_Stream") -> None:
+    def _receive(self, stream: "_Stream") -> None:
         with self._changed:
-            has = 0 if stream.is_inference else self._replace(stream)
-            wants = not self.is_terminating
-            if wants:
+            num_received = 0 if stream.is_inference else self._replace(stream)
+            is_accepted = not self.is_terminating
+            if is_accepted:
                 self._streams.append(stream)
-        stream.say(protocol.WELCOME if wants else protocol.TERMINATING, f"{has}".encode())
+        answer = protocol.WELCOME if is_accepted else protocol.TERMINATING
+        stream.send(answer, f"{num_received}".encode())
         try:
-            while found := protocol.read_frame(stream.connection):
-                kind, body = found
+            while frame := protocol.read_frame(stream.connection):
+                kind, body = frame
                 chunk = None if kind == protocol.END else _chunk(kind, body)
                 with self._changed:
-                    self._take_in(stream, chunk)
-        except Exception as exc:  # noqa: BLE001 Of the rows' own classes: whatever it is.
+                    self._add(stream, chunk)
+        except Exception as exc:  # noqa: BLE001 Unpickling a row runs code of the row's class.
             with self._changed:
-                self._broken = exc
-                # Nobody is told that its rows are used.
-                self._streams = [one for one in self._streams if one is not stream]
+                self._error = exc
+                # Without the stream, its task is not told that its rows have been used.
+                self._streams = [other for other in self._streams if other is not stream]
         finally:
             with self._changed:
-                self._leave(stream)
+                self._disconnect(stream)
 
     def _replace(self, stream: "_Stream") -> int:
-        """How many rows of this partition came by an attempt before, which is over then."""
+        """End the stream of an earlier attempt at this partition; return its number of rows."""
         for other in self._streams:
             if other.key == stream.key and not other.is_ended:
                 other.is_ended = True
                 other.hang_up()
-        return self._seen.get(stream.key, 0)
+        return self._num_received.get(stream.key, 0)
 
-    def _take_in(self, stream: "_Stream", chunk: Chunk | None) -> None:
+    def _add(self, stream: "_Stream", chunk: Chunk | None) -> None:
+        """Add a chunk to a stream; None marks the end of the partition."""
         if chunk is None:
             stream.is_ended = True
             if not stream.is_inference and stream in self._streams:
-                self._finish(stream)
+                self._finish_if_used(stream)
         else:
             self._changed.wait_for(
-                lambda: len(stream.chunks) < MOST_CHUNKS or self.is_terminating or stream.is_ended
+                lambda: len(stream.chunks) < MAX_CHUNKS or self.is_terminating or stream.is_ended
             )
             if self.is_terminating or stream.is_ended:
                 return
             stream.chunks.append(chunk)
-            self._seen[stream.key] = self._seen.get(stream.key, 0) + len(chunk)
+            self._num_received[stream.key] = self._num_received.get(stream.key, 0) + len(chunk)
         self._changed.notify_all()
 
-    def _leave(self, stream: "_Stream") -> None:
-        """The task of a stream is gone, with its partition's end or without."""
+    def _disconnect(self, stream: "_Stream") -> None:
+        """Handle the end of a connection, which may come before the end of the partition."""
         if stream.is_inference and stream in self._streams and not stream.is_ended:
-            self._streams.remove(stream)  # Another attempt feeds all rows again.
+            self._streams.remove(stream)  # The next attempt feeds all rows of the partition.
         elif stream in self._streams and not stream.is_ended:
             stream.is_ended = True
-            self._finish(stream)
+            self._finish_if_used(stream)
         self._changed.notify_all()
 
 
 class _Stream:
-    """One task that feeds a partition.
+    """The connection to one task that feeds a partition.
 
     Attributes:
-        key: which partition of which call it is.
-        chunks: what came of it and was not taken.
-        is_begun, is_ended: some of it was taken; all of it has come.
+        key: the number of the call of `train` or `inference`, and the number of the partition.
+        chunks: chunks that were received and have not been used up.
+        is_started: the function has taken rows of the partition.
+        is_ended: all rows of the partition have been received.
     """
 
     def __init__(
-        self, connection: socket.socket, feed: int, partition: int, qname: str, is_inference: bool
+        self,
+        connection: socket.socket,
+        call_number: int,
+        partition: int,
+        qname: str,
+        is_inference: bool,
     ) -> None:
-        self.connection, self.qname, self.is_inference = connection, qname, is_inference
-        self.key = (feed, partition)
+        self.connection = connection
+        self.qname = qname
+        self.is_inference = is_inference
+        self.key = (call_number, partition)
         self.chunks: deque[Chunk] = deque()
-        self.is_begun = self.is_ended = False
-        self._saying = threading.Lock()
+        self.is_started = False
+        self.is_ended = False
+        self._send_lock = threading.Lock()
 
-    def say(self, kind: bytes, body: bytes = b"") -> None:
-        """Send a frame; one that is gone hears nothing."""
-        with self._saying:
+    def send(self, kind: bytes, body: bytes = b"") -> None:
+        """Send a frame. A task that has gone is ignored."""
+        with self._send_lock:
             try:
-                self.connection.sendall(kind + len(body).to_bytes(8, "big"))
+                self.connection.sendall(protocol.header(kind, body))
                 if body:
                     self.connection.sendall(body)
             except OSError:
                 pass
 
     def hang_up(self) -> None:
-        """End the connection: its thread and its task see it."""
+        """Shut the connection down, which ends its thread here and is seen by its task."""
         try:
             self.connection.shutdown(socket.SHUT_RDWR)
         except OSError:

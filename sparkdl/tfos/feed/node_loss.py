@@ -1,79 +1,89 @@
-"""Runs in a Spark task. Why the node that a task was to feed has gone."""
+"""Runs in a Spark task. Explain why the node that a task was to feed has gone."""
 
 import json
 import socket
 import time
+from collections.abc import Sequence
 
 from sparkdl import storage
 from sparkdl.cluster.outcome import Outcome, Status
+from sparkdl.polling import poll_s
 from sparkdl.rank_files import Listing, RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos.cluster.node_files import OUTCOME, read_outcome
 
 __all__ = ["explain"]
 
-# So long after a node has gone it must be known why.
-GONE_S = 15.0
-LOOK_S = 0.05
+# The reason why a node has gone must be in the run directory within this many seconds.
+EXPLANATION_TIMEOUT_S = 15.0
+POLL_S = 0.05
 
 
 def explain(run_path: str, trial: TrialPaths, rank: int | None) -> None:
-    """Return if a node has gone that wanted no more rows.
+    """Return if a node has gone because it accepts no more rows; otherwise raise the reason.
 
     Args:
-        run_path, trial: the cluster's run directory, and where its nodes tell how it goes.
-        rank: the node's; None for any of this host.
+        run_path: the run directory of the cluster.
+        trial: the folder in which the nodes report.
+        rank: the rank of the node; None for any node of this host.
 
     Raises:
-        RuntimeError: it went for another reason, or there was none; the text says why.
+        RuntimeError: if the node has gone for another reason, or there is no such node. The
+            message contains the reason.
     """
-    folder = trial.ranks(0)
-    deadline = time.monotonic() + GONE_S
+    files = RankFiles(trial.ranks(0))
+    deadline = time.monotonic() + EXPLANATION_TIMEOUT_S
     while time.monotonic() < deadline:
-        names = storage.names(folder)
-        ended = Listing(frozenset(names)).ranks(OUTCOME)
-        outcomes = [read_outcome(RankFiles(folder), ended_rank) for ended_rank in sorted(ended)]
+        seen = files.look()
+        outcomes = [read_outcome(files, ended) for ended in sorted(seen.ranks(OUTCOME))]
         for outcome in outcomes:
             if outcome.is_failure:
                 error = outcome.error or outcome.status
                 raise RuntimeError(f"a node has failed: {outcome.who}: {error}")
-        if any(name.endswith(".terminated") for name in names if _is_of(name, rank)):
+        if _has_terminated(seen, rank):
             return
-        if not names:
-            _explain_end(run_path, trial)
-        if not any(name.endswith(".failed") for name in names):
-            _explain_peaceful(trial, rank, outcomes)
-        time.sleep(LOOK_S)
-    raise RuntimeError(f"a node has gone, and nothing says why: see {run_path}")
+        if not seen.names:
+            _raise_end_of_cluster(run_path, trial)
+        if not seen.ranks("failed"):
+            _explain_without_failure(trial, rank, outcomes)
+        time.sleep(poll_s(files.url, POLL_S))
+    raise RuntimeError(
+        f"a node has gone, and no reason was reported within {EXPLANATION_TIMEOUT_S:g} s. See the "
+        f"logs in {run_path}"
+    )
 
 
-def _is_of(name: str, rank: int | None) -> bool:
-    return rank is None or name.partition(".")[0] == str(rank)
+def _has_terminated(seen: Listing, rank: int | None) -> bool:
+    """Return True if the node, or with None any node, accepts no more rows."""
+    terminated = seen.ranks("terminated")
+    return bool(terminated) if rank is None else rank in terminated
 
 
-def _explain_end(run_path: str, trial: TrialPaths) -> None:
-    """Say how the whole cluster has ended."""
-    why = f"everything is in {run_path}"
+def _raise_end_of_cluster(run_path: str, trial: TrialPaths) -> None:
+    reason = f"see the logs in {run_path}"
     if storage.exists(trial.error):
-        why = storage.read(trial.error).decode()
-    raise RuntimeError(f"the cluster has ended: {why}")
+        reason = storage.read(trial.error).decode()
+    raise RuntimeError(f"the cluster has ended: {reason}")
 
 
-def _explain_peaceful(trial: TrialPaths, rank: int | None, outcomes: list[Outcome]) -> None:
+def _explain_without_failure(
+    trial: TrialPaths, rank: int | None, outcomes: Sequence[Outcome]
+) -> None:
+    """Raise if this host has no node, or if the node has returned or was stopped."""
     ranks = json.loads(storage.read(trial.attempt(0)))["ranks"]
-    hosts = {name: where["host"] for name, where in ranks.items()}
-    host = socket.gethostname()
-    if rank is None and host not in hosts.values():
-        places = ", ".join(f"{name} on {where}" for name, where in hosts.items())
+    hosts = {name: place["host"] for name, place in ranks.items()}
+    this_host = socket.gethostname()
+    if rank is None and this_host not in hosts.values():
+        nodes = ", ".join(f"{name} on {host}" for name, host in hosts.items())
         raise RuntimeError(
-            f"no node runs on host {host} that this task could feed: the nodes are {places}. "
-            "Let num_executors be the number of the application's executors."
+            f"host {this_host} runs no node that this task could feed; the nodes are {nodes}. "
+            "Set num_executors to the number of executors of the Spark application."
         )
-    done = [(o, o.who) for o in outcomes if o.who and (rank is None or o.who.rank == rank)]
-    for outcome, who in done[:1]:
+    ended = [(o, o.who) for o in outcomes if o.who and (rank is None or o.who.rank == rank)]
+    for outcome, who in ended[:1]:
         if outcome.status is Status.STOPPED:
-            raise RuntimeError(f"{who.role} has been stopped: {outcome.error}")
+            raise RuntimeError(f"{who.role} was stopped: {outcome.error}")
         raise RuntimeError(
-            f"{who.role} returned before all rows were fed to it. Let its function take "
-            "rows until should_stop(), or call terminate() of its DataFeed to end earlier."
+            f"{who.role} returned before all rows were fed to it. Take rows until should_stop() is "
+            "True, or call terminate() of the DataFeed to stop earlier."
         )

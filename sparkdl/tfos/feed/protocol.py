@@ -1,10 +1,9 @@
-"""Runs in a Spark task and in the training process.
+"""Runs in a Spark task and in the training process. Define the protocol of feed tasks and nodes.
 
-What a task that feeds and the node that it feeds say to each other.
-
-They share a Unix stream socket in a folder that only this user can enter, and each sees that the
-other is this user; so what is pickled comes from one's own processes. All is said in frames: a
-letter, eight bytes with the length of the body, the body.
+A feeding task and its node are connected by a Unix stream socket in a folder that only this user
+can enter. Each side checks that its peer is a process of the same user, so pickled data comes from
+the user's own processes only. All messages are frames: one byte for the kind, eight bytes for the
+length of the body (big-endian), then the body.
 """
 
 import select
@@ -23,39 +22,41 @@ __all__ = [
     "ROWS",
     "TERMINATING",
     "WELCOME",
-    "Link",
-    "frame",
+    "FeedConnection",
+    "header",
     "read_frame",
 ]
 
 HEADER_BYTES = 9
 RECEIVE_BYTES = 1 << 18
 
-# From the task: who it is; rows as a pickled list, or as an Arrow stream; the partition's end.
+# From the task: its partition and queue; rows as a pickled list; rows as an Arrow stream; the end
+# of the partition.
 HELLO, ROWS, ARROW, END = b"H", b"R", b"A", b"E"
-# From the node's keeper: no more rows will come. See `cluster.keeper`.
+# From the supervisor of the node: no more rows will come.
 FEED_OVER = b"F"
-# From the node: how many rows it has of this partition; it wants none; all are used; results.
+# From the node: the number of rows of this partition that it has already; it accepts no more rows;
+# all rows have been used; results of an inference.
 WELCOME, TERMINATING, DONE, RESULTS = b"W", b"T", b"D", b"S"
 
 
-def frame(kind: bytes, body: bytes = b"") -> bytes:
-    """A frame of a short body.
+def header(kind: bytes, body: bytes = b"") -> bytes:
+    """Return the first bytes of a frame, which are followed by the body.
 
     Example:
-        >>> frame(FEED_OVER)
+        >>> header(FEED_OVER)
         b'F\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
     """
-    return kind + len(body).to_bytes(8, "big") + body
+    return kind + len(body).to_bytes(8, "big")
 
 
 def read_frame(connection: socket.socket) -> tuple[bytes, bytearray] | None:
-    """The next frame of a connection, its kind and body; None at the end."""
-    header = _read(connection, HEADER_BYTES)
-    if header is None:
+    """Return the kind and body of the next frame, or None at the end of the connection."""
+    start = _read(connection, HEADER_BYTES)
+    if start is None:
         return None
-    body = _read(connection, int.from_bytes(header[1:], "big"))
-    return None if body is None else (bytes(header[:1]), body)
+    body = _read(connection, int.from_bytes(start[1:], "big"))
+    return None if body is None else (bytes(start[:1]), body)
 
 
 def _read(connection: socket.socket, size: int) -> bytearray | None:
@@ -72,46 +73,46 @@ def _read(connection: socket.socket, size: int) -> bytearray | None:
     return data
 
 
-class Link:
-    """A task's end of a connection: sends and receives at once, from one thread.
+class FeedConnection:
+    """The task's end of a connection. It sends and receives concurrently from one thread.
 
     Args:
-        connection: the socket; it is ours from now on.
+        connection: the connected socket. The `FeedConnection` owns and closes the socket.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         connection.setblocking(False)
-        self._out: deque[memoryview] = deque()
-        self._in = bytearray()
-        self._is_over = False
+        self._outgoing: deque[memoryview] = deque()
+        self._incoming = bytearray()
+        self._is_closed = False
 
     @property
     def is_full(self) -> bool:
-        """Whether something waits to be sent."""
-        return bool(self._out)
+        """Return True if data is waiting to be sent."""
+        return bool(self._outgoing)
 
     def put(self, kind: bytes, body: bytes = b"") -> None:
-        """Have a frame sent by the next turns."""
-        self._out.append(memoryview(kind + len(body).to_bytes(8, "big")))
+        """Queue a frame. The next calls of `exchange` send it."""
+        self._outgoing.append(memoryview(header(kind, body)))
         if body:
-            self._out.append(memoryview(body))
+            self._outgoing.append(memoryview(body))
 
-    def turn(self, waits: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Send what can be sent; yield the frames that came.
+    def exchange(self, wait: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Send as much queued data as possible and yield the frames that have arrived.
 
         Args:
-            waits: until something could be sent or has come.
+            wait: block until data can be sent or has arrived.
 
         Raises:
-            EOFError: the node is gone, and all that it has said was given.
+            EOFError: if the node has closed the connection and all its frames were yielded.
         """
-        if self._is_over:
+        if self._is_closed:
             raise EOFError
-        poll = select.poll()  # Unlike select(2), for any number of open files.
-        poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._out else 0))
-        found = poll.poll(None if waits else 0)
-        events = found[0][1] if found else 0
+        poll = select.poll()  # select(2) cannot watch descriptors above 1023.
+        poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+        ready = poll.poll(None if wait else 0)
+        events = ready[0][1] if ready else 0
         if events & select.POLLOUT:
             self._send()
         if events & ~select.POLLOUT:
@@ -120,16 +121,17 @@ class Link:
 
     def _send(self) -> None:
         try:
-            while self._out:
-                sent = self._connection.send(self._out[0])
-                if sent == len(self._out[0]):
-                    self._out.popleft()
+            while self._outgoing:
+                sent = self._connection.send(self._outgoing[0])
+                if sent == len(self._outgoing[0]):
+                    self._outgoing.popleft()
                 else:
-                    self._out[0] = self._out[0][sent:]
+                    self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
         except (BrokenPipeError, ConnectionResetError):
-            self._out.clear()  # What it has said before it ended is still to be read.
+            # The frames that the node sent before it ended can still be read.
+            self._outgoing.clear()
 
     def _receive(self) -> None:
         try:
@@ -138,21 +140,21 @@ class Link:
             return
         except ConnectionResetError:
             data = b""
-        self._is_over = not data
-        self._in += data
+        self._is_closed = not data
+        self._incoming += data
 
     def _frames(self) -> Iterator[tuple[bytes, bytes]]:
-        at = 0
-        while len(self._in) - at >= HEADER_BYTES:
-            length = int.from_bytes(self._in[at + 1 : at + HEADER_BYTES], "big")
-            end = at + HEADER_BYTES + length
-            if len(self._in) < end:
+        start = 0
+        while len(self._incoming) - start >= HEADER_BYTES:
+            body_start = start + HEADER_BYTES
+            end = body_start + int.from_bytes(self._incoming[start + 1 : body_start], "big")
+            if len(self._incoming) < end:
                 break
-            yield bytes(self._in[at : at + 1]), bytes(self._in[at + HEADER_BYTES : end])
-            at = end
-        del self._in[:at]
+            yield bytes(self._incoming[start : start + 1]), bytes(self._incoming[body_start:end])
+            start = end
+        del self._incoming[:start]
 
-    def __enter__(self) -> "Link":
+    def __enter__(self) -> "FeedConnection":
         return self
 
     def __exit__(self, *_: object) -> None:

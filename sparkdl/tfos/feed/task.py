@@ -1,106 +1,171 @@
-"""Runs in a Spark task. What Spark executes to feed a partition to a node of its host."""
+"""Runs on the driver and in Spark tasks. Feed RDDs and DataFrames to the nodes of a cluster.
+
+The driver calls `feed`, which runs one feed task for each partition. A feed task connects to a
+node of its own host and sends the rows of its partition.
+"""
 
 import contextlib
+import functools
 import itertools
 import pickle
 import socket
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import RDD, TaskContext
+from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer
+from pyspark.sql.types import ArrayType, StructField, UserDefinedType
 
-from sparkdl import storage
 from sparkdl.cluster.process.fork_server import locked
 from sparkdl.cluster.process.training_process import dial
 from sparkdl.cluster.trial_task import exhaust
+from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos.cluster.node_files import ALIVE
 from sparkdl.tfos.cluster.node_supervisor import executor_of_task, node_folder
 from sparkdl.tfos.feed import protocol
 from sparkdl.tfos.feed.node_loss import explain
 
-__all__ = ["TERMINATED_SCHEMA", "ArrowFeedTask", "FeedTask", "PickledFeedTask"]
+__all__ = ["ArrowFeedTask", "FeedTask", "PickledFeedTask", "feed"]
 
 TERMINATED_SCHEMA = "terminated boolean"
 
-# A chunk of rows is about so large: handing over many small ones costs, a large one is waited for.
+# Target size of a chunk of rows: each small chunk has a cost, and a large one makes a node wait.
 CHUNK_BYTES = 1 << 18
 ARROW_BYTES = 1 << 20
 
-# What is said of a node that ends just now, or has ended.
-_ENDING = (FileNotFoundError, ConnectionRefusedError)
+# Errors of a connection to a node that is ending or has ended.
+_NODE_GONE = (FileNotFoundError, ConnectionRefusedError)
+
+_TERMINATED = (
+    "the node has called terminate(), and rows have no result yet: inference needs one result for "
+    "each row"
+)
 
 
-@dataclass(frozen=True)
+def feed(sc: Any, rows: Any, num_epochs: int, task_fields: Mapping[str, Any]) -> bool:
+    """Feed rows to the nodes. Return when the nodes have used all rows.
+
+    Args:
+        sc: the SparkContext.
+        rows: an RDD or a DataFrame.
+        num_epochs: number of passes over the rows.
+        task_fields: the fields of the `FeedTask`, except `is_inference`.
+
+    Returns:
+        True if a node accepts no more rows.
+    """
+    # Arrow cannot carry user-defined types, such as the vectors of Spark ML.
+    if hasattr(rows, "mapInArrow") and any(map(_has_user_defined_type, rows.schema)):
+        rows = rows.rdd
+    if hasattr(rows, "mapInArrow"):
+        repeated = functools.reduce(type(rows).unionAll, [rows] * num_epochs)
+        task = ArrowFeedTask(FeedTask(**task_fields, is_inference=False))
+        return any(row[0] for row in repeated.mapInArrow(task, TERMINATED_SCHEMA).collect())
+    repeated = sc.union([rows] * num_epochs)
+    pickled = _as_pickled(repeated)
+    task_type = FeedTask if pickled is None else PickledFeedTask
+    repeated = repeated if pickled is None else pickled
+    fed = repeated.mapPartitionsWithIndex(task_type(**task_fields, is_inference=False))
+    return any(fed.collect())
+
+
+def _has_user_defined_type(field: StructField) -> bool:
+    element_type = field.dataType
+    while isinstance(element_type, ArrayType):
+        element_type = element_type.elementType
+    return isinstance(element_type, UserDefinedType)
+
+
+def _as_pickled(rdd: Any) -> Any:
+    """Return the RDD with Spark's pickled lists of rows as elements, or None if it has none.
+
+    PySpark has no public API for the pickled rows; the constructor of RDD accepts them.
+    """
+    serializer = rdd._jrdd_deserializer
+    if isinstance(serializer, BatchedSerializer) and isinstance(
+        serializer.serializer, CPickleSerializer
+    ):
+        return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeedTask:
-    """Feeds the partitions of an RDD.
+    """The function that Spark calls for each partition of an RDD to feed the rows to a node.
 
     Attributes:
-        run_path, trial: the cluster's run directory, and where its nodes tell how it goes.
-        feed: which call of `train` or `inference` this is.
+        run_path: the run directory of the cluster.
+        trial: the folder in which the nodes report.
+        call_number: number of the call of `train` or `inference`, from 0.
         qname: the name of the queue.
-        is_inference: a result comes back for each row.
+        is_inference: the node returns a result for each row.
     """
 
     run_path: str
     trial: TrialPaths
-    feed: int
+    call_number: int
     qname: str
     is_inference: bool
 
     def __call__(self, partition: int, rows: Iterable[Any]) -> Iterator[Any]:
-        """The results of a partition's rows; without inference, whether the node has terminated."""
+        """Yield the results of an inference; in training yield True if the node has terminated."""
         if self.is_inference:
-            yield from self._fed(partition, iter(rows))
+            yield from self._feed(partition, iter(rows))
         else:
-            terminated = yield from self._fed(partition, iter(rows))
+            terminated = yield from self._feed(partition, iter(rows))
             yield terminated
 
-    def _fed(self, partition: int, rows: Iterator[Any]) -> Generator[Any, None, bool]:
-        """Feed all rows, yield results; returns whether the node wants no more."""
+    def _feed(self, partition: int, rows: Iterator[Any]) -> Generator[Any, None, bool]:
+        """Feed all rows and yield results. Return True if the node accepts no more rows."""
         with contextlib.ExitStack() as stack:
-            rank, link = self._reach(partition, stack)
-            talk = _Talk(link) if link else None
+            rank, connection = self._connect(partition, stack)
+            dialog = _Dialog(connection) if connection else None
             try:
-                if talk is None:
+                if dialog is None:
                     raise EOFError
-                yield from self._converse(talk, partition, rows)
-                if not talk.is_terminating:
+                yield from self._send_rows(dialog, partition, rows)
+                if not dialog.is_terminating:
                     return False
             except EOFError:
                 explain(self.run_path, self.trial, rank)
-            # No more rows are wanted.
-            left = sum(1 for _ in rows)
-            if self.is_inference and (left or (talk and not talk.is_answered)):
+            num_unsent = sum(1 for _ in rows)
+            if self.is_inference and (num_unsent or (dialog and not dialog.is_answered)):
                 raise RuntimeError(_TERMINATED)
             return True
 
-    def _converse(self, talk: "_Talk", partition: int, rows: Iterator[Any]) -> Iterator[Any]:
-        """Feed until all rows are used, or no more are wanted; yields results."""
-        link = talk.link
-        for kind, count, body in self._chunks(rows, self._greet(talk, partition)):
-            talk.sent += count
-            link.put(kind, body)
-            yield from talk.until(lambda: not link.is_full)
-            if talk.is_terminating:
+    def _send_rows(self, dialog: "_Dialog", partition: int, rows: Iterator[Any]) -> Iterator[Any]:
+        """Send rows and yield results until all rows are used or the node accepts no more."""
+        connection = dialog.connection
+        for kind, count, body in self._chunks(rows, self._greet(dialog, partition)):
+            dialog.num_sent += count
+            connection.put(kind, body)
+            yield from dialog.until(lambda: not connection.is_full)
+            if dialog.is_terminating:
                 return
-        link.put(protocol.END)
-        yield from talk.until(lambda: talk.is_done or (self.is_inference and talk.is_answered))
+        connection.put(protocol.END)
+        yield from dialog.until(
+            lambda: dialog.is_done or (self.is_inference and dialog.is_answered)
+        )
 
-    def _greet(self, talk: "_Talk", partition: int) -> int:
-        """Say which partition this is; how many rows of it the node has already."""
-        who = {"feed": self.feed, "partition": partition, "qname": self.qname}
-        hello = pickle.dumps({**who, "is_inference": self.is_inference})
-        talk.link.put(protocol.HELLO, hello)
-        exhaust(talk.until(lambda: talk.skip is not None))  # No result comes before any row.
-        return talk.skip or 0
+    def _greet(self, dialog: "_Dialog", partition: int) -> int:
+        """Send the partition number to the node. Return the number of rows that the node has."""
+        hello = {
+            "call_number": self.call_number,
+            "partition": partition,
+            "qname": self.qname,
+            "is_inference": self.is_inference,
+        }
+        dialog.connection.put(protocol.HELLO, pickle.dumps(hello))
+        exhaust(dialog.until(lambda: dialog.num_to_skip is not None))  # Yields no results yet.
+        return dialog.num_to_skip or 0
 
-    def _chunks(self, rows: Iterator[Any], skip: int) -> Iterator[tuple[bytes, int, bytes]]:
-        """Frames of rows: their kind, how many rows, the body."""
-        exhaust(itertools.islice(rows, skip))
+    def _chunks(self, rows: Iterator[Any], num_to_skip: int) -> Iterator[tuple[bytes, int, bytes]]:
+        """Yield the kind, the number of rows and the body of each frame of rows."""
+        exhaust(itertools.islice(rows, num_to_skip))
         size = 1
         while chunk := list(itertools.islice(rows, size)):
             body = pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL)
@@ -112,144 +177,151 @@ class FeedTask:
 
     # ---- the node
 
-    def _reach(
+    def _connect(
         self, partition: int, stack: contextlib.ExitStack
-    ) -> tuple[int | None, protocol.Link | None]:
-        """The rank of a node of this host and a link to it; None where there is none that lives."""
+    ) -> tuple[int | None, protocol.FeedConnection | None]:
+        """Connect to a node of this host.
+
+        Returns:
+            The rank of the node and the connection; None for each that does not exist.
+        """
         executor = executor_of_task()[0]
-        own, rank = self._nodes(executor), None
-        if not own and (rank := self._ended(executor)) is not None:
+        rank = None
+        own = self._node_folders(executor)
+        if not own and (rank := self._rank_of_ended_node(executor)) is not None:
             return rank, None
-        turn = partition % max(1, len(own))
-        # First one that nobody feeds: nodes that train together wait for the one without rows.
-        turned = [*own[turn:], *own[:turn]]
-        free = next((f for f in turned if stack.enter_context(locked(f, wait=False))), None)
-        folders = list(dict.fromkeys([*([free] if free else []), *turned])) or self._nodes("*")
+        start = partition % max(1, len(own))
+        rotated = [*own[start:], *own[:start]]
+        # Prefer a node that no other task feeds: in a gang, all nodes wait for one without rows.
+        idle = next((f for f in rotated if stack.enter_context(locked(f, wait=False))), None)
+        folders = list(dict.fromkeys([*([idle] if idle else []), *rotated]))
+        folders = folders or self._node_folders("*")
         if TaskContext.get().attemptNumber() and not self.is_inference:
-            begun = [folder for folder in self._nodes("*") if self._has_begun(folder, partition)]
-            folders = begun or folders
+            # An earlier attempt may have fed rows of this partition to another node.
+            fed = [f for f in self._node_folders("*") if self._has_rows_of(f, partition)]
+            folders = fed or folders
         for folder in folders:
             rank = int(folder.name.split("-")[2])
-            with contextlib.suppress(*_ENDING):
-                return rank, stack.enter_context(protocol.Link(dial(folder, socket.SOCK_STREAM)))
+            with contextlib.suppress(*_NODE_GONE):
+                connection = protocol.FeedConnection(dial(folder, socket.SOCK_STREAM))
+                return rank, stack.enter_context(connection)
         return rank, None
 
-    def _has_begun(self, folder: Path, partition: int) -> bool:
-        """Whether a node has rows of this partition, from an attempt before."""
+    def _has_rows_of(self, folder: Path, partition: int) -> bool:
+        """Return True if a node has rows of this partition from an earlier attempt."""
         with (
-            contextlib.suppress(EOFError, *_ENDING),
-            protocol.Link(dial(folder, socket.SOCK_STREAM)) as link,
+            contextlib.suppress(EOFError, *_NODE_GONE),
+            protocol.FeedConnection(dial(folder, socket.SOCK_STREAM)) as connection,
         ):
-            return self._greet(_Talk(link), partition) > 0
+            return self._greet(_Dialog(connection), partition) > 0
         return False
 
-    def _ended(self, executor: int) -> int | None:
-        """The rank of an executor's node; its folder is gone, as it has ended."""
-        folder = self.trial.ranks(0)
-        names = [name for name in storage.names(folder) if name.endswith(f".{ALIVE}")]
-        for name in names:
-            keeper = storage.read(storage.join(folder, name)).decode().split()
-            if keeper[2:] == [f"{executor}", socket.gethostname()]:
-                return int(name.removesuffix(f".{ALIVE}"))
+    def _rank_of_ended_node(self, executor: int) -> int | None:
+        """Return the rank of the node of an executor that has ended and removed its folder."""
+        files = RankFiles(self.trial.ranks(0))
+        for rank, heartbeat in files.read_all(files.look().ranks(ALIVE), ALIVE).items():
+            if heartbeat.decode().split()[2:] == [f"{executor}", socket.gethostname()]:
+                return rank
         return None
 
-    def _nodes(self, executor: int | str) -> list[Path]:
-        """The folders of this host's nodes, of one executor or of all."""
+    def _node_folders(self, executor: int | str) -> list[Path]:
+        """Return the folders of the nodes of an executor of this host, or of all with `"*"`."""
         pattern = node_folder(self.run_path, "*", executor)
         return sorted(pattern.parent.glob(pattern.name))
 
 
-_TERMINATED = (
-    "the node has called terminate(), and rows have no result yet: an inference needs one for each"
-)
-
-
-class _Talk:
-    """What the node has said so far.
+class _Dialog:
+    """The state of an exchange with a node.
 
     Attributes:
-        skip: how many rows of this partition it has already, from an attempt before; None until
-            it has said so.
-        sent, got: how many rows went there, and how many results came.
-        is_terminating: it wants no more rows.
-        is_done: it has used them all.
+        num_to_skip: number of rows of this partition that the node has from an earlier attempt;
+            None until the node has reported the number.
+        num_sent: number of rows sent.
+        num_results: number of results received.
+        is_terminating: the node accepts no more rows.
+        is_done: the node has used all rows.
     """
 
-    def __init__(self, link: protocol.Link) -> None:
-        self.link = link
-        self.skip: int | None = None
-        self.sent = self.got = 0
-        self.is_terminating = self.is_done = False
+    def __init__(self, connection: protocol.FeedConnection) -> None:
+        self.connection = connection
+        self.num_to_skip: int | None = None
+        self.num_sent = 0
+        self.num_results = 0
+        self.is_terminating = False
+        self.is_done = False
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is a result for each row."""
-        return self.got == self.sent
+        """Return True if the node has returned a result for each row sent."""
+        return self.num_results == self.num_sent
 
     def until(self, condition: Any) -> Iterator[Any]:
-        """Send and receive until the condition holds, or the node wants no more; yields results."""
-        waits = False
+        """Exchange frames and yield results until the condition holds or the node terminates."""
+        wait = False
         while True:
-            for kind, body in self.link.turn(waits):
-                yield from self._hear(kind, body)
+            for kind, body in self.connection.exchange(wait):
+                yield from self._handle(kind, body)
             if self.is_terminating or condition():
                 return
-            waits = True
+            wait = True
 
-    def _hear(self, kind: bytes, body: bytes) -> Iterator[Any]:
+    def _handle(self, kind: bytes, body: bytes) -> Iterator[Any]:
         if kind == protocol.RESULTS:
             results = pickle.loads(body)
-            self.got += len(results)
+            self.num_results += len(results)
             yield from results
         elif kind == protocol.WELCOME:
-            self.skip = int(body)
+            self.num_to_skip = int(body)
         elif kind == protocol.TERMINATING:
-            self.is_terminating, self.skip = True, self.skip or 0
+            self.is_terminating = True
+            self.num_to_skip = self.num_to_skip or 0
         elif kind == protocol.DONE:
             self.is_done = True
 
 
 class PickledFeedTask(FeedTask):
-    """Feeds the partitions of an RDD whose elements are pickled lists of rows, as Spark has them.
+    """A feed task for an RDD whose elements are the pickled lists of rows that Spark stores.
 
-    The node alone unpickles them: half the work where rows are long.
+    Only the node unpickles the rows, which halves the work for long rows.
     """
 
-    def _chunks(self, rows: Iterator[Any], skip: int) -> Iterator[tuple[bytes, int, bytes]]:
+    def _chunks(self, rows: Iterator[Any], num_to_skip: int) -> Iterator[tuple[bytes, int, bytes]]:
         for body in rows:
-            if skip:
+            if num_to_skip:
                 chunk = pickle.loads(body)
-                left, skip = chunk[skip:], max(0, skip - len(chunk))
-                body = pickle.dumps(left, pickle.HIGHEST_PROTOCOL) if left else b""
+                remaining = chunk[num_to_skip:]
+                num_to_skip = max(0, num_to_skip - len(chunk))
+                body = pickle.dumps(remaining, pickle.HIGHEST_PROTOCOL) if remaining else b""
             if body:
                 yield protocol.ROWS, 0, body
 
 
 @dataclass(frozen=True)
 class ArrowFeedTask:
-    """Feeds the partitions of a DataFrame, as `mapInArrow` calls it.
+    """The function that `mapInArrow` calls for each partition of a DataFrame.
 
     Attributes:
-        feed: how rows are fed otherwise.
+        task: the feed task whose fields are used.
     """
 
-    feed: FeedTask
+    task: FeedTask
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Whether the node has terminated, as one row of `TERMINATED_SCHEMA`."""
-        told = _ArrowFeed(**vars(self.feed))
-        terminated = list(told(TaskContext.get().partitionId(), batches))
+        """Yield one row of `TERMINATED_SCHEMA`: True if the node has terminated."""
+        task = _RecordBatchFeedTask(**vars(self.task))
+        terminated = list(task(TaskContext.get().partitionId(), batches))
         yield pa.RecordBatch.from_pydict({"terminated": pa.array(terminated, pa.bool_())})
 
 
-class _ArrowFeed(FeedTask):
-    def _chunks(self, rows: Iterator[Any], skip: int) -> Iterator[tuple[bytes, int, bytes]]:
+class _RecordBatchFeedTask(FeedTask):
+    def _chunks(self, rows: Iterator[Any], num_to_skip: int) -> Iterator[tuple[bytes, int, bytes]]:
         for batch in rows:
-            left = batch.slice(min(skip, batch.num_rows))
-            skip -= batch.num_rows - left.num_rows
-            each = max(1, left.num_rows * ARROW_BYTES // max(1, left.nbytes))
-            for begin in range(0, left.num_rows, each):
-                some, sink = left.slice(begin, each), pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, some.schema) as stream:
-                    stream.write_batch(some)
-                yield protocol.ARROW, some.num_rows, sink.getvalue().to_pybytes()
+            remaining = batch.slice(min(num_to_skip, batch.num_rows))
+            num_to_skip -= batch.num_rows - remaining.num_rows
+            size = max(1, remaining.num_rows * ARROW_BYTES // max(1, remaining.nbytes))
+            for start in range(0, remaining.num_rows, size):
+                part = remaining.slice(start, size)
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, part.schema) as stream:
+                    stream.write_batch(part)
+                yield protocol.ARROW, part.num_rows, sink.getvalue().to_pybytes()

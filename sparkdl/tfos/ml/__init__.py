@@ -1,1 +1,1 @@
-"""The Spark ML side of TensorFlowOnSpark: parameters, persistence, transforming."""
+"""The parts of the Spark ML stages: params, persistence and transform."""

@@ -1,7 +1,8 @@
-"""Runs on the driver. The params of the Spark ML stages, each with its getter and setter.
+"""Runs on the driver. Define the params of the Spark ML stages, with getters and setters.
 
-Names and types are TensorFlowOnSpark's: `set<Name>(value)` returns the stage, `get<Name>()` the
-value or its default. They differ from Spark's own in that their names have underscores.
+Names and types are those of TensorFlowOnSpark: `set<Name>(value)` returns the stage, and
+`get<Name>()` returns the value or its default. Unlike Spark's own params, the names have
+underscores.
 """
 
 import argparse
@@ -42,14 +43,14 @@ _Set = Callable[[Any, Any], Any]
 
 
 class TFTypeConverters:
-    """Beside Spark's `TypeConverters`: for dicts."""
+    """The type converters that Spark's `TypeConverters` lacks."""
 
     @staticmethod
     def toDict(value: Any) -> dict[Any, Any]:
-        """The dict itself.
+        """Return the dict itself.
 
         Raises:
-            TypeError: it is none.
+            TypeError: if `value` is not a dict.
 
         Example:
             >>> TFTypeConverters.toDict({"x": "input"})
@@ -61,11 +62,11 @@ class TFTypeConverters:
 
 
 class _Stage(Params):  # type: ignore[misc]
-    """What has params."""
+    """The base class of a stage with params."""
 
 
-def _param(name: str, meaning: str, converter: Callable[[Any], Any]) -> Any:
-    return Param(Params._dummy(), name, meaning, typeConverter=converter)
+def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
+    return Param(Params._dummy(), name, doc, typeConverter=converter)
 
 
 def _accessors(name: str) -> tuple[_Set, _Get]:
@@ -75,160 +76,162 @@ def _accessors(name: str) -> tuple[_Set, _Get]:
     def get_value(self: Any) -> Any:
         return self.getOrDefault(name)
 
-    set_value.__doc__ = f"Set `{name}`; returns the stage."
-    get_value.__doc__ = f"The value of `{name}`, or its default."
+    set_value.__doc__ = f"Set `{name}` and return the stage."
+    get_value.__doc__ = f"Return the value of `{name}`, or its default."
     return set_value, get_value
 
 
 class HasBatchSize(_Stage):
-    """`batch_size`: how many rows the model gets at once."""
+    """The param `batch_size`: number of rows in a batch."""
 
     batch_size = _param("batch_size", "rows in a batch", TypeConverters.toInt)
     setBatchSize, getBatchSize = _accessors("batch_size")
 
 
 class HasClusterSize(_Stage):
-    """`cluster_size`: how many nodes, parameter servers among them."""
+    """The param `cluster_size`: number of nodes, including parameter servers."""
 
     cluster_size = _param("cluster_size", "nodes in the cluster", TypeConverters.toInt)
     setClusterSize, getClusterSize = _accessors("cluster_size")
 
 
 class HasEpochs(_Stage):
-    """`epochs`: how often the rows are fed."""
+    """The param `epochs`: number of passes over the rows."""
 
-    epochs = _param("epochs", "how often all rows are fed", TypeConverters.toInt)
+    epochs = _param("epochs", "passes over the rows", TypeConverters.toInt)
     setEpochs, getEpochs = _accessors("epochs")
 
 
 class HasGraceSecs(_Stage):
-    """`grace_secs`: seconds that nodes have after the last row, such as for an export."""
+    """The param `grace_secs`: seconds that nodes have after the last row, to export a model."""
 
     grace_secs = _param("grace_secs", "seconds after the last row", TypeConverters.toInt)
     setGraceSecs, getGraceSecs = _accessors("grace_secs")
 
 
 class HasInputMapping(_Stage):
-    """`input_mapping`: which column goes into which tensor, `{column: tensor}`."""
+    """The param `input_mapping`: the tensor for each input column, `{column: tensor}`."""
 
     input_mapping = _param("input_mapping", "tensor by input column", TFTypeConverters.toDict)
     setInputMapping, getInputMapping = _accessors("input_mapping")
 
 
 class HasInputMode(_Stage):
-    """`input_mode`: how nodes get rows; a stage feeds them, which is `InputMode.SPARK`, 1."""
+    """The param `input_mode`: must be `InputMode.SPARK`, 1, since a stage feeds the nodes."""
 
     input_mode = _param("input_mode", "1: Spark feeds the nodes", TypeConverters.toInt)
     _set_input_mode, getInputMode = _accessors("input_mode")
 
     def setInputMode(self, value: int) -> Any:
-        """Set `input_mode`; returns the stage.
+        """Set `input_mode` and return the stage.
 
         Raises:
-            ConfigError: it is `InputMode.TENSORFLOW`, 0.
+            ConfigError: if `value` is `InputMode.TENSORFLOW`, 0.
         """
         if value == 0:
             raise ConfigError(
                 "InputMode.TENSORFLOW is not for pipelines: fit(df) feeds the rows of a DataFrame. "
-                "Leave it at InputMode.SPARK, or call TFCluster.run yourself."
+                "Use InputMode.SPARK, or call TFCluster.run instead of a pipeline."
             )
         return self._set_input_mode(value)
 
 
 class HasMasterNode(_Stage):
-    """`master_node`: what the node that saves and reports is called, such as `chief`."""
+    """The param `master_node`: job name of the node that saves and reports, such as `chief`."""
 
     master_node = _param("master_node", "job name of the chief", TypeConverters.toString)
     setMasterNode, getMasterNode = _accessors("master_node")
 
 
 class HasModelDir(_Stage):
-    """`model_dir`: where checkpoints are."""
+    """The param `model_dir`: folder of checkpoints."""
 
     model_dir = _param("model_dir", "folder of checkpoints", TypeConverters.toString)
     setModelDir, getModelDir = _accessors("model_dir")
 
 
 class HasNumPS(_Stage):
-    """`num_ps`: how many nodes are parameter servers; `driver_ps_nodes`: they run on the driver."""
+    """The params `num_ps` and `driver_ps_nodes`: number and place of parameter servers."""
 
     num_ps = _param("num_ps", "parameter servers", TypeConverters.toInt)
-    driver_ps_nodes = _param("driver_ps_nodes", "run them on the driver", TypeConverters.toBoolean)
+    driver_ps_nodes = _param(
+        "driver_ps_nodes", "run parameter servers on the driver", TypeConverters.toBoolean
+    )
     setNumPS, getNumPS = _accessors("num_ps")
     setDriverPSNodes, getDriverPSNodes = _accessors("driver_ps_nodes")
 
 
 class HasOutputMapping(_Stage):
-    """`output_mapping`: which tensor comes out in which column, `{tensor: column}`."""
+    """The param `output_mapping`: the column for each output tensor, `{tensor: column}`."""
 
     output_mapping = _param("output_mapping", "column by output tensor", TFTypeConverters.toDict)
     setOutputMapping, getOutputMapping = _accessors("output_mapping")
 
 
 class HasProtocol(_Stage):
-    """`protocol`: passed on to the training function."""
+    """The param `protocol`, which is only passed to the training function."""
 
     protocol = _param("protocol", "network protocol", TypeConverters.toString)
     setProtocol, getProtocol = _accessors("protocol")
 
 
 class HasReaders(_Stage):
-    """`readers`: passed on to the training function."""
+    """The param `readers`, which is only passed to the training function."""
 
-    readers = _param("readers", "threads that read", TypeConverters.toInt)
+    readers = _param("readers", "number of reader threads", TypeConverters.toInt)
     setReaders, getReaders = _accessors("readers")
 
 
 class HasSteps(_Stage):
-    """`steps`: passed on to the training function."""
+    """The param `steps`, which is only passed to the training function."""
 
-    steps = _param("steps", "steps to train at most", TypeConverters.toInt)
+    steps = _param("steps", "maximum number of training steps", TypeConverters.toInt)
     setSteps, getSteps = _accessors("steps")
 
 
 class HasTensorboard(_Stage):
-    """`tensorboard`: start TensorBoard on one node."""
+    """The param `tensorboard`: run TensorBoard on one node."""
 
     tensorboard = _param("tensorboard", "start TensorBoard", TypeConverters.toBoolean)
     setTensorboard, getTensorboard = _accessors("tensorboard")
 
 
 class HasTFRecordDir(_Stage):
-    """`tfrecord_dir`: passed on to the training function."""
+    """The param `tfrecord_dir`, which is only passed to the training function."""
 
     tfrecord_dir = _param("tfrecord_dir", "folder of TFRecord files", TypeConverters.toString)
     setTFRecordDir, getTFRecordDir = _accessors("tfrecord_dir")
 
 
 class HasExportDir(_Stage):
-    """`export_dir`: where the SavedModel is."""
+    """The param `export_dir`: folder of the SavedModel."""
 
     export_dir = _param("export_dir", "folder of the SavedModel", TypeConverters.toString)
     setExportDir, getExportDir = _accessors("export_dir")
 
 
 class HasSignatureDefKey(_Stage):
-    """`signature_def_key`: which function of the SavedModel."""
+    """The param `signature_def_key`: signature of the SavedModel."""
 
-    signature_def_key = _param("signature_def_key", "function", TypeConverters.toString)
+    signature_def_key = _param("signature_def_key", "signature", TypeConverters.toString)
     setSignatureDefKey, getSignatureDefKey = _accessors("signature_def_key")
 
 
 class HasTagSet(_Stage):
-    """`tag_set`: which graph of the SavedModel, by its tags with commas between them."""
+    """The param `tag_set`: comma-separated tags that select a graph of the SavedModel."""
 
-    tag_set = _param("tag_set", "tags of the graph, with commas", TypeConverters.toString)
+    tag_set = _param("tag_set", "comma-separated tags of the graph", TypeConverters.toString)
     setTagSet, getTagSet = _accessors("tag_set")
 
 
 class Namespace:
-    """Arguments as attributes, from a dict or argparse's; or a list as a program's `sys.argv`.
+    """A namespace of arguments, or a list of strings that becomes `sys.argv` of the nodes.
 
     Args:
-        d: a dict, an `argparse.Namespace`, a `Namespace`, or a list of words.
+        d: a dict, an `argparse.Namespace`, a `Namespace`, or a list of strings.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: if `d` has another type.
 
     Example:
         >>> args = Namespace({"learning_rate": 0.1})
@@ -250,12 +253,12 @@ class Namespace:
         else:
             raise TypeError(
                 f"Namespace got a {type(d).__name__}; expected a dict, an argparse.Namespace, a "
-                "Namespace, or a list of words."
+                "Namespace, or a list of strings."
             )
 
     def __getattr__(self, name: str) -> Any:
-        have = ", ".join(self) or "none"
-        raise AttributeError(f"there is no argument {name!r}; there are {have}.")
+        names = ", ".join(self) or "none"
+        raise AttributeError(f"no argument {name!r}; the arguments are {names}.")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.argv or vars(self))
@@ -274,15 +277,15 @@ class Namespace:
 
 
 class TFParams(_Stage):
-    """A stage that has arguments beside its params."""
+    """A stage with arguments in addition to its params."""
 
     args: Any = None
 
     def merge_args_params(self) -> Any:
-        """A copy of the arguments, with all params beside them or in their place.
+        """Return a copy of the arguments, in which params are added and take precedence.
 
         Raises:
-            KeyError: a param has neither a value nor a default.
+            KeyError: if a param has neither a value nor a default.
         """
         merged = copy.copy(self.args)
         vars(merged).update({param.name: self.getOrDefault(param.name) for param in self.params})

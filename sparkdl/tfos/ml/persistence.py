@@ -1,4 +1,4 @@
-"""Runs on the driver. Stages of a Pipeline that are saved, and read again."""
+"""Runs on the driver. Save the stages of a Pipeline, and load them again."""
 
 import base64
 import json
@@ -16,34 +16,34 @@ from pyspark.ml.util import (
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["Kept"]
+__all__ = ["PersistentStage"]
 
-# What a stage has beside its params stands in Spark ML's own metadata file, under this name.
+# The key in Spark ML's metadata file for everything that a stage has in addition to its params.
 _KEY = "sparkdl"
 
 
-class Kept(MLWritable, MLReadable):  # type: ignore[misc]
-    """A stage with arguments, and maybe functions, that `save` writes and `load` reads.
+class PersistentStage(MLWritable, MLReadable):  # type: ignore[misc]
+    """A stage with arguments and optional functions that `save` writes and `load` reads.
 
-    Arguments are kept as JSON. Functions are pickled, so that `load` runs what the folder holds:
-    load stages with functions only from where nobody else writes.
+    Arguments are stored as JSON. Functions are pickled, and unpickling can run any code: load
+    stages with functions only from folders that no untrusted user can write to.
     """
 
     _FUNCTIONS: tuple[str, ...] = ()
     args: Any
 
     def write(self) -> MLWriter:
-        """What writes this stage: `stage.write().overwrite().save(path)`."""
+        """Return a writer of this stage, for `stage.write().overwrite().save(path)`."""
         return _Writer(self)
 
     @classmethod
     def read(cls) -> MLReader:
-        """What reads a stage of this class: `read().load(path)`."""
+        """Return a reader for stages of this class, for `read().load(path)`."""
         return _Reader(cls)
 
 
 class _Writer(MLWriter):  # type: ignore[misc]
-    def __init__(self, stage: Kept) -> None:
+    def __init__(self, stage: PersistentStage) -> None:
         super().__init__()
         self._stage = stage
 
@@ -52,40 +52,45 @@ class _Writer(MLWriter):  # type: ignore[misc]
             name: base64.b64encode(cloudpickle.dumps(getattr(self._stage, name))).decode()
             for name in self._stage._FUNCTIONS
         }
-        more = {_KEY: {"args": _as_json(self._stage.args), "functions": functions}}
-        DefaultParamsWriter.saveMetadata(self._stage, path, self.sparkSession, more)
+        extra = {_KEY: {"args": _to_json(self._stage.args), "functions": functions}}
+        DefaultParamsWriter.saveMetadata(self._stage, path, self.sparkSession, extra)
 
 
 class _Reader(MLReader):  # type: ignore[misc]
-    def __init__(self, kind: type[Any]) -> None:
+    def __init__(self, stage_type: type[Any]) -> None:
         super().__init__()
-        self._kind = kind
+        self._stage_type = stage_type
 
     def load(self, path: str) -> Any:
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
-        more = metadata[_KEY]
+        extra = metadata[_KEY]
         functions = {
             name: cloudpickle.loads(base64.b64decode(text))
-            for name, text in more["functions"].items()
+            for name, text in extra["functions"].items()
         }
-        stage = self._kind(tf_args=more["args"], **functions)
+        stage = self._stage_type(tf_args=extra["args"], **functions)
         stage._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(stage, metadata)
         return stage
 
 
-def _as_json(args: Any) -> Any:
-    """The arguments as they come back from JSON."""
+def _to_json(args: Any) -> Any:
+    """Return the arguments as an object that JSON stores without a change.
+
+    Raises:
+        ConfigError: if an argument would change.
+    """
     if args.argv:
         return list(args.argv)
     for name, value in vars(args).items():
         try:
-            same = json.loads(json.dumps(value)) == value
+            is_unchanged = json.loads(json.dumps(value)) == value
         except (TypeError, ValueError):
-            same = False
-        if not same:
+            is_unchanged = False
+        if not is_unchanged:
             raise ConfigError(
                 f"the argument {name} is {value!r}, a {type(value).__name__}, which cannot be "
-                "saved; expected numbers, strings, None, or lists and dicts (by strings) of these."
+                "saved; expected a number, a string, None, or a list or dict of such values with "
+                "strings as keys."
             )
     return vars(args)

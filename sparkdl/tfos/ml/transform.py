@@ -1,4 +1,4 @@
-"""Runs on the driver. What a SavedModel makes of rows, in the types of TensorFlowOnSpark."""
+"""Runs on the driver. Apply a SavedModel to a DataFrame, with the types of TensorFlowOnSpark."""
 
 import dataclasses
 from typing import Any
@@ -15,15 +15,16 @@ _SIGNATURE = "serving_default"
 
 
 def transform(df: DataFrame, args: Any) -> DataFrame:
-    """The columns that a model computes, and no others.
+    """Return a DataFrame with only the columns that a model computes.
 
     Args:
-        df: the rows.
-        args: `export_dir`, `input_mapping`, `output_mapping`, `batch_size`, `signature_def_key`
-            (None for `serving_default`) and `tag_set` (None where there is one graph).
+        df: the input rows.
+        args: an object with the attributes `export_dir`, `input_mapping`, `output_mapping`,
+            `batch_size`, `signature_def_key` (None for `serving_default`) and `tag_set` (None if
+            the SavedModel has one graph).
 
     Raises:
-        ConfigError: one of them is wrong; no Spark job was started.
+        ConfigError: if an argument is invalid. No Spark job was started.
     """
     _check(args)
     frame = df.select(sorted(args.input_mapping))
@@ -35,36 +36,43 @@ def transform(df: DataFrame, args: Any) -> DataFrame:
         signature=args.signature_def_key or _SIGNATURE,
         tags=tuple(args.tag_set.split(",")) if args.tag_set else (),
     )
-    known = {output.name: output for output in ready.outputs}
-    chosen, names = [], []
+    by_name = {output.name: output for output in ready.outputs}
+    outputs = []
+    columns = []
     for tensor, column in sorted(args.output_mapping.items()):
-        if tensor not in known:
+        if tensor not in by_name:
             raise ConfigError(
-                f"output_mapping names the tensor {tensor!r}, which is none of the model's "
-                f"{', '.join(map(repr, known))}.{suggest(tensor, known)}"
+                f"output_mapping contains unknown tensor {tensor!r}; the outputs of the model are "
+                f"{', '.join(map(repr, by_name))}.{suggest(tensor, by_name)}"
             )
-        chosen.append(_as_python(known[tensor]))
-        names.append(column)
-    check_new(names, ())
-    return ready.run(frame, chosen, names, args.batch_size, keep=False)
+        outputs.append(_with_python_type(by_name[tensor]))
+        columns.append(column)
+    check_new(columns, ())
+    return ready.run(frame, outputs, columns, args.batch_size, keep=False)
 
 
 def _check(args: Any) -> None:
     if not args.export_dir:
         raise ConfigError(
-            "transform needs the folder of a SavedModel: setExportDir(path). A checkpoint "
-            "(model_dir) holds no function to call."
+            "transform needs the folder of a SavedModel: call setExportDir(path). A checkpoint "
+            "(model_dir) contains no function to call."
         )
     for name in ("input_mapping", "output_mapping"):
         if not getattr(args, name):
             raise ConfigError(f"{name} is empty; expected names of columns and tensors.")
     tensors = list(args.input_mapping.values())
-    if twice := sorted({tensor for tensor in tensors if tensors.count(tensor) > 1}):
-        raise ConfigError(f"input_mapping maps several columns to the tensor {twice[0]!r}.")
+    if duplicates := sorted({tensor for tensor in tensors if tensors.count(tensor) > 1}):
+        raise ConfigError(
+            f"input_mapping maps several columns to the tensor {duplicates[0]!r}; expected one "
+            "column for each tensor."
+        )
 
 
-def _as_python(output: Tensor) -> Tensor:
-    """The output as `numpy.tolist` gives it: floats, ints and bytes, and a row of one is a list."""
+def _with_python_type(output: Tensor) -> Tensor:
+    """Return the spec of an output after `numpy.tolist`: floats, integers and bytes.
+
+    A row with one value stays a list of one value.
+    """
     dtype = output.dtype
     if "float" in dtype:
         dtype = "float64"

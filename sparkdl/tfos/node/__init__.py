@@ -1,1 +1,1 @@
-"""What runs inside a node of a TensorFlowOnSpark cluster."""
+"""The code that runs inside a node of a TensorFlowOnSpark cluster."""

@@ -1,4 +1,4 @@
-"""Runs in the training process. A node: what its function is given, and the function itself."""
+"""Runs in the training process. Run the function of a node and provide its context `ctx`."""
 
 import contextlib
 import json
@@ -18,23 +18,24 @@ from sparkdl.tfos.cluster.node_files import NODES
 from sparkdl.tfos.feed.inbox import Inbox
 from sparkdl.tfos.node import tensorboard_server
 
-__all__ = ["QUEUES", "Meta", "NodeManager", "TFNodeContext", "run_alone", "run_node"]
+__all__ = ["QUEUES", "ClusterInfo", "NodeManager", "TFNodeContext", "run_alone", "run_node"]
 
 QUEUES = ("input", "output", "error")
 
-TRAINING = ("chief", "master", "worker")
+TRAINING_JOBS = ("chief", "master", "worker")
 
 
-@dataclass(frozen=True)
-class Meta:
-    """What all nodes of a cluster know.
+@dataclass(frozen=True, kw_only=True)
+class ClusterInfo:
+    """The facts of a cluster that are sent to all its nodes.
 
     Attributes:
-        places: their job and index, by executor id.
-        default_fs, working_dir: of the driver.
-        release_port: close the port that is held for a node before its function is called.
-        board: the executor id of the node that runs TensorBoard; None for none.
-        log_dir: what TensorBoard shows.
+        places: the job and index of each node, by executor id.
+        default_fs: default filesystem of the driver.
+        working_dir: working directory of the driver.
+        release_port: close the socket that holds the port of a node before its function is called.
+        tensorboard_node: executor id of the node that runs TensorBoard; None if there is none.
+        log_dir: folder of the event files that TensorBoard shows.
         queues: the names of the queues.
     """
 
@@ -42,13 +43,13 @@ class Meta:
     default_fs: str
     working_dir: str
     release_port: bool = True
-    board: int | None = None
+    tensorboard_node: int | None = None
     log_dir: str | None = None
     queues: Sequence[str] = QUEUES
 
 
 class Value:
-    """A value as a manager's proxy gives it, which programs compare as text.
+    """A value that looks like the proxy of a manager, which programs compare as text.
 
     Example:
         >>> value = Value("running")
@@ -67,41 +68,46 @@ class Value:
 
 
 class NodeManager:
-    """What `ctx.mgr` is: the node's state, and the way to the rows that it is fed.
+    """The `ctx.mgr` of a node: the state of the node, and access to the rows that it is fed.
 
     Attributes:
-        inbox: where rows arrive; None where Spark feeds none.
+        inbox: the queue of rows from Spark; None if Spark does not feed the node.
         queues: the names of the queues.
     """
 
     def __init__(self, inbox: Inbox | None = None, queues: Sequence[str] = QUEUES) -> None:
-        self.inbox, self.queues = inbox, queues
+        self.inbox = inbox
+        self.queues = queues
         self._values: dict[str, Any] = {}
 
     def get(self, key: str) -> "Value":
-        """A value that was set; `state` is `running` or `terminating`."""
+        """Return a value that was set; the value of `state` is `running` or `terminating`."""
         if key == "state":
             return Value("terminating" if self.inbox and self.inbox.is_terminating else "running")
         return Value(self._values[key])
 
     def set(self, key: str, value: Any) -> None:
-        """Keep a value for this node's function."""
+        """Store a value for the function of this node."""
         if key == "state" and value == "terminating" and self.inbox:
             self.inbox.terminate()
         self._values[key] = value
 
 
 class TFNodeContext:
-    """What a node's function gets as `ctx`.
+    """The argument `ctx` of a node's function.
 
     Attributes:
-        executor_id, worker_num: this node among all, from 0.
-        job_name, task_index: its role, such as `worker`, and its place among those.
+        executor_id: number of this node among all nodes, from 0.
+        worker_num: the same as `executor_id`.
+        job_name: the role of this node, such as `worker`.
+        task_index: number of this node among the nodes of its role, from 0.
         cluster_spec: the `address:port` of all nodes, by job.
-        num_workers: how many train: `chief`, `master` and `worker`.
-        defaultFS, working_dir: the driver's default filesystem and folder, see `absolute_path`.
-        mgr: what a `TFNode.DataFeed` is made of.
-        tmp_socket: holds this node's port, with `release_port=False`; else None.
+        num_workers: number of nodes that train: `chief`, `master` and `worker`.
+        defaultFS: default filesystem of the driver, see `absolute_path`.
+        working_dir: working directory of the driver, see `absolute_path`.
+        mgr: the manager from which a `TFNode.DataFeed` is created.
+        tmp_socket: the socket that holds the port of this node with `release_port=False`; else
+            None.
     """
 
     def __init__(
@@ -115,26 +121,29 @@ class TFNodeContext:
         mgr: Any = None,
         tmp_socket: socket.socket | None = None,
     ) -> None:
-        self.worker_num = self.executor_id = executor_id
-        self.job_name, self.task_index = job_name, task_index
+        self.executor_id = executor_id
+        self.worker_num = executor_id
+        self.job_name = job_name
+        self.task_index = task_index
         self.cluster_spec = dict(cluster_spec or {})
-        training = (nodes for job, nodes in self.cluster_spec.items() if job in TRAINING)
-        self.num_workers = sum(map(len, training))
-        self.defaultFS, self.working_dir = defaultFS, working_dir
-        self.mgr, self.tmp_socket = mgr, tmp_socket
+        self.num_workers = _num_training(self.cluster_spec)
+        self.defaultFS = defaultFS
+        self.working_dir = working_dir
+        self.mgr = mgr
+        self.tmp_socket = tmp_socket
 
     def absolute_path(self, path: str) -> str:
-        """See `TFNode.hdfs_path`."""
+        """Return a path with its filesystem, see `TFNode.hdfs_path`."""
         return TFNode.hdfs_path(self, path)
 
     def start_cluster_server(self, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
-        """See `TFNode.start_cluster_server`."""
+        """Start the TensorFlow server of this node, see `TFNode.start_cluster_server`."""
         return TFNode.start_cluster_server(self, num_gpus, rdma)
 
     def export_saved_model(
         self, sess: Any, export_dir: str, tag_set: str, signatures: Mapping[str, Any]
     ) -> None:
-        """See `TFNode.export_saved_model`."""
+        """Write a TensorFlow 1 session as a SavedModel, see `TFNode.export_saved_model`."""
         TFNode.export_saved_model(sess, export_dir, tag_set, signatures)
 
     def get_data_feed(
@@ -144,41 +153,47 @@ class TFNodeContext:
         qname_out: str = "output",
         input_mapping: Mapping[str, str] | None = None,
     ) -> TFNode.DataFeed:
-        """See `TFNode.DataFeed`."""
+        """Return the rows that Spark feeds to this node, see `TFNode.DataFeed`."""
         return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
 
     def release_port(self) -> None:
-        """See `TFNode.release_port`."""
+        """Release the port that is held for this node, see `TFNode.release_port`."""
         TFNode.release_port(self)
 
 
-def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, meta: Meta) -> None:
-    """Run the function of this node's cluster.
+def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, info: ClusterInfo) -> None:
+    """Run the function of this node.
 
     Args:
-        map_fun: the person's function of `(args, ctx)`.
-        tf_args: its first argument; a list also becomes `sys.argv`.
-        meta: of the cluster.
+        map_fun: the user's function of `(args, ctx)`.
+        tf_args: the first argument of `map_fun`; a list also becomes `sys.argv`.
+        info: the facts of the cluster.
     """
     me = context.current()
-    place = meta.places.index((me.role, me.index))
-    spec = cluster_spec(meta.places, json.loads(os.environ[NODES]))
-    _export(spec)
-    held = socket.socket(fileno=me.port) if me.port is not None else None
-    if held and meta.release_port:
-        held.close()
-        held = None
+    place = info.places.index((me.role, me.index))
+    spec = cluster_spec(info.places, json.loads(os.environ[NODES]))
+    _export_tf_config(spec)
+    port_holder = socket.socket(fileno=me.port) if me.port is not None else None
+    if port_holder and info.release_port:
+        port_holder.close()
+        port_holder = None
     inbox = None
     if me.inbox is not None:
         listener = socket.socket(fileno=me.inbox)
-        inbox = Inbox(listener, lambda: _tell(me, "terminated", b""))
+        inbox = Inbox(listener, lambda: _report(me, "terminated", b""))
     ctx = TFNodeContext(
-        *(place, me.role, me.index, spec, meta.default_fs, meta.working_dir),
-        *(NodeManager(inbox, meta.queues), held),
+        executor_id=place,
+        job_name=me.role,
+        task_index=me.index,
+        cluster_spec=spec,
+        defaultFS=info.default_fs,
+        working_dir=info.working_dir,
+        mgr=NodeManager(inbox, info.queues),
+        tmp_socket=port_holder,
     )
     if isinstance(tf_args, list):
         sys.argv = tf_args
-    with _showing(me, meta, place, spec), _exit_is_no_failure():
+    with _tensorboard(me, info, place, spec), _successful_exit_returns():
         map_fun(tf_args, ctx)
 
 
@@ -189,18 +204,21 @@ def run_alone(
     default_fs: str,
     worker_num: int | None = None,
 ) -> None:
-    """Run a function that knows of no others, see `TFParallel.run`."""
+    """Run a function independently of the other processes, see `TFParallel.run`."""
     os.environ.pop("TF_CONFIG", None)
-    place = context.current().rank if worker_num is None else worker_num
-    ctx = TFNodeContext(place, defaultFS=default_fs)
+    executor_id = context.current().rank if worker_num is None else worker_num
+    ctx = TFNodeContext(executor_id, defaultFS=default_fs)
     ctx.num_workers = num_workers
-    with _exit_is_no_failure():
+    with _successful_exit_returns():
         map_fn(tf_args, ctx)
 
 
 @contextlib.contextmanager
-def _exit_is_no_failure() -> Iterator[None]:
-    """Programs end by `sys.exit()` where absl or `tf.compat.v1.app.run` calls them."""
+def _successful_exit_returns() -> Iterator[None]:
+    """Treat `sys.exit()` without an error as a return.
+
+    absl and `tf.compat.v1.app.run` end a program with `sys.exit()`.
+    """
     try:
         yield
     except SystemExit as exc:
@@ -211,7 +229,11 @@ def _exit_is_no_failure() -> Iterator[None]:
 def cluster_spec(
     places: Sequence[tuple[str, int]], nodes: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """The `address:port` of the nodes by job.
+    """Return the `address:port` of the nodes, by job.
+
+    Args:
+        places: the job and index of each node, by executor id.
+        nodes: the `address:port` of each node, by `<job>:<index>`.
 
     Example:
         >>> cluster_spec([("ps", 0), ("worker", 0)], {"worker:0": "h:2", "ps:0": "h:1"})
@@ -223,31 +245,38 @@ def cluster_spec(
     return spec
 
 
-def _export(spec: Mapping[str, Any]) -> None:
-    """Leave `TF_CONFIG` where there is a chief, as TensorFlowOnSpark exports it; else hide it."""
+def _num_training(spec: Mapping[str, Sequence[str]]) -> int:
+    return sum(len(nodes) for job, nodes in spec.items() if job in TRAINING_JOBS)
+
+
+def _export_tf_config(spec: Mapping[str, Sequence[str]]) -> None:
+    """Export `TF_CONFIG` if the cluster has a chief, as TensorFlowOnSpark does; else remove it."""
     if not {"chief", "master"} & spec.keys():
         os.environ.pop("TF_CONFIG", None)
         return
-    if told := os.environ.get("TF_CONFIG"):  # Programs of other frameworks have none.
-        os.environ["TF_CONFIG"] = json.dumps({**json.loads(told), "environment": "cloud"})
-    several = sum(len(nodes) for job, nodes in spec.items() if job in TRAINING) > 1
-    if told and several and "ps" not in spec and "tensorflow" in sys.modules:
-        correct_keras()  # Its fit under a MultiWorkerMirroredStrategy, which they may make.
+    tf_config = os.environ.get("TF_CONFIG")
+    if not tf_config:  # Programs of other frameworks have no TF_CONFIG.
+        return
+    os.environ["TF_CONFIG"] = json.dumps({**json.loads(tf_config), "environment": "cloud"})
+    if _num_training(spec) > 1 and "ps" not in spec and "tensorflow" in sys.modules:
+        # The function may create a MultiWorkerMirroredStrategy, under which Keras 3's fit has
+        # errors.
+        correct_keras()
 
 
-def _showing(
-    me: Context, meta: Meta, place: int, spec: Mapping[str, list[str]]
+def _tensorboard(
+    me: Context, info: ClusterInfo, place: int, spec: Mapping[str, list[str]]
 ) -> "contextlib.AbstractContextManager[Any]":
-    """TensorBoard, on the node that runs it, until its function returns."""
-    if meta.board != place:
+    """Return a context manager that runs TensorBoard if this is the node for TensorBoard."""
+    if info.tensorboard_node != place:
         return contextlib.nullcontext()
     address = spec[me.role][me.index].rpartition(":")[0]
-    shown = tensorboard_server.start(meta.log_dir or f"tensorboard_{place}", address)
-    _tell(me, "tensorboard", json.dumps({"pid": shown.pid, "port": shown.port}).encode())
-    return shown
+    server = tensorboard_server.start(info.log_dir or f"tensorboard_{place}", address)
+    _report(me, "tensorboard", json.dumps({"pid": server.pid, "port": server.port}).encode())
+    return server
 
 
-def _tell(me: Context, what: str, text: bytes) -> None:
-    """Leave word in the run directory, for the driver and for tasks that feed."""
+def _report(me: Context, name: str, content: bytes) -> None:
+    """Write a file of this rank in the run directory, for the driver and the feed tasks."""
     if me.url:
-        storage.write(TrialPaths(me.url).told(me.attempt, me.rank, what), text)
+        storage.write(TrialPaths(me.url).told(me.attempt, me.rank, name), content)

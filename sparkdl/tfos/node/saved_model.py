@@ -1,7 +1,4 @@
-"""Runs in the training process.
-
-SavedModels from Keras 3 models and from sessions of TensorFlow 1.
-"""
+"""Runs in the training process. Write Keras 3 models and TensorFlow 1 sessions as SavedModels."""
 
 import contextlib
 import re
@@ -13,18 +10,18 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.inference.loader import Loaded, from_keras
 
-__all__ = ["export_saved_model", "placed", "write_keras"]
+__all__ = ["export_saved_model", "uploaded_folder", "write_keras"]
 
-# What Keras 3 calls an Input without a name; the number grows in the whole process.
+# The names that Keras 3 gives to inputs without a name. The number is counted per process.
 _UNNAMED = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
 
 
 @contextlib.contextmanager
-def placed(url: str | None) -> Iterator[str]:
-    """A local folder whose files are at `url` afterwards; None throws them away.
+def uploaded_folder(url: str | None) -> Iterator[str]:
+    """Yield a local folder, and copy its files to `url` afterwards.
 
     Args:
-        url: a local path or a URL that fsspec understands.
+        url: a local path or a URL that fsspec understands; None discards the files.
     """
     if url is not None and storage.is_local(url):
         yield str(storage.local_path(url))
@@ -42,28 +39,28 @@ def placed(url: str | None) -> Iterator[str]:
 
 
 def write_keras(model: Any, folder: str) -> None:
-    """Write a Keras 3 model; `serving_default` calls inputs and outputs as Keras 2 did.
+    """Write a Keras 3 model, with the input and output names of Keras 2 in `serving_default`.
 
     Raises:
-        ValueError: the model was never called.
+        ValueError: if the model has never been called.
     """
     import keras
     import tensorflow as tf
 
-    found = from_keras(model)
-    inputs = _input_names(model, found)
+    loaded = from_keras(model)
+    inputs = _input_names(model, loaded)
     outputs = _output_names(model)
 
     def serve(*tensors: Any) -> dict[str, Any]:
-        given = tf.nest.flatten(found.function(*tensors))
-        names = outputs or [f"output_{i + 1}" for i in range(len(given))]
-        return dict(zip(names, given, strict=True))
+        results = tf.nest.flatten(loaded.function(*tensors))
+        names = outputs or [f"output_{i + 1}" for i in range(len(results))]
+        return dict(zip(names, results, strict=True))
 
     function = tf.function(serve, autograph=False)
     function.get_concrete_function(
         *(
             tf.TensorSpec([None, *(tensor.shape or ())], tensor.dtype or "float32", name=name)
-            for tensor, name in zip(found.inputs, inputs, strict=True)
+            for tensor, name in zip(loaded.inputs, inputs, strict=True)
         )
     )
     archive = keras.export.ExportArchive()
@@ -72,22 +69,22 @@ def write_keras(model: Any, folder: str) -> None:
     archive.write_out(folder, verbose=False)
 
 
-def _input_names(model: Any, found: Loaded) -> list[str]:
-    given = [tensor.name for tensor in found.inputs]
-    named = bool(getattr(model, "inputs", None)) and not any(map(_UNNAMED.fullmatch, given))
-    if named:
-        return given
+def _input_names(model: Any, loaded: Loaded) -> list[str]:
+    """Return the names that Keras 2 gives to the inputs of a model."""
+    names = [tensor.name for tensor in loaded.inputs]
+    is_subclassed = not getattr(model, "inputs", None)
+    if not is_subclassed and not any(map(_UNNAMED.fullmatch, names)):
+        return names
     if type(model).__name__ == "Sequential":
         return [f"{model.layers[0].name}_input"]
-    is_class = not getattr(model, "inputs", None)
     return [
-        f"input_{i + 1}" if is_class or _UNNAMED.fullmatch(name) else name
-        for i, name in enumerate(given)
+        f"input_{i + 1}" if is_subclassed or _UNNAMED.fullmatch(name) else name
+        for i, name in enumerate(names)
     ]
 
 
 def _output_names(model: Any) -> Sequence[str]:
-    """The layers that a model's outputs come from; nothing where it does not know them."""
+    """Return the names of a model's output layers; empty if the model does not know them."""
     names: Sequence[str] = getattr(model, "output_names", None) or ()
     if not names and type(model).__name__ == "Sequential":
         names = [model.layers[-1].name]
@@ -102,16 +99,16 @@ def export_saved_model(
 ) -> None:
     """Write the graph and the variables of a TensorFlow 1 session as a SavedModel.
 
-    The session's graph stays as it is, also where a `MonitoredTrainingSession` has closed it.
-    Variables that live on parameter servers are fetched.
+    The graph of the session is not changed, even if a `MonitoredTrainingSession` has finalized it.
+    Variables on parameter servers are fetched.
 
     Args:
-        sess: a `tf.compat.v1.Session`, or a monitored one.
-        export_dir: a folder that is not there yet, or empty, or a URL.
-        tag_set: tags with commas between them, such as `"serve"`.
-        signatures: by name, `{"inputs": {alias: tensor}, "outputs": {alias: tensor},
-            "method_name": ...}`, where a tensor may be given by its name, and the method's name
-            is by default the signature's.
+        sess: a `tf.compat.v1.Session`, or a monitored session.
+        export_dir: a folder that does not exist or is empty, or a URL.
+        tag_set: comma-separated tags, such as `"serve"`.
+        signatures: by signature name, a dict `{"inputs": {alias: tensor}, "outputs": {alias:
+            tensor}, "method_name": ...}`. A tensor may be given by its name. The default method
+            name is the name of the signature.
 
     Example:
         >>> import tensorflow.compat.v1 as tf1
@@ -133,22 +130,23 @@ def export_saved_model(
     definition = sess.graph.as_graph_def()
     inner = (node for function in definition.library.function for node in function.node_def)
     for node in (*definition.node, *inner):
-        node.device = ""  # Of a cluster that will be gone.
-    # A copy: saving adds to the graph, and a closed one takes nothing more.
+        node.device = ""  # The devices of this cluster will not exist where the model is loaded.
+    # Saving adds operations to a graph, and a finalized graph accepts none: save a copy.
     with tf1.Graph().as_default() as graph, tf1.Session(graph=graph) as copy:
         tf1.import_graph_def(definition, name="")
         for variable, value in zip(variables, values, strict=True):
             copied = type(variable).from_proto(variable.to_proto())
             graph.add_to_collection(tf1.GraphKeys.GLOBAL_VARIABLES, copied)
             copied.load(value, copy)
-        chosen = {name: _signature(graph, name, given) for name, given in signatures.items()}
-        with placed(export_dir) as folder:
+        definitions = {name: _signature(graph, name, spec) for name, spec in signatures.items()}
+        with uploaded_folder(export_dir) as folder:
             builder = tf1.saved_model.Builder(folder)
-            builder.add_meta_graph_and_variables(copy, tag_set.split(","), signature_def_map=chosen)
+            tags = tag_set.split(",")
+            builder.add_meta_graph_and_variables(copy, tags, signature_def_map=definitions)
             builder.save()
 
 
-def _signature(graph: Any, name: str, given: Mapping[str, Any]) -> Any:
+def _signature(graph: Any, name: str, spec: Mapping[str, Any]) -> Any:
     import tensorflow.compat.v1 as tf1
 
     def infos(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +159,7 @@ def _signature(graph: Any, name: str, given: Mapping[str, Any]) -> Any:
         }
 
     return tf1.saved_model.build_signature_def(
-        inputs=infos(given["inputs"]),
-        outputs=infos(given["outputs"]),
-        method_name=given.get("method_name", name),
+        inputs=infos(spec["inputs"]),
+        outputs=infos(spec["outputs"]),
+        method_name=spec.get("method_name", name),
     )
