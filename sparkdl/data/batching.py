@@ -22,7 +22,7 @@ from sparkdl.data.shard import LAST_BATCH, Range, Share, share
 from sparkdl.data.shuffle import shuffled
 from sparkdl.distribute.autoshard import mark_share
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.options import shows_fields_of
+from sparkdl.options import with_keywords_of
 
 __all__ = [
     "ArrowSource",
@@ -118,7 +118,7 @@ class Batches:
         return each
 
 
-takes_batches = shows_fields_of(Batches)
+takes_batches = with_keywords_of(Batches)
 
 
 @dataclass(frozen=True)

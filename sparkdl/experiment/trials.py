@@ -13,7 +13,7 @@ from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call, takes_one
 from sparkdl.runs import Run, Trial
 from sparkdl.search.files.formats import read_space
-from sparkdl.search.settings import Search
+from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import combine_values
 from sparkdl.search.space.spaces import Space
 
@@ -162,7 +162,7 @@ def search(
     if found is None and {"metric", "direction"}.isdisjoint(options):
         options["direction"] = "min"  # As `study.optimize` does.
     parsed, objectives = _parse(options)
-    asked = Search(found, **fields)
+    asked = SearchSettings(space=found, **fields)
     names = [*objectives] or [parsed.metric or "value"]
     asked.check(names, parsed.timeout_s, tuple(parsed.env.values()))
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from

@@ -349,7 +349,7 @@ def test_learning_from_another_run(root: str, capsys: Any) -> None:
     run = experiment.search(
         bowl, {"x": spaces.Float(0, 2)}, num_trials=5, learn_from=[first.path], **loud
     )
-    assert f"Learnt from 20 of the 20 trials of run {first.id}" in capsys.readouterr().out
+    assert f"Learned from 20 of the 20 trials of run {first.id}" in capsys.readouterr().out
     # A sampler that knows nothing draws anywhere; this one goes where it was good.
     assert sum(abs(t.params["x"] - 1) for t in run.trials) / 5 < 0.4
     assert len(run.trials) == 5
@@ -809,7 +809,7 @@ def test_credentials_are_refused_or_masked(root: str) -> None:
         ({"num_trials": 3, "algorithm": optuna.samplers.TPESampler}, ConfigError, "sampler"),
         ({"num_trials": 3, "pruner": optuna.samplers.TPESampler()}, ConfigError, "pruner"),
         ({"num_trials": 3, "initial_params": {"x": 1.0}}, ConfigError, "initial_params"),
-        ({"num_trials": 3, "initial_params": [{"y": 1.0}]}, ConfigError, "no parameter"),
+        ({"num_trials": 3, "initial_params": [{"y": 1.0}]}, ConfigError, "unknown parameter 'y'"),
         ({"num_trials": 3, "stop": 0.98}, ConfigError, "stop"),
         ({"num_trials": 3, "stop": {"loss": 1}}, ConfigError, "stop has 'loss'"),
         ({"num_trials": 3, "space": {"x": 1.0}}, ConfigError, r"Write \[1\.0\]"),
@@ -818,7 +818,7 @@ def test_credentials_are_refused_or_masked(root: str) -> None:
         ({"num_trials": 3, "space": None}, FunctionError, "search got no space"),
         ({"num_trials": 3, "workers_per_trial": 0}, ConfigError, "workers_per_trial is 0"),
         ({"num_trials": 3, "workers_per_trial": "two"}, ConfigError, "workers_per_trial"),
-        ({}, ConfigError, "a search without an end"),
+        ({}, ConfigError, "the search has no stopping rule"),
         ({"num_trials": 3, "learn_from": ["nowhere"]}, FileNotFoundError, "no run at"),
         ({"num_trials": 3, "init_from": "nowhere"}, ConfigError, "no checkpoint"),
     ],
