@@ -6,8 +6,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.inference.prediction import check_new, check_rows, ready_for
-from sparkdl.inference.tensor_spec import Tensor
+from sparkdl.inference.prediction import check_dataframe, check_new_columns, prepare_model
+from sparkdl.inference.tensor_spec import TensorSpec
 
 __all__ = ["transform"]
 
@@ -27,8 +27,8 @@ def transform(df: DataFrame, args: Any) -> DataFrame:
     """
     _check(args)
     frame = df.select(sorted(args.input_mapping))
-    check_rows(frame, args.batch_size)
-    ready = ready_for(
+    check_dataframe(frame, args.batch_size)
+    ready = prepare_model(
         frame,
         args.export_dir,
         {tensor: column for column, tensor in args.input_mapping.items()},
@@ -45,8 +45,8 @@ def transform(df: DataFrame, args: Any) -> DataFrame:
             )
         chosen.append(_as_python(known[tensor]))
         names.append(column)
-    check_new(names, ())
-    return ready.run(frame, chosen, names, args.batch_size, keep=False)
+    check_new_columns(names, ())
+    return ready.apply(frame, chosen, names, args.batch_size, keep=False)
 
 
 def _check(args: Any) -> None:
@@ -63,7 +63,7 @@ def _check(args: Any) -> None:
         raise ConfigError(f"input_mapping maps several columns to the tensor {twice[0]!r}.")
 
 
-def _as_python(output: Tensor) -> Tensor:
+def _as_python(output: TensorSpec) -> TensorSpec:
     """The output as `numpy.tolist` gives it: floats, ints and bytes, and a row of one is a list."""
     dtype = output.dtype
     if "float" in dtype:

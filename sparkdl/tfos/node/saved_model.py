@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.inference.loader import Loaded, from_keras
+from sparkdl.inference.loader import LoadedModel, from_keras
 
 __all__ = ["export_saved_model", "placed", "write_keras"]
 
@@ -72,7 +72,7 @@ def write_keras(model: Any, folder: str) -> None:
     archive.write_out(folder, verbose=False)
 
 
-def _input_names(model: Any, found: Loaded) -> list[str]:
+def _input_names(model: Any, found: LoadedModel) -> list[str]:
     given = [tensor.name for tensor in found.inputs]
     named = bool(getattr(model, "inputs", None)) and not any(map(_UNNAMED.fullmatch, given))
     if named:
