@@ -151,9 +151,8 @@ def _input_structure(model: Any) -> tuple[Any, list[str], list[TensorSpec]]:
     symbolic = getattr(model, "inputs", None)
     if not symbolic:  # A subclass of keras.Model.
         return _built_structure(model)
-    structure = getattr(
-        model, "input", symbolic[0]
-    )  # A Sequential has one input, without a structure.
+    # A Sequential has one input, without a structure.
+    structure = getattr(model, "input", symbolic[0])
     if isinstance(structure, Mapping):
         structure = {name: structure[name] for name in sorted(structure)}
         symbolic = list(structure.values())
