@@ -59,7 +59,7 @@ _LOOKS_MINIMIZED = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """The options common to all verbs.
 

@@ -29,7 +29,7 @@ SAVED_MODEL = "saved_model.pb"
 _CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StoredModel:
     """A model that executors can load.
 
