@@ -157,11 +157,10 @@ def _input_structure(model: Any) -> tuple[Any, list[str], list[TensorSpec]]:
         structure = {name: structure[name] for name in sorted(structure)}
         symbolic = list(structure.values())
         names = list(structure)
-    elif isinstance(structure, list | tuple):
-        structure = list(structure)
-        names = [_name_of(tensor) for tensor in symbolic]
     else:
         names = [_name_of(tensor) for tensor in symbolic]
+        if isinstance(structure, tuple):
+            structure = list(structure)
     specs = [
         TensorSpec(name, tuple(tensor.shape[1:]), str(getattr(tensor.dtype, "name", tensor.dtype)))
         for name, tensor in zip(names, symbolic, strict=True)
