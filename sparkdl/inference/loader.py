@@ -159,7 +159,7 @@ def _input_structure(model: Any) -> tuple[Any, list[str], list[TensorSpec]]:
         names = list(structure)
     else:
         names = [_name_of(tensor) for tensor in symbolic]
-        if isinstance(structure, tuple):
+        if isinstance(structure, list | tuple):
             structure = list(structure)
     specs = [
         TensorSpec(name, tuple(tensor.shape[1:]), str(getattr(tensor.dtype, "name", tensor.dtype)))

@@ -51,6 +51,7 @@ class StudySource(TrialSource):
         self._stopped: set[int] = set()
         self._has_reports = False
         self._has_warned = False
+        self._max_configurations = search.max_configurations
         self.answers_requests = search.space is None
         self.prunes = study.prunes
         self._restore()
@@ -100,13 +101,12 @@ class StudySource(TrialSource):
     def num_left(self) -> float:
         """The largest number of trials that the source can still create."""
         repeats = self._search.repeats
-        max_configurations = self._search.max_configurations
         if self._study.is_exhausted:
             return 0
-        if max_configurations is None:
+        if self._max_configurations is None:
             return float("inf")
         missing = 0 if self._has_all_repeats(self._newest) else repeats - len(self._newest)
-        return missing + max(0, max_configurations - len(self._members)) * repeats
+        return missing + max(0, self._max_configurations - len(self._members)) * repeats
 
     @property
     def _newest(self) -> list[Trial]:
