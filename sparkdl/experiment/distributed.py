@@ -14,6 +14,9 @@ from sparkdl.runs import Run
 
 __all__ = ["allreduce", "horovod", "mirrored", "parameter_server"]
 
+# The evaluator gets this long to evaluate the last checkpoint after all workers have returned.
+EVALUATOR_GRACE_S = 60.0
+
 
 @takes_options
 def allreduce(
@@ -147,15 +150,27 @@ def _run_equal_workers(
             "files with sparkdl.data and validate in fit, or remove elastic=True."
         )
     check_call(train, {})
-    resources = Resources(options.num_cpus, options.num_gpus)
+    resources = Resources(
+        num_cpus=options.num_cpus,
+        num_gpus=options.num_gpus,
+        default_gpus="visible" if elastic else "share",
+    )
+    workers = Role(
+        name="worker",
+        count=num_workers,
+        resources=resources,
+        in_ring=True,
+        strategy="multi_worker" if kind == "allreduce" else "local",
+    )
     return execute(
         Request(
             kind=kind,
-            roles=(Role("worker", num_workers, resources), *_evaluator_role(evaluator, resources)),
+            roles=(workers, *_evaluator_role(evaluator, resources)),
             train=train,
             options=options,
             params=[{}],
             is_gang=True,
+            is_distributed=True,
             data=data,
             elastic=elastic,
             timeline=timeline,
@@ -190,7 +205,8 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
     num_gpus = parsed.num_gpus
     if num_gpus is None:
         num_gpus = Cluster(parsed.spark).most_gpus
-    role = Role("worker", 1, Resources(parsed.num_cpus, num_gpus))
+    resources = Resources(num_cpus=parsed.num_cpus, num_gpus=num_gpus, default_gpus="share")
+    role = Role(name="worker", count=1, resources=resources)
     return execute(
         Request(
             kind="mirrored",
@@ -199,6 +215,7 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
             options=parsed,
             params=[{}],
             data=data,
+            is_distributed=True,
         )
     )
 
@@ -261,32 +278,52 @@ def parameter_server(
             "Spark assigns the same number of GPUs to all tasks of a job."
         )
     check_call(train, {})
-    resources = Resources(parsed.num_cpus, parsed.num_gpus)
+    resources = Resources(num_cpus=parsed.num_cpus, num_gpus=parsed.num_gpus, default_gpus="share")
     runs_server = roles == "coordinator"
-    gang = (
-        Role("chief", 1, resources),
-        Role("worker", num_workers, resources, served=runs_server, needed=not runs_server),
-        Role(
-            "ps",
-            num_ps,
-            resources,
-            served=runs_server,
-            needed=False,
-            hides_gpus=ps_num_gpus == 0,
-        ),
-        *_evaluator_role(evaluator, resources),
+    chief = Role(name="chief", count=1, resources=resources, strategy="parameter_server")
+    workers = Role(
+        name="worker",
+        count=num_workers,
+        resources=resources,
+        trains=not runs_server,
+        runs_server=runs_server,
+        must_return=not runs_server,
+        strategy="none",
+    )
+    servers = Role(
+        name="ps",
+        count=num_ps,
+        resources=resources,
+        trains=False,
+        runs_server=runs_server,
+        must_return=False,
+        hides_gpus=ps_num_gpus == 0,
+        strategy="none",
     )
     return execute(
         Request(
             kind="parameter_server",
-            roles=gang,
+            roles=(chief, workers, servers, *_evaluator_role(evaluator, resources)),
             train=train,
             options=parsed,
             params=[{}],
             is_gang=True,
+            is_distributed=True,
         )
     )
 
 
 def _evaluator_role(has_evaluator: bool, resources: Resources) -> tuple[Role, ...]:
-    return (Role("evaluator", 1, resources, needed=False),) if has_evaluator else ()
+    """Return the role of the evaluator, or no role."""
+    if not has_evaluator:
+        return ()
+    role = Role(
+        name="evaluator",
+        count=1,
+        resources=resources,
+        trains=False,
+        in_world=False,
+        must_return=False,
+        grace_s=EVALUATOR_GRACE_S,
+    )
+    return (role,)

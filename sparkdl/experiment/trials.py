@@ -71,7 +71,8 @@ def launch(
     parsed = Options.parse(options, launch)
     params = combine_values(values, combine)
     check_call(function, params[0])
-    role = Role("worker", 1, Resources(parsed.num_cpus, parsed.num_gpus))
+    resources = Resources(num_cpus=parsed.num_cpus, num_gpus=parsed.num_gpus)
+    role = Role(name="worker", count=1, resources=resources)
     return execute(
         Request(
             kind="launch",
@@ -196,7 +197,13 @@ def search(
     settings.check([*objectives], parsed.timeout_s, tuple(parsed.env.values()))
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from
     _check_compatible(train, parsed_space, bool(runs), workers_per_trial)
-    role = Role("worker", workers_per_trial, Resources(parsed.num_cpus, parsed.num_gpus))
+    is_gang = workers_per_trial > 1
+    resources = Resources(
+        num_cpus=parsed.num_cpus,
+        num_gpus=parsed.num_gpus,
+        default_gpus="share" if is_gang else "visible",
+    )
+    role = Role(name="worker", count=workers_per_trial, resources=resources, in_ring=is_gang)
     return execute(
         Request(
             kind="search",
@@ -204,7 +211,7 @@ def search(
             train=train,
             options=parsed,
             search=settings,
-            is_gang=workers_per_trial > 1,
+            is_gang=is_gang,
             data=data,
             objectives=objectives if len(objectives) > 1 else {},
             init_from=init_from,
