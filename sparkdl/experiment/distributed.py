@@ -279,7 +279,38 @@ def parameter_server(
         )
     check_call(train, {})
     resources = Resources(num_cpus=parsed.num_cpus, num_gpus=parsed.num_gpus, default_gpus="share")
-    runs_server = roles == "coordinator"
+    gang = _parameter_server_roles(
+        resources,
+        num_workers=num_workers,
+        num_ps=num_ps,
+        runs_server=roles == "coordinator",
+        hides_gpus=ps_num_gpus == 0,
+    )
+    return execute(
+        Request(
+            kind="parameter_server",
+            roles=(*gang, *_evaluator_role(evaluator, resources)),
+            train=train,
+            options=parsed,
+            params=[{}],
+            is_gang=True,
+            is_distributed=True,
+        )
+    )
+
+
+def _parameter_server_roles(
+    resources: Resources, *, num_workers: int, num_ps: int, runs_server: bool, hides_gpus: bool
+) -> tuple[Role, ...]:
+    """Return the roles of the chief, the workers and the parameter servers.
+
+    Args:
+        resources: the resources of each process.
+        num_workers, num_ps: number of workers and of parameter servers.
+        runs_server: True if workers and parameter servers run TensorFlow's server instead of the
+            training function.
+        hides_gpus: True if parameter servers see no GPUs.
+    """
     chief = Role(name="chief", count=1, resources=resources, strategy="parameter_server")
     workers = Role(
         name="worker",
@@ -297,20 +328,10 @@ def parameter_server(
         trains=False,
         runs_server=runs_server,
         must_return=False,
-        hides_gpus=ps_num_gpus == 0,
+        hides_gpus=hides_gpus,
         strategy="none",
     )
-    return execute(
-        Request(
-            kind="parameter_server",
-            roles=(chief, workers, servers, *_evaluator_role(evaluator, resources)),
-            train=train,
-            options=parsed,
-            params=[{}],
-            is_gang=True,
-            is_distributed=True,
-        )
-    )
+    return chief, workers, servers
 
 
 def _evaluator_role(has_evaluator: bool, resources: Resources) -> tuple[Role, ...]:
