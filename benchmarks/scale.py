@@ -59,9 +59,9 @@ from sparkdl.runs import Run
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import OpenRun, Wanted, open_run
-from sparkdl.search.settings import Search
+from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
-from sparkdl.search.study_source import Proposals
+from sparkdl.search.study_source import StudySource
 
 TRIALS = 10_000
 SLOTS, MEASURED_S = 1_000, 20.0
@@ -290,14 +290,14 @@ def opened_run(root: str, name: str) -> OpenRun:
     return open_run(root, wanted, "error")
 
 
-def complete(opened: OpenRun, proposals: Proposals) -> None:
+def complete(opened: OpenRun, proposals: StudySource) -> None:
     """Trials that came before."""
     random = np.random.default_rng(1)
     for _ in range(COMPLETE):
         trial = proposals.next()
         value = float(random.random())
         opened.record({"event": "trial", "number": trial.number, "state": "RUNNING"})
-        proposals.saw([(trial, step, {"value": value * step}) for step in range(STEPS)])
+        proposals.observe_reports([(trial, step, {"value": value * step}) for step in range(STEPS)])
         end = {"event": "trial", "number": trial.number, "state": "COMPLETE"}
         opened.record({**end, "value": value * STEPS})
         proposals.ended(trial)
@@ -313,8 +313,10 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     }
     asked = Asked(pruners[name]())
     space = Space.of({"x": Float(0.0, 1.0)})
-    search = Search(space, "random", asked, COMPLETE + slots)
-    proposals = Proposals.of(opened, search, (), say)
+    search = SearchSettings(
+        space=space, algorithm="random", pruner=asked, num_trials=COMPLETE + slots
+    )
+    proposals = StudySource.create(opened, search, (), say)
     complete(opened, proposals)
     plan = Plan(kind="search", roles=(Role(name="worker", count=1),))
     # The writer goes on longer than is measured, as trials do.

@@ -18,7 +18,7 @@ from sparkdl.cluster.slots import Slots
 from sparkdl.runner.concurrency import Pace
 from sparkdl.runner.trial_messages import STOP_S
 from sparkdl.runs.states import TrialState
-from sparkdl.search.settings import Search
+from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from sparkdl.search.study import Study
 
@@ -91,10 +91,10 @@ class Simulation:
         target: end when a trial has reported this.
     """
 
-    def __init__(self, search: Search, setting: Setting, target: float) -> None:
+    def __init__(self, search: SearchSettings, setting: Setting, target: float) -> None:
         self._search, self._setting, self._target = search, setting, target
         self._study = Study(search, {"value": "max"}, setting.seed)
-        self._study.plan()
+        self._study.queue_initial()
         slots = Slots(setting.slots, setting.slots, "simulated")
         self._pace = Pace(lambda: slots, None, True)
         self._curves: list[Curve] = []
@@ -156,12 +156,16 @@ class Simulation:
 
 def simulate(algorithm: str, pruner: Any, setting: Setting, target: float = math.inf) -> Found:
     """One search, to the end of its last trial, or until one has reported the target."""
-    return Simulation(Search(SPACE, algorithm, pruner, setting.trials), setting, target).run()
+    return Simulation(
+        SearchSettings(space=SPACE, algorithm=algorithm, pruner=pruner, num_trials=setting.trials),
+        setting,
+        target,
+    ).run()
 
 
 def configurations(setting: Setting) -> list[dict[str, Any]]:
     """The same that `simulate("random", ...)` tries."""
-    study = Study(Search(SPACE, "random"), {"value": "max"}, setting.seed)
+    study = Study(SearchSettings(space=SPACE, algorithm="random"), {"value": "max"}, setting.seed)
     return [study.ask(number) for number in range(setting.trials)]
 
 

@@ -1,20 +1,26 @@
-"""Runs on the driver (pure). The options that every verb of `experiment` takes."""
+"""Runs anywhere (pure). Define and validate the options that every verb of `experiment` takes."""
 
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Options", "check_count", "shows_fields_of", "takes_options"]
+__all__ = [
+    "Options",
+    "check_count",
+    "suggest_synonym",
+    "takes_options",
+    "with_keywords_of",
+]
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
-# What people of other systems type, and what it is called here.
-_ELSEWHERE = {
+# Names of options in other libraries, with the name of the same option in sparkdl.
+_SYNONYMS = {
     **dict.fromkeys(
         ("mode", "goal", "minimize", "maximize", "optimization_key_direction"), "direction"
     ),
@@ -46,43 +52,52 @@ _ELSEWHERE = {
 }
 _DIRECTIONS = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
 
-# A metric that most likely is to be small; max would pick the worst trial.
-_SMALL_IS_GOOD = re.compile(
+# Names of metrics that are almost certainly minimized. With the default direction, "max", the worst
+# trial would become the best one.
+_LOOKS_MINIMIZED = re.compile(
     r"(^|_)(loss|error|perplexity|latency|r?mse|mae|nll)(_|$)", re.IGNORECASE
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """The options common to all verbs.
 
     Attributes:
-        name: what the run is called; by default the function's name.
-        description: a sentence about it, kept with it.
-        versioned_resources: files or folders that are copied into the run directory.
-        metric: the name of the returned or reported number that counts.
-        direction: `max` (also `maximize`) or `min` (`minimize`): which values are better.
-            By default `max`; a metric that looks like a loss must say.
-        parallelism: trials at once; by default as many as Spark has slots.
-        num_gpus: GPUs per process; by default `spark.task.resource.gpu.amount`.
-        num_cpus: CPU cores per process; by default `spark.task.cpus`.
-        timeout_s: seconds for all trials together; then what is unfinished is CANCELLED.
-        trial_timeout_s: seconds for the training function; then its trial is FAILED.
-        max_failed_trials: end the run when more trials than this have failed.
-        fail_fast_identical: end the run when its first so many trials all fail with one error.
-        max_restarts: how often a trial is run again after its function raised or crashed.
-        max_losses: how often a trial is run again after its executor was lost; None: always.
-        keep_checkpoints: which of a trial's checkpoints are kept: `best+last`, `last`, `all`, or a
-            number: so many of the last. The best is by `metric` and `direction`.
-        seed: makes trial i's seed a function of (seed, i); by default drawn, and kept.
-        env: environment variables of the training processes. Their values are never kept.
-        framework: `tensorflow`, `torch` or `jax`; by default the one that the program imports.
-        run_id: names the run; by default made from name, time and chance.
-        if_exists: what if that run exists: `error`, `resume` (finish it) or `new` (beside it).
-        wait: return when the run has ended; False returns the live Run at once.
-        spark: the SparkSession; by default the active one, or a new one.
-        root: the directory, or fsspec URL, that holds the runs.
-        progress: show progress and the trials' output.
+        name: name of the run; by default the name of the training function.
+        description: a sentence about the run, stored with it.
+        versioned_resources: paths of files or folders to copy into the run directory.
+        metric: name of the returned or reported number by which trials are compared.
+        direction: `max` (or `maximize`) if larger values of the metric are better, `min` (or
+            `minimize`) if smaller ones are. By default `max`; required if the metric's name looks
+            like that of a loss.
+        parallelism: largest number of trials at the same time; by default the number of slots.
+        num_gpus: number of GPUs per process; by default `spark.task.resource.gpu.amount`.
+        num_cpus: number of CPU cores per process; by default `spark.task.cpus`.
+        timeout_s: time limit for all trials together, in seconds; trials that have not ended by
+            then are CANCELLED.
+        trial_timeout_s: time limit for each call of the training function, in seconds; a trial
+            that exceeds the limit is FAILED.
+        max_failed_trials: end the run when more than this number of trials have failed.
+        fail_fast_identical: end the run when the first trials, as many as this number, have all
+            failed with the same error.
+        max_restarts: number of times a trial is restarted after its function raised or crashed.
+        max_losses: number of times a trial is restarted after its executor was lost; None for no
+            limit.
+        keep_checkpoints: the checkpoints of each trial to keep: `best+last`, `last`, `all`, or the
+            number of most recent ones. The best checkpoint is chosen by `metric` and `direction`.
+        seed: seed of the run; the seed of trial i is a function of (seed, i). By default a random
+            seed, which is stored with the run.
+        env: environment variables of the training processes. The values are never stored.
+        framework: `tensorflow`, `torch` or `jax`; by default the framework that the program
+            imports.
+        run_id: id of the run; by default made from the name, the time and a random part.
+        if_exists: action if a run with this id exists: `error`, `resume` (finish that run) or
+            `new` (start another run beside it).
+        wait: return when the run has ended; False returns the running Run immediately.
+        spark: the SparkSession; by default the active session, or a new one.
+        root: the directory or fsspec URL that holds the runs.
+        progress: show the progress and the output of the trials.
     """
 
     name: str | None = None
@@ -112,14 +127,16 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], verb: Callable[..., Any] | None = None) -> "Options":
-        """Options from keyword arguments.
+        """Create options from keyword arguments and validate them.
 
         Args:
-            given: these.
-            verb: what they were given to; its own arguments are suggested too.
+            given: the keyword arguments.
+            verb: the function that received them; an unknown name may be close to one of its own
+                arguments.
 
         Raises:
-            ConfigError: a name or a value is wrong; the message names the right one.
+            ConfigError: if a name is unknown or a value is invalid; the message names the valid
+                ones.
 
         Example:
             >>> Options.parse({"metric": "accuracy", "direction": "maximize"}).direction
@@ -130,9 +147,8 @@ class Options:
         for name in given:
             if name not in known:
                 names = list(dict.fromkeys([*own, *known]))
-                meant = _ELSEWHERE.get(name)
-                near = f" Did you mean {meant!r}?" if meant in names else suggest(name, names)
-                raise ConfigError(f"unknown option {name!r}.{near} Options are {', '.join(names)}.")
+                hint = suggest_synonym(name, names, _SYNONYMS)
+                raise ConfigError(f"unknown option {name!r}.{hint} Options are {', '.join(names)}.")
         options = cls(**given)
         options._check_numbers()
         options._check_values()
@@ -145,15 +161,14 @@ class Options:
             "max_restarts": 0,
             "max_losses": 0,
             "seed": 0,
+            "parallelism": 1,
+            "num_cpus": 1,
+            "fail_fast_identical": 1,
         }
-        for name in (*least, "parallelism", "num_cpus", "fail_fast_identical"):
-            value, low = getattr(self, name), least.get(name, 1)
-            if value is not None and (
-                not isinstance(value, int) or isinstance(value, bool) or value < low
-            ):
-                raise ConfigError(
-                    f"{name} is {value!r}; expected a whole number of at least {low}."
-                )
+        for name, minimum in least.items():
+            value = getattr(self, name)
+            if value is not None:
+                check_count(name, value, minimum)
         for name in ("timeout_s", "trial_timeout_s"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
@@ -166,27 +181,26 @@ class Options:
             )
         if self.metric is not None and not isinstance(self.metric, str):
             raise ConfigError(f"metric is {self.metric!r}; expected the name of one number.")
-        self._check_keep()
-        given: dict[Any, Any] = dict(self.env)
-        for name, value in given.items():
+        self._check_keep_checkpoints()
+        env: dict[Any, Any] = dict(self.env)
+        for name, value in env.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 kind = type(value).__name__
                 raise ConfigError(f"env[{name!r}] is a {kind}; expected names and values as str.")
 
-    def _check_keep(self) -> None:
+    def _check_keep_checkpoints(self) -> None:
         keep: Any = self.keep_checkpoints
-        is_count = isinstance(keep, int) and not isinstance(keep, bool) and keep >= 1
-        if not is_count and keep not in ("best+last", "last", "all"):
+        if not _is_count(keep, 1) and keep not in ("best+last", "last", "all"):
             raise ConfigError(
-                f"keep_checkpoints is {keep!r}; expected 'best+last', 'last', 'all', or how many "
-                "of the last to keep, a whole number of at least 1."
+                f"keep_checkpoints is {keep!r}; expected 'best+last', 'last', 'all', or the number "
+                "of most recent checkpoints to keep, a whole number of at least 1."
             )
 
     def _direction(self) -> str:
-        if self.direction is None and self.metric and _SMALL_IS_GOOD.search(self.metric):
+        if self.direction is None and self.metric and _LOOKS_MINIMIZED.search(self.metric):
             raise ConfigError(
-                f"metric {self.metric!r} looks like one that should be small, and the default "
-                "direction is 'max'. Say direction='min' or direction='max'."
+                f"metric {self.metric!r} looks like a value to minimize, but the default direction "
+                "is 'max'. Pass direction='min' or direction='max'."
             )
         direction = "max" if self.direction is None else self.direction
         if not isinstance(direction, str) or direction not in _DIRECTIONS:
@@ -194,10 +208,11 @@ class Options:
         return _DIRECTIONS[direction]
 
 
-def shows_fields_of(kind: type) -> Callable[[Verb], Verb]:
-    """Show the fields of a dataclass as a function's keyword arguments, for `help` and completion.
+def with_keywords_of(dataclass_type: type) -> Callable[[Verb], Verb]:
+    """Decorate a function to show the fields of a dataclass as its keyword arguments.
 
-    The function takes them as `**` of any name.
+    The function receives the fields as its `**` argument. `help` and completion list them one by
+    one.
     """
 
     def decorate(verb: Verb) -> Verb:
@@ -207,7 +222,7 @@ def shows_fields_of(kind: type) -> Callable[[Verb], Verb]:
             inspect.Parameter(
                 f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=f.type
             )
-            for f in dataclasses.fields(kind)
+            for f in dataclasses.fields(dataclass_type)
         ]
         shown = signature.replace(parameters=own + common)
         verb.__signature__ = shown  # type: ignore[attr-defined]
@@ -216,7 +231,7 @@ def shows_fields_of(kind: type) -> Callable[[Verb], Verb]:
     return decorate
 
 
-takes_options = shows_fields_of(Options)
+takes_options = with_keywords_of(Options)
 
 
 def _default(option: "dataclasses.Field[Any]") -> Any:
@@ -225,11 +240,39 @@ def _default(option: "dataclasses.Field[Any]") -> Any:
     return option.default
 
 
-def check_count(name: str, value: object) -> None:
-    """See that an argument is a number of things, at least one.
+def suggest_synonym(name: str, known: Collection[str], synonyms: Mapping[str, str]) -> str:
+    """Return a hint at the known name that was probably meant, or an empty string.
+
+    Args:
+        name: the unknown name.
+        known: the valid names.
+        synonyms: names used by other libraries, with the name that sparkdl uses. A synonym takes
+            precedence over a similar spelling.
+
+    Example:
+        >>> suggest_synonym("n_jobs", ["parallelism"], {"n_jobs": "parallelism"})
+        " Did you mean 'parallelism'?"
+        >>> suggest_synonym("paralelism", ["parallelism"], {})
+        " Did you mean 'parallelism'?"
+    """
+    synonym = synonyms.get(name)
+    return f" Did you mean {synonym!r}?" if synonym in known else suggest(name, known)
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Validate that an argument is a whole number.
+
+    Args:
+        name: name of the argument, for the message.
+        value: the argument.
+        least: the smallest valid value.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: if the value is not a whole number, or is smaller than `least`.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1.")
+    if not _is_count(value, least):
+        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

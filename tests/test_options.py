@@ -1,4 +1,4 @@
-"""Options and settings: what is wrong is named, with what is right."""
+"""Options and settings: an error names the invalid value and the valid ones."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from sparkdl.options import Options
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"n_jobs": 2}, "Did you mean 'parallelism'"),
         ({"timeout": 2}, "Did you mean 'timeout_s'"),
@@ -20,7 +20,7 @@ from sparkdl.options import Options
         ({"timeout_s": 0}, "above 0"),
         ({"framework": "tf"}, "'tensorflow', 'torch' or 'jax'"),
         ({"metric": ["a"]}, "the name of one number"),
-        ({"metric": "rmse"}, "looks like one that should be small"),
+        ({"metric": "rmse"}, "'rmse' looks like a value to minimize"),
         ({"direction": "best"}, "'max' or 'min'"),
         ({"keep_checkpoints": "best"}, "'best'; expected 'best\\+last'"),
         ({"keep_checkpoints": 0}, "at least 1"),
@@ -28,22 +28,24 @@ from sparkdl.options import Options
         ({"max_to_keep": 3}, "Did you mean 'keep_checkpoints'"),
     ],
 )
-def test_wrong_options(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_options_refuse_invalid_names_and_values(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Options.parse(given)
 
 
-def test_directions() -> None:
+def test_direction_defaults_to_max_and_accepts_long_names() -> None:
     assert Options.parse({}).direction == "max"
     assert Options.parse({"metric": "val_loss", "direction": "minimize"}).direction == "min"
     assert Options.parse({"metric": "lossless_ratio_x"}).direction == "max"
 
 
-def test_values_of_env_are_not_shown() -> None:
+def test_repr_hides_values_of_env() -> None:
     assert "s3cret" not in repr(Options.parse({"env": {"KEY": "s3cret"}}))
 
 
-def test_settings_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_resolve_argument_then_environment_then_conf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     conf = {"spark.sparkdl.root": "from-conf", "spark.sparkdl.forkServer": "no"}
     assert config.resolve("root") is None
     assert config.resolve("root", None, conf.get) == "from-conf"

@@ -16,7 +16,7 @@ from sparkdl.data.readers.base import Pass, Source
 from sparkdl.data.shard import LAST_BATCH, Share, share
 from sparkdl.distribute.autoshard import mark_share
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.options import check_count, shows_fields_of
+from sparkdl.options import check_count, with_keywords_of
 
 __all__ = ["Batches", "finished", "make_dataset", "report_dataset", "takes_batches"]
 
@@ -110,7 +110,7 @@ class Batches:
         return each
 
 
-takes_batches = shows_fields_of(Batches)
+takes_batches = with_keywords_of(Batches)
 
 
 def make_dataset(source: Source, batches: Batches) -> Any:

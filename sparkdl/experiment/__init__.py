@@ -1,4 +1,4 @@
-"""The verbs a person types (runs on the driver).
+"""The verbs that users call (runs on the driver).
 
 ```python
 from sparkdl import experiment

@@ -1,6 +1,6 @@
-"""Runs on the driver. The verbs that run one training function in several processes at once."""
+"""Runs on the driver. Run a training function in several processes at the same time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from sparkdl.cluster.plan import Resources, Role
@@ -14,7 +14,7 @@ from sparkdl.runs import Run
 
 __all__ = ["allreduce", "horovod", "mirrored", "parameter_server"]
 
-# An evaluator gets this long to look at the last checkpoint when all others have returned.
+# The evaluator gets this long to evaluate the last checkpoint after all workers have returned.
 EVALUATOR_GRACE_S = 60.0
 
 
@@ -29,36 +29,39 @@ def allreduce(
     timeline: bool = False,
     **options: Any,
 ) -> Run:
-    """Run a training function as one job of equal workers, all at the same time.
+    """Run a training function in equal workers that all run at the same time.
 
-    Spark starts all of them or none. Each gets its GPUs and, by `framework`, `TF_CONFIG`, or what
-    `torch.distributed` or JAX reads; `distribute.strategy()` makes the right strategy of it.
-    Worker 0 is the chief: its value is `run.result`, its checkpoints and metrics are kept. The
-    first worker that fails ends all. A lost executor starts all again, from the last checkpoint.
+    Spark starts either all workers or none. Each worker gets its GPUs and, depending on
+    `framework`, `TF_CONFIG` or the variables of `torch.distributed` or JAX;
+    `distribute.strategy()` creates the matching strategy. Worker 0 is the chief: its return value
+    is `run.result`, and its checkpoints and metrics are stored. The first worker that fails ends
+    all workers. If an executor is lost, all workers are restarted from the last checkpoint.
 
     Args:
         train: a function without parameters; every worker calls it.
-        num_workers: how many, each in a Spark slot of its own.
-        data: a DataFrame, or several by name, such as `{"train": df, "validation": other}`: every
+        num_workers: number of workers, each in its own Spark slot.
+        data: a DataFrame, or several by name, such as `{"train": df, "validation": other}`. Every
             worker gets an equal share of the rows, see `data.dataset`.
-        evaluator: one more process with the role `evaluator`, outside the workers' cluster. It is
-            ended a minute after the workers have returned.
-        elastic: for models with `distribute.optimizer`, and `hvd.elastic`. When a worker's process
-            or executor is lost, the others go on, within a second or two, without it; Spark starts
-            it again, where it finds a slot, and `fit` takes it in between two steps. No process
-            that lives is restarted. There is no `TF_CONFIG` then, and no `data` or `evaluator`.
-        timeline: record what the collectives of each rank did when, as a trace for
-            https://ui.perfetto.dev, `timeline/<role>-<index>.json` in the trial's folder. In a
-            sentence, `run.timeline` says where the time of a step went.
+        evaluator: start one more process with the role `evaluator`, outside the workers' cluster.
+            It is ended one minute after the workers have returned.
+        elastic: continue without a worker whose process or executor was lost; for models with
+            `distribute.optimizer`, and for `hvd.elastic`. The other workers continue within a
+            second or two. Spark restarts the lost worker when a slot is free, and `fit` admits it
+            between two steps. No other process is restarted. An elastic job has no `TF_CONFIG`,
+            `data` or `evaluator`.
+        timeline: record the times of the collectives of each rank as a trace for
+            https://ui.perfetto.dev, in `timeline/<role>-<index>.json` in the trial's folder.
+            `run.timeline` summarizes the time of a step in one sentence.
         **options: see `sparkdl.options.Options`.
 
     Returns:
         A run of one trial.
 
     Raises:
-        ConfigError, FunctionError: an argument is wrong. Nothing was started.
-        PreflightError: the cluster cannot run it, such as with fewer slots. Nothing was started.
-        TrainingFailedError: a worker failed; its cause is that worker's own exception.
+        ConfigError, FunctionError: if an argument is invalid. Nothing was started.
+        PreflightError: if the cluster cannot run the job, for example because it has too few
+            slots. Nothing was started.
+        TrainingFailedError: if a worker failed; its cause is the exception of that worker.
 
     Example:
         >>> def train():
@@ -67,9 +70,16 @@ def allreduce(
         >>> allreduce(train, num_workers=2, progress=False).result
         2
     """
-    parsed = Options.parse(options, allreduce)
-    how = {"elastic": elastic, "timeline": timeline}
-    return _equal_workers("allreduce", train, num_workers, data, parsed, how, evaluator)
+    return _run_equal_workers(
+        kind="allreduce",
+        train=train,
+        num_workers=num_workers,
+        data=data,
+        options=Options.parse(options, allreduce),
+        elastic=elastic,
+        timeline=timeline,
+        evaluator=evaluator,
+    )
 
 
 @takes_options
@@ -82,19 +92,19 @@ def horovod(
     timeline: bool = False,
     **options: Any,
 ) -> Run:
-    """Run a program that was written for Horovod as one job of equal workers.
+    """Run a program that was written for Horovod in equal workers.
 
-    The same gang as that of `allreduce`, for a function that imports `sparkdl.horovod as hvd` where
-    it imported `horovod.tensorflow`, `horovod.tensorflow.keras` or `horovod.keras`.
+    The workers are started as by `allreduce`. The function imports `sparkdl.horovod as hvd` in
+    place of `horovod.tensorflow`, `horovod.tensorflow.keras` or `horovod.keras`.
 
     Args:
         train: a function without parameters; every worker calls it.
-        num_workers: how many, `hvd.size()`; each in a Spark slot of its own.
+        num_workers: number of workers, which is `hvd.size()`; each in its own Spark slot.
         data, elastic, timeline: see `allreduce`.
         **options: see `sparkdl.options.Options`.
 
     Returns:
-        A run of one trial; `run.result` is what rank 0 returned.
+        A run of one trial; `run.result` is the return value of rank 0.
 
     Raises:
         ConfigError, FunctionError, PreflightError, TrainingFailedError: see `allreduce`.
@@ -107,35 +117,43 @@ def horovod(
         >>> horovod(train, num_workers=2, progress=False).result
         1.0
     """
-    parsed = Options.parse(options, horovod)
-    how = {"elastic": elastic, "timeline": timeline}
-    return _equal_workers("horovod", train, num_workers, data, parsed, how)
+    return _run_equal_workers(
+        kind="horovod",
+        train=train,
+        num_workers=num_workers,
+        data=data,
+        options=Options.parse(options, horovod),
+        elastic=elastic,
+        timeline=timeline,
+    )
 
 
-def _equal_workers(
+def _run_equal_workers(
+    *,
     kind: str,
     train: Callable[[], Any],
     num_workers: int,
     data: Any,
-    parsed: Options,
-    how: Mapping[str, bool],
+    options: Options,
+    elastic: bool,
+    timeline: bool,
     evaluator: bool = False,
 ) -> Run:
     check_count("num_workers", num_workers)
-    for name, value in how.items():
+    for name, value in (("elastic", elastic), ("timeline", timeline)):
         if not isinstance(value, bool):
             raise ConfigError(f"{name} is {value!r}; expected True or False.")
-    if how["elastic"] and (evaluator or data is not None):
+    if elastic and (evaluator or data is not None):
         raise ConfigError(
-            f"elastic=True was given with {'evaluator=True' if evaluator else 'data='}: a worker "
-            "that is started again would not find its rows, or its place. Read files with "
-            "sparkdl.data and validate in fit, or leave elastic=True out."
+            f"elastic=True cannot be combined with {'evaluator=True' if evaluator else 'data='}: a "
+            "restarted worker would find neither its rows nor its place in the cluster. Read "
+            "files with sparkdl.data and validate in fit, or remove elastic=True."
         )
     check_call(train, {})
     resources = Resources(
-        num_cpus=parsed.num_cpus,
-        num_gpus=parsed.num_gpus,
-        default_gpus="visible" if how["elastic"] else "share",
+        num_cpus=options.num_cpus,
+        num_gpus=options.num_gpus,
+        default_gpus="visible" if elastic else "share",
     )
     workers = Role(
         name="worker",
@@ -144,41 +162,39 @@ def _equal_workers(
         in_ring=True,
         strategy="multi_worker" if kind == "allreduce" else "local",
     )
-    return _run_gang(
-        kind, (workers, *_evaluator(evaluator, resources)), train, parsed, data=data, **how
+    return execute(
+        Request(
+            kind=kind,
+            roles=(workers, *_evaluator_role(evaluator, resources)),
+            train=train,
+            options=options,
+            params=[{}],
+            is_gang=True,
+            is_distributed=True,
+            data=data,
+            elastic=elastic,
+            timeline=timeline,
+        )
     )
-
-
-def _run_gang(
-    kind: str,
-    roles: tuple[Role, ...],
-    train: Callable[[], Any],
-    options: Options,
-    **fields: Any,
-) -> Run:
-    request = Request(
-        kind, roles, train, options, [{}], is_gang=True, is_distributed=True, **fields
-    )
-    return execute(request)
 
 
 @takes_options
 def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> Run:
     """Run a training function in one process with all GPUs of one executor.
 
-    `distribute.strategy()` is then a `tf.distribute.MirroredStrategy` over these GPUs.
+    `distribute.strategy()` returns a `tf.distribute.MirroredStrategy` over these GPUs.
 
     Args:
         train: a function without parameters.
         data: a DataFrame, or several by name, see `data.dataset`.
-        **options: see `sparkdl.options.Options`; `num_gpus` asks for fewer than all.
+        **options: see `sparkdl.options.Options`; `num_gpus` requests fewer GPUs than all.
 
     Returns:
-        A run of one trial; `run.result` is what `train` returned.
+        A run of one trial; `run.result` is the return value of `train`.
 
     Raises:
-        ConfigError, FunctionError: an argument is wrong. Nothing was started.
-        TrainingFailedError: `train` failed; its cause is its own exception.
+        ConfigError, FunctionError: if an argument is invalid. Nothing was started.
+        TrainingFailedError: if `train` failed; its cause is the exception of `train`.
 
     Example:
         >>> mirrored(lambda: 0.9, progress=False).result
@@ -192,7 +208,15 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
     resources = Resources(num_cpus=parsed.num_cpus, num_gpus=num_gpus, default_gpus="share")
     role = Role(name="worker", count=1, resources=resources)
     return execute(
-        Request("mirrored", (role,), train, parsed, [{}], data=data, is_distributed=True)
+        Request(
+            kind="mirrored",
+            roles=(role,),
+            train=train,
+            options=parsed,
+            params=[{}],
+            data=data,
+            is_distributed=True,
+        )
     )
 
 
@@ -212,26 +236,29 @@ def parameter_server(
     By default `train` runs on the coordinator (the chief) only, with
     `tf.distribute.ParameterServerStrategy` and its `ClusterCoordinator`; the workers and
     parameter servers run TensorFlow's server, and end with the coordinator. A worker that is
-    killed is brought back meanwhile; after a lost parameter server all start again from the last
-    checkpoint.
+    killed is restarted while the coordinator continues; if a parameter server is lost, all
+    processes are restarted from the last checkpoint.
 
     Args:
         train: a function without parameters.
-        num_workers, num_ps: how many of each, beside the chief; each in a Spark slot of its own.
-        ps_num_gpus: GPUs that a parameter server sees. Spark gives all tasks of the job the same
-            number, `num_gpus`; it may be used or not.
-        roles: `coordinator`, or `all` for a program whose every process runs `train`, such as one
-            of tf.compat.v1 with `replica_device_setter`. Its parameter servers need not return.
+        num_workers, num_ps: number of workers and of parameter servers, in addition to the chief;
+            each process has its own Spark slot.
+        ps_num_gpus: number of GPUs visible to a parameter server: 0, or `num_gpus`. Spark assigns
+            `num_gpus` GPUs to every task of the job in both cases.
+        roles: `coordinator`, or `all` for a program in which every process runs `train`, such as
+            one of tf.compat.v1 with `replica_device_setter`. With `all`, parameter servers need
+            not return.
         evaluator: see `allreduce`.
         **options: see `sparkdl.options.Options`.
 
     Returns:
-        A run of one trial; `run.result` is what `train` returned on the chief.
+        A run of one trial; `run.result` is the return value of `train` on the chief.
 
     Raises:
-        ConfigError, FunctionError: an argument is wrong. Nothing was started.
-        PreflightError: the cluster cannot run it, such as with fewer slots. Nothing was started.
-        TrainingFailedError: the chief failed, or with `roles="all"` any process.
+        ConfigError, FunctionError: if an argument is invalid. Nothing was started.
+        PreflightError: if the cluster cannot run the job, for example because it has too few
+            slots. Nothing was started.
+        TrainingFailedError: if the chief failed, or any process with `roles="all"`.
 
     Example:
         >>> def train():
@@ -247,20 +274,51 @@ def parameter_server(
         raise ConfigError(f"roles is {roles!r}; expected 'coordinator' or 'all'.")
     if ps_num_gpus not in (0, parsed.num_gpus):
         raise ConfigError(
-            f"ps_num_gpus is {ps_num_gpus!r}; expected 0, or num_gpus={parsed.num_gpus!r}: Spark "
-            "gives all tasks of a job the same number of GPUs."
+            f"ps_num_gpus is {ps_num_gpus!r}; expected 0 or num_gpus={parsed.num_gpus!r}, because "
+            "Spark assigns the same number of GPUs to all tasks of a job."
         )
     check_call(train, {})
     resources = Resources(num_cpus=parsed.num_cpus, num_gpus=parsed.num_gpus, default_gpus="share")
-    is_served = roles == "coordinator"
+    gang = _parameter_server_roles(
+        resources,
+        num_workers=num_workers,
+        num_ps=num_ps,
+        runs_server=roles == "coordinator",
+        hides_gpus=ps_num_gpus == 0,
+    )
+    return execute(
+        Request(
+            kind="parameter_server",
+            roles=(*gang, *_evaluator_role(evaluator, resources)),
+            train=train,
+            options=parsed,
+            params=[{}],
+            is_gang=True,
+            is_distributed=True,
+        )
+    )
+
+
+def _parameter_server_roles(
+    resources: Resources, *, num_workers: int, num_ps: int, runs_server: bool, hides_gpus: bool
+) -> tuple[Role, ...]:
+    """Return the roles of the chief, the workers and the parameter servers.
+
+    Args:
+        resources: the resources of each process.
+        num_workers, num_ps: number of workers and of parameter servers.
+        runs_server: True if workers and parameter servers run TensorFlow's server instead of the
+            training function.
+        hides_gpus: True if parameter servers see no GPUs.
+    """
     chief = Role(name="chief", count=1, resources=resources, strategy="parameter_server")
     workers = Role(
         name="worker",
         count=num_workers,
         resources=resources,
-        trains=not is_served,
-        runs_server=is_served,
-        must_return=not is_served,
+        trains=not runs_server,
+        runs_server=runs_server,
+        must_return=not runs_server,
         strategy="none",
     )
     servers = Role(
@@ -268,18 +326,17 @@ def parameter_server(
         count=num_ps,
         resources=resources,
         trains=False,
-        runs_server=is_served,
+        runs_server=runs_server,
         must_return=False,
-        hides_gpus=ps_num_gpus == 0,
+        hides_gpus=hides_gpus,
         strategy="none",
     )
-    gang = (chief, workers, servers, *_evaluator(evaluator, resources))
-    return _run_gang("parameter_server", gang, train, parsed)
+    return chief, workers, servers
 
 
-def _evaluator(wanted: bool, resources: Resources) -> tuple[Role, ...]:
-    """Return the role of an evaluator, which looks at the last checkpoint after the others."""
-    if not wanted:
+def _evaluator_role(has_evaluator: bool, resources: Resources) -> tuple[Role, ...]:
+    """Return the role of the evaluator, or no role."""
+    if not has_evaluator:
         return ()
     role = Role(
         name="evaluator",

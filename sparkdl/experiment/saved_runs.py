@@ -1,4 +1,4 @@
-"""Runs on the driver. The verbs about runs that are kept: read them, list them, go on with them."""
+"""Runs on the driver. Read, list and resume the runs that are stored in run directories."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -21,10 +21,10 @@ def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
     """Read a run from its directory: its trials, their values, errors and metrics.
 
     Args:
-        run_or_path: the directory of a run, or a run to read anew.
+        run_or_path: the directory of a run, or a run to read again.
 
     Raises:
-        RunNotFoundError: there is no run there.
+        RunNotFoundError: if the directory does not contain a run.
 
     Example:
         >>> from sparkdl import experiment
@@ -37,10 +37,10 @@ def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
 
 
 def history(root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    """The runs below a root, newest first, a row each.
+    """Return a table of the runs below a root, newest first, with one row per run.
 
     Args:
-        root: where runs are kept; by default where `launch` puts them.
+        root: the directory or URL that holds the runs; by default the one that `launch` uses.
 
     Example:
         >>> from sparkdl import experiment
@@ -68,31 +68,33 @@ def resume(
     data: Any = None,
     **options: Any,
 ) -> Run:
-    """Finish what a run has not finished, whatever ended it.
+    """Finish a run that has ended early.
 
-    What has finished is never run again. A trial that was running begins again, from its own
-    checkpoint. The function is the one that the run directory keeps: resume only a run whose
-    directory you trust, as you would a program.
+    Finished trials are not repeated. A trial that was running is restarted from its own
+    checkpoint. The training function is loaded from the run directory, so resume only runs whose
+    directory you trust as you would trust a program.
 
     Args:
         run_or_path: the directory of a run, or the run.
-        train: a corrected function; the journal keeps how it differs.
-        num_trials: of a search, how many configurations to try in all.
-        stop, patience, max_slot_hours: other rules of when a search ends.
-        retry_failed: run trials that have FAILED again too.
-        space: of a search whose space is a function, that function. Any other must be what it was.
-        algorithm, pruner: of a search that was given an object, one like it.
-        data: what the run was given as `data=`, if it was.
-        **options: those of `sparkdl.options.Options` that are to differ, such as `parallelism`;
-            `env` must be given again, as its values are not kept.
+        train: a corrected training function; the journal stores its difference from the original.
+        num_trials: total number of configurations that a search tries.
+        stop, patience, max_slot_hours: new stopping rules of a search.
+        retry_failed: also restart trials that have FAILED.
+        space: the function, if the space of the search is a function. A space that is a dict may
+            be passed too, but cannot be changed.
+        algorithm, pruner: an equivalent object, if the search used an object of Optuna.
+        data: the same data, if the run was started with `data=`.
+        **options: the fields of `sparkdl.options.Options` to change, such as `parallelism`. `env`
+            is required if the run had one, because its values are not stored.
 
     Returns:
         The run, with all its trials.
 
     Raises:
-        RunNotFoundError: there is no run there.
-        RunExistsError: its driver still lives, or the space differs. Nothing was changed.
-        ConfigError: something is missing that was not kept. Nothing was changed.
+        RunNotFoundError: if the directory does not contain a run.
+        RunExistsError: if the driver of the run is still alive, or the space differs. Nothing was
+            changed.
+        ConfigError: if an argument is missing that is not stored. Nothing was changed.
 
     Example:
         >>> from sparkdl import experiment
@@ -112,5 +114,5 @@ def resume(
         "pruner": pruner,
     }
     Options.parse(options, resume)
-    given = {name: value for name, value in changes.items() if value is not None}
-    return continue_search(storage.absolute(path), train, given, retry_failed, data, options)
+    changes = {name: value for name, value in changes.items() if value is not None}
+    return continue_search(storage.absolute(path), train, changes, retry_failed, data, options)

@@ -1,4 +1,4 @@
-"""Runs on the driver. The verbs that run one training function many times, a trial each."""
+"""Runs on the driver. Run a training function many times, as the trials of one run."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call, takes_one
 from sparkdl.runs import Run, Trial
 from sparkdl.search.files.formats import read_space
-from sparkdl.search.settings import Search
+from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import combine_values
 from sparkdl.search.space.spaces import Space
 
@@ -31,31 +31,32 @@ def launch(
     init_from: Trial | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Run:
-    """Run a training function once for every combination of parameters, one per Spark slot.
+    """Run a training function once for every combination of parameters, one trial per Spark slot.
 
-    Each trial runs in a fresh process. What it prints, reports, returns and writes is kept in the
-    run directory. `launch(spark, train, args)` is accepted too.
+    Each trial runs in a new process. The run directory stores its output, its reports, its return
+    value and its files. `launch(spark, train, args)` is accepted too.
 
     Args:
         train: a function that takes its parameters by name and returns a number, a dict of
             numbers and file paths, or None. An exception makes its trial FAILED, not the run.
-        args: a list of values for each parameter; None for a single trial without any.
-        more: `args`, where the first argument is the SparkSession.
-        combine: `product` runs every combination, `zip` the first values together, and so on.
-        data: a DataFrame, or several by name: every trial gets all rows, see `data.dataset`.
-            Spark reads it once for each trial; `df.cache()` saves it what can be saved.
-        init_from: a trial, its folder, or one of its checkpoints: `context.get_checkpoint()` gives
-            that to a trial that has none of its own.
+        args: a list of values for each parameter; None for a single trial without parameters.
+        more: `args`, if the first argument is the SparkSession.
+        combine: `product` for every combination; `zip` for the first values together, the second
+            values together, and so on.
+        data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`. Spark
+            computes the rows once for each trial; `df.cache()` avoids repeated work.
+        init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
+            returns that checkpoint in a trial that has no checkpoint of its own.
         **options: see `sparkdl.options.Options`.
 
     Returns:
         The run: `run.best`, `run.to_pandas()`, `print(run)`.
 
     Raises:
-        ConfigError, FunctionError: an argument is wrong. Nothing was started.
-        PreflightError: the cluster cannot run it. No trial was started.
-        RunExistsError: `run_id` exists, or is being run.
-        AllTrialsFailedError: no trial completed; its cause is the first one's own exception.
+        ConfigError, FunctionError: if an argument is invalid. Nothing was started.
+        PreflightError: if the cluster cannot run the trials. No trial was started.
+        RunExistsError: if a run with this `run_id` exists or is running.
+        AllTrialsFailedError: if no trial completed; its cause is the exception of the first trial.
 
     Example:
         >>> def train(learning_rate, dropout=0.5):
@@ -64,21 +65,45 @@ def launch(
         >>> run.best.params
         {'learning_rate': 0.1}
     """
+    spark, function, values = _split_session(train, args, more)
+    if spark is not None:
+        options["spark"] = spark
     parsed = Options.parse(options, launch)
-    if _is_session(train):
-        parsed = Options.parse({**options, "spark": train})
-        train, values = args, more
-    elif more is not None:
-        raise ConfigError("launch takes (train, args) or (spark, train, args); got three others.")
-    else:
-        values = args  # type: ignore[assignment]
     params = combine_values(values, combine)
-    check_call(train, params[0])
+    check_call(function, params[0])
     resources = Resources(num_cpus=parsed.num_cpus, num_gpus=parsed.num_gpus)
     role = Role(name="worker", count=1, resources=resources)
     return execute(
-        Request("launch", (role,), train, parsed, params, data=data, init_from=init_from)
+        Request(
+            kind="launch",
+            roles=(role,),
+            train=function,
+            options=parsed,
+            params=params,
+            data=data,
+            init_from=init_from,
+        )
     )
+
+
+def _split_session(train: Any, args: Any, more: Any) -> tuple[Any, Any, Any]:
+    """Return the SparkSession or None, the training function and its values.
+
+    The arguments are those of `launch(train, args)` or `launch(spark, train, args)`.
+    """
+    if _is_session(train):
+        return train, args, more
+    if more is not None:
+        raise ConfigError(
+            "launch expects (train, args) or (spark, train, args); got three arguments, the first "
+            f"of which is a {type(train).__name__}, not a SparkSession."
+        )
+    return None, train, args
+
+
+def _is_session(value: object) -> bool:
+    """Return True for a SparkSession of Spark classic or Spark Connect."""
+    return any(base.__name__ == "SparkSession" for base in type(value).__mro__)
 
 
 @takes_options
@@ -100,45 +125,50 @@ def search(
     data: Any = None,
     **options: Any,
 ) -> Run:
-    """Search for the parameters with the best metric, each trial chosen by those before it.
+    """Search for the parameters with the best metric, using the results of earlier trials.
 
-    Optuna proposes on the driver, Spark runs. A slot that is free gets its next trial at once. A
-    trial that a pruner stops gets `TrialPruned` from its next `context.report`; one that does not
-    report within ten seconds is ended. After anything, `experiment.resume(run.path)` goes on.
+    Optuna proposes configurations on the driver, and Spark runs them. A free slot gets its next
+    trial immediately. In a trial that the pruner stops, the next `context.report` raises
+    `TrialPruned`; if the trial does not report within ten seconds, its process is killed.
+    `experiment.resume(run.path)` continues an interrupted search.
 
     Args:
         train: a function that takes the parameters by name, see `launch`. Without a `space`, an
-            objective in Optuna's style: it takes an `optuna.Trial`, asks it for parameters, and
-            returns the number to make small, unless `metric` or `direction` says otherwise.
-        space: for each parameter a `search.Float`, `search.Int`, `search.Categorical` or a list of
-            values; a function that takes an `optuna.Trial` and returns the parameters, where some
-            depend on others; or the path of a CloudML Engine or SageMaker file.
+            Optuna-style objective: a function that takes an `optuna.Trial`, requests parameters
+            from it and returns the value to minimize; `metric` or `direction` override this.
+        space: a dict with a `search.Float`, `search.Int`, `search.Categorical` or a list of values
+            for each parameter; a function that takes an `optuna.Trial` and returns the parameters,
+            for parameters that depend on others; or the path of a CloudML Engine or SageMaker
+            file.
         algorithm: `random`, `grid`, `tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, or an Optuna sampler.
-        num_trials: how many configurations to try; None where something else ends the search.
+        num_trials: number of configurations to try; None if another rule ends the search.
         pruner: `median`, `asha` (asynchronous successive halving), `hyperband`, or an Optuna
-            pruner: stops trials by what they report of the metric. By default none is stopped.
-        stop: end when a trial's number is this good, such as `{"accuracy": 0.98}`.
-        patience: end when so many configurations in a row brought nothing better.
-        max_slot_hours: end when trials have used so many hours of slots.
-        initial_params: the first configurations; parameters that they lack are proposed.
-        learn_from: runs, or their directories, whose finished trials the sampler learns from.
-        init_from: a trial, its folder, or one of its checkpoints: `context.get_checkpoint()` gives
-            that to a trial that has none of its own.
-        repeats: run each configuration so often, with a seed each; the sampler is told the mean.
-        workers_per_trial: processes of each trial, as `allreduce` starts them.
-        data: a DataFrame, or several by name; every trial gets all rows, see `data.dataset`.
+            pruner, which stops trials because of the metric they report. By default no trial is
+            stopped.
+        stop: end when a trial's metric reaches this value, such as `{"accuracy": 0.98}`.
+        patience: end after this number of configurations in a row without an improvement.
+        max_slot_hours: end when the trials have used this number of slot hours.
+        initial_params: the first configurations; the sampler chooses their missing parameters.
+        learn_from: runs, or their directories, whose complete trials are added to the sampler's
+            data.
+        init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
+            returns that checkpoint in a trial that has no checkpoint of its own.
+        repeats: number of trials of each configuration, each with its own seed; the sampler
+            receives their mean.
+        workers_per_trial: number of processes of each trial, started as by `allreduce`.
+        data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`.
         **options: see `sparkdl.options.Options`. `metric` and `direction` may be lists of the same
-            length; then `run.pareto` has the trials among which to choose. With `parallelism=1`
-            and a seed, the parameters are those that Optuna gives in one process.
+            length; `run.pareto` then has the trials of the Pareto front. With `parallelism=1` and
+            a seed, the parameters are those that Optuna proposes in a single process.
 
     Returns:
         The run: `run.best`, `run.pareto`, `run.to_pandas()`, `print(run)`.
 
     Raises:
-        ConfigError, FunctionError: an argument is wrong. Nothing was started.
-        PreflightError: the cluster cannot run it. No trial was started.
-        RunExistsError: `run_id` exists, or is being run, or searched another space.
-        AllTrialsFailedError: no trial completed; its cause is the first one's own exception.
+        ConfigError, FunctionError: if an argument is invalid. Nothing was started.
+        PreflightError: if the cluster cannot run the trials. No trial was started.
+        RunExistsError: if a run with this `run_id` exists, is running, or has another space.
+        AllTrialsFailedError: if no trial completed; its cause is the exception of the first trial.
 
     Example:
         >>> from sparkdl import search as spaces
@@ -159,15 +189,14 @@ def search(
         "initial_params": initial_params,
         "repeats": repeats,
     }
-    found, fields, options = _space(space, fields, options)
-    if found is None and {"metric", "direction"}.isdisjoint(options):
-        options["direction"] = "min"  # As `study.optimize` does.
-    parsed, objectives = _parse(options)
-    asked = Search(found, **fields)
-    names = [*objectives] or [parsed.metric or "value"]
-    asked.check(names, parsed.timeout_s, tuple(parsed.env.values()))
+    parsed_space, fields, options = _parse_space(space, fields, options)
+    if parsed_space is None and {"metric", "direction"}.isdisjoint(options):
+        options["direction"] = "min"  # The default of Optuna's `study.optimize`.
+    parsed, objectives = _parse_options(options)
+    settings = SearchSettings(space=parsed_space, **fields)
+    settings.check([*objectives], parsed.timeout_s, tuple(parsed.env.values()))
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from
-    _check_fit(train, found, bool(runs), workers_per_trial)
+    _check_compatible(train, parsed_space, bool(runs), workers_per_trial)
     is_gang = workers_per_trial > 1
     resources = Resources(
         num_cpus=parsed.num_cpus,
@@ -177,78 +206,77 @@ def search(
     role = Role(name="worker", count=workers_per_trial, resources=resources, in_ring=is_gang)
     return execute(
         Request(
-            "search",
-            (role,),
-            train,
-            parsed,
-            search=asked,
+            kind="search",
+            roles=(role,),
+            train=train,
+            options=parsed,
+            search=settings,
             is_gang=is_gang,
             data=data,
-            objectives=objectives,
+            objectives=objectives if len(objectives) > 1 else {},
             init_from=init_from,
             learn_from=[load(run) for run in runs],
         )
     )
 
 
-def _check_fit(train: Any, space: Any, learns: bool, workers_per_trial: Any) -> None:
-    """See that the function, its space and what else was asked for go together.
+def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: Any) -> None:
+    """Validate that the function, its space and the other arguments are compatible.
 
     Raises:
-        ConfigError, FunctionError: they do not.
+        ConfigError, FunctionError: if two arguments are not compatible.
     """
     if isinstance(space, Space):
         check_call(train, space.dimensions)
     elif space is None and not takes_one(train):
         raise FunctionError(
-            f"search got no space, and {train!r} does not take one argument. Pass space= with the "
-            "values of its parameters, or a function that takes an optuna.Trial."
+            f"search got no space, but {train!r} does not take one argument. Pass space= with the "
+            "values of the parameters, or pass a function that takes an optuna.Trial."
         )
     check_count("workers_per_trial", workers_per_trial)
     if workers_per_trial > 1 and space is None:
         raise ConfigError(
-            f"workers_per_trial is {workers_per_trial}, and an objective that asks for its "
-            "parameters runs in one process. Pass space= with their values."
+            f"workers_per_trial is {workers_per_trial}, but an objective that requests its "
+            "parameters runs in one process. Pass space= with the values of the parameters."
         )
     if learns and not isinstance(space, Space):
-        raise ConfigError("learn_from needs a space that is written down, as a dict.")
+        raise ConfigError("learn_from requires space= to be a dict.")
 
 
-def _space(
-    given: Any, fields: dict[str, Any], options: dict[str, Any]
+def _parse_space(
+    space: Any, fields: dict[str, Any], options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The space; what a file says of the search, where no argument says otherwise."""
-    if isinstance(given, str | os.PathLike):
-        declared = read_space(os.fspath(given))
+    """Return the space, the fields of the search settings and the options.
+
+    Settings from a file apply unless an argument overrides them.
+    """
+    if isinstance(space, str | os.PathLike):
+        declaration = read_space(os.fspath(space))
         defaults = {"algorithm": "tpe", "num_trials": None, "pruner": None}
-        said = declared.options
-        own = {k: said[k] for k, v in defaults.items() if k in said and fields[k] == v}
-        common = {k: v for k, v in said.items() if k not in defaults}
-        return declared.space, {**fields, **own}, {**common, **options}
-    if given is None or callable(given):
-        return given, fields, options
-    return Space.of(given), fields, options
+        declared = declaration.options
+        own = {k: declared[k] for k, v in defaults.items() if k in declared and fields[k] == v}
+        common = {k: v for k, v in declared.items() if k not in defaults}
+        return declaration.space, {**fields, **own}, {**common, **options}
+    if space is None or callable(space):
+        return space, fields, options
+    return Space.of(space), fields, options
 
 
-def _parse(options: dict[str, Any]) -> tuple[Options, dict[str, str]]:
-    """The options, and of several metrics the direction of each."""
+def _parse_options(options: dict[str, Any]) -> tuple[Options, dict[str, str]]:
+    """Return the options, and the direction of each metric; there is at least one metric."""
     metric, direction = options.get("metric"), options.get("direction")
     if not isinstance(metric, list | tuple):
-        return Options.parse(options, search), {}
-    ways = list(direction) if isinstance(direction, list | tuple) else [direction] * len(metric)
-    if len(ways) != len(metric) or len(set(metric)) != len(metric) or not metric:
+        parsed = Options.parse(options, search)
+        return parsed, {parsed.metric or "value": str(parsed.direction)}
+    is_list = isinstance(direction, list | tuple)
+    directions: list[Any] = list(direction or ()) if is_list else [direction] * len(metric)
+    if len(directions) != len(metric) or len(set(metric)) != len(metric) or not metric:
         raise ConfigError(
             f"metric={metric!r} with direction={direction!r}; expected different names, and a "
             "direction for each."
         )
     each = [
-        Options.parse({**options, "metric": name, "direction": way}, search)
-        for name, way in zip(metric, ways, strict=True)
+        Options.parse({**options, "metric": name, "direction": one_direction}, search)
+        for name, one_direction in zip(metric, directions, strict=True)
     ]
-    found = {str(one.metric): str(one.direction) for one in each}
-    return each[0], found if len(found) > 1 else {}
-
-
-def _is_session(value: object) -> bool:
-    """Whether this is a SparkSession, of Spark classic or Spark Connect."""
-    return any(base.__name__ == "SparkSession" for base in type(value).__mro__)
+    return each[0], {str(parsed.metric): str(parsed.direction) for parsed in each}

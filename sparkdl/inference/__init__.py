@@ -1,4 +1,4 @@
-"""Models: found, carried to executors and run over the rows of a DataFrame.
+"""Inference: find a model, send it to executors and apply it to the rows of a DataFrame.
 
-What a person calls is `experiment.predict` (runs on the driver; `task` in a Spark task).
+Users call `experiment.predict`, which runs on the driver; `predict_task` runs in a Spark task.
 """

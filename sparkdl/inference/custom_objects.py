@@ -1,4 +1,4 @@
-"""Runs on the driver. The person's own classes and functions that a Keras model is made of."""
+"""Runs on the driver. Find the user's own classes and functions that a Keras model uses."""
 
 import contextlib
 import importlib
@@ -10,39 +10,39 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["custom_objects", "pickled"]
+__all__ = ["custom_objects", "pickle_objects"]
 
 
 def custom_objects(model: Any, library: str) -> dict[str, Any]:
-    """The classes and functions that Keras needs to be told of to load a model.
+    """Return the user's own classes and functions that Keras needs to load a model, by name.
 
-    Found are those that are registered (`@keras.saving.register_keras_serializable()`), or named
-    in a `keras.saving.custom_object_scope` around the call, and the classes of the model itself
-    and of its layers.
+    An object is found if it is registered (`@keras.saving.register_keras_serializable()`), if it
+    is in a `keras.saving.custom_object_scope` around the call, or if it is the class of the model
+    or of one of its layers.
 
     Args:
         model: the model.
-        library: `keras` or `tf_keras`, which it belongs to.
+        library: the library of the model: `keras` or `tf_keras`.
 
     Raises:
-        ValueError: one is not found.
+        ValueError: if a class or function is not found.
     """
     keras = importlib.import_module(library)
-    own = {type(part).__name__: type(part) for part in (model, *model.layers)}
-    found = {}
+    classes = {type(part).__name__: type(part) for part in (model, *model.layers)}
+    objects = {}
     for name in sorted(_custom_names(json.loads(model.to_json()))):
-        known = keras.saving.get_registered_object(name) or own.get(name)
-        if known is None:
+        custom_object = keras.saving.get_registered_object(name) or classes.get(name)
+        if custom_object is None:
             raise ValueError(
-                f"the model is made of {name!r}, which executors cannot find. Decorate it with "
+                f"the model uses {name!r}, which executors cannot find. Decorate {name!r} with "
                 f"@{library}.saving.register_keras_serializable()."
             )
-        found[name] = known
-    return found
+        objects[name] = custom_object
+    return objects
 
 
 def _custom_names(config: Any) -> Iterator[str]:
-    """The registered names in a model's config: see `keras.saving.serialize_keras_object`."""
+    """Yield the registered names in a config, see `keras.saving.serialize_keras_object`."""
     if isinstance(config, list):
         for part in config:
             yield from _custom_names(part)
@@ -53,18 +53,22 @@ def _custom_names(config: Any) -> Iterator[str]:
         yield str(config["config"])
     elif name and module.partition(".")[0] not in ("keras", "tf_keras"):
         yield name
-    # How it is trained does not matter here.
+    # Inference does not need the loss and the optimizer of the training.
     for key, part in config.items():
         if key != "compile_config":
             yield from _custom_names(part)
 
 
-def pickled(objects: dict[str, Any]) -> bytes:
-    """Classes and functions as bytes; of modules that are not installed, all that they are."""
+def pickle_objects(objects: dict[str, Any]) -> bytes:
+    """Pickle classes and functions; those of modules that are not installed are pickled by value.
+
+    Args:
+        objects: classes and functions, by name.
+    """
     if not objects:
         return b""
     installed = {*importlib.metadata.packages_distributions(), *sys.stdlib_module_names}
-    modules = {sys.modules[thing.__module__] for thing in objects.values()}
+    modules = {sys.modules[obj.__module__] for obj in objects.values()}
     with contextlib.ExitStack() as stack:
         for module in modules:
             if module.__name__.partition(".")[0] not in {*installed, "__main__"}:

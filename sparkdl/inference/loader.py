@@ -1,6 +1,6 @@
-"""Runs on the driver to check inputs and outputs, in Spark tasks to compute.
+"""Runs anywhere. Load models into the current process as functions of tensors.
 
-A model in this process.
+The driver loads a model to check its inputs and outputs, and Spark tasks load it to compute.
 """
 
 import importlib
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl.inference.tensor_spec import Tensor
+from sparkdl.inference.tensor_spec import TensorSpec
 
 __all__ = [
-    "Loaded",
-    "Traced",
+    "LoadedModel",
+    "TracedModel",
     "from_keras",
     "from_saved_model",
     "library_of_object",
@@ -23,76 +23,78 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A model as one compiled function of any number of rows.
+class TracedModel:
+    """A model compiled to one function of any number of rows.
 
     Attributes:
-        outputs: what comes out.
-        function: of one tensor an input; returns a list of one tensor an output.
+        outputs: the outputs of the model.
+        function: takes one tensor per input and returns a list with one tensor per output.
     """
 
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[TensorSpec, ...]
     function: Callable[..., list[Any]]
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in memory.
 
     Attributes:
-        inputs: what goes in, in the model's order.
-        by_name: the model tells its inputs apart by their names, not by their order.
-        function: takes one tensor an input, in that order; returns what the model returns.
-        output_names: of outputs that come as a list.
+        inputs: the inputs of the model, in the model's order.
+        by_name: True if the model identifies its inputs by name, not by position.
+        function: takes one tensor per input, in that order, and calls the model.
+        output_names: names of the outputs if the model returns a list.
     """
 
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
     by_name: bool
     function: Callable[..., Any]
     output_names: tuple[str, ...] = ()
 
-    def trace(self, inputs: Sequence[Tensor]) -> Traced:
+    def trace(self, inputs: Sequence[TensorSpec]) -> TracedModel:
         """Compile the model.
 
         Args:
-            inputs: as `self.inputs`, with all shapes and dtypes known.
+            inputs: the inputs of the model with known shapes and dtypes.
 
         Raises:
-            ValueError: an output is none that a column can hold.
+            ValueError: if an output cannot be stored in a column.
         """
         import tensorflow as tf
 
         specs = [tf.TensorSpec([None, *(i.shape or ())], i.dtype) for i in inputs]
         compiled = tf.function(self.function, autograph=False).get_concrete_function(*specs)
-        names, outputs = self._flat(compiled.structured_outputs)
+        names, outputs = self._flatten(compiled.structured_outputs)
 
         def call(*tensors: Any) -> list[Any]:
-            return self._flat(compiled(*tensors))[1]
+            return self._flatten(compiled(*tensors))[1]
 
-        found = zip(names, outputs, strict=True)
-        return Traced(tuple(_tensor(name, output) for name, output in found), call)
+        named = zip(names, outputs, strict=True)
+        return TracedModel(tuple(_output_spec(name, output) for name, output in named), call)
 
-    def _flat(self, outputs: Any) -> tuple[list[str], list[Any]]:
+    def _flatten(self, outputs: Any) -> tuple[list[str], list[Any]]:
         if isinstance(outputs, Mapping):
             return [str(name) for name in outputs], list(outputs.values())
         if isinstance(outputs, list | tuple):
-            # A layer that is used twice gives both its outputs one name.
-            named = len(self.output_names) == len({*self.output_names}) == len(outputs)
-            names = self.output_names if named else [f"output_{i}" for i in range(len(outputs))]
+            # Outputs of a layer that is used twice have the same name.
+            has_names = len(self.output_names) == len({*self.output_names}) == len(outputs)
+            names = self.output_names if has_names else [f"output_{i}" for i in range(len(outputs))]
             return list(names), list(outputs)
         return ["output"], [outputs]
 
 
-def _tensor(name: str, output: Any) -> Tensor:
+def _output_spec(name: str, output: Any) -> TensorSpec:
     import tensorflow as tf
 
     if not isinstance(output, tf.Tensor | tf.TensorSpec):
         kind = type(output).__name__
         raise ValueError(f"the model's output {name!r} is a {kind}; expected a dense tensor.")
     if output.shape.rank == 0:
-        raise ValueError(f"the model's output {name!r} is one number for all rows, not one a row.")
+        raise ValueError(
+            f"the model's output {name!r} is one number for all rows; expected one per row."
+        )
     shape = None if output.shape.rank is None else tuple(output.shape[1:])
-    return Tensor(name, shape, output.dtype.name)
+    return TensorSpec(name, shape, output.dtype.name)
 
 
 def load_keras(
@@ -101,10 +103,10 @@ def load_keras(
     """Load a Keras file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         library: `keras` or `tf_keras`.
-        custom: the person's own classes and functions, by the names that Keras knows them by.
-        trusted: it may hold code of its own, such as that of a `Lambda` layer.
+        custom: the user's own classes and functions, by their names in Keras.
+        trusted: allow the file to contain code, such as that of a `Lambda` layer.
     """
     keras = importlib.import_module(library)
     return keras.models.load_model(
@@ -113,7 +115,7 @@ def load_keras(
 
 
 def library_of_object(model: object) -> str | None:
-    """`keras` or `tf_keras` if this is a model of it, else None."""
+    """Return the library of a Keras model: `keras` or `tf_keras`; None for any other object."""
     for base in type(model).__mro__:
         top = base.__module__.partition(".")[0]
         if base.__name__ == "Model" and top in ("keras", "tf_keras"):
@@ -121,22 +123,22 @@ def library_of_object(model: object) -> str | None:
     return None
 
 
-def from_keras(model: Any) -> Loaded:
-    """A Keras model.
+def from_keras(model: Any) -> LoadedModel:
+    """Wrap a Keras model.
 
     Raises:
-        ValueError: it was never called, so that nobody knows what goes in.
+        ValueError: if the inputs are unknown because the model was never called.
     """
     takes_training = "training" in inspect.signature(model.call).parameters
     options = {"training": False} if takes_training else {}
-    structure, names, inputs = _inputs_of(model)
+    structure, names, inputs = _input_structure(model)
 
     def call(*tensors: Any) -> Any:
         if isinstance(structure, Mapping):
             return model(dict(zip(names, tensors, strict=True)), **options)
         return model(list(tensors) if isinstance(structure, list) else tensors[0], **options)
 
-    return Loaded(
+    return LoadedModel(
         tuple(inputs),
         by_name=isinstance(structure, Mapping),
         function=call,
@@ -144,38 +146,40 @@ def from_keras(model: Any) -> Loaded:
     )
 
 
-def _inputs_of(model: Any) -> tuple[Any, list[str], list[Tensor]]:
-    """The structure of what a model is called with, and its parts."""
+def _input_structure(model: Any) -> tuple[Any, list[str], list[TensorSpec]]:
+    """Return the structure of the argument that a model is called with, and its names and specs."""
     symbolic = getattr(model, "inputs", None)
-    if not symbolic:  # A class of the person's own.
-        return _called_with(model)
-    structure = getattr(model, "input", symbolic[0])  # A Sequential has one, and does not tell.
+    if not symbolic:  # A subclass of keras.Model.
+        return _built_structure(model)
+    # A Sequential has one input, without a structure.
+    structure = getattr(model, "input", symbolic[0])
     if isinstance(structure, Mapping):
         structure = {name: structure[name] for name in sorted(structure)}
         symbolic = list(structure.values())
         names = list(structure)
-    elif isinstance(structure, list | tuple):
-        structure, names = list(structure), [_name(one) for one in symbolic]
     else:
-        names = [_name(one) for one in symbolic]
-    parts = [
-        Tensor(name, tuple(one.shape[1:]), str(getattr(one.dtype, "name", one.dtype)))
-        for name, one in zip(names, symbolic, strict=True)
+        names = [_name_of(tensor) for tensor in symbolic]
+        if isinstance(structure, list | tuple):
+            structure = list(structure)
+    specs = [
+        TensorSpec(name, tuple(tensor.shape[1:]), str(getattr(tensor.dtype, "name", tensor.dtype)))
+        for name, tensor in zip(names, symbolic, strict=True)
     ]
-    return structure, names, parts
+    return structure, names, specs
 
 
-def _name(symbolic: Any) -> str:
+def _name_of(symbolic: Any) -> str:
     return str(symbolic.name).partition(":")[0]
 
 
-def _called_with(model: Any) -> tuple[Any, list[str], list[Tensor]]:
+def _built_structure(model: Any) -> tuple[Any, list[str], list[TensorSpec]]:
+    """Return the same as `_input_structure` for a model that was built by its first call."""
     shapes = (model.get_build_config() or {}).get("input_shape")
     if shapes is None:
         raise ValueError(
-            f"the model {model.name!r} has not been called, or takes several arguments: its input "
-            "is not known. Start it with an Input layer, or call it on one batch (a tensor, or a "
-            "list or dict of them) before it is saved."
+            f"the input of the model {model.name!r} is unknown: the model has not been called, or "
+            "takes several arguments. Begin the model with an Input layer, or call the model on "
+            "one batch (a tensor, or a list or dict of tensors) before saving it."
         )
     if isinstance(shapes, Mapping):
         named = {name: tuple(shapes[name]) for name in sorted(shapes)}
@@ -186,36 +190,41 @@ def _called_with(model: Any) -> tuple[Any, list[str], list[Tensor]]:
     structure: Any = shapes if isinstance(shapes, Mapping) else list(named)
     if list(named) == ["input"]:
         structure = None
-    return structure, list(named), [Tensor(n, shape[1:], "") for n, shape in named.items()]
+    return structure, list(named), [TensorSpec(n, shape[1:], "") for n, shape in named.items()]
 
 
-def from_saved_model(path: Path, signature: str, tags: Sequence[str] = ()) -> Loaded:
-    """One function of a SavedModel.
+def from_saved_model(path: Path, signature: str, tags: Sequence[str] = ()) -> LoadedModel:
+    """Load one function of a SavedModel.
+
+    Args:
+        path: path of the folder.
+        signature: name of the function.
+        tags: tags of the graph to load; empty for the only graph.
 
     Raises:
-        ValueError: it has no such signature, or no graph with these tags.
+        ValueError: if the model has no such signature, or no graph with these tags.
     """
     import tensorflow as tf
 
     try:
         model = tf.saved_model.load(str(path), tags=list(tags) or None)
-    except RuntimeError as exc:  # No graph of its has these tags.
+    except RuntimeError as exc:  # The model has no graph with these tags.
         raise ValueError(str(exc)) from exc
     if signature not in model.signatures:
         known = ", ".join(map(repr, model.signatures)) or "none"
-        raise ValueError(f"it has no signature {signature!r}; it has {known}.")
+        raise ValueError(f"the model has no signature {signature!r}; it has {known}.")
     function = model.signatures[signature]
     specs = function.structured_input_signature[1]
     names = sorted(specs)
 
     def call(*tensors: Any) -> Any:
-        # The model is kept with it: its variables go when nobody holds it.
+        # The reference to `model` keeps its variables alive.
         return model.signatures[signature](**dict(zip(names, tensors, strict=True)))
 
-    parts = [_tensor_of(name, specs[name]) for name in names]
-    return Loaded(tuple(parts), by_name=True, function=call)
+    inputs = [_spec_of(name, specs[name]) for name in names]
+    return LoadedModel(tuple(inputs), by_name=True, function=call)
 
 
-def _tensor_of(name: str, spec: Any) -> Tensor:
+def _spec_of(name: str, spec: Any) -> TensorSpec:
     shape = None if spec.shape.rank is None else tuple(spec.shape[1:])
-    return Tensor(name, shape, spec.dtype.name)
+    return TensorSpec(name, shape, spec.dtype.name)

@@ -1,4 +1,4 @@
-"""Runs in a Spark task. The models that this Python worker has loaded, each once."""
+"""Runs in a Spark task. Load models, and cache them in the Python worker."""
 
 import importlib
 import os
@@ -12,71 +12,70 @@ from pyspark import TaskContext
 
 from sparkdl.cuda_visibility import as_seen_by_executor, visible_devices
 from sparkdl.inference import loader
-from sparkdl.inference.model_file import Stored
-from sparkdl.inference.tensor_spec import Tensor, fitted
+from sparkdl.inference.model_file import StoredModel
+from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
 
-__all__ = ["Model", "model", "start_framework"]
+__all__ = ["Model", "cached_model", "start_framework"]
 
-# Of more than one model where a DataFrame has gone through several: Spark gives a task of one any
-# of the workers. The longest unused makes room.
-MODELS = 3
+# Models cached per Python worker. Spark may send a worker tasks that use different models; the
+# least recently used one is evicted.
+MAX_MODELS = 3
 
-# TensorFlow reads them when it makes its threads (process_util.cc).
+# TensorFlow reads these variables when it creates its threads (process_util.cc).
 _THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 Array = Any  # np.ndarray of numbers, or of strings as objects.
 Model = Callable[[Sequence[Array]], dict[str, Array]]
 
+_CACHE: OrderedDict[tuple[Any, ...], Model] = OrderedDict()
 
-_LOADED: OrderedDict[tuple[Any, ...], Model] = OrderedDict()
 
+def cached_model(stored: StoredModel, inputs: tuple[TensorSpec, ...], detect_gpus: bool) -> Model:
+    """Return a function from arrays, one per input, to the arrays of the outputs, by name.
 
-def model(stored: Stored, inputs: tuple[Tensor, ...], detect_gpus: bool) -> Model:
-    """A model as a function of arrays, one an input, to those of its outputs, by their names.
-
-    It is loaded at the first call with these arguments, and after others have made it go.
+    The model is loaded at the first call with these arguments, and after it was evicted.
 
     Args:
-        stored: which model.
-        inputs: what goes in, all shapes and dtypes known.
-        detect_gpus: where Spark assigned none, use the GPUs that this host has.
+        stored: the model.
+        inputs: the inputs of the model with known shapes and dtypes.
+        detect_gpus: use the GPUs of this host if Spark assigned none to the task.
     """
     key = (*stored.key, inputs)
-    if key not in _LOADED:
-        while len(_LOADED) >= MODELS:
-            _LOADED.popitem(last=False)
+    if key not in _CACHE:
+        while len(_CACHE) >= MAX_MODELS:
+            _CACHE.popitem(last=False)
         start_framework(stored.library, detect_gpus)
-        _LOADED[key] = _load(stored, inputs)
-    _LOADED.move_to_end(key)
-    return _LOADED[key]
+        _CACHE[key] = _load(stored, inputs)
+    _CACHE.move_to_end(key)
+    return _CACHE[key]
 
 
-def _load(stored: Stored, inputs: tuple[Tensor, ...]) -> Model:
+def _load(stored: StoredModel, inputs: tuple[TensorSpec, ...]) -> Model:
     import tensorflow as tf
 
-    with stored.opened() as path:
+    with stored.open_local() as path:
         if stored.library == "tensorflow":
-            found = loader.from_saved_model(path, stored.signature, stored.tags)
+            loaded = loader.from_saved_model(path, stored.signature, stored.tags)
         else:
             custom = pickle.loads(stored.custom) if stored.custom else {}
-            # The driver's Keras has accepted the very same file.
-            keras = loader.load_keras(path, stored.library, custom, trusted=True)
-            found = loader.from_keras(keras)
-    traced = found.trace(inputs)
-    dtypes = [tf.as_dtype(tensor.dtype) for tensor in inputs]
+            # Either the driver sent this model, or it has loaded the same file in safe mode.
+            keras_model = loader.load_keras(path, stored.library, custom, trusted=True)
+            loaded = loader.from_keras(keras_model)
+    traced = loaded.trace(inputs)
+    dtypes = [tf.as_dtype(spec.dtype) for spec in inputs]
 
     def call(arrays: Sequence[Array]) -> dict[str, Array]:
-        ready = [
-            tf.convert_to_tensor(fitted(array, tensor, dtype.as_numpy_dtype), dtype)
-            for array, tensor, dtype in zip(arrays, inputs, dtypes, strict=True)
+        tensors = [
+            tf.convert_to_tensor(fit_rows(array, spec, dtype.as_numpy_dtype), dtype)
+            for array, spec, dtype in zip(arrays, inputs, dtypes, strict=True)
         ]
-        computed = zip(traced.outputs, traced.function(*ready), strict=True)
-        outputs = {tensor.name: np.asarray(output) for tensor, output in computed}
+        computed = zip(traced.outputs, traced.function(*tensors), strict=True)
+        outputs = {spec.name: np.asarray(output) for spec, output in computed}
         for name, output in outputs.items():
             if len(output) != len(arrays[0]):
                 raise ValueError(
                     f"the model's output {name!r} has {len(output)} rows for {len(arrays[0])} "
-                    "rows of input; expected one for each."
+                    "rows of input; expected one row of output for each row of input."
                 )
         return outputs
 
@@ -84,22 +83,26 @@ def _load(stored: Stored, inputs: tuple[Tensor, ...]) -> Model:
 
 
 def start_framework(library: str, detect_gpus: bool) -> None:
-    """Let TensorFlow start with this task's GPUs and cores, and leave the environment as it was.
+    """Start TensorFlow with the GPUs and cores of this task, then restore the environment.
 
-    Spark uses its Python workers again, for tasks that must not inherit this one's GPUs. A worker
-    whose TensorFlow has started before keeps the GPUs that it has.
+    Spark reuses a Python worker for later tasks, which must not inherit the GPUs of this task. If
+    TensorFlow was started before in this worker, it keeps its GPUs.
+
+    Args:
+        library: `keras`, `tf_keras` or `tensorflow`.
+        detect_gpus: use the GPUs of this host if Spark assigned none to the task.
 
     Raises:
-        ValueError: Spark assigned a GPU that this executor may not see.
+        ValueError: if Spark assigned a GPU that is not visible to this executor.
     """
     context = TaskContext.get()
-    before = dict(os.environ)
+    environment = dict(os.environ)
     resources = context.resources() if context else {}
     addresses = resources["gpu"].addresses if "gpu" in resources else ()
-    assigned = as_seen_by_executor(addresses, before.get("CUDA_VISIBLE_DEVICES"))
+    assigned = as_seen_by_executor(addresses, environment.get("CUDA_VISIBLE_DEVICES"))
     for name in _THREADS:
         os.environ.setdefault(name, str(context.cpus() if context else 1))
-    # Other workers may use the same GPU.
+    # Other workers may share the GPU.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.update(visible_devices(assigned, detect_gpus))
@@ -110,4 +113,4 @@ def start_framework(library: str, detect_gpus: bool) -> None:
         tf.config.list_logical_devices()
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(environment)

@@ -1,4 +1,4 @@
-"""Runs anywhere. A model as it travels: by its place, or by its bytes."""
+"""Runs anywhere. Describe a model that executors can load: from a URL or from its bytes."""
 
 import contextlib
 import hashlib
@@ -16,32 +16,33 @@ from sparkdl import storage
 __all__ = [
     "KERAS_FILES",
     "SAVED_MODEL",
-    "Stored",
+    "StoredModel",
     "digest_of",
     "digest_of_archive",
-    "fetched",
     "library_of",
+    "local_copy",
 ]
 
 KERAS_FILES = (".keras", ".h5", ".hdf5")
 SAVED_MODEL = "saved_model.pb"
 
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A model that can be loaded elsewhere.
+@dataclass(frozen=True, kw_only=True)
+class StoredModel:
+    """A model that executors can load.
 
     Attributes:
-        name: what the person would call it.
-        library: what loads it: `keras`, `tf_keras` or `tensorflow` (a SavedModel).
-        digest: what tells it from others: of its contents, see `digest_of`.
-        signature: which function of a SavedModel.
-        tags: of the graph of a SavedModel that has several.
-        url: where it is; None if it travels by its bytes.
-        data: the bytes of its file; None if it is read from `url`.
-        custom: the pickled classes and functions of the person's own that it is made of.
+        name: name of the model in messages.
+        library: the library that loads the model: `keras`, `tf_keras` or `tensorflow` (a
+            SavedModel).
+        digest: digest of the contents, see `digest_of`.
+        signature: name of the function of a SavedModel.
+        url: location of the model; None if the model is sent as `data`.
+        data: the bytes of the model's file; None if the model is read from `url`.
+        custom: the user's own classes and functions that the model uses, pickled.
+        tags: tags of the graph of a SavedModel that has several graphs.
     """
 
     name: str
@@ -55,16 +56,16 @@ class Stored:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells it from others; not what it came as: its bytes need not be kept."""
+        """The identity of the model in a cache; without `data`, which the cache need not hold."""
         return (self.library, self.digest, self.signature, self.custom, self.tags)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Path]:
-        """Its local file or folder, which is gone afterwards unless it was local before.
+    def open_local(self) -> Iterator[Path]:
+        """Yield the path of a local file or folder; a temporary copy is removed afterwards.
 
         Raises:
-            FileNotFoundError: this host does not see it.
-            RuntimeError: it is not what it was any more.
+            FileNotFoundError: if the model does not exist on this host.
+            RuntimeError: if the contents have changed since the digest was computed.
         """
         if self.data is not None:
             with tempfile.TemporaryDirectory(prefix="sparkdl-model-") as folder:
@@ -72,30 +73,30 @@ class Stored:
                 path.write_bytes(self.data)
                 yield path
             return
-        with fetched(self.url or "") as path:
+        with local_copy(self.url or "") as path:
             if digest_of(path) != self.digest:
                 raise RuntimeError(
-                    f"the model {self.name} at {self.url} has changed since predict was called, "
-                    "and its rows are computed only now. Call predict again, and write a new "
-                    "model to a new path."
+                    f"the model {self.name} at {self.url} has changed since predict was called; "
+                    "rows are computed only when the DataFrame is used. Call predict again, and "
+                    "write a new model to a new path."
                 )
             yield path
 
 
 @contextlib.contextmanager
-def fetched(url: str) -> Iterator[Path]:
-    """A file or folder as a local path; what had to be downloaded is removed afterwards.
+def local_copy(url: str) -> Iterator[Path]:
+    """Yield a local path of a file or folder; a downloaded copy is removed afterwards.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: if the file or folder does not exist.
     """
     if storage.is_local(url):
         path = storage.local_path(url)
         if not path.exists():
             raise FileNotFoundError(
-                f"there is no {path} on host {socket.gethostname()}. Put the model where driver "
-                "and executors see it (NFS, HDFS, an object store), or load it and pass the "
-                "model itself."
+                f"{path} does not exist on host {socket.gethostname()}. Put the model where the "
+                "driver and the executors can read it (NFS, HDFS, an object store), or load the "
+                "model and pass the model itself."
             )
         yield path
         return
@@ -103,48 +104,52 @@ def fetched(url: str) -> Iterator[Path]:
         path = Path(folder, url.rstrip("/").rsplit("/", 1)[-1])
         storage.download(url, path)
         if not path.exists():
-            raise FileNotFoundError(f"there is no {url}.")
+            raise FileNotFoundError(f"{url} does not exist.")
         yield path
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, or of a folder's files and their names."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of a file, or of the names and contents of a folder's files."""
+    digest = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if not file.is_file():
             continue
-        found.update(file.relative_to(path).as_posix().encode() + b"\0")
-        with file.open("rb") as opened:
-            while piece := opened.read(_PIECE):
-                found.update(piece)
-    return found.hexdigest()
+        digest.update(file.relative_to(path).as_posix().encode() + b"\0")
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 def digest_of_archive(path: Path) -> str:
-    """The SHA-256 of what is in a `.keras` file, but when it was written."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of the contents of a `.keras` file, without the time of writing."""
+    digest = hashlib.sha256()
     with zipfile.ZipFile(path) as archive:
         for name in sorted(set(archive.namelist()) - {"metadata.json"}):
-            found.update(name.encode() + b"\0" + archive.read(name))
-    return found.hexdigest()
+            digest.update(name.encode() + b"\0" + archive.read(name))
+    return digest.hexdigest()
 
 
 def library_of(path: Path) -> str:
-    """What loads a model: `tf_keras` what Keras 2 has written, where that is installed.
+    """Return the library that loads a model.
+
+    A file of Keras 2 is loaded by `tf_keras` if that package is installed.
 
     Raises:
-        ValueError: it is no model; the message says what was expected.
+        ValueError: if the path is not a model; the message says what was expected.
     """
     if path.is_dir():
         if not (path / SAVED_MODEL).is_file():
-            inside = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
+            contents = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
             raise ValueError(
-                f"the folder has no {SAVED_MODEL} in it, but {inside}. Expected a SavedModel, "
+                f"the folder has no {SAVED_MODEL}; it contains {contents}. Expected a SavedModel, "
                 "or the path of a .keras or .h5 file."
             )
         return "tensorflow"
     if path.name.endswith(".weights.h5"):
-        raise ValueError("it holds weights alone. Save the whole model: model.save('m.keras').")
+        raise ValueError(
+            "the file contains only weights. Save the whole model: model.save('m.keras')."
+        )
     if path.suffix not in KERAS_FILES:
         raise ValueError("expected a .keras or .h5 file, or the folder of a SavedModel.")
     return "tf_keras" if _version(path).startswith("2.") and _has_tf_keras() else "keras"
@@ -157,7 +162,7 @@ def _has_tf_keras() -> bool:
 
 
 def _version(path: Path) -> str:
-    """The version of Keras that wrote a file: in its metadata.json, or its HDF5 attributes."""
+    """Return the version of Keras that wrote a file, from its metadata."""
     if path.suffix == ".keras":
         with zipfile.ZipFile(path) as archive:
             return str(json.loads(archive.read("metadata.json"))["keras_version"])

@@ -1,4 +1,4 @@
-"""Runs in a Spark task. The module-level class that Spark runs over a DataFrame's Arrow batches."""
+"""Runs in a Spark task. Apply a model to the Arrow batches of a DataFrame."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,58 +9,61 @@ import pyarrow as pa
 from sparkdl.data.arrow_arrays import Arrays
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.schema import Column
-from sparkdl.inference.model_cache import Model, model
-from sparkdl.inference.model_file import Stored
-from sparkdl.inference.tensor_spec import Tensor, to_arrow
+from sparkdl.inference.model_cache import Model, cached_model
+from sparkdl.inference.model_file import StoredModel
+from sparkdl.inference.tensor_spec import TensorSpec, to_arrow
 
 __all__ = ["PredictTask"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PredictTask:
-    """Adds what a model computes to Arrow batches. Rows and their order stay.
+    """The task that adds the outputs of a model to Arrow batches; rows keep their order.
+
+    The class is at module level so that Spark can pickle an instance by reference.
 
     Attributes:
-        stored: the model.
-        inputs, outputs: what goes into it and comes out.
-        columns: how each feature column becomes an array.
-        places: where they are in a batch.
-        wanted: how they become inputs: a tuple of these.
-        names: of the person's columns, with which a batch begins, and of those that are added, one
-            an output. Others that a batch has are left out.
-        batch_size: how many rows the model gets at once.
-        detect_gpus: see `worker.model`.
+        model: the model.
+        inputs, outputs: the inputs of the model, and the outputs to add.
+        columns: the conversion of each feature column to an array.
+        positions: the position of each feature column in a batch.
+        selection: the feature columns: a tuple with the columns of each input.
+        names: names of the columns in the result: the first columns of a batch, then one for each
+            output. Further columns of a batch are left out.
+        batch_size: largest number of rows per call of the model.
+        detect_gpus: see `model_cache.cached_model`.
     """
 
-    stored: Stored
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    model: StoredModel
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     columns: tuple[Column, ...]
-    places: tuple[int, ...]
-    wanted: ColumnSelection
+    positions: tuple[int, ...]
+    selection: ColumnSelection
     names: tuple[str, ...]
     batch_size: int
     detect_gpus: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a batch for each that has rows."""
-        arrays = Arrays(self.columns, self.wanted)
+        """Yield a batch of results for each batch that has rows."""
+        arrays = Arrays(self.columns, self.selection)
         for batch in batches:
             if not batch.num_rows:
                 continue
-            predict = model(self.stored, self.inputs, self.detect_gpus)
-            added = self._outputs(predict, arrays, batch)
-            kept = batch.columns[: len(self.names) - len(added)]
-            yield pa.RecordBatch.from_arrays([*kept, *added], list(self.names))
+            predict = cached_model(self.model, self.inputs, self.detect_gpus)
+            outputs = self._compute(predict, arrays, batch)
+            own_columns = batch.columns[: len(self.names) - len(outputs)]
+            yield pa.RecordBatch.from_arrays([*own_columns, *outputs], list(self.names))
 
-    def _outputs(self, predict: Model, arrays: Arrays, batch: pa.RecordBatch) -> list[pa.Array]:
-        chosen = pa.RecordBatch.from_arrays(
-            [batch.column(place) for place in self.places], [c.name for c in self.columns]
+    def _compute(self, predict: Model, arrays: Arrays, batch: pa.RecordBatch) -> list[pa.Array]:
+        feature_batch = pa.RecordBatch.from_arrays(
+            [batch.column(position) for position in self.positions],
+            [column.name for column in self.columns],
         )
-        features, size = arrays(chosen), self.batch_size
+        features = arrays(feature_batch)
         parts = [
-            predict([feature[begin : begin + size] for feature in features])
-            for begin in range(0, batch.num_rows, size)
+            predict([feature[begin : begin + self.batch_size] for feature in features])
+            for begin in range(0, batch.num_rows, self.batch_size)
         ]
         return [
             to_arrow(np.concatenate([part[output.name] for part in parts]), output)

@@ -1,4 +1,4 @@
-"""Runs on the driver. `experiment.predict`: a DataFrame with what a model computes of its rows."""
+"""Runs on the driver. Implement `experiment.predict`: add a model's outputs to a DataFrame."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,19 @@ from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 from sparkdl.inference import model_inputs, tensor_spec
-from sparkdl.inference.model_file import Stored
+from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.predict_task import PredictTask
-from sparkdl.inference.resolve import find
-from sparkdl.inference.tensor_spec import Tensor
+from sparkdl.inference.resolve import resolve_model
+from sparkdl.inference.tensor_spec import TensorSpec
+from sparkdl.options import check_count
 
-__all__ = ["Ready", "check_new", "check_rows", "predict", "ready_for"]
+__all__ = [
+    "PreparedModel",
+    "check_dataframe",
+    "check_new_columns",
+    "predict",
+    "prepare_model",
+]
 
 
 def predict(
@@ -32,40 +39,40 @@ def predict(
     fill: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The same DataFrame with what a model computes of its rows.
+    """Add the outputs of a model to the rows of a DataFrame.
 
-    Nothing is computed before the DataFrame is used, as with any other. Each Python worker of
-    Spark loads the model once, shows it the GPU that Spark gave its task, and keeps it for the
-    next partitions. All columns and rows stay as they are. The model is opened on the driver too,
-    to see what goes in and comes out.
+    Rows are computed only when the DataFrame is used. Each Python worker of Spark loads the model
+    once, with the GPU that Spark assigned to its task, and reuses the model for later partitions.
+    All columns and rows are kept. The driver loads the model too, to check its inputs and outputs.
 
     Args:
         model: the path or URL of a Keras file (`.keras`, `.h5`) or of a SavedModel's folder; a
-            Keras model; a trial, for the model file among what its function returned, or else in
-            its last checkpoint; or a run, for its best trial. A model in memory travels with the
-            job; a path must be visible on the executors. Classes of your own need Keras's
+            Keras model; a trial, for the model among its outputs or in its last checkpoint; or a
+            run, for its best trial. A model in memory is sent with the job; a path must be
+            readable on the executors. Your own classes must be registered with Keras's
             `@keras.saving.register_keras_serializable()`.
         df: the rows.
-        feature_cols: a column's name; or a list of names, for one tensor (rows, n) with their
-            values side by side, arrays and ML vectors among them. For several inputs a tuple of
-            these by position, or a dict by the inputs' names. A row's values are given the shape
-            of the input, if it holds as many: 784 go into (28, 28, 1).
-        prediction_col: the new column; for several outputs the beginning of their names, as in
-            `prediction_<output>`, or a list of names, or a dict from output to column for some of
-            them. A row of one number makes a column of numbers, a longer one an array, and so on.
-        batch_size: how many rows the model gets at once, at most.
-        signature: which function of a SavedModel.
-        fill: what stands for a null in a feature column, by column; without it, a null is an
-            error when the rows are computed.
-        decode: binary feature columns that hold numbers, with their dtype, such as
+        feature_cols: a column's name; or a list of names, whose values are put side by side in one
+            tensor of shape (rows, n), including arrays and ML vectors. For several inputs, a tuple
+            of these by position, or a dict by name of the input. The values of a row are reshaped
+            to the shape of the input if their number is the same: 784 values to (28, 28, 1).
+        prediction_col: name of the new column. For several outputs: a prefix for the names
+            `prediction_<output>`, a list of names, or a dict from output to column for some of the
+            outputs. An output with one number per row becomes a column of numbers, an output with
+            more numbers a column of arrays, and so on.
+        batch_size: largest number of rows per call of the model.
+        signature: name of the function of a SavedModel.
+        fill: replacements for nulls in feature columns, by column. Without a replacement, a null
+            raises an error when the rows are computed.
+        decode: dtypes of binary feature columns that contain numbers, such as
             `{"image": "uint8"}`.
 
     Returns:
-        A DataFrame, with the new columns last.
+        The DataFrame, with the new columns at its end.
 
     Raises:
-        ConfigError: an argument is wrong, there is no such model, or the columns do not go into
-            it. No Spark job was started.
+        ConfigError: if an argument is invalid, the model does not exist, or the columns do not
+            match its inputs. No Spark job was started.
 
     Example:
         >>> import keras
@@ -77,70 +84,70 @@ def predict(
         Row(a=1.0, b=2.0, prediction=3.0)
     """
     _check(df, prediction_col, batch_size)
-    ready = ready_for(df, model, feature_cols, signature=signature, fill=fill, decode=decode)
-    outputs, names = _chosen(ready.outputs, prediction_col)
-    check_new(names, df.columns)
-    return ready.run(df, outputs, names, batch_size)
+    prepared = prepare_model(df, model, feature_cols, signature=signature, fill=fill, decode=decode)
+    outputs, names = _select_outputs(prepared.outputs, prediction_col)
+    check_new_columns(names, df.columns)
+    return prepared.apply(df, outputs, names, batch_size)
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A model and the columns that go into it, seen to fit.
+@dataclass(frozen=True, kw_only=True)
+class PreparedModel:
+    """A model and its feature columns, which were found to match.
 
     Attributes:
-        stored: the model.
-        inputs, outputs: what goes into it and comes out.
-        columns: how each feature column becomes an array.
-        wanted: how they become inputs: a tuple of these.
-        chosen: which column goes where, as the person said it.
+        model: the model.
+        inputs, outputs: the inputs and outputs of the model.
+        columns: the conversion of each feature column to an array.
+        selection: the feature columns: a tuple with the columns of each input.
+        requested: the feature columns as the user passed them.
     """
 
-    stored: Stored
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    model: StoredModel
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     columns: tuple[Column, ...]
-    wanted: ColumnSelection
-    chosen: ColumnSelection
+    selection: ColumnSelection
+    requested: ColumnSelection
 
-    def run(
+    def apply(
         self,
         df: DataFrame,
-        outputs: Sequence[Tensor],
+        outputs: Sequence[TensorSpec],
         names: Sequence[str],
         batch_size: int,
         keep: bool = True,
     ) -> DataFrame:
-        """The DataFrame with what the model computes; or that alone, without `keep`.
+        """Return the DataFrame with the outputs of the model.
 
         Args:
-            df: the rows, with the columns that go in.
-            outputs: those of the model that are wanted; their shapes and dtypes say what the new
-                columns hold.
-            names: of the new columns.
-            batch_size: how many rows the model gets at once.
-            keep: keep the DataFrame's own columns.
+            df: the rows, with the feature columns.
+            outputs: the outputs to add; their shapes and dtypes determine the types of the new
+                columns.
+            names: names of the new columns.
+            batch_size: largest number of rows per call of the model.
+            keep: True to keep the columns of the DataFrame, False for the new columns only.
 
         Raises:
-            ConfigError: Spark has no column for an output.
+            ConfigError: if Spark has no column type for an output.
         """
         try:
             types = [tensor_spec.type_name(output) for output in outputs]
         except ValueError as exc:
-            raise ConfigError(f"model {self.stored.name}: {exc}") from exc
+            raise ConfigError(f"model {self.model.name}: {exc}") from exc
         added = [
-            StructField(name, DataType.fromDDL(kind), nullable=True)
-            for name, kind in zip(names, types, strict=True)
+            StructField(name, DataType.fromDDL(type_name), nullable=True)
+            for name, type_name in zip(names, types, strict=True)
         ]
-        frame, places = _with_arrays(df, self.chosen.names)
+        frame, positions = _vectors_to_arrays(df, self.requested.names)
         schema = StructType([*(df.schema.fields if keep else ()), *added])
         conf = df.sparkSession.conf
         task = PredictTask(
-            stored=self.stored,
+            model=self.model,
             inputs=self.inputs,
             outputs=tuple(outputs),
             columns=self.columns,
-            places=places,
-            wanted=self.wanted,
+            positions=positions,
+            selection=self.selection,
             names=tuple(field.name for field in schema),
             batch_size=batch_size,
             detect_gpus=config.resolve("detect_gpus", None, lambda key: conf.get(key, None)),
@@ -148,7 +155,7 @@ class Ready:
         return frame.mapInArrow(task, schema)
 
 
-def ready_for(
+def prepare_model(
     df: DataFrame,
     model: Any,
     feature_cols: Any,
@@ -157,55 +164,64 @@ def ready_for(
     tags: tuple[str, ...] = (),
     fill: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
-) -> Ready:
-    """Find a model and see that the columns go into it; for the arguments see `predict`.
+) -> PreparedModel:
+    """Load a model and match the columns to its inputs; for the arguments see `predict`.
 
     Raises:
-        ConfigError: there is no such model, or they do not.
+        ConfigError: if the model does not exist, or the columns do not match its inputs.
     """
-    chosen = ColumnSelection.among(df.columns, feature_cols, None)
-    columns = model_inputs.columns_of(df.schema, chosen.names, fill=fill, decode=decode)
-    stored, found = find(model, signature, tags)
-    wanted = ColumnSelection(model_inputs.by_input(found, chosen.features))
-    inputs = model_inputs.settled(found.inputs, wanted, columns)
+    requested = ColumnSelection.among(df.columns, feature_cols, None)
+    columns = model_inputs.columns_of(df.schema, requested.names, fill=fill, decode=decode)
+    stored, loaded = resolve_model(model, signature, tags)
+    selection = ColumnSelection(model_inputs.columns_by_input(loaded, requested.features))
+    inputs = model_inputs.complete_inputs(loaded.inputs, selection, columns)
     try:
-        outputs = found.trace(inputs).outputs
+        outputs = loaded.trace(inputs).outputs
     except ValueError as exc:
         raise ConfigError(f"model {stored.name}: {exc}") from exc
-    return Ready(stored, inputs, outputs, columns, wanted, chosen)
+    return PreparedModel(
+        model=stored,
+        inputs=inputs,
+        outputs=outputs,
+        columns=columns,
+        selection=selection,
+        requested=requested,
+    )
 
 
 def _check(df: Any, prediction_col: Any, batch_size: Any) -> None:
-    check_rows(df, batch_size)
+    check_dataframe(df, batch_size)
     if not isinstance(prediction_col, str | list | tuple | Mapping) or not prediction_col:
         raise ConfigError(
             f"prediction_col is {prediction_col!r}; expected a name, or a list or dict of names."
         )
     names = prediction_col.values() if isinstance(prediction_col, Mapping) else prediction_col
-    check_new([names] if isinstance(names, str) else names, df.columns)
+    check_new_columns([names] if isinstance(names, str) else names, df.columns)
 
 
-def check_rows(df: Any, batch_size: Any) -> None:
-    """Refuse what is no DataFrame, or has two columns of one name, or a wrong batch size.
+def check_dataframe(df: Any, batch_size: Any) -> None:
+    """Validate the arguments `df` and `batch_size`.
 
     Raises:
-        ConfigError: it is one of these.
+        ConfigError: if `df` is not a DataFrame or has columns with the same name, or if
+            `batch_size` is not a whole number of at least 1.
     """
     if not hasattr(df, "mapInArrow"):
         raise ConfigError(f"df is a {type(df).__name__}; expected a Spark DataFrame.")
     lower = [name.lower() for name in df.columns]
-    twice = sorted({name for name in df.columns if lower.count(name.lower()) > 1})
-    if twice:
-        raise ConfigError(f"df has columns of the same name: {', '.join(twice)}. Rename them.")
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise ConfigError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
+    duplicates = sorted({name for name in df.columns if lower.count(name.lower()) > 1})
+    if duplicates:
+        raise ConfigError(
+            f"df has columns with the same name: {', '.join(duplicates)}. Rename them."
+        )
+    check_count("batch_size", batch_size)
 
 
-def check_new(names: Any, columns: Sequence[str]) -> None:
-    """Refuse names of new columns that are there; Spark tells columns apart without regard to case.
+def check_new_columns(names: Any, columns: Sequence[str]) -> None:
+    """Validate the names of new columns; names are compared without case, as in Spark.
 
     Raises:
-        ConfigError: one is there, or twice, or is no name.
+        ConfigError: if a name is not a string, is used twice, or is a column already.
     """
     taken = {name.lower() for name in columns}
     for name in names:
@@ -213,22 +229,23 @@ def check_new(names: Any, columns: Sequence[str]) -> None:
             raise ConfigError(f"prediction_col holds {name!r}; expected names of columns.")
         if name.lower() in taken:
             raise ConfigError(
-                f"the column {name!r} is there already. Choose another prediction_col, or drop it."
+                f"the column {name!r} already exists. Choose another prediction_col, or drop the "
+                "column."
             )
         taken.add(name.lower())
 
 
-def _chosen(
-    outputs: tuple[Tensor, ...], prediction_col: Any
-) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-    """The outputs that are wanted, and the names of the columns that hold them."""
+def _select_outputs(
+    outputs: tuple[TensorSpec, ...], prediction_col: Any
+) -> tuple[tuple[TensorSpec, ...], tuple[str, ...]]:
+    """Return the outputs to add, and the names of their columns."""
     if isinstance(prediction_col, Mapping):
         known = {output.name: output for output in outputs}
         outputs = ()
         for name in prediction_col:
             if name not in known:
                 raise ConfigError(
-                    f"prediction_col names the output {name!r}; the model's are "
+                    f"prediction_col names the output {name!r}; the model has the outputs "
                     f"{', '.join(map(repr, known))}."
                 )
             outputs = (*outputs, known[name])
@@ -247,19 +264,25 @@ def _chosen(
     return outputs, names
 
 
-def _with_arrays(df: DataFrame, names: Sequence[str]) -> tuple[DataFrame, tuple[int, ...]]:
-    """The DataFrame with ML vectors as arrays after it, and where each feature column is then."""
+def _vectors_to_arrays(df: DataFrame, names: Sequence[str]) -> tuple[DataFrame, tuple[int, ...]]:
+    """Append a column of arrays to a DataFrame for each feature column of ML vectors.
+
+    Returns:
+        The DataFrame, and the position of each feature column in it. An appended column takes the
+        place of its column of vectors.
+    """
     from pyspark.ml.functions import vector_to_array
 
-    # By number: mapInArrow does not find a column with a dot in its name.
+    # Numbered columns, because mapInArrow does not find a column with a dot in its name.
     frame = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
-    places = []
+    positions = []
     for name in names:
-        place = df.columns.index(name)
-        if df.schema[place].dataType.typeName() == "vectorudt":
-            vector = frame[f"c{place}"]  # A null has no array; we say so ourselves.
-            place = len(frame.columns)
+        position = df.columns.index(name)
+        if df.schema[position].dataType.typeName() == "vectorudt":
+            vector = frame[f"c{position}"]
+            position = len(frame.columns)
+            # vector_to_array raises for a null; `Arrays` reports nulls with the column's name.
             array = when(vector.isNotNull(), vector_to_array(vector, "float32"))
-            frame = frame.withColumn(f"c{place}", array)
-        places.append(place)
-    return frame, tuple(places)
+            frame = frame.withColumn(f"c{position}", array)
+        positions.append(position)
+    return frame, tuple(positions)

@@ -1,7 +1,4 @@
-"""Runs on the driver.
-
-The model that a person means: by its path, in memory, of a run or a trial.
-"""
+"""Runs on the driver. Resolve the `model` argument: a path, a Keras model, a run or a trial."""
 
 import dataclasses
 import os
@@ -14,85 +11,105 @@ from typing import Any
 from sparkdl import checkpoints, storage
 from sparkdl.errors import ConfigError
 from sparkdl.inference import custom_objects, loader
-from sparkdl.inference.loader import Loaded
+from sparkdl.inference.loader import LoadedModel
 from sparkdl.inference.model_file import (
     KERAS_FILES,
     SAVED_MODEL,
-    Stored,
+    StoredModel,
     digest_of,
     digest_of_archive,
-    fetched,
     library_of,
+    local_copy,
 )
 from sparkdl.runs import Run, Trial
 
-__all__ = ["find", "model_of"]
+__all__ = ["model_url_of", "resolve_model"]
 
 
-def find(model: Any, signature: str, tags: tuple[str, ...] = ()) -> tuple[Stored, Loaded]:
-    """The model as it travels, and as it is here, to see what goes in and comes out.
+def resolve_model(
+    model: Any, signature: str, tags: tuple[str, ...] = ()
+) -> tuple[StoredModel, LoadedModel]:
+    """Return the model as executors load it, and loaded on the driver to check its inputs.
+
+    Args:
+        model: a path or URL, a Keras model, a Run or a Trial.
+        signature: name of the function of a SavedModel.
+        tags: tags of the graph of a SavedModel that has several graphs.
 
     Raises:
-        ConfigError: there is none, or it cannot be used so.
+        ConfigError: if the model does not exist or cannot be used.
     """
     if library := loader.library_of_object(model):
         return _in_memory(model, library)
     if isinstance(model, Run):
         model = _trial_of(model)
     if isinstance(model, Trial):
-        model = model_of(model)
+        model = model_url_of(model)
     if not isinstance(model, str | os.PathLike):
         raise ConfigError(
             f"model is a {type(model).__name__}; expected a path, a Keras model, a Run or a Trial."
         )
-    return _at(storage.absolute(model), signature, tags)
+    return _from_url(storage.absolute(model), signature, tags)
 
 
-def _in_memory(model: Any, library: str) -> tuple[Stored, Loaded]:
+def _in_memory(model: Any, library: str) -> tuple[StoredModel, LoadedModel]:
     name = f"{model.name!r}"
     try:
-        found, own = loader.from_keras(model), custom_objects.custom_objects(model, library)
+        loaded = loader.from_keras(model)
+        objects = custom_objects.custom_objects(model, library)
     except ValueError as exc:
         raise ConfigError(f"{name}: {exc}") from exc
     with tempfile.TemporaryDirectory(prefix="sparkdl-model-") as folder:
         path = Path(folder, "model.keras")
         model.save(path)
         digest, data = digest_of_archive(path), path.read_bytes()
-    return Stored(name, library, digest, data=data, custom=custom_objects.pickled(own)), found
+    custom = custom_objects.pickle_objects(objects)
+    stored = StoredModel(name=name, library=library, digest=digest, data=data, custom=custom)
+    return stored, loaded
 
 
-def _at(url: str, signature: str, tags: tuple[str, ...]) -> tuple[Stored, Loaded]:
+def _from_url(url: str, signature: str, tags: tuple[str, ...]) -> tuple[StoredModel, LoadedModel]:
     try:
-        with fetched(url) as path:
+        with local_copy(url) as path:
             library = library_of(path)
-            stored = Stored(url, library, digest_of(path), signature, url, tags=tags)
+            stored = StoredModel(
+                name=url,
+                library=library,
+                digest=digest_of(path),
+                signature=signature,
+                url=url,
+                tags=tags,
+            )
             if library == "tensorflow":
                 return stored, loader.from_saved_model(path, signature, tags)
             model = loader.load_keras(path, library)
-            own = custom_objects.pickled(custom_objects.custom_objects(model, library))
-            return dataclasses.replace(stored, custom=own), loader.from_keras(model)
+            custom = custom_objects.pickle_objects(custom_objects.custom_objects(model, library))
+            return dataclasses.replace(stored, custom=custom), loader.from_keras(model)
     except (ValueError, OSError, KeyError, zipfile.BadZipFile) as exc:
         raise ConfigError(f"model {url}: {exc}") from exc
 
 
 def _trial_of(run: Run) -> Trial:
-    """The best trial, or the only one, of a run that has no metric."""
+    """Return the only complete trial of a run, or the best one."""
     complete = [trial for trial in run.trials if trial.state == "COMPLETE"]
     return complete[0] if len(complete) == 1 else run.best
 
 
-def model_of(trial: Trial) -> str:
-    """Where a trial's model is: among what its function returned, else in its last checkpoint.
+def model_url_of(trial: Trial) -> str:
+    """Return the URL of a trial's model.
+
+    The model is among the outputs of the trial or, if the outputs contain none, in the last
+    checkpoint.
 
     Raises:
-        ConfigError: there is none there, or several.
+        ConfigError: if the trial has no model, or its outputs contain several.
     """
-    returned = dict(_returned(trial))
+    returned = dict(_models_in_outputs(trial))
     if len(returned) > 1 and "model" not in returned:
         raise ConfigError(
-            f"trial {trial.number} has returned {len(returned)} models: "
+            f"trial {trial.number} returned {len(returned)} models: "
             f"{', '.join(map(repr, returned))}. Pass the path of one of them, such as "
-            f"{next(iter(returned.values()))!r}, or call one 'model' in what train returns."
+            f"{next(iter(returned.values()))!r}, or return one of them under the key 'model'."
         )
     if returned:
         return returned.get("model") or next(iter(returned.values()))
@@ -100,17 +117,21 @@ def model_of(trial: Trial) -> str:
     for name in newest.files if newest else ():
         if _is_model_file(name):
             return storage.join(newest.url, name) if newest else ""
-    held = f"its last checkpoint {newest.url} holds {', '.join(newest.files)}" if newest else ""
+    if newest:
+        checkpoint = f"its last checkpoint {newest.url} contains {', '.join(newest.files)}"
+    else:
+        checkpoint = "the trial has no checkpoint"
     raise ConfigError(
-        f"trial {trial.number} of {trial.path} has no model. What train returned is "
-        f"{trial.outputs or 'nothing'}, in which no name leads to a .keras or .h5 file or to the "
-        f"folder of a SavedModel; {held or 'it has no checkpoint'}. Weights alone are no model. "
-        "Let train return {'model': sparkdl.keras.save(model, 'model.keras')}, or load the "
-        "weights into a model and pass that."
+        f"trial {trial.number} of {trial.path} has no model. Its outputs are "
+        f"{trial.outputs or 'empty'}, without a path of a .keras or .h5 file or of the folder of a "
+        f"SavedModel; {checkpoint}. A file that contains only weights is not a model. "
+        "Return {'model': sparkdl.keras.save(model, 'model.keras')} from train, or load the "
+        "weights into a model and pass that model."
     )
 
 
-def _returned(trial: Trial) -> Iterator[tuple[str, str]]:
+def _models_in_outputs(trial: Trial) -> Iterator[tuple[str, str]]:
+    """Yield the name and the URL of each model among the outputs of a trial."""
     for name, value in trial.outputs.items():
         if not isinstance(value, str):
             continue

@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). What goes into a model and what comes out, by name and shape."""
+"""Runs anywhere (pure). Describe the inputs and outputs of a model, and convert their rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Tensor", "fits", "fitted", "to_arrow", "type_name"]
+__all__ = ["TensorSpec", "fit_rows", "fits", "to_arrow", "type_name"]
 
-# What Spark has no type for, as the next one that holds it.
-_WIDER = {
+# Dtypes that Spark lacks, with the next wider one that it has.
+_WIDER_DTYPES = {
     "float16": "float32",
     "bfloat16": "float32",
     "uint8": "int16",
     "uint16": "int32",
     "uint32": "int64",
 }
-_TYPES: dict[str, tuple[str, pa.DataType]] = {
+_SPARK_AND_ARROW_TYPES: dict[str, tuple[str, pa.DataType]] = {
     "bool": ("boolean", pa.bool_()),
     "int8": ("tinyint", pa.int8()),
     "int16": ("smallint", pa.int16()),
@@ -27,23 +27,22 @@ _TYPES: dict[str, tuple[str, pa.DataType]] = {
     "float32": ("float", pa.float32()),
     "float64": ("double", pa.float64()),
     "string": ("string", pa.string()),
-    "bytes": ("binary", pa.binary()),  # Strings of a model that are no text.
+    "bytes": ("binary", pa.binary()),  # Strings that are not text.
 }
 
-
-# Arrow's lists, as Spark reads them, count their values in 32 bits.
-_MOST_VALUES = 2**31 - 1
-_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+# Arrow's lists, as Spark reads them, have 32-bit offsets.
+_MAX_VALUES = 2**31 - 1
+_ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """An input or output of a model.
+class TensorSpec:
+    """The name, shape and dtype of an input or output of a model.
 
     Attributes:
         name: its name in the model.
-        shape: of one row; None where a length is not fixed, and as a whole where it is not known.
-        dtype: TensorFlow's name of it; empty where the model does not say.
+        shape: the shape of one row, with None for a variable length; None if the rank is unknown.
+        dtype: the name of the dtype in TensorFlow; empty if the model does not define it.
     """
 
     name: str
@@ -54,112 +53,132 @@ class Tensor:
         return f"{self.name} {self.dtype}{list(self.shape or ())}"
 
 
-def fits(shape: Sequence[int | None], wanted: Sequence[int | None]) -> bool:
-    """Whether rows of one shape can be given as rows of another, see `fitted`.
+def fits(shape: Sequence[int | None], target: Sequence[int | None]) -> bool:
+    """Return True if rows of one shape can be reshaped to another, see `fit_rows`.
+
+    Args:
+        shape: the shape of a row, with None for a variable length.
+        target: the shape of a row after reshaping.
 
     Example:
         >>> fits((784,), (28, 28, 1)), fits((20,), (21,)), fits((None,), (21,))
         (True, False, True)
     """
-    if len(shape) == len(wanted):
-        return all(None in pair or pair[0] == pair[1] for pair in zip(shape, wanted, strict=True))
+    if len(shape) == len(target):
+        return all(None in pair or pair[0] == pair[1] for pair in zip(shape, target, strict=True))
     if None in shape:
         return True
-    known = prod(length for length in wanted if length is not None)
+    fixed_size = prod(length for length in target if length is not None)
     size = prod(length for length in shape if length is not None)
-    free = sum(length is None for length in wanted)
-    return size == known if not free else free == 1 and known > 0 and size % known == 0
+    num_variable = sum(length is None for length in target)
+    if not num_variable:
+        return size == fixed_size
+    return num_variable == 1 and fixed_size > 0 and size % fixed_size == 0
 
 
-def fitted(array: "np.ndarray[Any, Any]", tensor: Tensor, dtype: Any) -> "np.ndarray[Any, Any]":
-    """Rows as an input takes them: of its dtype, and of its shape where the values are as many.
+def fit_rows(array: "np.ndarray[Any, Any]", spec: TensorSpec, dtype: Any) -> "np.ndarray[Any, Any]":
+    """Return rows with the shape and the dtype of an input.
+
+    Args:
+        array: the rows; the first axis counts the rows.
+        spec: the input.
+        dtype: the dtype of the input in NumPy.
 
     Raises:
-        ValueError: they are not.
+        ValueError: if the rows have another number of values, or the dtype cannot represent a
+            whole number in them.
 
     Example:
-        >>> image = Tensor("image", (2, 2, 1), "float32")
-        >>> fitted(np.zeros((3, 4)), image, np.float32).shape
+        >>> image = TensorSpec("image", (2, 2, 1), "float32")
+        >>> fit_rows(np.zeros((3, 4)), image, np.float32).shape
         (3, 2, 2, 1)
     """
-    wanted = tensor.shape or ()
-    if not fits(array.shape[1:], wanted):
+    target = spec.shape or ()
+    if not fits(array.shape[1:], target):
         raise ValueError(
-            f"the model's input {tensor.name!r} takes rows of shape {_shown(wanted)}, and the "
-            f"feature columns give {_shown(array.shape[1:])}."
+            f"the model's input {spec.name!r} expects rows of shape {_format_shape(target)}, but "
+            f"the feature columns have {_format_shape(array.shape[1:])}."
         )
-    if array.ndim != 1 + len(wanted):
-        array = array.reshape(len(array), *(-1 if n is None else n for n in wanted))
+    if array.ndim != 1 + len(target):
+        array = array.reshape(len(array), *(-1 if n is None else n for n in target))
     cast = array.astype(dtype, copy=False)
     if cast is not array and cast.dtype.kind in "iu" and (cast != array).any():
         raise ValueError(
-            f"the model's input {tensor.name!r} takes {cast.dtype}, and the feature columns hold "
-            f"{array[cast != array][0]}, which is none."
+            f"the model's input {spec.name!r} expects {cast.dtype}, but the feature columns "
+            f"contain {array[cast != array][0]}, which {cast.dtype} cannot represent."
         )
     return cast
 
 
-def _shown(shape: Sequence[int | None]) -> str:
+def _format_shape(shape: Sequence[int | None]) -> str:
     return "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
 
 
-def type_name(output: Tensor) -> str:
-    """The type of a Spark column that holds an output: an array for each dimension of a row.
+def type_name(output: TensorSpec) -> str:
+    """Return the type of the Spark column for an output, with an array for each axis of a row.
 
-    A row of one number is that number.
+    A row of one number becomes that number.
 
     Raises:
-        ValueError: Spark has no such column.
+        ValueError: if Spark has no type for the output.
 
     Example:
-        >>> type_name(Tensor("y", (1,), "float32")), type_name(Tensor("y", (10,), "float32"))
+        >>> spec = TensorSpec("y", (10,), "float32")
+        >>> type_name(TensorSpec("y", (1,), "float32")), type_name(spec)
         ('float', 'array<float>')
     """
-    name = _type_of(output)[0]
-    for _ in _dimensions(output):
+    name = _types_of(output)[0]
+    for _ in _axes(output):
         name = f"array<{name}>"
     return name
 
 
-def _dimensions(output: Tensor) -> tuple[int | None, ...]:
+def _axes(output: TensorSpec) -> tuple[int | None, ...]:
     if output.shape is None:
-        raise ValueError(f"the rank of the model's output {output.name!r} is not known.")
+        raise ValueError(f"the rank of the model's output {output.name!r} is unknown.")
     return () if output.shape == (1,) else output.shape
 
 
-def _type_of(output: Tensor) -> tuple[str, pa.DataType]:
-    dtype = _WIDER.get(output.dtype, output.dtype)
-    if dtype not in _TYPES:
+def _types_of(output: TensorSpec) -> tuple[str, pa.DataType]:
+    dtype = _WIDER_DTYPES.get(output.dtype, output.dtype)
+    if dtype not in _SPARK_AND_ARROW_TYPES:
         raise ValueError(
-            f"the model's output {output.name!r} is {output.dtype}, which Spark has no type for. "
-            "Cast it in the model."
+            f"the model's output {output.name!r} is {output.dtype}, for which Spark has no type. "
+            "Cast the output in the model."
         )
-    return _TYPES[dtype]
+    return _SPARK_AND_ARROW_TYPES[dtype]
 
 
-def to_arrow(values: "np.ndarray[Any, Any]", output: Tensor) -> pa.Array:
-    """An output of any number of rows as an Arrow array; numbers are not copied.
+def to_arrow(values: "np.ndarray[Any, Any]", output: TensorSpec) -> pa.Array:
+    """Convert the values of an output to an Arrow array; numbers are not copied.
+
+    Args:
+        values: the values; the first axis counts the rows.
+        output: the output.
+
+    Raises:
+        ValueError: if the rows have more values than a column of arrays can hold.
 
     Example:
-        >>> to_arrow(np.zeros((1, 2), "float32"), Tensor("y", (2,), "float32")).to_pylist()
+        >>> to_arrow(np.zeros((1, 2), "float32"), TensorSpec("y", (2,), "float32")).to_pylist()
         [[0.0, 0.0]]
     """
     if output.shape == (1,):
         values = values.reshape(-1)
     flat = values.reshape(-1)
     if output.dtype in ("string", "bytes"):
-        array = pa.array(flat, pa.binary()).cast(_type_of(output)[1])
+        array = pa.array(flat, pa.binary()).cast(_types_of(output)[1])
     else:
-        dtype = _WIDER.get(output.dtype, output.dtype)
-        array = pa.array(flat.astype(dtype, copy=False), _type_of(output)[1])
-    if values.ndim > 1 and values.size > _MOST_VALUES:
+        dtype = _WIDER_DTYPES.get(output.dtype, output.dtype)
+        array = pa.array(flat.astype(dtype, copy=False), _types_of(output)[1])
+    if values.ndim > 1 and values.size > _MAX_VALUES:
         raise ValueError(
             f"the model's output {output.name!r} has {values.size} values for {len(values)} rows, "
-            f"and a column of arrays holds {_MOST_VALUES} at once. Give Spark fewer rows at a "
-            f"time: set {_ROWS} below {len(values)}."
+            f"but a batch of a column of arrays holds at most {_MAX_VALUES} values. Reduce the "
+            f"number of rows in a batch: set {_ROWS_PER_BATCH} below {len(values)}."
         )
     for axis in range(values.ndim - 1, 0, -1):
-        ends = np.arange(prod(values.shape[:axis]) + 1, dtype=np.int32) * values.shape[axis]
+        offsets = np.arange(prod(values.shape[:axis]) + 1, dtype=np.int32) * values.shape[axis]
         field = pa.list_(pa.field("element", array.type))
-        array = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), array, type=field)
+        array = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), array, type=field)
     return array

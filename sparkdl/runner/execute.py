@@ -30,7 +30,7 @@ from sparkdl.runner.trial_loop import Execution
 from sparkdl.runs import Run, Trial, provenance
 from sparkdl.runs.ids_and_seeds import new_run_id
 from sparkdl.runs.opening import IfExists, OpenRun, Wanted, open_run
-from sparkdl.search.trial_source import Source
+from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["Prepared", "execute"]
 
@@ -134,13 +134,13 @@ class Prepared:
             metric=options.metric,
             direction=cast(Literal["max", "min"], options.direction),
             params=request.params,
-            count=request.search.count if request.search else None,
+            count=request.search.max_configurations if request.search else None,
             seed=secrets.randbits(31) if options.seed is None else options.seed,
             secrets=self._secrets,
             facts={
                 "function": function,
                 "objectives": dict(request.objectives),
-                "space": request.search and request.search.kept_space(),
+                "space": request.search and request.search.space_to_dict(),
                 "repeats": request.search.repeats if request.search else 1,
                 "plan": str(self.plan),
                 "framework": self.plan.framework,
@@ -229,15 +229,15 @@ class Prepared:
         pages = Pages(run, progress.say)
         return Execution(opened, plan, flights, task, self.pace, stops, progress, pages, source)
 
-    def _source(self, opened: OpenRun, progress: Progress) -> Source:
+    def _source(self, opened: OpenRun, progress: Progress) -> TrialSource:
         search = self.request.search
         if search is None:
-            return Source()
-        from sparkdl.search.study_source import Proposals
+            return TrialSource()
+        from sparkdl.search.study_source import StudySource
 
-        return Proposals.of(opened, search, self.request.learn_from, progress.say)
+        return StudySource.create(opened, search, self.request.learn_from, progress.say)
 
-    def _make_task(self, opened: OpenRun, source: Source) -> Any:
+    def _make_task(self, opened: OpenRun, source: TrialSource) -> Any:
         request, options, plan = self.request, self.request.options, self.plan
         feed = self.data.feed(plan.readers) if self.data else None
         start = start_of(plan, self.program, self.cluster.application)

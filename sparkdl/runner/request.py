@@ -15,7 +15,7 @@ from sparkdl.options import Options
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
-from sparkdl.search.settings import Search
+from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Space
 
 __all__ = ["Request"]
@@ -58,7 +58,7 @@ class Request:
     train: Callable[..., Any] | None
     options: Options
     params: list[dict[str, Any]] | None = None
-    search: Search | None = None
+    search: SearchSettings | None = None
     is_gang: bool = False
     data: Any = None
     objectives: Mapping[str, str] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Request:
             "is_resumable": self.is_resumable,
             "elastic": self.elastic,
             "options": options,
-            "search": self.search and self.search.kept(),
+            "search": self.search and self.search.to_dict(),
             "reads_rows": self.data is not None,
             "learn_from": [run.path for run in self.learn_from],
             "init_from": self.initial,
@@ -221,11 +221,11 @@ def _check_kept(
             )
 
 
-def _search(kept: Mapping[str, Any] | None, changes: Mapping[str, Any]) -> Search | None:
+def _search(kept: Mapping[str, Any] | None, changes: Mapping[str, Any]) -> SearchSettings | None:
     if kept is None:
         return None
     fields = {**kept, **changes}
     del fields["style"]
     if isinstance(fields["space"], Mapping):
-        fields["space"] = Space.restored(fields["space"])
-    return Search(**fields)
+        fields["space"] = Space.from_dict(fields["space"])
+    return SearchSettings(**fields)

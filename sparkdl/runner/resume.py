@@ -90,7 +90,7 @@ def _checked(description: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
         given = read_space(given).space
     if isinstance(given, Mapping):
         given = Space.of(given)
-    now = given.kept() if isinstance(given, Space) else "function"
+    now = given.to_dict() if isinstance(given, Space) else "function"
     if now != then:
         was, new = difference(then, now), difference(now, then)
         raise RunExistsError(

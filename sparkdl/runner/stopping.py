@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sparkdl.runner.retries import Limits
 from sparkdl.runs import RunState, Trial, TrialState
-from sparkdl.search.settings import Search
+from sparkdl.search.settings import SearchSettings
 
 __all__ = ["Stop", "Stops"]
 
@@ -38,14 +38,14 @@ class Stops:
     def __init__(
         self,
         limits: Limits,
-        search: Search | None = None,
+        search: SearchSettings | None = None,
         objectives: Mapping[str, str] | None = None,
         slots: int = 1,
         ended: Iterable[Trial] = (),
     ) -> None:
         self.limits, self._search, self._slots = limits, search, slots
         self._signs = {n: 1.0 if d == "max" else -1.0 for n, d in (objectives or {}).items()}
-        self._is_open_ended = search is not None and search.count is None
+        self._is_open_ended = search is not None and search.max_configurations is None
         self._failed = self._bad = self._ended = 0
         self._errors: set[str] = set()
         self._best: float | None = None

@@ -25,7 +25,7 @@ from sparkdl.runs.opening import STOPPED, OpenRun
 from sparkdl.runs.states import Failure, RunState, TrialState, natural_state
 from sparkdl.runs.step_time import where_time_went
 from sparkdl.runs.trial import Trial
-from sparkdl.search.trial_source import Source
+from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["Execution"]
 
@@ -56,7 +56,7 @@ class Execution:
         stops: Stops,
         progress: Progress,
         pages: Pages,
-        source: Source,
+        source: TrialSource,
     ) -> None:
         self.run = opened.run
         self._opened, self._plan, self._make_task = opened, plan, make_task
@@ -100,7 +100,7 @@ class Execution:
         try:
             with self._progress:
                 self._trials_begun = time.monotonic()
-                count = len(self._waiting) + self._source.left
+                count = len(self._waiting) + self._source.num_left
                 self._progress.announce(count, self._pace.limit, self._pace.slots)
                 while self._has_more or self._flights:
                     self._fill()
@@ -120,7 +120,7 @@ class Execution:
     @property
     def _has_more(self) -> bool:
         """Whether a trial waits, or may come."""
-        return bool(self._waiting) or (not self._stopped and self._source.left > 0)
+        return bool(self._waiting) or (not self._stopped and self._source.num_left > 0)
 
     def _fill(self) -> None:
         if self._stopped:
@@ -132,7 +132,7 @@ class Execution:
             if why := self._why_stopped(trial):
                 self._conclude(trial, why)
             else:
-                wanted = min(len(self._waiting) + self._source.left, self._pace.limit)
+                wanted = min(len(self._waiting) + self._source.num_left, self._pace.limit)
                 cores = self._pace.cores(int(wanted) + len(self._flights) + 1)
                 self._flights.submit(trial, self._make_task(trial, cores))
 
@@ -169,7 +169,7 @@ class Execution:
         self._see_starts()
         # Until a trial runs, its log is an earlier one's.
         running = [f.trial for f in self._flights if f.trial.state == TrialState.RUNNING]
-        if self._progress.shown or self._source.prunes or self._source.asks:
+        if self._progress.shown or self._source.prunes or self._source.answers_requests:
             self._listener.listen(running)
         for trial in running if self._is_local else running[:MOST_LOGS]:  # A request each.
             self._progress.look(trial)
@@ -244,7 +244,7 @@ class Execution:
             self._progress.look(trial, last=True)
         self._record(trial, {**event, "state": "WAITING"})
         self._listener.forget(trial)
-        self._source.again(trial, failure)
+        self._source.restarted(trial, failure)
         self._waiting.append(trial)
 
     def _conclude(self, trial: Trial, event: Event) -> None:
@@ -275,7 +275,7 @@ class Execution:
         interrupted = isinstance(exc, KeyboardInterrupt)
         why = "interrupted" if interrupted else f"{exc}".split("\n")[0]
         self._stop(RunState.CANCELLED if interrupted else RunState.FAILED, why)
-        self._source = Source()  # It may be what cannot go on.
+        self._source = TrialSource()  # It may be what cannot go on.
         self._listener = Listener(self._source, self._opened.journal, self._plan.is_gang)
         self._abandon()
 

@@ -9,7 +9,7 @@ from sparkdl import storage
 from sparkdl.runs import Trial
 from sparkdl.runs.journal import Journal
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.search.trial_source import Refused, Source
+from sparkdl.search.trial_source import RequestRefused, TrialSource
 
 __all__ = ["Listener"]
 
@@ -34,7 +34,7 @@ class Listener:
         steps: the last step that each running trial has reported, by number.
     """
 
-    def __init__(self, source: Source, journal: Journal, is_gang: bool) -> None:
+    def __init__(self, source: TrialSource, journal: Journal, is_gang: bool) -> None:
         self._source, self._journal, self._is_gang = source, journal, is_gang
         self._reports = _Lines(lambda trial: TrialPaths(trial.path).metrics)
         self._asks = _Lines(lambda trial: TrialPaths(trial.path).asks)
@@ -54,13 +54,13 @@ class Listener:
         """Take over what these trials have said since the last time; `ended` ones for good."""
         if not ended:
             self._running = len(running)
-        asks = self._asks.new(running) if self._source.asks and not ended else []
+        asks = self._asks.new(running) if self._source.answers_requests and not ended else []
         # What a trial reported before it asked is read by now, and heard before the answer.
         reports = [(t, line["step"], line["metrics"]) for t, line in self._reports.new(running)]
         for trial, step, metrics in reports:
             trial.metrics.update(metrics)
             self.newest, self.steps[trial.number] = trial, step
-        for trial in self._source.saw(reports, ended):
+        for trial in self._source.observe_reports(reports, ended):
             self._stop(trial)
         for trial, asked in asks:
             if asked["attempt"] == trial.attempts - 1:  # A lost one may still live, and ask.
@@ -70,7 +70,7 @@ class Listener:
         self._asked_s = time.monotonic()
         try:
             answer = {"id": asked["id"], "value": self._source.answer(trial, asked)}
-        except Refused as exc:
+        except RequestRefused as exc:
             answer = {"id": asked["id"], "error": str(exc)}
         _order(trial, answer)
 

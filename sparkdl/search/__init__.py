@@ -1,4 +1,4 @@
-"""What a search varies: `search.Float`, `search.Int`, `search.Categorical` (runs anywhere).
+"""Dimensions of a search space: `search.Float`, `search.Int`, `search.Categorical` (runs anywhere).
 
 Example:
     >>> from sparkdl import search

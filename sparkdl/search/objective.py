@@ -1,9 +1,7 @@
-"""Runs in the training process.
+"""Runs in the training process. Call an Optuna-style objective that requests its parameters.
 
-An objective in Optuna's own style: it asks a trial for its parameters.
-
-The study is on the driver. What is asked goes there through the trial's files, and so does the
-answer: some hundredths of a second on a shared disk, some seconds through an object store.
+The study is on the driver. Requests and answers are exchanged through the trial's files: a round
+trip takes some hundredths of a second on a shared disk, and some seconds on an object store.
 """
 
 import datetime
@@ -22,20 +20,23 @@ from optuna.trial import BaseTrial
 from sparkdl import context
 from sparkdl.runs.redact import mask_params
 
-__all__ = ["AskingTrial", "call_objective"]
+__all__ = ["RemoteTrial", "call_objective"]
 
 
 def call_objective(
     objective: Callable[[Any], Any], prunes: bool, metrics: Sequence[str | None]
 ) -> Any:
-    """Call an objective with a trial that asks the driver.
+    """Call an objective with a trial that sends its requests to the driver.
 
     Args:
-        objective: the person's function.
-        prunes: the search has a pruner.
-        metrics: the names of the numbers that it returns.
+        objective: the user's function.
+        prunes: True if the search has a pruner.
+        metrics: names of the numbers that the objective returns.
+
+    Returns:
+        The values that the objective returned, with the user attributes of the trial if it has any.
     """
-    trial = AskingTrial(prunes)
+    trial = RemoteTrial(prunes)
     returned = objective(trial)
     if not trial.user_attrs:
         return returned
@@ -44,37 +45,38 @@ def call_objective(
     return {**trial.user_attrs, **dict(zip(names, values, strict=True))}
 
 
-class AskingTrial(BaseTrial):
-    """What an objective gets, with the methods of `optuna.Trial`.
+class RemoteTrial(BaseTrial):
+    """The argument of an objective: a trial with the methods of `optuna.Trial`.
 
     Args:
-        prunes: the search has a pruner.
+        prunes: True if the search has a pruner.
     """
 
     def __init__(self, prunes: bool) -> None:
         self._prunes = prunes
         self._params: dict[str, Any] = {}
         self._distributions: dict[str, BaseDistribution] = {}
-        self._attrs: dict[str, Any] = {}
+        self._user_attrs: dict[str, Any] = {}
         self._constraints: dict[str, float] = {}
         self._started = datetime.datetime.now()
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         choices = {name: list(getattr(distribution, "choices", ()))}
-        if mask_params(choices) != choices:  # What is asked is written down.
+        if mask_params(choices) != choices:  # Requests are stored in the run directory.
             raise ValueError(
-                f"the choices of {name!r} look like credentials, which are not kept. Choose among "
-                "names of them."
+                f"the choices of {name!r} look like credentials, which are not stored. Choose "
+                "among names of the credentials instead."
             )
-        asked = distribution_to_json(distribution)
-        value = context.this_reporter().ask(suggest=name, distribution=asked)
-        self._params[name], self._distributions[name] = value, distribution
+        text = distribution_to_json(distribution)
+        value = context.this_reporter().ask(suggest=name, distribution=text)
+        self._params[name] = value
+        self._distributions[name] = distribution
         return value
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        """A number between `low` and `high`."""
+        """Return a number between `low` and `high`."""
         return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
@@ -92,49 +94,48 @@ class AskingTrial(BaseTrial):
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
-        """A whole number between `low` and `high`."""
+        """Return a whole number between `low` and `high`."""
         return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of `choices`: None, or booleans, numbers and strings."""
+        """Return one of `choices`, which are None, booleans, numbers or strings."""
         return self._suggest(name, CategoricalDistribution(choices))
 
     def report(self, value: float, step: int) -> None:
-        """Report the metric's number at a step; only the first of a step counts."""
-        reporter = context.this_reporter()
-        reporter.write({"value": float(value)}, step)
+        """Report the value of the metric at a step; only the first value of each step is used."""
+        context.this_reporter().write({"value": float(value)}, step)
 
     def should_prune(self) -> bool:
-        """Whether the pruner says stop, by all that was reported until now."""
+        """Return True if the pruner stops the trial, given all values reported so far."""
         return self._prunes and bool(context.this_reporter().ask(should_prune=True))
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """Keep a value with what the objective returns: it is in the trial's `outputs`."""
-        self._attrs[key] = value
+        """Add a value to the trial's `outputs`, beside the values that the objective returns."""
+        self._user_attrs[key] = value
 
     def set_constraint(self, key: str, value: float) -> None:
-        """Say how much a constraint is violated, above 0, or met."""
+        """Report a constraint: a value above 0 is the amount by which the trial violates it."""
         context.this_reporter().ask(constraint=key, of=float(value))
         self._constraints[key] = float(value)
 
     @property
     def params(self) -> dict[str, Any]:
-        """What was asked for until now."""
+        """The parameters requested so far."""
         return dict(self._params)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Where that was sampled from."""
+        """The distributions of the parameters requested so far."""
         return dict(self._distributions)
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """What `set_user_attr` kept."""
-        return dict(self._attrs)
+        """The values set by `set_user_attr`."""
+        return dict(self._user_attrs)
 
     @property
     def datetime_start(self) -> datetime.datetime | None:
-        """When the objective was called."""
+        """The time at which the objective was called."""
         return self._started
 
     @property
@@ -144,5 +145,5 @@ class AskingTrial(BaseTrial):
 
     @property
     def constraints(self) -> dict[str, float]:
-        """What `set_constraint` kept."""
+        """The values set by `set_constraint`."""
         return dict(self._constraints)

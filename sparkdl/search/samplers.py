@@ -1,4 +1,4 @@
-"""Runs on the driver. Optuna's samplers and pruners by name."""
+"""Runs on the driver. Create Optuna's samplers and pruners by name."""
 
 import warnings
 from collections.abc import Callable
@@ -11,38 +11,39 @@ from sparkdl.errors import ConfigError
 
 __all__ = ["pruner_of", "sampler_of"]
 
-# What some of Optuna's samplers need beside Optuna.
-_NEEDS = {"gp": "torch", "cmaes": "cmaes"}
+# Packages that samplers of Optuna need in addition to Optuna.
+_PACKAGES = {"gp": "torch", "cmaes": "cmaes"}
 
 
-def sampler_of(given: Any, seed: int) -> optuna.samplers.BaseSampler:
-    """The sampler of this name, or the given one.
+def sampler_of(algorithm: Any, seed: int) -> optuna.samplers.BaseSampler:
+    """Return the sampler of this name; an Optuna sampler is returned unchanged.
 
     Raises:
-        ConfigError: it is none, or lacks a package.
+        ConfigError: if the name is unknown, or the sampler needs a package that is not installed.
     """
-    if isinstance(given, optuna.samplers.BaseSampler):
-        return given
+    if isinstance(algorithm, optuna.samplers.BaseSampler):
+        return algorithm
     samplers: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
         "random": optuna.samplers.RandomSampler,
-        "grid": optuna.samplers.RandomSampler,  # Its points are queued.
+        # The points of a grid are enqueued, so the sampler never chooses one.
+        "grid": optuna.samplers.RandomSampler,
         "tpe": optuna.samplers.TPESampler,
         "gp": optuna.samplers.GPSampler,
         "cmaes": optuna.samplers.CmaEsSampler,
         "nsga2": optuna.samplers.NSGAIISampler,
-        # Scrambled, so that a sequence that begins anew after a resume is another one.
+        # Scrambled, so that a sequence that starts again after a resume has different points.
         "qmc": partial(optuna.samplers.QMCSampler, scramble=True),
     }
-    if given not in samplers:
-        raise ConfigError(f"algorithm is {given!r}; expected a name or an Optuna sampler.")
-    _check_needs(given)
+    if algorithm not in samplers:
+        raise ConfigError(f"algorithm is {algorithm!r}; expected a name or an Optuna sampler.")
+    _check_package(algorithm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return samplers[given](seed=seed)
+        return samplers[algorithm](seed=seed)
 
 
-def _check_needs(algorithm: str) -> None:
-    package = _NEEDS.get(algorithm)
+def _check_package(algorithm: str) -> None:
+    package = _PACKAGES.get(algorithm)
     try:
         if package:
             __import__(package)
@@ -53,21 +54,22 @@ def _check_needs(algorithm: str) -> None:
         ) from exc
 
 
-def pruner_of(given: Any) -> optuna.pruners.BasePruner:
-    """The pruner of this name, or the given one.
+def pruner_of(pruner: Any) -> optuna.pruners.BasePruner:
+    """Return the pruner of this name; an Optuna pruner is returned unchanged.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: if the name is unknown.
     """
-    if isinstance(given, optuna.pruners.BasePruner):
-        return given
+    if isinstance(pruner, optuna.pruners.BasePruner):
+        return pruner
     pruners: dict[str | None, Callable[[], optuna.pruners.BasePruner]] = {
         None: optuna.pruners.NopPruner,
         "median": optuna.pruners.MedianPruner,
-        # By default it waits for a whole trial to judge by, and a wave of them runs to its end.
+        # By default the pruner derives min_resource from the first complete trial, so all trials
+        # that start together would run to their end.
         "asha": partial(optuna.pruners.SuccessiveHalvingPruner, min_resource=1),
         "hyperband": optuna.pruners.HyperbandPruner,
     }
-    if given not in pruners:
-        raise ConfigError(f"pruner is {given!r}; expected a name or an Optuna pruner.")
-    return pruners[given]()
+    if pruner not in pruners:
+        raise ConfigError(f"pruner is {pruner!r}; expected a name or an Optuna pruner.")
+    return pruners[pruner]()

@@ -1,4 +1,4 @@
-"""Runs on the driver (pure). What a search was asked for, beside what every verb takes."""
+"""Runs on the driver (pure). Define and validate the settings of a search."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.errors import ConfigError, suggest
+from sparkdl.options import check_count, suggest_synonym
 from sparkdl.runs.redact import mask_params
-from sparkdl.search.space.grid import plain
+from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.spaces import Space
 
-__all__ = ["ALGORITHMS", "PRUNERS", "Search", "check_name"]
+__all__ = ["ALGORITHMS", "PRUNERS", "SearchSettings", "check_name"]
 
 ALGORITHMS = ("random", "grid", "tpe", "gp", "cmaes", "nsga2", "qmc")
 PRUNERS = ("median", "asha", "hyperband")
 
-# What people of other systems call them.
-_ELSEWHERE = {
+# Names of algorithms and pruners in other libraries, in lower case and without spaces.
+_SYNONYMS = {
     **dict.fromkeys(("bayes", "bayesian", "bo", "hyperopt"), "tpe"),
     **dict.fromkeys(("randomsearch", "random_search"), "random"),
     **dict.fromkeys(("gridsearch", "grid_search"), "grid"),
@@ -26,20 +27,21 @@ _ELSEWHERE = {
 }
 
 
-@dataclass(frozen=True)
-class Search:
-    """What is varied, who proposes, and when it is enough.
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """The space of a search, the sampler and pruner, and the stopping rules.
 
     Attributes:
-        space: the parameters and their values; a function that takes an `optuna.Trial` and returns
-            the parameters; or None, and the training function asks an `optuna.Trial` for them.
-        algorithm, pruner: the name of one, or an Optuna sampler and pruner.
-        num_trials: how many configurations to try; None for no end.
-        stop: numbers that are good enough, by metric.
-        patience: end after so many configurations without a better one.
-        max_slot_hours: end when trials have used so many hours of slots.
-        initial_params: the first configurations; what they leave out is proposed.
-        repeats: trials of each configuration, with a seed each.
+        space: the parameters and their dimensions; a function that takes an `optuna.Trial` and
+            returns the parameters; or None if the training function requests its parameters from
+            an `optuna.Trial`.
+        algorithm, pruner: a name, or an Optuna sampler and an Optuna pruner.
+        num_trials: number of configurations to try; None for no limit.
+        stop: target value of each metric, by name; a trial that reaches a target ends the search.
+        patience: end after this number of configurations in a row without an improvement.
+        max_slot_hours: end when the trials have used this number of slot hours.
+        initial_params: the first configurations; the sampler chooses their missing parameters.
+        repeats: number of trials of each configuration, each with its own seed.
     """
 
     space: Space | Callable[[Any], dict[str, Any]] | None
@@ -53,85 +55,88 @@ class Search:
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        given: Any = self.initial_params
-        if isinstance(given, list | tuple) and all(isinstance(row, Mapping) for row in given):
-            kept = [{name: plain(name, value) for name, value in row.items()} for row in given]
-            object.__setattr__(self, "initial_params", kept)
+        rows: Any = self.initial_params
+        if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
+            converted = [
+                {name: to_json_value(name, value) for name, value in row.items()} for row in rows
+            ]
+            object.__setattr__(self, "initial_params", converted)
 
     def check(
         self, metrics: Sequence[str], timeout_s: float | None, secrets: Sequence[str] = ()
     ) -> None:
-        """See that it can be done.
+        """Validate the settings.
 
         Args:
-            metrics: the names of the numbers that count.
-            timeout_s: seconds for the whole run.
-            secrets: values that may not be kept.
+            metrics: names of the metrics that the search optimizes.
+            timeout_s: time limit of the whole run, in seconds.
+            secrets: values that must not be stored.
 
         Raises:
-            ConfigError: it cannot; the message says what to write.
+            ConfigError: if a setting is invalid; the message says how to fix it.
         """
         check_name("algorithm", self.algorithm, ALGORITHMS)
         check_name("pruner", self.pruner, (None, *PRUNERS))
         self._check_numbers()
-        self._check_end(timeout_s)
+        self._check_stopping_rule(timeout_s)
         if len(metrics) > 1 and self.pruner is not None:
             raise ConfigError(
-                f"pruner is {self.pruner!r}, and there are the metrics {', '.join(metrics)}; "
-                "Optuna prunes by one number only. Leave pruner out."
+                f"pruner is {self.pruner!r}, but the search has the metrics {', '.join(metrics)}; "
+                "Optuna prunes by one metric only. Remove pruner=."
             )
+        self._check_stop(metrics)
+        self._check_space(secrets)
+
+    def _check_stop(self, metrics: Sequence[str]) -> None:
         if not isinstance(self.stop, Mapping | None):
             raise ConfigError(f"stop is {self.stop!r}; expected a dict from metric to number.")
         for name, value in (self.stop or {}).items():
             if name not in metrics:
                 raise ConfigError(
-                    f"stop has {name!r}; expected one of metric={', '.join(metrics)}, whose "
-                    f"direction is known.{suggest(name, metrics)}"
+                    f"stop has {name!r}, whose direction is unknown; expected one of "
+                    f"metric={', '.join(metrics)}.{suggest(name, metrics)}"
                 )
             if not isinstance(value, int | float):
                 raise ConfigError(f"stop[{name!r}] is {value!r}; expected a number.")
-        self._check_space(secrets)
 
     def _check_space(self, secrets: Sequence[str]) -> None:
-        given: Any = self.initial_params
-        is_list = isinstance(given, list | tuple)
-        if not is_list or not all(isinstance(params, Mapping) for params in given):
-            raise ConfigError(f"initial_params is {given!r}; expected a list of dicts.")
+        rows: Any = self.initial_params
+        if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
+            raise ConfigError(f"initial_params is {rows!r}; expected a list of dicts.")
         if isinstance(self.space, Space):
             for params in self.initial_params:
                 self.space.check(params)
-            for name, kept in self.space.kept().items():
-                choices = {name: kept.get("choices", [])}
+            for name, dimension in self.space.to_dict().items():
+                choices = {name: dimension.get("choices", [])}
                 if mask_params(choices, secrets) != choices:
                     raise ConfigError(
-                        f"space[{name!r}] has values that look like credentials, which are not "
-                        "kept, so that the search could not be resumed. Search over names of them."
+                        f"space[{name!r}] has values that look like credentials. Credentials are "
+                        "not stored, so the search could not be resumed. Search over names of the "
+                        "credentials instead."
                     )
         elif self.algorithm == "grid":
-            raise ConfigError("algorithm='grid' needs a space that is written down, as a dict.")
+            raise ConfigError("algorithm='grid' requires space= to be a dict.")
 
     def _check_numbers(self) -> None:
         for name in ("num_trials", "patience", "repeats"):
             value = getattr(self, name)
-            if value is not None and (
-                not isinstance(value, int) or isinstance(value, bool) or value < 1
-            ):
-                raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1.")
+            if value is not None:
+                check_count(name, value)
         hours = self.max_slot_hours
         if hours is not None and not (isinstance(hours, int | float) and hours > 0):
             raise ConfigError(f"max_slot_hours is {hours!r}; expected a number above 0.")
 
-    def _check_end(self, timeout_s: float | None) -> None:
-        ends = (self.num_trials, timeout_s, self.stop, self.patience, self.max_slot_hours)
-        if self.algorithm != "grid" and all(end is None for end in ends):
+    def _check_stopping_rule(self, timeout_s: float | None) -> None:
+        rules = (self.num_trials, timeout_s, self.stop, self.patience, self.max_slot_hours)
+        if self.algorithm != "grid" and all(rule is None for rule in rules):
             raise ConfigError(
-                "a search without an end: pass num_trials=, timeout_s=, stop=, patience= or "
-                "max_slot_hours=."
+                "the search has no stopping rule. Pass at least one of num_trials=, timeout_s=, "
+                "stop=, patience= or max_slot_hours=."
             )
 
     @property
-    def count(self) -> int | None:
-        """How many configurations there are at most; None where no number ends it."""
+    def max_configurations(self) -> int | None:
+        """The largest number of configurations; None if the number is not limited."""
         if self.algorithm != "grid" or not isinstance(self.space, Space):
             return self.num_trials
         size = math.prod(len(values) for values in self.space.grid().values())
@@ -139,22 +144,22 @@ class Search:
 
     @property
     def style(self) -> str:
-        """Where parameters come from: a `space`, a `function`, or the `objective` itself."""
+        """The origin of the parameters: a `space`, a `function`, or the `objective` itself."""
         if isinstance(self.space, Space):
             return "space"
         return "objective" if self.space is None else "function"
 
-    def kept_space(self) -> Any:
-        """The space as JSON can hold it; of one that is not written down its style."""
-        return self.space.kept() if isinstance(self.space, Space) else self.style
+    def space_to_dict(self) -> Any:
+        """Return the space as a dict for JSON, or the style if the space is not a dict."""
+        return self.space.to_dict() if isinstance(self.space, Space) else self.style
 
-    def kept(self) -> dict[str, Any]:
-        """As JSON can hold it; objects of Optuna's by their text."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a dict for JSON; Optuna's objects are replaced by their names."""
         return {
-            "space": self.space.kept() if isinstance(self.space, Space) else None,
+            "space": self.space.to_dict() if isinstance(self.space, Space) else None,
             "style": self.style,
-            "algorithm": _named(self.algorithm),
-            "pruner": _named(self.pruner),
+            "algorithm": _name_of(self.algorithm),
+            "pruner": _name_of(self.pruner),
             "num_trials": self.num_trials,
             "stop": self.stop,
             "patience": self.patience,
@@ -164,22 +169,27 @@ class Search:
         }
 
 
-def _named(one: Any) -> str | None:
-    return one if one is None or isinstance(one, str) else f"{type(one).__name__} object"
+def _name_of(algorithm: Any) -> str | None:
+    is_name = algorithm is None or isinstance(algorithm, str)
+    return algorithm if is_name else f"{type(algorithm).__name__} object"
 
 
-def check_name(what: str, given: Any, known: Sequence[str | None]) -> None:
-    """See that an algorithm or a pruner is a name that is known; an object passes.
+def check_name(option: str, value: Any, known: Sequence[str | None]) -> None:
+    """Validate the name of an algorithm or a pruner; objects are not validated here.
+
+    Args:
+        option: `algorithm` or `pruner`.
+        value: a name, an object, or None.
+        known: the valid names.
 
     Raises:
-        ConfigError: it is another name.
+        ConfigError: if the name is unknown.
     """
-    if not isinstance(given, str) or given in known:
-        return  # None, or an object: whether it is one of Optuna's, the study sees.
+    if not isinstance(value, str) or value in known:
+        return  # `sampler_of` and `pruner_of` validate the type of an object.
     names = [name for name in known if name]
-    near = _ELSEWHERE.get(given.lower().replace(" ", ""))
-    hint = f" Did you mean {near!r}?" if near in names else suggest(given.lower(), names)
+    hint = suggest_synonym(value.lower().replace(" ", ""), names, _SYNONYMS)
     raise ConfigError(
-        f"{what} is {given!r}.{hint} Expected one of {', '.join(names)}, or an Optuna "
-        f"{'sampler' if what == 'algorithm' else 'pruner'}."
+        f"{option} is {value!r}.{hint} Expected one of {', '.join(names)}, or an Optuna "
+        f"{'sampler' if option == 'algorithm' else 'pruner'}."
     )

@@ -1,7 +1,4 @@
-"""Runs on the driver.
-
-Optuna's study of a run: it proposes configurations and hears how they did.
-"""
+"""Runs on the driver. Wrap the Optuna study that proposes the configurations of a run."""
 
 import itertools
 import json
@@ -12,35 +9,38 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
-from optuna.trial import TrialState as State
+from optuna.trial import TrialState as OptunaState
 
 from sparkdl.errors import ConfigError
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.samplers import pruner_of, sampler_of
-from sparkdl.search.settings import Search
-from sparkdl.search.space.grid import plain
+from sparkdl.search.settings import SearchSettings
+from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.spaces import Space
-from sparkdl.search.trial_source import Refused
+from sparkdl.search.trial_source import RequestRefused
 
-__all__ = ["Study", "Told"]
+__all__ = ["Study", "TrialRecord"]
 
 _DIRECTIONS = {
     "max": optuna.study.StudyDirection.MAXIMIZE,
     "min": optuna.study.StudyDirection.MINIMIZE,
 }
-_STATES = {TrialState.COMPLETE: State.COMPLETE, TrialState.PRUNED: State.PRUNED}
+_OPTUNA_STATES = {
+    TrialState.COMPLETE: OptunaState.COMPLETE,
+    TrialState.PRUNED: OptunaState.PRUNED,
+}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the journal knows of a configuration beside its parameters and its end.
+class TrialRecord:
+    """The part of a trial's history that only the study needs, as read from the journal.
 
     Attributes:
-        reports: what it reported of the metric, by step.
-        suggested: what was asked for, where the space is not written down: each value, and the
-            JSON of its distribution.
-        attrs: what sampler and pruner remember of it.
+        reports: reported values of the metric, by step.
+        suggested: requested parameters of a search without a space dict: the value of each, and
+            the JSON of the distribution from which it was sampled.
+        attrs: system attributes that the sampler and the pruner stored with the trial.
     """
 
     reports: dict[int, float] = field(default_factory=dict)
@@ -49,33 +49,38 @@ class Told:
 
 
 class Study:
-    """The study lives on the driver, in memory: what it was told is in the run's journal.
+    """An Optuna study in the memory of the driver; the run's journal stores its contents.
 
     Args:
-        search: what is varied, and who proposes.
-        objectives: the direction of each metric.
-        seed: of the sampler.
-        name: of the study.
+        search: the settings of the search.
+        objectives: the direction of each metric, by name.
+        seed: seed of the sampler.
+        name: name of the study.
 
     Attributes:
-        prunes: it may stop trials.
-        is_exhausted: the sampler has no more.
+        prunes: True if the study may stop trials.
+        is_exhausted: True if the sampler has no more points.
 
     Raises:
-        ConfigError: the sampler or pruner is none, or lacks a package.
+        ConfigError: if the sampler or the pruner is invalid or needs a missing package.
     """
 
     def __init__(
-        self, search: Search, objectives: Mapping[str, str], seed: int, name: str = "study"
+        self,
+        search: SearchSettings,
+        objectives: Mapping[str, str],
+        seed: int,
+        name: str = "study",
     ) -> None:
-        self._search, self._metrics = search, list(objectives)
+        self._search = search
+        self._metrics = list(objectives)
         self._space = search.space
         self.prunes = search.pruner is not None
         verbosity = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # It says that it was made.
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # create_study logs at INFO.
         try:
             self._study = optuna.create_study(
-                # Hyperband's brackets depend on it: after a resume they must be the same.
+                # Hyperband derives its brackets from the name, so a resumed run needs the same one.
                 study_name=name,
                 directions=[_DIRECTIONS[direction] for direction in objectives.values()],
                 sampler=sampler_of(search.algorithm, seed),
@@ -84,91 +89,110 @@ class Study:
         finally:
             optuna.logging.set_verbosity(verbosity)
         self._trials: dict[int, optuna.Trial] = {}
-        self._seen: dict[int, set[int]] = {}
-        self._broken: set[int] = set()
-        self._kinds: dict[str, BaseDistribution] = {}
+        self._reported_steps: dict[int, set[int]] = {}
+        self._not_finite: set[int] = set()
+        self._distributions: dict[str, BaseDistribution] = {}
         self._queue: Iterator[dict[str, Any]] = iter(())
         self.is_exhausted = False
 
     # ---- before the first trial
 
-    def plan(self, done: int = 0) -> None:
-        """Queue what is not for the sampler to choose: initial values, and the points of a grid.
+    def queue_initial(self, num_done: int = 0) -> None:
+        """Queue the configurations that the sampler does not choose: initial ones and grid points.
 
         Args:
-            done: how many configurations there are already.
+            num_done: number of configurations that the run already has.
         """
         queue: Iterable[dict[str, Any]] = [dict(p) for p in self._search.initial_params]
         if isinstance(self._space, Space):
             queue = [self._space.sampled(params) for params in queue]
             if self._search.algorithm == "grid":
-                queue = _ordered(self._space.grid(), queue)
-        self._queue = itertools.islice(queue, done, self._search.count)
+                queue = _grid_points(self._space.grid(), queue)
+        self._queue = itertools.islice(queue, num_done, self._search.max_configurations)
 
     def learn(self, trials: Sequence[Trial], metric_of: Callable[[Trial, str], Any]) -> int:
-        """Take over finished trials of another run whose parameters lie in the space.
+        """Add the complete trials of another run whose parameters are in the space.
+
+        Args:
+            trials: the trials of the other run.
+            metric_of: returns the value of a metric, given a trial and the metric's name; None if
+                the trial has no value.
 
         Returns:
-            How many those were.
+            The number of trials that were added.
         """
         if not isinstance(self._space, Space):
             return 0
-        found = 0
+        num_added = 0
         for trial in trials:
             values = [metric_of(trial, name) for name in self._metrics]
-            is_good = trial.state == TrialState.COMPLETE and None not in values
-            if is_good and self._space.has(trial.params):
-                self.add(trial.params, TrialState.COMPLETE, values)
-                found += 1
-        return found
+            is_usable = trial.state == TrialState.COMPLETE and None not in values
+            if is_usable and self._space.has(trial.params):
+                self.add_finished(trial.params, TrialState.COMPLETE, values)
+                num_added += 1
+        return num_added
 
-    def again(self, configuration: int, params: Mapping[str, Any], told: "Told") -> None:
-        """A configuration that was proposed before, and is to be run."""
-        sampled, distributions = self._sampled(params, told)
+    def resume(self, configuration: int, params: Mapping[str, Any], record: TrialRecord) -> None:
+        """Add a configuration that an earlier driver proposed and that will run again."""
+        sampled, distributions = self._sampled(params, record)
         self._study.enqueue_trial(sampled)
         self._trials[configuration] = self._study.ask(distributions)
-        for step, value in told.reports.items():
+        for step, value in record.reports.items():
             self.report(configuration, step, value)
             self.should_prune(configuration)
 
-    def add(
+    def add_finished(
         self,
         params: Mapping[str, Any],
         state: TrialState,
         values: Sequence[float] | None = None,
-        told: "Told | None" = None,
+        record: TrialRecord | None = None,
     ) -> None:
-        """A configuration that has ended before; `values` of the metrics if it is COMPLETE."""
-        told, ended = told or Told(), _STATES.get(state, State.FAIL)
-        sampled, distributions = self._sampled(params, told)
-        reports = {step: value for step, value in told.reports.items() if math.isfinite(value)}
-        if ended is State.PRUNED and reports:
+        """Add a configuration that has already ended.
+
+        Args:
+            params: its parameters.
+            state: its final state.
+            values: the values of the metrics if the state is COMPLETE.
+            record: its history in the journal.
+        """
+        record = record or TrialRecord()
+        optuna_state = _OPTUNA_STATES.get(state, OptunaState.FAIL)
+        sampled, distributions = self._sampled(params, record)
+        reports = {step: value for step, value in record.reports.items() if math.isfinite(value)}
+        if optuna_state is OptunaState.PRUNED and reports:
             values = [reports[max(reports)]]
         self._study.add_trial(
             optuna.create_trial(
-                state=ended,
-                values=None if ended is State.FAIL else values,
+                state=optuna_state,
+                values=None if optuna_state is OptunaState.FAIL else values,
                 params=sampled,
                 distributions=distributions,
                 intermediate_values=reports,
-                system_attrs=dict(told.attrs),
+                system_attrs=dict(record.attrs),
             )
         )
 
     def _sampled(
-        self, params: Mapping[str, Any], told: "Told"
+        self, params: Mapping[str, Any], record: TrialRecord
     ) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
         if isinstance(self._space, Space):
             return self._space.sampled(params), self._space.distributions()
-        read = optuna.distributions.json_to_distribution
-        distributions = {name: read(kept) for name, (_, kept) in told.suggested.items()}
-        self._kinds |= distributions
-        return {name: value for name, (value, _) in told.suggested.items()}, distributions
+        sampled = {name: value for name, (value, _) in record.suggested.items()}
+        distributions = {
+            name: optuna.distributions.json_to_distribution(text)
+            for name, (_, text) in record.suggested.items()
+        }
+        self._distributions |= distributions
+        return sampled, distributions
 
     # ---- while trials run
 
     def ask(self, configuration: int) -> dict[str, Any]:
-        """The parameters of a new configuration; none yet where the objective asks for them."""
+        """Return the parameters of a new configuration.
+
+        The parameters are empty if the objective will request them.
+        """
         for params in itertools.islice(self._queue, 1):
             self._study.enqueue_trial(params)
         if isinstance(self._space, Space):
@@ -179,31 +203,33 @@ class Study:
             params = {}
         self._trials[configuration] = trial
         if callable(self._space):
-            given = self._space(trial)
-            if not isinstance(given, Mapping):
-                raise ConfigError(f"space returned {given!r}; expected a dict of parameters.")
-            params = {name: plain(name, value) for name, value in given.items()}
+            returned = self._space(trial)
+            if not isinstance(returned, Mapping):
+                raise ConfigError(f"space returned {returned!r}; expected a dict of parameters.")
+            params = {name: to_json_value(name, value) for name, value in returned.items()}
         return params
 
-    def suggest(self, configuration: int, name: str, kept: str) -> Any:
-        """The value of one parameter, for an objective that asks for it.
+    def suggest(self, configuration: int, name: str, distribution_json: str) -> Any:
+        """Return the value of a parameter that an objective requests.
 
         Args:
-            configuration: its number.
+            configuration: the number of the configuration.
             name: the parameter.
-            kept: the JSON of the distribution to sample from.
+            distribution_json: the distribution to sample from, as Optuna's JSON.
 
         Raises:
-            Refused: it was asked for before, from another kind of distribution.
+            RequestRefused: if the parameter was requested before with an incompatible
+                distribution.
         """
         trial = self._trials[configuration]
-        distribution = optuna.distributions.json_to_distribution(kept)
+        distribution = optuna.distributions.json_to_distribution(distribution_json)
         try:
-            # All trials of a study must agree on its kind; Optuna says so with a plain ValueError.
-            before = self._kinds.setdefault(name, distribution)
-            optuna.distributions.check_distribution_compatibility(before, distribution)
+            # All trials of a study must use compatible distributions for a parameter; Optuna
+            # raises a plain ValueError if they do not.
+            first = self._distributions.setdefault(name, distribution)
+            optuna.distributions.check_distribution_compatibility(first, distribution)
         except ValueError as exc:
-            raise Refused(str(exc)) from exc
+            raise RequestRefused(str(exc)) from exc
         if isinstance(distribution, FloatDistribution):
             bounds: tuple[Any, Any] = distribution.low, distribution.high
             return trial.suggest_float(name, *bounds, step=distribution.step, log=distribution.log)
@@ -213,62 +239,75 @@ class Study:
         return trial.suggest_categorical(name, distribution.choices)  # type: ignore[attr-defined]
 
     def suggested(self, configuration: int) -> dict[str, tuple[Any, str]]:
-        """What was asked for so far, see `Told`."""
-        trial, write = self._trials[configuration], optuna.distributions.distribution_to_json
-        return {n: (trial.params[n], write(d)) for n, d in trial.distributions.items()}
+        """Return the parameters requested so far, see `TrialRecord.suggested`."""
+        trial = self._trials[configuration]
+        to_json = optuna.distributions.distribution_to_json
+        return {
+            name: (trial.params[name], to_json(distribution))
+            for name, distribution in trial.distributions.items()
+        }
 
     def report(self, configuration: int, step: int, value: float) -> None:
-        """Take over what a trial reported; only the first of a step counts."""
-        seen = self._seen.setdefault(configuration, set())
+        """Pass a reported value to the pruner; only the first value of each step is used."""
+        steps = self._reported_steps.setdefault(configuration, set())
         if not math.isfinite(value):
-            self._broken.add(configuration)  # No pruner and no sampler is ever told of it.
-        elif step >= 0 and step not in seen:  # A lost attempt may have reported it before.
-            seen.add(step)
+            self._not_finite.add(configuration)  # Samplers and pruners expect finite values.
+        elif step >= 0 and step not in steps:  # A lost attempt may have reported the step before.
+            steps.add(step)
             self._trials[configuration].report(value, step)
 
     def should_prune(self, configuration: int) -> bool:
-        """Whether a configuration should be stopped, by what it has reported.
+        """Return True if a configuration should be stopped, given its reports.
 
-        Ask once after each report: some pruners remember that they were asked.
+        Call this method exactly once after each report: some pruners store each call.
         """
         if not self.prunes:
             return False
-        broken = configuration in self._broken
-        return broken or bool(self._trials[configuration].should_prune())
+        is_broken = configuration in self._not_finite
+        return is_broken or bool(self._trials[configuration].should_prune())
 
     def restart(self, configuration: int) -> None:
-        """Its function failed and runs again: what it reported counts no more."""
+        """Discard the reports of a configuration whose function failed and runs again."""
         trial = self._trials[configuration]
         self.tell(configuration, TrialState.FAILED)
         self._study.enqueue_trial(trial.params)
         self._trials[configuration] = self._study.ask(trial.distributions)
 
-    def constrain(self, configuration: int, name: str, value: float) -> None:
-        """Take over by how much a configuration violates a constraint."""
+    def set_constraint(self, configuration: int, name: str, value: float) -> None:
+        """Set the amount by which a configuration violates a constraint."""
         self._trials[configuration].set_constraint(name, value)
 
     def tell(
         self, configuration: int, state: TrialState, values: Sequence[float] | None = None
     ) -> dict[str, Any]:
-        """How a configuration ended; `values` of the metrics if it is COMPLETE.
+        """Record the end of a configuration.
+
+        Args:
+            configuration: the number of the configuration.
+            state: its final state.
+            values: the values of the metrics if the state is COMPLETE.
 
         Returns:
-            What sampler and pruner remember of it, for `add`.
+            The system attributes that the sampler and the pruner stored, for `TrialRecord.attrs`.
         """
-        trial, told = self._trials.pop(configuration), _STATES.get(state, State.FAIL)
-        self._seen.pop(configuration, None)
-        self._broken.discard(configuration)
-        whole = told is State.COMPLETE and values and all(map(math.isfinite, values))
-        if told is State.COMPLETE and not whole:
-            told = State.FAIL
+        trial = self._trials.pop(configuration)
+        optuna_state = _OPTUNA_STATES.get(state, OptunaState.FAIL)
+        self._reported_steps.pop(configuration, None)
+        self._not_finite.discard(configuration)
+        is_complete = optuna_state is OptunaState.COMPLETE
+        has_values = is_complete and values and all(map(math.isfinite, values))
+        if is_complete and not has_values:
+            optuna_state = OptunaState.FAIL
         try:
-            self._study.tell(trial, values if whole else None, told)
+            self._study.tell(trial, values if has_values else None, optuna_state)
         except RuntimeError as exc:
             if "Study.stop" not in str(exc):
                 raise
-            self.is_exhausted = True  # So a sampler says that it has no more; it was told.
-        kept = self._study.get_trials(deepcopy=False)[trial.number].system_attrs
-        return {name: value for name, value in kept.items() if _is_json(value)}
+            # The sampler has no more points, so it called Study.stop, which is an error outside of
+            # Study.optimize. The result of this trial was recorded before.
+            self.is_exhausted = True
+        attrs = self._study.get_trials(deepcopy=False)[trial.number].system_attrs
+        return {name: value for name, value in attrs.items() if _is_json(value)}
 
 
 def _is_json(value: Any) -> bool:
@@ -279,13 +318,13 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _ordered(
+def _grid_points(
     grid: Mapping[str, Sequence[Any]], first: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """The points of a grid, each once; those that have the values of `first` come first.
+    """Yield each point of a grid once, starting with points that match the params in `first`.
 
     Example:
-        >>> list(_ordered({"a": [1, 2], "b": [3, 4]}, [{"b": 4}]))
+        >>> list(_grid_points({"a": [1, 2], "b": [3, 4]}, [{"b": 4}]))
         [{'a': 1, 'b': 4}, {'a': 1, 'b': 3}, {'a': 2, 'b': 3}, {'a': 2, 'b': 4}]
     """
 
@@ -296,7 +335,7 @@ def _ordered(
 
     chosen: list[dict[str, Any]] = []
     for params in first:
-        fits = (p for p in points() if params.items() <= p.items() and p not in chosen)
-        chosen += itertools.islice(fits, 1)
+        matches = (p for p in points() if params.items() <= p.items() and p not in chosen)
+        chosen += itertools.islice(matches, 1)
     yield from chosen
     yield from (point for point in points() if point not in chosen)

@@ -1,4 +1,4 @@
-"""Runs on the driver. Where the trials of a run come from: those it was given, or a study's."""
+"""Runs on the driver. Supply the trial loop with trials that a study proposes."""
 
 import json
 from collections import Counter
@@ -10,119 +10,129 @@ from sparkdl.runs.journal import Event, read_journal
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.states import Failure, TrialState
-from sparkdl.search.settings import Search
-from sparkdl.search.space.grid import plain
-from sparkdl.search.study import Study, Told
-from sparkdl.search.trial_source import Refused, Source
+from sparkdl.search.settings import SearchSettings
+from sparkdl.search.space.grid import to_json_value
+from sparkdl.search.study import Study, TrialRecord
+from sparkdl.search.trial_source import RequestRefused, TrialSource
 
-__all__ = ["Proposals"]
+__all__ = ["StudySource"]
 
-# Of a trial that reports each batch, the last of a look are enough: all are in its own file.
-MOST_HEARD = 20
+# Largest number of reports of a trial that one call passes to the study. A trial may report after
+# every batch, and the study is slow; all reports are in the trial's own file.
+MAX_REPORTS = 20
 
 
-class Proposals(Source):
-    """Trials as a study proposes them, each when there is a slot for it.
+class StudySource(TrialSource):
+    """A source that asks a study for a configuration whenever a slot is free.
 
     Args:
-        opened: the run, new or continued.
-        search: what was asked for.
-        study: not told of anything yet.
-        say: shows the person a line.
+        opened: the run, new or resumed.
+        search: the settings of the search.
+        study: a study without trials.
+        notify: shows a line to the user.
     """
 
     def __init__(
         self,
         opened: OpenRun,
-        search: Search,
+        search: SearchSettings,
         study: Study,
-        say: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._opened, self._search, self._study = opened, search, study
-        self._objectives = opened.run.directions
+        self._opened = opened
+        self._search = search
+        self._study = study
+        self._notify = notify
+        self._metrics = list(opened.run.directions)
         self._members: dict[int, list[Trial]] = {}
         for trial in opened.run.trials:
             self._members.setdefault(trial.configuration, []).append(trial)
         self._params: dict[int, dict[str, Any]] = {}
         self._stopped: set[int] = set()
-        self._say, self._heard = say, False
-        self._count = search.count
-        self.asks = search.space is None
+        self._has_reports = False
+        self._has_warned = False
+        self._max_configurations = search.max_configurations
+        self.answers_requests = search.space is None
         self.prunes = study.prunes
         self._restore()
-        self._study.plan(len(self._members))
+        self._study.queue_initial(len(self._members))
 
     @classmethod
-    def of(
-        cls, opened: OpenRun, search: Search, learn_from: Sequence[Run], say: Callable[[str], None]
-    ) -> "Proposals":
-        """With a study of its own.
+    def create(
+        cls,
+        opened: OpenRun,
+        search: SearchSettings,
+        learn_from: Sequence[Run],
+        notify: Callable[[str], None],
+    ) -> "StudySource":
+        """Create a source with a new study.
 
         Args:
-            opened, search: see above.
-            learn_from: runs whose finished trials the study is told of first.
-            say: shows the person a line.
+            opened: the run, new or resumed.
+            search: the settings of the search.
+            learn_from: runs whose complete trials are added to the study first.
+            notify: shows a line to the user.
         """
-        made = opened.run.num_configurations
-        # A sampler that goes on must not begin with the values that it drew before.
-        seed, name = opened.seed + made, f"sparkdl-{opened.seed}"
-        study = Study(search, opened.run.directions, seed, name)
+        # A sampler must not draw the same values again after a resume, so the seed depends on the
+        # number of configurations that the run already has.
+        seed = opened.seed + opened.run.num_configurations
+        study = Study(search, opened.run.directions, seed, f"sparkdl-{opened.seed}")
         for run in learn_from:
-            count = study.learn(run.trials, _metric_of(run))
-            say(f"Learnt from {count} of the {len(run.trials)} trials of run {run.id}")
-        return cls(opened, search, study, say)
+            num_added = study.learn(run.trials, _metric_reader(run))
+            notify(f"Learned from {num_added} of the {len(run.trials)} trials of run {run.id}")
+        return cls(opened, search, study, notify)
 
-    # ---- what was before
+    # ---- trials of earlier drivers
 
     def _restore(self) -> None:
-        told = _told(read_journal(self._opened.paths.journal))
+        records = _read_records(read_journal(self._opened.paths.journal))
         for configuration, members in sorted(self._members.items()):
-            first, state = members[0], self._state_of(members)
-            known = told.get(first.number, Told())
+            first = members[0]
+            state = self._state_of(members)
+            record = records.get(first.number, TrialRecord())
             if state.is_final:
-                self._study.add(first.params, state, self._values_of(members), known)
+                self._study.add_finished(first.params, state, self._values_of(members), record)
             else:
-                self._study.again(configuration, first.params, known)
+                self._study.resume(configuration, first.params, record)
 
     # ---- new trials
 
     @property
-    def left(self) -> float:
-        """How many trials may still come."""
+    def num_left(self) -> float:
+        """The largest number of trials that the source can still create."""
         repeats = self._search.repeats
         if self._study.is_exhausted:
             return 0
-        if self._count is None:
+        if self._max_configurations is None:
             return float("inf")
-        missing = 0 if self._is_whole(self._newest) else repeats - len(self._newest)
-        return missing + max(0, self._count - len(self._members)) * repeats
+        missing = 0 if self._has_all_repeats(self._newest) else repeats - len(self._newest)
+        return missing + max(0, self._max_configurations - len(self._members)) * repeats
 
     @property
     def _newest(self) -> list[Trial]:
-        """The trials of the newest configuration; only that one may lack repeats."""
+        """The trials of the newest configuration, the only one that may lack repeats."""
         return self._members.get(len(self._members) - 1, [])
 
-    def _is_whole(self, members: Sequence[Trial]) -> bool:
-        """Whether a configuration has all the trials that it will have."""
+    def _has_all_repeats(self, members: Sequence[Trial]) -> bool:
+        """Return True if the source will create no more trials of a configuration."""
         first = members[0] if members else None
         stopped = first and (first.number in self._stopped or first.state == TrialState.PRUNED)
         return len(members) in (0, self._search.repeats) or bool(stopped)
 
     def next(self) -> Trial:
-        """One more trial."""
-        if not self._is_whole(self._newest):
+        """Create one more trial."""
+        if not self._has_all_repeats(self._newest):
             first = self._newest[0]
-            return self._add(
-                first.configuration, dict(self._params.get(first.number, first.params))
-            )
+            params = dict(self._params.get(first.number, first.params))
+            return self._add(first.configuration, params)
         configuration = len(self._members)
         params = self._study.ask(configuration)
-        suggested = []
+        events = []
         if callable(self._search.space):
-            for name, (value, kept) in self._study.suggested(configuration).items():
-                self._check_no_secret(name, kept)
-                suggested.append(_suggested(name, value, kept))
-        return self._add(configuration, params, *suggested)
+            for name, (value, distribution) in self._study.suggested(configuration).items():
+                self._check_no_secret(name, distribution)
+                events.append(_suggested_event(name, value, distribution))
+        return self._add(configuration, params, *events)
 
     def _add(self, configuration: int, params: dict[str, Any], *events: Event) -> Trial:
         trial = self._opened.add(params, configuration, *events)
@@ -131,79 +141,95 @@ class Proposals(Source):
         return trial
 
     def params_of(self, trial: Trial) -> dict[str, Any]:
-        """What the function is called with: nothing is masked, as it is where it is kept."""
-        return {} if self.asks else self._params.get(trial.number, trial.params)
+        """Return the arguments of the training function; credentials in them are not masked."""
+        return {} if self.answers_requests else self._params.get(trial.number, trial.params)
 
     def _check_no_secret(self, name: str, distribution: str) -> None:
         choices = {name: json.loads(distribution)["attributes"].get("choices", [])}
         if mask_params(choices, self._opened.secrets) != choices:
-            raise Refused(
-                f"the choices of {name!r} look like credentials, which are not kept, so that the "
-                "search could not be resumed. Search over names of them."
+            raise RequestRefused(
+                f"the choices of {name!r} look like credentials. Credentials are not stored, so "
+                "the search could not be resumed. Search over names of the credentials instead."
             )
 
-    # ---- what they say
+    # ---- reports and requests of running trials
 
-    def saw(
+    def observe_reports(
         self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], ended: bool = False
     ) -> list[Trial]:
-        """Hear what was reported, in this order; the trials that are to be stopped."""
+        """Pass reports to the study, in this order, and return the trials to stop."""
         if not self.prunes:
             return []
-        metric, stopped = next(iter(self._objectives)), []
-        heard: list[list[Any]] = []
-        # The first repeat stands for its configuration; one that is to stop has said enough.
-        own = [(t, step, m.get(metric, m.get("value"))) for t, step, m in reports]
-        said = [(t, step, v) for t, step, v in own if v is not None and self._stands(t)]
-        # One that asks for a verdict wants it of all that it reported.
-        for trial, step, value in said if self.asks else _newest(said):
+        stopped: list[Trial] = []
+        observed: list[list[Any]] = []
+        values = self._reported_values(reports)
+        # An objective that calls should_prune() expects a verdict based on every value it has
+        # reported.
+        for trial, step, value in values if self.answers_requests else _newest(values):
             if trial.number in self._stopped:
                 continue
-            heard.append([trial.number, step, value])
+            observed.append([trial.number, step, value])
             self._study.report(trial.configuration, step, value)
-            # An objective that asks is pruned when it asks; what has ended is not.
-            if not self.asks and not ended and self._study.should_prune(trial.configuration):
+            # An objective that calls should_prune() is pruned by that call.
+            can_stop = not self.answers_requests and not ended
+            if can_stop and self._study.should_prune(trial.configuration):
                 self._stopped.add(trial.number)
                 stopped.append(trial)
-        if heard:
-            self._heard = True
-            self._opened.journal.write([{"event": "reports", "reports": heard}])
-        return [m for t in stopped for m in self._members[t.configuration]]
+        if observed:
+            self._has_reports = True
+            self._opened.journal.write([{"event": "reports", "reports": observed}])
+        return [member for trial in stopped for member in self._members[trial.configuration]]
 
-    def _stands(self, trial: Trial) -> bool:
+    def _reported_values(
+        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]]
+    ) -> list[tuple[Trial, int, float]]:
+        """Return the reported values of the metric, without those of further repeats."""
+        metric = self._metrics[0]
+        values = []
+        for trial, step, metrics in reports:
+            value = metrics.get(metric, metrics.get("value"))
+            if value is not None and self._is_first(trial):
+                values.append((trial, step, value))
+        return values
+
+    def _is_first(self, trial: Trial) -> bool:
+        """Return True for the first repeat, which represents its configuration to the pruner."""
         return trial is self._members[trial.configuration][0]
 
-    def answer(self, trial: Trial, asked: Mapping[str, Any]) -> Any:
-        """What an objective asked for: a parameter's value, or whether it should be pruned.
+    def answer(self, trial: Trial, request: Mapping[str, Any]) -> Any:
+        """Return a parameter's value or a verdict of the pruner, or set a constraint.
 
         Raises:
-            Refused: it cannot be asked for so.
+            RequestRefused: if the request is invalid.
         """
-        if "should_prune" in asked:
+        if "should_prune" in request:
             return self._study.should_prune(trial.configuration)
-        if "constraint" in asked:
-            return self._study.constrain(trial.configuration, asked["constraint"], asked["of"])
-        name, kept = asked["suggest"], asked["distribution"]
-        self._check_no_secret(name, kept)
-        value = plain(name, self._study.suggest(trial.configuration, name, kept))
+        if "constraint" in request:
+            return self._study.set_constraint(
+                trial.configuration, request["constraint"], request["of"]
+            )
+        name, distribution = request["suggest"], request["distribution"]
+        self._check_no_secret(name, distribution)
+        value = to_json_value(name, self._study.suggest(trial.configuration, name, distribution))
         if name not in trial.params:
-            self._opened.record({**_suggested(name, value, kept), "number": trial.number})
+            event = _suggested_event(name, value, distribution)
+            self._opened.record({**event, "number": trial.number})
         return value
 
-    def again(self, trial: Trial, failure: str) -> None:
-        """Hear that a trial begins again."""
-        # After a lost executor it goes on; after a crash what it reported counts no more.
-        if failure != Failure.LOST and self._stands(trial):
+    def restarted(self, trial: Trial, failure: str) -> None:
+        """Discard the reports of a trial that starts from the beginning."""
+        # After the loss of an executor the trial continues from its checkpoint.
+        if failure != Failure.LOST and self._is_first(trial):
             self._study.restart(trial.configuration)
 
     def ended(self, trial: Trial) -> None:
-        """Tell the study, when all repeats of a configuration have ended."""
-        if self.prunes and not self._heard and trial.metrics:
-            self._heard = True  # Said once.
-            metric, has = next(iter(self._objectives)), ", ".join(trial.metrics)
-            self._say(
-                f"Note: the pruner has heard nothing of {metric!r} from trial {trial.number}, "
-                f"which has {has}. Report it by context.report, or name another with metric=."
+        """Pass the result of a configuration to the study when all its repeats have ended."""
+        if self.prunes and trial.metrics and not (self._has_reports or self._has_warned):
+            self._has_warned = True
+            self._notify(
+                f"Note: the pruner has received no value of {self._metrics[0]!r} from trial "
+                f"{trial.number}, which reported {', '.join(trial.metrics)}. Report the metric "
+                "with context.report, or name another one with metric=."
             )
         members = self._members[trial.configuration]
         state = self._state_of(members)
@@ -215,57 +241,58 @@ class Proposals(Source):
 
     def _state_of(self, members: Sequence[Trial]) -> TrialState:
         states = [member.state for member in members]
-        if not all(state.is_final for state in states) or not self._is_whole(members):
+        if not all(state.is_final for state in states) or not self._has_all_repeats(members):
             return TrialState.WAITING
-        # The first stands for its configuration before the pruner.
+        # The pruner judges a configuration by its first repeat.
         if states[0] == TrialState.PRUNED or TrialState.COMPLETE not in states:
             return states[0]
         return TrialState.COMPLETE
 
     def _values_of(self, members: Sequence[Trial]) -> list[float] | None:
-        """The means of the metrics over those that are COMPLETE."""
+        """Return the mean of each metric over the repeats that are COMPLETE."""
         complete = [trial for trial in members if trial.state == TrialState.COMPLETE]
         if not complete:
             return None
-        read = _metric_of(self._opened.run)
-        rows = [[read(trial, name) for name in self._objectives] for trial in complete]
+        metric_of = _metric_reader(self._opened.run)
+        rows = [[metric_of(trial, name) for name in self._metrics] for trial in complete]
         return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
-def _told(events: Sequence[Event]) -> dict[int, Told]:
-    """What a journal knows of the trials that a study was told of, by number."""
-    found: dict[int, Told] = {}
+def _read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
+    """Return the records of all trials in a journal, by trial number."""
+    records: dict[int, TrialRecord] = {}
     for event in events:
         if event["event"] == "reports":
             for number, step, value in event["reports"]:
-                found.setdefault(number, Told()).reports.setdefault(step, value)
+                records.setdefault(number, TrialRecord()).reports.setdefault(step, value)
         elif event["event"] == "suggested":
-            asked = (event["value"], event["distribution"])
-            found.setdefault(event["number"], Told()).suggested[event["name"]] = asked
+            record = records.setdefault(event["number"], TrialRecord())
+            record.suggested[event["name"]] = (event["value"], event["distribution"])
         elif event["event"] == "told":
-            found.setdefault(event["number"], Told()).attrs.update(event["attrs"])
+            records.setdefault(event["number"], TrialRecord()).attrs.update(event["attrs"])
         elif event.get("state") == "WAITING" and event.get("failure") not in (None, Failure.LOST):
-            # It failed and begins again: what it reported counts no more.
-            found.get(event["number"], Told()).reports.clear()
-    return found
+            # The trial failed and starts from the beginning, so its reports are discarded.
+            records.get(event["number"], TrialRecord()).reports.clear()
+    return records
 
 
-def _newest(said: list[tuple[Trial, int, Any]]) -> list[tuple[Trial, int, Any]]:
-    """Of each trial the last reports only: some report each batch, and a study is slow."""
+def _newest(values: list[tuple[Trial, int, float]]) -> list[tuple[Trial, int, float]]:
+    """Return the last `MAX_REPORTS` values of each trial, in their order."""
     counts: Counter[int] = Counter()
-    kept = []
-    for one in reversed(said):
-        counts[one[0].number] += 1
-        if counts[one[0].number] <= MOST_HEARD:
-            kept.append(one)
-    return kept[::-1]
+    newest = []
+    for value in reversed(values):
+        number = value[0].number
+        counts[number] += 1
+        if counts[number] <= MAX_REPORTS:
+            newest.append(value)
+    return newest[::-1]
 
 
-def _suggested(name: str, value: Any, kept: str) -> Event:
-    return {"event": "suggested", "name": name, "value": value, "distribution": kept}
+def _suggested_event(name: str, value: Any, distribution: str) -> Event:
+    return {"event": "suggested", "name": name, "value": value, "distribution": distribution}
 
 
-def _metric_of(run: Run) -> Any:
+def _metric_reader(run: Run) -> Callable[[Trial, str], Any]:
     def read(trial: Trial, name: str) -> float | None:
         return trial.value if name in (run.metric, "value") else trial.metrics.get(name)
 

@@ -1,62 +1,62 @@
-"""Runs on the driver. What an execution asks of whatever makes its trials."""
+"""Runs on the driver. Define the source that supplies the trial loop with trials."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl.runs import Trial
 
-__all__ = ["Refused", "Source"]
+__all__ = ["RequestRefused", "TrialSource"]
 
 
-class Refused(ValueError):
-    """A trial asked for what it cannot get; it is the trial's own error."""
+class RequestRefused(ValueError):
+    """A trial requested something invalid. It is reported as an error of that trial."""
 
 
-class Source:
-    """Where trials come from beyond those that the run has; this one has no more.
+class TrialSource:
+    """A source of trials beyond those that the run already has; this base class has none.
 
     Attributes:
-        prunes: it may stop trials by what they report.
-        asks: trials ask for their parameters while they run.
+        prunes: True if the source may stop trials because of what they report.
+        answers_requests: True if trials request their parameters while they run.
     """
 
     prunes: bool = False
-    asks: bool = False
+    answers_requests: bool = False
 
     @property
-    def left(self) -> float:
-        """How many trials may still come."""
+    def num_left(self) -> float:
+        """The largest number of trials that the source can still create."""
         return 0
 
     def params_of(self, trial: Trial) -> dict[str, Any]:
-        """What the function is called with in a trial."""
+        """Return the arguments of the training function in a trial."""
         return trial.params
 
     def next(self) -> Trial:
-        """One more trial; only where some are left."""
+        """Create one more trial; only valid while `num_left` is above 0."""
         raise NotImplementedError
 
-    def saw(
+    def observe_reports(
         self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], ended: bool = False
     ) -> list[Trial]:
-        """Hear what was reported, in this order; the trials that are to be stopped.
+        """Take in the reports of trials and return the trials to stop.
 
         Args:
-            reports: each a trial, a step, and numbers by name.
-            ended: these trials have ended; none is to be stopped.
+            reports: a trial, a step and the reported numbers by name, in the order of reporting.
+            ended: True if these trials have ended, so that none of them can be stopped.
         """
         return []
 
-    def answer(self, trial: Trial, asked: Mapping[str, Any]) -> Any:
-        """What a running trial asked for.
+    def answer(self, trial: Trial, request: Mapping[str, Any]) -> Any:
+        """Return the answer to a request of a running trial.
 
         Raises:
-            Refused: it cannot have that.
+            RequestRefused: if the request is invalid.
         """
         raise NotImplementedError
 
-    def again(self, trial: Trial, failure: str) -> None:
-        """Hear that a trial begins again, after a failure of this kind."""
+    def restarted(self, trial: Trial, failure: str) -> None:
+        """Take note that a trial is restarted after this kind of failure."""
 
     def ended(self, trial: Trial) -> None:
-        """Hear how a trial ended."""
+        """Take note that a trial has ended."""

@@ -1,4 +1,4 @@
-"""`experiment.launch` on embedded Spark, as a person uses it."""
+"""`experiment.launch` on embedded Spark, as users call it."""
 
 import functools
 import json
@@ -36,7 +36,7 @@ def jobs_so_far(spark: SparkSession) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 
-def test_product_values_and_table(root: str) -> None:
+def test_launch_runs_every_combination_and_prints_a_table(root: str) -> None:
     def train(a: Any, b: Any) -> dict[str, float]:
         assert isinstance(b, str)
         return {"score": a * len(b), "other": 1.0}
@@ -61,7 +61,7 @@ def test_product_values_and_table(root: str) -> None:
     assert "<table" in run._repr_html_()
 
 
-def test_zip_and_session_first(root: str, spark: SparkSession) -> None:
+def test_launch_accepts_zip_and_a_session_first(root: str, spark: SparkSession) -> None:
     def train(a: int, b: int) -> int:
         return a * b
 
@@ -71,7 +71,7 @@ def test_zip_and_session_first(root: str, spark: SparkSession) -> None:
     assert run.best.number == 0
 
 
-def test_any_callable(root: str) -> None:
+def test_launch_accepts_any_callable(root: str) -> None:
     class Trainer:
         def __call__(self, x: int) -> int:
             return x + 100
@@ -88,7 +88,7 @@ def test_any_callable(root: str) -> None:
     assert values == [11, 8, 6, 101]
 
 
-def test_values_arrive_as_they_are(root: str) -> None:
+def test_params_keep_their_types(root: str) -> None:
     values = [1, 2.5, "s", True, None, [1, "a"], {"k": [1.5]}, np.float32(0.5), np.int64(3), 1]
 
     def train(v: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_values_arrive_as_they_are(root: str) -> None:
     assert experiment.load(run.path).to_pandas()["v"].tolist() == expected
 
 
-def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
+def test_outputs_keep_files_and_unusual_values(root: str, tmp_path: Path) -> None:
     def train() -> dict[str, Any]:
         Path(folder, "model.txt").write_text("weights")
         array = np.array([1.0, 2.0])
@@ -129,7 +129,7 @@ def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "said"),
+    ("call", "error", "message"),
     [
         (lambda: experiment.launch(lambda a: 0, {"b": [1]}), FunctionError, "args has 'b'"),
         (lambda: experiment.launch(lambda a: 0, {"a": 1}), ConfigError, r"Write \[1\]"),
@@ -142,23 +142,23 @@ def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
         (lambda: experiment.launch(lambda: 0, env={"A": 1}), ConfigError, r"env\['A'\]"),
     ],
 )
-def test_wrong_calls_start_nothing(
+def test_invalid_arguments_are_refused_before_any_job(
     call: Any,
     error: type[Exception],
-    said: str,
+    message: str,
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = jobs_so_far(spark)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         call()
     assert jobs_so_far(spark) == before
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_travel_is_named(root: str, spark: SparkSession) -> None:
+def test_object_that_cannot_be_pickled_is_named(root: str, spark: SparkSession) -> None:
     def train() -> int:
         return spark.range(1).count()
 
@@ -166,7 +166,7 @@ def test_what_cannot_travel_is_named(root: str, spark: SparkSession) -> None:
         experiment.launch(train, **quiet(root))
 
 
-def test_errors_come_back_as_mine(root: str) -> None:
+def test_exception_of_a_trial_is_raised_with_its_own_type(root: str) -> None:
     class Mine(Exception):
         pass
 
@@ -190,7 +190,7 @@ def test_errors_come_back_as_mine(root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("import sys; sys.exit(3)", r"sys\.exit\(3\)"),
         ("import os; print('last words', flush=True); os._exit(5)", r"exit code 5 \(os\._exit\)"),
@@ -198,7 +198,7 @@ def test_errors_come_back_as_mine(root: str) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
     ],
 )
-def test_ends_of_the_process_are_told(how: str, said: str, root: str) -> None:
+def test_end_of_a_training_process_is_reported(how: str, message: str, root: str) -> None:
     def train(x: int) -> int:
         if x:
             exec(how)  # noqa: S102
@@ -209,12 +209,12 @@ def test_ends_of_the_process_are_told(how: str, said: str, root: str) -> None:
     assert run.trials[1].state == "FAILED"
 
     error = run.trials[1].error or ""
-    assert re.search(said, error.splitlines()[0]), error
+    assert re.search(message, error.splitlines()[0]), error
     if "last words" in how:
         assert "last words" in error
 
 
-def test_invalid_trials(root: str) -> None:
+def test_invalid_trials_have_a_reason_and_are_never_best(root: str) -> None:
     def train(x: int) -> float:
         if x == 1:
             raise InvalidTrial("too large")
@@ -231,7 +231,7 @@ def test_invalid_trials(root: str) -> None:
         run.best  # noqa: B018
 
 
-def test_context_reports_and_seeds(root: str) -> None:
+def test_context_has_reports_and_seeds(root: str) -> None:
     def train(x: int) -> dict[str, Any]:
         import random
 
@@ -264,7 +264,7 @@ def test_context_reports_and_seeds(root: str) -> None:
     assert other.trials[1].outputs["draws"] != first.outputs["draws"]
 
 
-def test_reported_metric_counts_when_nothing_is_returned(root: str) -> None:
+def test_reported_metric_is_the_value_without_a_return_value(root: str) -> None:
     def train(x: int) -> None:
         context.report(x / 10)
 
@@ -273,7 +273,7 @@ def test_reported_metric_counts_when_nothing_is_returned(root: str) -> None:
     assert run.best.metrics == {"accuracy": 0.2}
 
 
-def test_each_trial_is_a_fresh_process_with_few_leftovers(root: str) -> None:
+def test_each_trial_runs_in_a_new_process(root: str) -> None:
     def train(x: int) -> dict[str, Any]:
         import subprocess
         import sys
@@ -290,7 +290,7 @@ def test_each_trial_is_a_fresh_process_with_few_leftovers(root: str) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_secrets_stay_out_of_the_run_directory(root: str, capsys: Any) -> None:
+def test_secrets_are_not_stored_in_the_run_directory(root: str, capsys: Any) -> None:
     def train(password: str) -> float:
         print("connecting with", os.environ["SERVICE_KEY"], password)
         raise ValueError(f"refused {os.environ['SERVICE_KEY']}")
@@ -306,7 +306,7 @@ def test_secrets_stay_out_of_the_run_directory(root: str, capsys: Any) -> None:
     assert "connecting with *** " in captured.out
 
 
-def test_live_output_and_lines_without_a_terminal(root: str, capsys: Any) -> None:
+def test_output_of_trials_is_printed_without_a_terminal(root: str, capsys: Any) -> None:
     import ipykernel  # noqa: F401 Some libraries do: that makes no notebook of a program.
 
     def train(x: int) -> float:
@@ -323,7 +323,7 @@ def test_live_output_and_lines_without_a_terminal(root: str, capsys: Any) -> Non
     assert "trial 1 x=5 COMPLETE: score 5" in out
 
 
-def test_resources_and_records(root: str, tmp_path: Path) -> None:
+def test_run_directory_has_versioned_resources_and_records(root: str, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("cat dog")
 
     def train() -> float:
@@ -345,7 +345,7 @@ def test_resources_and_records(root: str, tmp_path: Path) -> None:
         experiment.launch(train, **quiet(root, versioned_resources=["nowhere.txt"]))
 
 
-def test_trial_timeout_and_restarts(root: str, tmp_path: Path) -> None:
+def test_trial_timeout_and_max_restarts(root: str, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 
     def train(x: int) -> int:
@@ -365,7 +365,7 @@ def test_trial_timeout_and_restarts(root: str, tmp_path: Path) -> None:
     assert Path(run.trials[1].path, "attempts/0/log.txt").read_text().count("flaky") == 2
 
 
-def test_run_timeout_cancels_what_is_left(root: str) -> None:
+def test_timeout_cancels_unfinished_trials(root: str) -> None:
     def train(x: int) -> int:
         time.sleep(0.1 if x == 0 else 60)
         return x
@@ -378,7 +378,7 @@ def test_run_timeout_cancels_what_is_left(root: str) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_live_run_cancel_trial_and_wait(root: str, tmp_path: Path) -> None:
+def test_live_run_cancels_one_trial_and_waits(root: str, tmp_path: Path) -> None:
     def train(x: int) -> int:
         (tmp_path / f"started{x}").touch()
         while x == 1 or not (tmp_path / "go").exists():
@@ -398,7 +398,7 @@ def test_live_run_cancel_trial_and_wait(root: str, tmp_path: Path) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_cancel_a_live_run(root: str, tmp_path: Path) -> None:
+def test_live_run_can_be_cancelled(root: str, tmp_path: Path) -> None:
     def train(x: int) -> int:
         (tmp_path / f"started{x}").touch()
         time.sleep(60)
@@ -413,7 +413,7 @@ def test_cancel_a_live_run(root: str, tmp_path: Path) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_a_retried_job_does_no_harm(root: str, tmp_path: Path) -> None:
+def test_repeated_job_with_a_run_id_resumes_or_is_refused(root: str, tmp_path: Path) -> None:
     def train(x: int) -> int:
         with (tmp_path / "calls").open("a") as file:
             file.write(f"{x}\n")
@@ -438,7 +438,7 @@ def test_a_retried_job_does_no_harm(root: str, tmp_path: Path) -> None:
         experiment.launch(train, {"x": [1]}, **quiet(root, run_id="nightly"))
 
 
-def test_two_runs_at_once_in_one_session(root: str) -> None:
+def test_two_runs_share_one_session(root: str) -> None:
     def train(x: int) -> dict[str, Any]:
         time.sleep(0.3)
         return {"x": x, "run": context.run}
@@ -453,7 +453,7 @@ def test_two_runs_at_once_in_one_session(root: str) -> None:
         assert {t.outputs["run"] for t in run.trials} == {run.id}
 
 
-def test_one_cpu_more_means_fewer_at_once(root: str, tmp_path: Path) -> None:
+def test_num_cpus_reduces_the_number_of_trials_at_once(root: str, tmp_path: Path) -> None:
     def train(x: int) -> float:
         mine = tmp_path / f"{x}"
         mine.touch()
@@ -468,7 +468,7 @@ def test_one_cpu_more_means_fewer_at_once(root: str, tmp_path: Path) -> None:
         experiment.launch(train, {"x": [1]}, **quiet(root, num_cpus=3))
 
 
-def test_a_missing_module_is_named_before_any_trial(
+def test_missing_module_is_named_before_any_trial(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "site-packages" / "only_on_driver"
@@ -488,7 +488,9 @@ def test_a_missing_module_is_named_before_any_trial(
     assert experiment.history(root)["state"].tolist() == ["FAILED"]
 
 
-def test_local_modules_travel(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_modules_are_sent_to_executors(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "my models"
     (package / "nets").mkdir(parents=True)
     (package / "nets" / "__init__.py").write_text("from . import sizes\n")

@@ -1,4 +1,4 @@
-"""`experiment.search` on embedded Spark, as a person uses it who was hurt by other tuners."""
+"""`experiment.search` on embedded Spark, as users call it."""
 
 import itertools
 import json
@@ -33,14 +33,14 @@ from sparkdl.search.settings import ALGORITHMS, PRUNERS
 from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import quiet
 
-# The store first: Spark's workers inherit the way to it.
+# The S3 fixture comes first, because Spark's workers inherit its environment variables.
 pytestmark = pytest.mark.usefixtures("s3", "spark")
 
 SPACE = {"x": spaces.Float(-4.0, 4.0), "n": spaces.Int(1, 8), "kind": ["a", "b"]}
 
 
 def bowl(x: float, n: int = 2, kind: str = "b") -> dict[str, float]:
-    """Best at x=1, n=2, kind=b, where it is 0."""
+    """Return a score whose maximum, 0, is at x=1, n=2, kind=b."""
     return {"score": -((x - 1) ** 2) - abs(n - 2) - (kind == "a")}
 
 
@@ -56,11 +56,11 @@ def jobs_so_far(spark: SparkSession) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 
-# ---- who proposes
+# ---- algorithms and pruners
 
 
 @pytest.mark.parametrize("algorithm", [n for n in ALGORITHMS if n != "gp" or find_spec("torch")])
-def test_every_algorithm(root: str, algorithm: str) -> None:
+def test_search_runs_with_every_algorithm(root: str, algorithm: str) -> None:
     space: dict[str, Any] = {**SPACE, "x": spaces.Float(-1, 1, step=1.0), "n": [2, 3]}
     options = quiet(root, metric="score", seed=4)
     run = experiment.search(bowl, space, algorithm=algorithm, num_trials=8, **options)
@@ -77,7 +77,7 @@ def test_every_algorithm(root: str, algorithm: str) -> None:
     assert kept.best.number == run.best.number
 
 
-def test_a_grid_needs_no_number_of_trials(root: str) -> None:
+def test_grid_needs_no_num_trials(root: str) -> None:
     run = experiment.search(bowl, {"x": [0, 1], "n": [1, 2, 3]}, algorithm="grid", **quiet(root))
     assert sorted((t.params["x"], t.params["n"]) for t in run.trials) == [
         (x, n) for x in (0, 1) for n in (1, 2, 3)
@@ -92,8 +92,8 @@ def test_a_grid_needs_no_number_of_trials(root: str) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_a_sampler_that_has_no_more(root: str, make: Callable[[], Any]) -> None:
-    """Optuna's own two that end a study."""
+def test_search_ends_when_the_sampler_is_exhausted(root: str, make: Callable[[], Any]) -> None:
+    """These two samplers of Optuna end a study."""
     sampler, options = make(), quiet(root, parallelism=1)
     run = experiment.search(
         lambda x: x, {"x": [1, 2, 3]}, algorithm=sampler, num_trials=20, **options
@@ -104,7 +104,7 @@ def test_a_sampler_that_has_no_more(root: str, make: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("pruner", PRUNERS)
-def test_every_pruner_by_name(root: str, pruner: str) -> None:
+def test_search_runs_with_every_pruner(root: str, pruner: str) -> None:
     def train(x: float) -> float:
         for step in range(4):
             context.report(x * step, step)
@@ -154,8 +154,8 @@ def asking_seldom(trial: optuna.Trial) -> float:
     return rate * 9
 
 
-def asking_once(trial: optuna.Trial) -> float:
-    """Best at its first steps, of many."""
+def pruning_at_the_end(trial: optuna.Trial) -> float:
+    """Report many steps, of which the first ones have the best values."""
     rate = trial.suggest_float("rate", 0, 1)
     for step in range(60):
         trial.report(rate if step > 5 else 1 - rate, step)
@@ -164,7 +164,7 @@ def asking_once(trial: optuna.Trial) -> float:
     return rate
 
 
-def never_asking(trial: optuna.Trial) -> float:
+def never_pruning(trial: optuna.Trial) -> float:
     rate = trial.suggest_float("rate", 0, 1)
     for step in range(9):
         trial.report(rate * (step + 1), step)
@@ -198,11 +198,11 @@ def shown(frozen: list[Any]) -> list[tuple[dict[str, Any], str]]:
             optuna.samplers.TPESampler,
             lambda: optuna.pruners.SuccessiveHalvingPruner(1, 2),
         ),
-        (asking_once, optuna.samplers.TPESampler, lambda: optuna.pruners.MedianPruner(2)),
-        (never_asking, optuna.samplers.TPESampler, lambda: optuna.pruners.MedianPruner(2)),
+        (pruning_at_the_end, optuna.samplers.TPESampler, lambda: optuna.pruners.MedianPruner(2)),
+        (never_pruning, optuna.samplers.TPESampler, lambda: optuna.pruners.MedianPruner(2)),
     ],
 )
-def test_parameter_for_parameter_what_optimize_gives(
+def test_search_proposes_the_same_params_as_optimize(
     root: str, objective: Any, sampler: Any, pruner: Callable[[], Any] | None
 ) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -216,7 +216,7 @@ def test_parameter_for_parameter_what_optimize_gives(
         pruner=pruners[1] if pruner else None,
         **quiet(root, parallelism=1, direction="max"),
     )
-    if pruner and objective is not never_asking:
+    if pruner and objective is not never_pruning:
         assert "PRUNED" in states(run)
     assert [(t.params, str(t.state)) for t in run.trials] == shown(study.trials)
     assert run.best.number == study.best_trial.number
@@ -225,7 +225,7 @@ def test_parameter_for_parameter_what_optimize_gives(
     assert [t.params for t in experiment.load(run.path).trials] == [t.params for t in study.trials]
 
 
-def test_an_objective_is_made_small_as_optuna_does(root: str) -> None:
+def test_objective_is_minimized_by_default(root: str) -> None:
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=5))
     study.optimize(simple, n_trials=12)
     run = experiment.search(simple, num_trials=12, **quiet(root, parallelism=1, seed=5))
@@ -235,7 +235,7 @@ def test_an_objective_is_made_small_as_optuna_does(root: str) -> None:
     assert again.direction == "min"
 
 
-def test_the_seed_of_a_named_algorithm_is_the_samplers(root: str) -> None:
+def test_seed_is_the_seed_of_the_sampler(root: str) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         directions=["maximize", "minimize"], sampler=optuna.samplers.TPESampler(seed=3)
@@ -252,7 +252,7 @@ def test_the_seed_of_a_named_algorithm_is_the_samplers(root: str) -> None:
     assert [t.number for t in run.pareto] == sorted(t.number for t in study.best_trials)
 
 
-def test_what_else_an_objective_may_ask(root: str) -> None:
+def test_objective_uses_the_other_methods_of_a_trial(root: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_int("x", 0, 5)
         trial.set_user_attr("doubled", 2 * x)
@@ -270,12 +270,12 @@ def test_what_else_an_objective_may_ask(root: str) -> None:
         assert trial.history["value"].tolist() == [0.5]
 
 
-def test_what_optuna_refuses_is_that_trials_own_error(root: str) -> None:
+def test_request_that_optuna_refuses_fails_its_trial(root: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         if trial.number == 1:
             return trial.suggest_float("x", 5, 1)
         if trial.number == 2:
-            trial.suggest_categorical("x", [1])  # It was a float in the trials before.
+            trial.suggest_categorical("x", [1])  # The earlier trials requested a float.
         return trial.suggest_float("x", 1, 5)
 
     run = experiment.search(objective, num_trials=4, **quiet(root, parallelism=1))
@@ -287,7 +287,7 @@ def test_what_optuna_refuses_is_that_trials_own_error(root: str) -> None:
 # ---- spaces
 
 
-def test_a_list_and_a_dimension(root: str) -> None:
+def test_space_mixes_lists_and_dimensions(root: str) -> None:
     values = [2, 2.5, "s", None, True, [1, "a"], {"k": [1.5]}]
 
     def train(v: Any) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def test_a_list_and_a_dimension(root: str) -> None:
     assert [repr(t.params["v"]) for t in again.trials] == [t.outputs["text"] for t in run.trials]
 
 
-def test_a_space_that_is_a_function(root: str) -> None:
+def test_space_may_be_a_function(root: str) -> None:
     def space(trial: optuna.Trial) -> dict[str, Any]:
         n = trial.suggest_int("n", 1, 3)
         return {"sizes": [trial.suggest_int(f"size{i}", 1, 9) for i in range(n)], "fixed": "é"}
@@ -314,7 +314,7 @@ def test_a_space_that_is_a_function(root: str) -> None:
     assert all(t.value == sum(t.params["sizes"]) for t in run.trials)
 
 
-def test_an_error_in_such_a_function_is_mine_and_ends_the_run(root: str) -> None:
+def test_exception_in_a_space_function_ends_the_run(root: str) -> None:
     def space(trial: optuna.Trial) -> dict[str, Any]:
         if trial.number == 2:
             raise ZeroDivisionError("in my space")
@@ -327,10 +327,10 @@ def test_an_error_in_such_a_function_is_mine_and_ends_the_run(root: str) -> None
     assert states(run) == ["COMPLETE", "COMPLETE"]
 
 
-# ---- where it begins
+# ---- initial params, learning and checkpoints
 
 
-def test_initial_params_come_first(root: str) -> None:
+def test_initial_params_run_first(root: str) -> None:
     first: list[dict[str, Any]] = [{"x": 1.0, "n": 2, "kind": "b"}, {"x": -3.0}]
     options = quiet(root, metric="score", parallelism=1)
     run = experiment.search(bowl, SPACE, num_trials=4, initial_params=first, **options)
@@ -340,7 +340,7 @@ def test_initial_params_come_first(root: str) -> None:
     assert run.best.number == 0
 
 
-def test_learning_from_another_run(root: str, capsys: Any) -> None:
+def test_learn_from_another_run_guides_the_sampler(root: str, capsys: Any) -> None:
     options = quiet(root, metric="score", seed=1)
     first = experiment.search(
         bowl, {"x": spaces.Float(0, 2)}, algorithm="random", num_trials=20, **options
@@ -349,13 +349,13 @@ def test_learning_from_another_run(root: str, capsys: Any) -> None:
     run = experiment.search(
         bowl, {"x": spaces.Float(0, 2)}, num_trials=5, learn_from=[first.path], **loud
     )
-    assert f"Learnt from 20 of the 20 trials of run {first.id}" in capsys.readouterr().out
-    # A sampler that knows nothing draws anywhere; this one goes where it was good.
+    assert f"Learned from 20 of the 20 trials of run {first.id}" in capsys.readouterr().out
+    # A sampler without data draws anywhere; this one draws where the values were good.
     assert sum(abs(t.params["x"] - 1) for t in run.trials) / 5 < 0.4
     assert len(run.trials) == 5
 
 
-def test_beginning_with_a_checkpoint(root: str, tmp_path: Path) -> None:
+def test_init_from_supplies_a_checkpoint(root: str, tmp_path: Path) -> None:
     def pretrain() -> None:
         Path(tmp_path, "model").mkdir()
         for epoch in (1, 2):
@@ -380,23 +380,23 @@ def test_beginning_with_a_checkpoint(root: str, tmp_path: Path) -> None:
 # ---- repeats
 
 
-class Hearing(optuna.samplers.RandomSampler):
-    """A sampler that keeps what it is told, and bears nothing that is not finite."""
+class RecordingSampler(optuna.samplers.RandomSampler):
+    """A sampler that records the results it receives, and fails if a value is not finite."""
 
     def __init__(self) -> None:
         super().__init__(seed=0)
-        self.told: list[tuple[str, list[float] | None]] = []
+        self.results: list[tuple[str, list[float] | None]] = []
 
     def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
         assert values is None or all(map(math.isfinite, values)), values
-        self.told.append((state.name, values and list(values)))
+        self.results.append((state.name, values and list(values)))
 
 
-def test_repeats_are_told_as_their_mean(root: str) -> None:
+def test_sampler_receives_the_mean_of_repeats(root: str) -> None:
     def train(x: int) -> float:
         return x + {0: 0.0, 1: 3.0, 2: -0.9}[context.trial % 3]
 
-    sampler = Hearing()
+    sampler = RecordingSampler()
     options = quiet(root, parallelism=1, initial_params=[{"x": 1}, {"x": 2}])
     run = experiment.search(
         train, {"x": [1, 2]}, algorithm=sampler, num_trials=2, repeats=3, **options
@@ -404,15 +404,15 @@ def test_repeats_are_told_as_their_mean(root: str) -> None:
     assert [t.params["x"] for t in run.trials] == [1, 1, 1, 2, 2, 2]
     assert [t.configuration for t in run.trials] == [0, 0, 0, 1, 1, 1]
     assert len({t.seed for t in run.trials}) == 6
-    assert [state for state, _ in sampler.told] == ["COMPLETE", "COMPLETE"]
-    means = [told[0] for _, told in sampler.told if told]
+    assert [state for state, _ in sampler.results] == ["COMPLETE", "COMPLETE"]
+    means = [told[0] for _, told in sampler.results if told]
     assert means == pytest.approx([1.7, 2.7])
     assert run.best.configuration == 1
     assert run.means()[0] == pytest.approx((1.7, 2.042058), rel=1e-4)
     assert re.search(r"1\.70000 ± 2\b", str(run))
 
 
-def test_the_best_mean_wins_over_one_lucky_seed(root: str) -> None:
+def test_best_is_chosen_by_the_mean_of_repeats(root: str) -> None:
     def train(x: int) -> float:
         return {0: 9.0, 1: -9.0, 2: 1.0, 3: 1.0}[context.trial]
 
@@ -422,7 +422,7 @@ def test_the_best_mean_wins_over_one_lucky_seed(root: str) -> None:
     assert experiment.load(run.path).best.params == {"x": 2}
 
 
-def test_repeats_of_a_pruned_configuration_are_not_run(root: str, tmp_path: Path) -> None:
+def test_pruned_configuration_runs_no_further_repeats(root: str, tmp_path: Path) -> None:
     def train(x: int) -> float:
         Path(tmp_path, f"call-{context.trial}").touch()
         for step in range(200):
@@ -442,10 +442,10 @@ def test_repeats_of_a_pruned_configuration_are_not_run(root: str, tmp_path: Path
     assert len(list(tmp_path.glob("call-*"))) == 1
 
 
-# ---- when it is enough
+# ---- stopping rules
 
 
-def test_stop_when_it_is_good_enough(root: str, tmp_path: Path) -> None:
+def test_stop_ends_a_search_at_its_target(root: str, tmp_path: Path) -> None:
     def train(x: int) -> float:
         Path(tmp_path, f"started{x}").touch()
         if x == 0:
@@ -472,7 +472,7 @@ def test_stop_when_it_is_good_enough(root: str, tmp_path: Path) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_patience(root: str) -> None:
+def test_patience_ends_a_search_without_improvement(root: str) -> None:
     values = [{"x": x} for x in (3, 5, 1, 2, 4, 9)]
     options = quiet(root, parallelism=1, initial_params=values, direction="max")
     run = experiment.search(lambda x: x, {"x": list(range(10))}, patience=3, **options)
@@ -481,7 +481,7 @@ def test_patience(root: str) -> None:
     assert [t.value for t in run.trials] == [3, 5, 1, 2, 4]
 
 
-def test_patience_where_everything_fails(root: str) -> None:
+def test_patience_ends_a_search_in_which_all_trials_fail(root: str) -> None:
     def train(x: float) -> float:
         raise InvalidTrial("never")
 
@@ -492,7 +492,7 @@ def test_patience_where_everything_fails(root: str) -> None:
     assert len(run.trials) <= 3 + 2
 
 
-def test_slot_hours(root: str) -> None:
+def test_max_slot_hours_ends_a_search(root: str) -> None:
     def train(x: float) -> float:
         time.sleep(0.3)
         return x
@@ -504,8 +504,8 @@ def test_slot_hours(root: str) -> None:
     assert 2 <= run.counts()["COMPLETE"] <= 1.5 / 0.3 + 2 + 1
 
 
-def test_slot_hours_of_very_short_trials(root: str) -> None:
-    """Each is over before it is seen to run; together they use the slots all the same."""
+def test_max_slot_hours_counts_very_short_trials(root: str) -> None:
+    """A trial may end before the driver sees it running; its slot time counts nevertheless."""
     options = quiet(root, max_slot_hours=0.2 / 3600, timeout_s=15)
     run = experiment.search(lambda x: x, {"x": spaces.Float(0, 1)}, **options)
     assert run.state == "COMPLETE"
@@ -514,8 +514,8 @@ def test_slot_hours_of_very_short_trials(root: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "state"), [(50, "CANCELLED"), (None, "COMPLETE")])
-def test_time_is_over(root: str, count: int | None, state: str) -> None:
-    """Without another end it has done what it was asked for."""
+def test_timeout_ends_a_search(root: str, count: int | None, state: str) -> None:
+    """A search whose only stopping rule is the time limit ends COMPLETE."""
 
     def train(x: float) -> float:
         if context.trial > 1:
@@ -531,7 +531,7 @@ def test_time_is_over(root: str, count: int | None, state: str) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_failures_end_a_search(root: str) -> None:
+def test_max_failed_trials_ends_a_search(root: str) -> None:
     def train(x: float) -> float:
         if context.trial:
             raise OSError("disk full")
@@ -559,14 +559,14 @@ def test_failures_end_a_search(root: str) -> None:
     assert last.counts()["FAILED"] <= 3 + 2
 
 
-# ---- values that are none
+# ---- values that are not numbers
 
 
-def test_a15_three_of_nine_are_nothing(root: str) -> None:
+def test_a15_trials_without_a_finite_value_are_invalid(root: str) -> None:
     def train(x: int) -> float | None:
         return {0: float("nan"), 4: None, 8: float("inf")}.get(x, x / 10)
 
-    sampler = Hearing()
+    sampler = RecordingSampler()
     order = [{"x": x} for x in range(9)]
     options = quiet(root, metric="score", initial_params=order)
     run = experiment.search(
@@ -575,12 +575,12 @@ def test_a15_three_of_nine_are_nothing(root: str) -> None:
     assert [t.params["x"] for t in run.trials if t.state == "INVALID"] == [0, 4, 8]
     assert (run.best.value, run.best.params) == (0.7, {"x": 7})
     assert experiment.load(run.path).best.number == run.best.number
-    assert sorted(state for state, _ in sampler.told) == ["COMPLETE"] * 6 + ["FAIL"] * 3
+    assert sorted(state for state, _ in sampler.results) == ["COMPLETE"] * 6 + ["FAIL"] * 3
     assert "metric 'score' is nan" in str(run)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_a15_whatever_the_order(root: str, order: tuple[int, ...]) -> None:
+def test_a15_best_ignores_invalid_trials_in_any_order(root: str, order: tuple[int, ...]) -> None:
     def train(x: int) -> float:
         return [math.nan, 0.25, -math.inf][x]
 
@@ -592,8 +592,8 @@ def test_a15_whatever_the_order(root: str, order: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("returned", [None, {"a": 1.0, "b": 2.0}, {}, "text"])
-def test_a_search_that_is_not_told_what_counts(root: str, returned: Any) -> None:
-    """No number, or several, and no metric=: nothing could be better than anything."""
+def test_search_without_a_metric_makes_trials_invalid(root: str, returned: Any) -> None:
+    """Without a single number and without metric=, trials cannot be compared."""
     with pytest.raises(AllTrialsFailedError, match="metric"):
         experiment.search(lambda x: returned, {"x": [1, 2]}, num_trials=2, **quiet(root))
     run = experiment.load(experiment.history(root)["path"][0])
@@ -601,13 +601,13 @@ def test_a_search_that_is_not_told_what_counts(root: str, returned: Any) -> None
     assert not processes_of(run.id)
 
 
-def test_not_finite_reports_do_no_harm(root: str) -> None:
+def test_reports_that_are_not_finite_do_not_end_a_search(root: str) -> None:
     def train(x: int) -> float:
         for step in range(3):
             context.report([math.nan, math.inf, -math.inf, 1.0][x], step)
         return float(x)
 
-    sampler = Hearing()
+    sampler = RecordingSampler()
     order = [{"x": x} for x in (3, 0, 1, 2, 3)]
     pruner = optuna.pruners.MedianPruner(n_startup_trials=0)
     options = quiet(root, parallelism=1, initial_params=order)
@@ -615,11 +615,11 @@ def test_not_finite_reports_do_no_harm(root: str) -> None:
         train, {"x": [0, 1, 2, 3]}, algorithm=sampler, num_trials=5, pruner=pruner, **options
     )
     assert run.state == "COMPLETE"
-    assert len(sampler.told) == 5
+    assert len(sampler.results) == 5
     assert experiment.load(run.path).best.number == run.best.number
 
 
-def test_invalid_trials_and_some_that_fail(root: str) -> None:
+def test_search_continues_after_invalid_and_failed_trials(root: str) -> None:
     def train(x: int) -> float:
         if x == 0:
             raise InvalidTrial("does not fit")
@@ -635,7 +635,7 @@ def test_invalid_trials_and_some_that_fail(root: str) -> None:
     assert run.best.value == 3
 
 
-def test_all_fail(root: str) -> None:
+def test_search_raises_when_all_trials_fail(root: str) -> None:
     class Mine(Exception):
         pass
 
@@ -650,7 +650,7 @@ def test_all_fail(root: str) -> None:
 # ---- several metrics
 
 
-def test_two_metrics(root: str) -> None:
+def test_two_metrics_give_a_pareto_front(root: str) -> None:
     def train(x: int) -> dict[str, float]:
         return {"accuracy": x, "latency": {0: 1.0, 1: 3.0, 2: 2.0, 3: 4.0, 4: math.nan}[x]}
 
@@ -672,7 +672,7 @@ def test_two_metrics(root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "direction", "said"),
+    ("metric", "direction", "message"),
     [
         (["a", "b"], ["max"], "a direction for each"),
         (["a", "a"], ["max", "min"], "different names"),
@@ -682,19 +682,21 @@ def test_two_metrics(root: str) -> None:
         (["a", "b"], ["max", "up"], "direction is 'up'"),
     ],
 )
-def test_metrics_that_cannot_be(root: str, metric: Any, direction: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_search_refuses_invalid_metrics_and_directions(
+    root: str, metric: Any, direction: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         experiment.search(
             bowl, SPACE, num_trials=1, metric=metric, direction=direction, **quiet(root)
         )
     assert os.listdir(root) == []
 
 
-# ---- gangs as trials
+# ---- trials of several workers
 
 
-def test_gangs_never_hold_half_of_each_other(root: str) -> None:
-    """Two slots, two processes a trial: one trial at a time, and all end."""
+def test_trials_of_two_workers_run_one_after_the_other(root: str) -> None:
+    """With two slots and two processes per trial, trials run one at a time and all of them end."""
 
     def train(x: int) -> float | None:
         assert context.world_size == 2
@@ -706,7 +708,7 @@ def test_gangs_never_hold_half_of_each_other(root: str) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_a_gang_that_cannot_fit_is_refused(root: str, spark: SparkSession) -> None:
+def test_trials_with_too_many_workers_are_refused(root: str, spark: SparkSession) -> None:
     before = jobs_so_far(spark)
     with pytest.raises(SlotsError, match="3"):
         experiment.search(lambda x: x, {"x": [1]}, num_trials=1, workers_per_trial=3, **quiet(root))
@@ -714,7 +716,7 @@ def test_a_gang_that_cannot_fit_is_refused(root: str, spark: SparkSession) -> No
     assert os.listdir(root) == []
 
 
-def test_an_objective_of_a_gang_is_refused_or_answered(root: str) -> None:
+def test_objective_with_two_workers_is_refused(root: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         return trial.suggest_float("x", 0, 1)
 
@@ -728,7 +730,7 @@ def test_an_objective_of_a_gang_is_refused_or_answered(root: str) -> None:
         assert states(run) == ["COMPLETE"]
 
 
-def test_a_pruned_gang_leaves_its_slots(root: str) -> None:
+def test_pruned_trial_of_two_workers_frees_its_slots(root: str) -> None:
     def train(x: int) -> float | None:
         if context.is_chief:
             context.report(float(x), 0)
@@ -754,7 +756,7 @@ def test_a_pruned_gang_leaves_its_slots(root: str) -> None:
 # ---- credentials
 
 
-def test_credentials_are_refused_or_masked(root: str) -> None:
+def test_credentials_in_params_are_refused_or_masked(root: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         trial.suggest_categorical("api_key", [kept["word"], "other"])
         return 1.0
@@ -766,7 +768,7 @@ def test_credentials_are_refused_or_masked(root: str) -> None:
         assert password == kept["word"]
         return x
 
-    kept = {"word": "".join(("hun", "ter22"))}  # The source of a function is kept.
+    kept = {"word": "".join(("hun", "ter22"))}  # The source of a function is stored.
     secret = quiet(root, env={"SERVICE_KEY": "correct-horse"})
     words = {"x": [1], "who": ["correct-horse"]}
     calls: list[Callable[[], Any]] = [
@@ -787,11 +789,11 @@ def test_credentials_are_refused_or_masked(root: str) -> None:
         experiment.search(lambda token: 1, {"token": ["abcd", "efgh"]}, num_trials=1, **quiet(root))
 
 
-# ---- what is refused before anything starts
+# ---- validation before any job
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         ({"n_trials": 3}, ConfigError, "mean 'num_trials'"),
         ({"num_samples": 3}, ConfigError, "mean 'num_trials'"),
@@ -809,7 +811,7 @@ def test_credentials_are_refused_or_masked(root: str) -> None:
         ({"num_trials": 3, "algorithm": optuna.samplers.TPESampler}, ConfigError, "sampler"),
         ({"num_trials": 3, "pruner": optuna.samplers.TPESampler()}, ConfigError, "pruner"),
         ({"num_trials": 3, "initial_params": {"x": 1.0}}, ConfigError, "initial_params"),
-        ({"num_trials": 3, "initial_params": [{"y": 1.0}]}, ConfigError, "no parameter"),
+        ({"num_trials": 3, "initial_params": [{"y": 1.0}]}, ConfigError, "unknown parameter 'y'"),
         ({"num_trials": 3, "stop": 0.98}, ConfigError, "stop"),
         ({"num_trials": 3, "stop": {"loss": 1}}, ConfigError, "stop has 'loss'"),
         ({"num_trials": 3, "space": {"x": 1.0}}, ConfigError, r"Write \[1\.0\]"),
@@ -818,15 +820,15 @@ def test_credentials_are_refused_or_masked(root: str) -> None:
         ({"num_trials": 3, "space": None}, FunctionError, "search got no space"),
         ({"num_trials": 3, "workers_per_trial": 0}, ConfigError, "workers_per_trial is 0"),
         ({"num_trials": 3, "workers_per_trial": "two"}, ConfigError, "workers_per_trial"),
-        ({}, ConfigError, "a search without an end"),
+        ({}, ConfigError, "the search has no stopping rule"),
         ({"num_trials": 3, "learn_from": ["nowhere"]}, FileNotFoundError, "no run at"),
         ({"num_trials": 3, "init_from": "nowhere"}, ConfigError, "no checkpoint"),
     ],
 )
-def test_wrong_calls_start_nothing(
+def test_invalid_arguments_are_refused_before_any_job(
     given: dict[str, Any],
     error: type[Exception],
-    said: str,
+    message: str,
     spark: SparkSession,
     root: str,
 ) -> None:
@@ -836,21 +838,21 @@ def test_wrong_calls_start_nothing(
     before = jobs_so_far(spark)
     space = given.get("space", {"x": spaces.Float(0, 1), "second": [1]})
     rest = {name: value for name, value in given.items() if name != "space"}
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         experiment.search(train, space, **rest, **quiet(root))
     assert jobs_so_far(spark) == before
     assert os.listdir(root) == []
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
-def test_a_package_that_lacks_is_named_and_nothing_is_left(root: str) -> None:
+def test_missing_package_of_an_algorithm_is_named(root: str) -> None:
     with pytest.raises(ConfigError, match=r"sparkdl\[gp\]"):
         experiment.search(bowl, SPACE, algorithm="gp", num_trials=3, **quiet(root))
     assert os.listdir(root) == []
 
 
-def test_learning_from_one_run_or_its_path(root: str) -> None:
-    """Without a list around it: taken, or refused with its name."""
+def test_learn_from_accepts_a_run_or_its_path(root: str) -> None:
+    """A single run without a list is accepted, or refused with a message."""
     options = quiet(root, metric="score")
     first = experiment.search(bowl, {"x": [0, 1]}, num_trials=2, **options)
     for one in (first, first.path):
@@ -862,7 +864,7 @@ def test_learning_from_one_run_or_its_path(root: str) -> None:
             assert states(run) == ["COMPLETE"]
 
 
-def test_a_run_of_that_id_searched_something_else(root: str) -> None:
+def test_run_id_of_a_search_with_another_space_is_refused(root: str) -> None:
     options = quiet(root, run_id="nightly", metric="score", if_exists="resume")
     run = experiment.search(bowl, {"x": [0, 1]}, num_trials=2, **options)
     with pytest.raises(RunExistsError, match="space was"):
@@ -872,10 +874,10 @@ def test_a_run_of_that_id_searched_something_else(root: str) -> None:
     assert [t.params for t in more.trials[:2]] == [t.params for t in run.trials]
 
 
-# ---- what the person sees
+# ---- output and usage
 
 
-def test_where_the_time_went(root: str) -> None:
+def test_usage_and_idle_time_are_recorded(root: str) -> None:
     def train(x: int) -> float:
         time.sleep(0.3)
         for step in range(50):
@@ -893,7 +895,7 @@ def test_where_the_time_went(root: str) -> None:
     assert experiment.load(run.path).idle == run.idle
 
 
-def test_lines_without_a_terminal(root: str, capsys: Any) -> None:
+def test_progress_prints_lines_without_a_terminal(root: str, capsys: Any) -> None:
     def train(x: int) -> float:
         print("hello", x)
         return x / 8
@@ -915,7 +917,7 @@ def test_lines_without_a_terminal(root: str, capsys: Any) -> None:
     assert run.idle in out
 
 
-def test_a_live_search(root: str, tmp_path: Path) -> None:
+def test_live_search_can_be_watched_and_cancelled(root: str, tmp_path: Path) -> None:
     def train(x: float) -> float:
         Path(tmp_path, f"began-{context.trial}").touch()
         if context.trial > 1:
@@ -932,7 +934,7 @@ def test_a_live_search(root: str, tmp_path: Path) -> None:
         run.cancel(one)
         assert eventually(lambda: one.state == "CANCELLED")
         assert run.state == "RUNNING"
-        # Its slot is used again.
+        # The slot is reused.
         assert eventually(lambda: len(list(tmp_path.glob("began-*"))) == 5)
     finally:
         run.cancel()
@@ -942,7 +944,7 @@ def test_a_live_search(root: str, tmp_path: Path) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_two_searches_at_once(root: str) -> None:
+def test_two_searches_run_at_the_same_time(root: str) -> None:
     runs = [
         experiment.search(
             lambda x, base=base: x + base,
@@ -957,11 +959,11 @@ def test_two_searches_at_once(root: str) -> None:
         assert sorted(t.value or 0 for t in run.trials) == [base + 1, base + 2, base + 3]
 
 
-# ---- a run directory in a store
+# ---- a run directory on S3
 
 
 @pytest.mark.slow
-def test_a_store_with_a_pruned_trial_and_one_that_asks(s3: str) -> None:
+def test_search_stores_its_run_on_s3(s3: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_int("x", 0, 1)
         trial.report(float(x), 0)
@@ -994,10 +996,10 @@ def test_a_store_with_a_pruned_trial_and_one_that_asks(s3: str) -> None:
         assert not processes_of(run.id)
 
 
-# ---- a trial's own word
+# ---- trials that prune themselves
 
 
-def test_a_trial_may_prune_itself(root: str) -> None:
+def test_trial_that_raises_trial_pruned_is_pruned(root: str) -> None:
     def train(x: int) -> float:
         if x == 0:
             raise TrialPruned("I know better")

@@ -1,4 +1,4 @@
-"""What every test of predictions checks."""
+"""Checks of every test of predictions."""
 
 import glob
 import os
@@ -12,9 +12,9 @@ from tests.helpers.processes import eventually
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """A model that was downloaded or unpacked is gone when it is loaded."""
+    """Check that downloaded and unpacked copies of models are removed."""
     pattern = os.path.join(tempfile.gettempdir(), "sparkdl-model-*")
     before = set(glob.glob(pattern))
     yield
-    # After a task that fails, others may still be loading it.
+    # After one task has failed, other tasks may still be loading the model.
     assert eventually(lambda: set(glob.glob(pattern)) <= before)

@@ -1,4 +1,4 @@
-"""`experiment.predict` as a person calls it, with real models and files."""
+"""`experiment.predict` as users call it, with real models and files."""
 
 import datetime
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def two_by_two() -> Any:
-    """Two inputs and two outputs, which know each other by names."""
+    """Return a model with two inputs and two outputs, which have names."""
     import keras
 
     a, b = keras.layers.Input((2,), name="a"), keras.layers.Input((3,), name="b")
@@ -38,7 +38,7 @@ def num_jobs(session: SparkSession) -> int:
 # ---- scoring
 
 
-def test_columns_keep_their_types_and_values(spark: SparkSession) -> None:
+def test_predict_keeps_types_and_values_of_columns(spark: SparkSession) -> None:
     moment = datetime.datetime(2026, 11, 21, 6, 30, 0, 5)
     vectors = Vectors.dense([1.0, 2.0]), Vectors.sparse(2, [1], [3.0])
     row = (
@@ -61,7 +61,7 @@ def test_columns_keep_their_types_and_values(spark: SparkSession) -> None:
     assert scored.drop("prediction").collect() == df.collect()
 
 
-def test_vectors_are_features(spark: SparkSession) -> None:
+def test_predict_accepts_dense_and_sparse_vectors(spark: SparkSession) -> None:
     model = dense(3)
     dense_and_sparse = [(0, Vectors.dense([1, 2, 3])), (1, Vectors.sparse(3, [1], [5.0]))]
     df = spark.createDataFrame(dense_and_sparse, ["id", "v"])
@@ -71,7 +71,7 @@ def test_vectors_are_features(spark: SparkSession) -> None:
     assert np.allclose(values(scored, "prediction"), expected)
 
 
-def test_empty_partitions_and_no_rows(spark: SparkSession) -> None:
+def test_predict_accepts_empty_partitions_and_no_rows(spark: SparkSession) -> None:
     df = numbers(spark, 3, 8)
     scored = experiment.predict(dense(2), df, feature_cols=["x0", "x1"])
     assert scored.count() == 3
@@ -80,7 +80,7 @@ def test_empty_partitions_and_no_rows(spark: SparkSession) -> None:
     assert none.schema == scored.schema
 
 
-def test_a_row_takes_the_shape_of_the_input(spark: SparkSession) -> None:
+def test_predict_reshapes_rows_to_the_shape_of_the_input(spark: SparkSession) -> None:
     import keras
 
     layers = [keras.layers.Input((2, 2, 1)), keras.layers.Flatten(), keras.layers.Dense(1)]
@@ -93,7 +93,7 @@ def test_a_row_takes_the_shape_of_the_input(spark: SparkSession) -> None:
         assert np.allclose(values(scored, "prediction"), model.predict(x, verbose=0), atol=1e-5)
 
 
-def test_binary_columns_that_hold_numbers(spark: SparkSession) -> None:
+def test_predict_decodes_binary_columns(spark: SparkSession) -> None:
     import keras
 
     layers = [keras.layers.Input((2, 2, 1)), keras.layers.Flatten(), keras.layers.Dense(1)]
@@ -106,7 +106,7 @@ def test_binary_columns_that_hold_numbers(spark: SparkSession) -> None:
     assert np.allclose(values(scored, "prediction"), expected, atol=1e-4)
 
 
-def test_several_inputs_and_outputs(spark: SparkSession) -> None:
+def test_predict_maps_several_inputs_and_outputs(spark: SparkSession) -> None:
     model, df = two_by_two(), numbers(spark)
     a, b = ["x0", "x1"], ["x2", "x3", "x4"]
     total = model.predict([values(df, *a), values(df, *b)], verbose=0)["total"]
@@ -123,8 +123,8 @@ def test_several_inputs_and_outputs(spark: SparkSession) -> None:
     assert listed.dtypes[-2:] == [("p", "float"), ("q", "array<float>")]
 
 
-def test_a_layer_that_gives_two_outputs(spark: SparkSession) -> None:
-    """Keras gives both the layer's name."""
+def test_predict_numbers_two_outputs_of_one_layer(spark: SparkSession) -> None:
+    """In Keras both outputs have the name of the layer."""
     import keras
 
     ends = [keras.layers.Input((1,)), keras.layers.Input((1,))]
@@ -137,7 +137,7 @@ def test_a_layer_that_gives_two_outputs(spark: SparkSession) -> None:
     assert both.columns[2:] == ["prediction_output_0", "prediction_output_1"]
 
 
-def test_inputs_of_text_and_whole_numbers(spark: SparkSession) -> None:
+def test_predict_accepts_inputs_of_text_and_whole_numbers(spark: SparkSession) -> None:
     import keras
 
     word = keras.layers.Input((), name="word", dtype="string")
@@ -159,10 +159,10 @@ def test_inputs_of_text_and_whole_numbers(spark: SparkSession) -> None:
     ]
 
 
-# ---- where the model is
+# ---- locations of the model
 
 
-def test_a_signature_of_a_saved_model(spark: SparkSession, tmp_path: Path) -> None:
+def test_predict_calls_a_signature_of_a_saved_model(spark: SparkSession, tmp_path: Path) -> None:
     import tensorflow as tf
 
     class Scaled(tf.Module):
@@ -189,7 +189,9 @@ def test_a_signature_of_a_saved_model(spark: SparkSession, tmp_path: Path) -> No
         experiment.predict(path, df, feature_cols=["x0", "x1"])
 
 
-def test_a_trial_with_a_model_in_its_checkpoint_or_none(spark: SparkSession, root: str) -> None:
+def test_predict_finds_the_model_in_the_checkpoint_of_a_trial(
+    spark: SparkSession, root: str
+) -> None:
     def train(whole: bool) -> float:
         import keras
 
@@ -208,12 +210,12 @@ def test_a_trial_with_a_model_in_its_checkpoint_or_none(spark: SparkSession, roo
     df = numbers(spark)
     assert experiment.predict(run.trials[0], df, feature_cols=["x0", "x1"]).count() == 10
     with pytest.raises(
-        ConfigError, match=r"(?s)trial 1 .* no model.*holds m\.weights\.h5.*Weights"
+        ConfigError, match=r"(?s)trial 1 .* no model.*contains m\.weights\.h5.*weights"
     ):
         experiment.predict(run.trials[1], df, feature_cols=["x0", "x1"])
 
 
-def test_a_model_that_changes_before_its_rows_are_computed(
+def test_predict_refuses_a_model_that_changed_after_the_call(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.keras"
@@ -224,27 +226,27 @@ def test_a_model_that_changes_before_its_rows_are_computed(
         scored.collect()
 
 
-# ---- what it costs
+# ---- costs
 
 
 @pytest.fixture
 def tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What predict would let Spark run, in the order of the calls."""
-    found: list[Any] = []
-    kind = type(spark.range(1))
-    monkeypatch.setattr(kind, "mapInArrow", lambda self, task, schema: found.append(task))
-    return found
+    """Return the tasks that predict passes to Spark, in the order of the calls."""
+    tasks: list[Any] = []
+    dataframe_type = type(spark.range(1))
+    monkeypatch.setattr(dataframe_type, "mapInArrow", lambda self, task, schema: tasks.append(task))
+    return tasks
 
 
-def test_the_model_is_in_the_plan_once(spark: SparkSession, tasks: list[Any]) -> None:
+def test_task_contains_a_model_in_memory_once(spark: SparkSession, tasks: list[Any]) -> None:
     names = [f"x{i}" for i in range(5)]
     experiment.predict(dense(5, 200_000), numbers(spark), feature_cols=names)
-    model = tasks[0].stored.data
+    model = tasks[0].model.data
     assert len(model) > 4_000_000
     assert len(cloudpickle.dumps(tasks[0])) < len(model) + 10_000
 
 
-def test_slices_and_batches_of_any_size(spark: SparkSession, tasks: list[Any]) -> None:
+def test_task_accepts_slices_and_batches_of_any_size(spark: SparkSession, tasks: list[Any]) -> None:
     model = dense(3)
     df = numbers(spark).select("id", F.array("x0", "x1", "x2").alias("x"))
     experiment.predict(model, df, feature_cols="x", batch_size=4)
@@ -276,10 +278,10 @@ def test_memory_stays_flat_over_partitions(spark: SparkSession, tasks: list[Any]
     assert resident_mb(400) < first + 50
 
 
-# ---- what goes wrong
+# ---- errors
 
 
-def test_a_model_that_fails_says_why(spark: SparkSession) -> None:
+def test_predict_raises_the_error_of_the_model(spark: SparkSession) -> None:
     import keras
     import tensorflow as tf
 
@@ -295,7 +297,7 @@ def test_a_model_that_fails_says_why(spark: SparkSession) -> None:
         scored.collect()
 
 
-def test_nulls_are_refused_unless_filled(spark: SparkSession) -> None:
+def test_predict_refuses_nulls_without_fill(spark: SparkSession) -> None:
     df = spark.createDataFrame([(0, 1.0), (1, None), (2, None)], "id int, x float").coalesce(1)
     model = dense(1)
     with pytest.raises(Exception, match=r"column 'x' has 2 nulls among 3 values"):
@@ -317,28 +319,31 @@ def wrong(**given: Any) -> dict[str, Any]:
     ("given", "message"),
     [
         (wrong(feature_cols="x9"), r"no column 'x9'.*Columns are id, x0"),
-        (wrong(feature_cols=["x0"]), r"takes other rows than feature_cols \['x0'\] give"),
-        (wrong(feature_cols=("x0", "x1")), r"is for 2 input\(s\); the model takes 1"),
+        (wrong(feature_cols=["x0"]), r"feature_cols \['x0'\] have shape \[1\] per row, .* expects"),
+        (wrong(feature_cols=("x0", "x1")), r"is for 2 input\(s\), but the model has 1"),
         (wrong(feature_cols="m"), r"'m' is map<string,int>"),
-        (wrong(feature_cols=["s", "s"]), r"takes float32, and feature_cols .* give text"),
-        (wrong(feature_cols={"y": "x0"}), r"names the inputs 'y'; the model's are"),
-        (wrong(prediction_col="X0"), r"the column 'X0' is there already"),
+        (wrong(feature_cols=["s", "s"]), r"expects float32, but feature_cols .* contain text"),
+        (wrong(feature_cols={"y": "x0"}), r"names the inputs 'y'; the model has the inputs"),
+        (wrong(prediction_col="X0"), r"the column 'X0' already exists"),
         (wrong(prediction_col=["a", "b"]), r"names 2 column\(s\); the model has 1 output"),
-        (wrong(prediction_col={"a": "b"}), r"names the output 'a'; the model's are 'output'"),
+        (
+            wrong(prediction_col={"a": "b"}),
+            r"names the output 'a'; the model has the outputs 'output'",
+        ),
         (wrong(prediction_col=3), r"prediction_col is 3"),
         (wrong(batch_size=0), r"batch_size is 0"),
         (wrong(fill={"x7": 1}), r"fill names 'x7'"),
-        (wrong(model="/nowhere/m.keras"), r"there is no /nowhere/m.keras"),
+        (wrong(model="/nowhere/m.keras"), r"/nowhere/m.keras does not exist on host"),
         (wrong(model=5), r"model is a int; expected a path"),
         (wrong(model=__file__), r"expected a .keras or .h5 file, or the folder"),
-        (wrong(model=os.path.dirname(__file__)), r"has no saved_model.pb in it, but __init__.py"),
-        (wrong(model="m.weights.h5"), r"weights alone"),
+        (wrong(model=os.path.dirname(__file__)), r"has no saved_model.pb; it contains __init__.py"),
+        (wrong(model="m.weights.h5"), r"only weights"),
         (wrong(model="broken.keras"), r"broken.keras: File is not a zip file"),
         (wrong(df=[1]), r"df is a list"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_errors_come_before_any_job(
+def test_predict_refuses_invalid_arguments_before_any_job(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -357,7 +362,7 @@ def test_errors_come_before_any_job(
     assert num_jobs(spark) == before
 
 
-def test_a_call_alone_starts_no_job(spark: SparkSession) -> None:
+def test_predict_starts_no_job_before_the_rows_are_used(spark: SparkSession) -> None:
     df = numbers(spark)
     before = num_jobs(spark)
     scored = experiment.predict(dense(2), df, feature_cols=["x0", "x1"])
@@ -365,15 +370,15 @@ def test_a_call_alone_starts_no_job(spark: SparkSession) -> None:
     assert num_jobs(spark) == before
 
 
-def test_models_that_cannot_be_used(spark: SparkSession) -> None:
+def test_predict_refuses_models_with_unknown_or_other_inputs(spark: SparkSession) -> None:
     import keras
 
     df = numbers(spark)
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     with pytest.raises(ConfigError, match="has not been called"):
         experiment.predict(unbuilt, df, feature_cols=["x0", "x1"])
-    with pytest.raises(ConfigError, match=r"takes 2: a float32\[2\], b float32\[3\].*'a': \.\.\."):
+    with pytest.raises(ConfigError, match=r"has 2: a float32\[2\], b float32\[3\].*'a': \.\.\."):
         experiment.predict(two_by_two(), df, feature_cols=["x0", "x1"])
     whole = keras.Sequential([keras.layers.Input((), dtype="int32"), keras.layers.Embedding(4, 2)])
-    with pytest.raises(ConfigError, match="takes int32, and feature_cols 'x0' give float32"):
+    with pytest.raises(ConfigError, match="expects int32, but feature_cols 'x0' contain float32"):
         experiment.predict(whole, df, feature_cols="x0")

@@ -1,4 +1,4 @@
-"""`experiment.predict` where executors are processes of their own."""
+"""`experiment.predict` with executors in separate processes."""
 
 import importlib
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def counting_model(folder: Path, layers: Any) -> Any:
-    """A model that leaves a file in `folder` whenever it is loaded."""
+    """Return a model that creates a file in `folder` whenever it is loaded."""
     import keras
 
     @keras.saving.register_keras_serializable("tests")
@@ -43,7 +43,7 @@ def counting_model(folder: Path, layers: Any) -> Any:
 
 
 @pytest.mark.parametrize("given", ["path", "in memory"])
-def test_a24_scoring_10000_rows_in_7_partitions(
+def test_a24_predict_scores_10000_rows_in_7_partitions(
     lc: SparkSession, tmp_path: Path, given: str
 ) -> None:
     import keras
@@ -64,20 +64,20 @@ def test_a24_scoring_10000_rows_in_7_partitions(
         batch_size=64,
     )
     for path in loads.iterdir():
-        path.unlink()  # The driver's.
+        path.unlink()  # The file that the driver's load created.
     assert scored.rdd.getNumPartitions() == 7
     found = scored.orderBy("id").collect()
     assert [row.key for row in found] == [row[0] for row in rows]
     assert np.allclose([row.features for row in found], x)
     expected = model.predict(x, verbose=0)
     assert np.allclose([row.prediction for row in found], expected, rtol=1e-4, atol=1e-5)
-    assert scored.count() == 10_000  # Computes it again.
+    assert scored.count() == 10_000  # This computes all rows again.
     loaded_by = [path.name.split("-")[0] for path in loads.iterdir()]
     assert 1 <= len(loaded_by) == len(set(loaded_by)) <= 3
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.h5", "folder", "tf_keras", "tf_keras.h5"])
-def test_files_of_every_kind(lc: SparkSession, tmp_path: Path, name: str) -> None:
+def test_predict_loads_files_of_every_format(lc: SparkSession, tmp_path: Path, name: str) -> None:
     model = dense(2)
     path = tmp_path / name
     if name.startswith("tf_keras"):
@@ -96,7 +96,7 @@ def test_files_of_every_kind(lc: SparkSession, tmp_path: Path, name: str) -> Non
     assert np.allclose(values(scored, "prediction"), expected, atol=1e-5)
 
 
-def test_a_run_and_a_trial(lc: SparkSession, root: str) -> None:
+def test_predict_accepts_a_run_and_a_trial(lc: SparkSession, root: str) -> None:
     def train(bias: float) -> dict[str, Any]:
         import keras
 
@@ -115,10 +115,10 @@ def test_a_run_and_a_trial(lc: SparkSession, root: str) -> None:
         assert np.allclose(values(scored, "prediction")[:, 0], total + bias, atol=1e-5)
 
 
-def test_classes_of_ones_own_travel(
+def test_predict_sends_the_users_own_classes_to_executors(
     lc: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a module beside the program, which no executor has."""
+    """The classes are in a module beside the program, which executors do not have."""
     (tmp_path / "keras_own_layers.py").write_text(
         "import keras\n"
         "OFFSET = 7.0\n"
@@ -159,7 +159,7 @@ def test_classes_of_ones_own_travel(
         del sys.modules["keras_own_layers"]
 
 
-def test_a_model_on_s3(s3: str, tmp_path: Path) -> None:
+def test_predict_loads_a_model_from_s3(s3: str, tmp_path: Path) -> None:
     from sparkdl import storage
 
     model = dense(2)

@@ -1,11 +1,11 @@
-"""What goes into a model and comes out of it, without Spark and TensorFlow."""
+"""Inputs and outputs of a model, without Spark and TensorFlow."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from sparkdl.inference import tensor_spec
-from sparkdl.inference.tensor_spec import Tensor, fits, fitted, to_arrow, type_name
+from sparkdl.inference.tensor_spec import TensorSpec, fit_rows, fits, to_arrow, type_name
 
 OUTPUTS = [
     ((), "float32", "float", [1.5, 2.5]),
@@ -24,7 +24,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize(("shape", "dtype", "spark_type", "values"), OUTPUTS)
 def test_outputs_become_columns(shape: tuple, dtype: str, spark_type: str, values: list) -> None:
-    output = Tensor("y", shape, dtype)
+    output = TensorSpec("y", shape, dtype)
     assert type_name(output) == spark_type
     array = to_arrow(np.array(values, dtype), output)
     array.validate(full=True)
@@ -32,23 +32,23 @@ def test_outputs_become_columns(shape: tuple, dtype: str, spark_type: str, value
     assert array.to_pylist() == expected
 
 
-def test_text_and_no_rows() -> None:
-    words = Tensor("y", (2,), "string")
+def test_to_arrow_converts_text_and_no_rows() -> None:
+    words = TensorSpec("y", (2,), "string")
     values = np.array([[b"a", "ü".encode()]], object)
     assert to_arrow(values, words).to_pylist() == [["a", "ü"]]
-    none = to_arrow(np.empty((0, 3), "float32"), Tensor("y", (3,), "float32"))
+    none = to_arrow(np.empty((0, 3), "float32"), TensorSpec("y", (3,), "float32"))
     assert len(none) == 0 and none.type == pa.list_(pa.field("element", pa.float32()))
 
 
-def test_what_spark_has_no_column_for() -> None:
+def test_type_name_refuses_outputs_without_a_spark_type() -> None:
     with pytest.raises(ValueError, match="'y' is complex64"):
-        type_name(Tensor("y", (), "complex64"))
+        type_name(TensorSpec("y", (), "complex64"))
     with pytest.raises(ValueError, match="rank"):
-        type_name(Tensor("y", None, "float32"))
+        type_name(TensorSpec("y", None, "float32"))
 
 
 @pytest.mark.parametrize(
-    ("shape", "wanted", "fit"),
+    ("shape", "target", "is_fit"),
     [
         ((), (), True),
         ((), (1,), True),
@@ -64,31 +64,35 @@ def test_what_spark_has_no_column_for() -> None:
         ((None, 2), (5, 3), False),
     ],
 )
-def test_rows_fit_an_input(shape: tuple, wanted: tuple, fit: bool) -> None:
-    assert fits(shape, wanted) is fit
-    if fit and None not in shape:
+def test_rows_fit_an_input(shape: tuple, target: tuple, is_fit: bool) -> None:
+    assert fits(shape, target) is is_fit
+    if is_fit and None not in shape:
         rows = np.arange(5 * np.prod(shape, dtype=int), dtype="float64").reshape(5, *shape)
-        given = fitted(rows, Tensor("x", wanted, "float32"), np.float32)
-        assert given.dtype == np.float32
-        assert given.reshape(-1).tolist() == rows.reshape(-1).tolist()
-        assert fits(given.shape[1:], wanted) and given.ndim == 1 + len(wanted)
+        reshaped = fit_rows(rows, TensorSpec("x", target, "float32"), np.float32)
+        assert reshaped.dtype == np.float32
+        assert reshaped.reshape(-1).tolist() == rows.reshape(-1).tolist()
+        assert fits(reshaped.shape[1:], target) and reshaped.ndim == 1 + len(target)
 
 
-def test_rows_that_do_not_fit_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"'x' takes rows of shape \[any, 3\].* give \[7\]"):
-        fitted(np.zeros((5, 7)), Tensor("x", (None, 3), "float32"), np.float32)
+def test_fit_rows_refuses_another_number_of_values() -> None:
+    with pytest.raises(ValueError, match=r"'x' expects rows of shape \[any, 3\].* have \[7\]"):
+        fit_rows(np.zeros((5, 7)), TensorSpec("x", (None, 3), "float32"), np.float32)
 
 
-def test_whole_numbers_that_an_input_cannot_hold_are_an_error() -> None:
-    ids = Tensor("ids", (), "int32")
-    assert fitted(np.array([2**31 - 1]), ids, np.int32).tolist() == [2**31 - 1]
-    with pytest.raises(ValueError, match=r"'ids' takes int32.* hold 2147483648, which is none"):
-        fitted(np.array([1, 2**31]), ids, np.int32)
+def test_fit_rows_refuses_whole_numbers_that_the_dtype_cannot_represent() -> None:
+    ids = TensorSpec("ids", (), "int32")
+    assert fit_rows(np.array([2**31 - 1]), ids, np.int32).tolist() == [2**31 - 1]
+    with pytest.raises(
+        ValueError, match=r"'ids' expects int32.* contain 2147483648, which int32 cannot represent"
+    ):
+        fit_rows(np.array([1, 2**31]), ids, np.int32)
 
 
-def test_more_values_than_a_column_holds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_spec, "_MOST_VALUES", 5)
-    output = Tensor("y", (2,), "float32")
+def test_to_arrow_refuses_more_values_than_a_column_can_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tensor_spec, "_MAX_VALUES", 5)
+    output = TensorSpec("y", (2,), "float32")
     assert len(to_arrow(np.zeros((2, 2), "float32"), output)) == 2
     with pytest.raises(ValueError, match=r"'y' has 6 values for 3 rows.*PerBatch below 3"):
         to_arrow(np.zeros((3, 2), "float32"), output)

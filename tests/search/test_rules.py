@@ -1,4 +1,4 @@
-"""The rules of a search, without Spark: what is refused, what ends it, what the sampler hears."""
+"""The rules of a search, without Spark: validation, stopping rules, and the sampler's data."""
 
 import json
 import math
@@ -19,27 +19,27 @@ from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.runs.idle_time import idle_sentence
 from sparkdl.runs.opening import OpenRun, Wanted, continue_run, open_run
 from sparkdl.runs.ranking import pareto_front
-from sparkdl.search.settings import ALGORITHMS, Search
+from sparkdl.search.settings import ALGORITHMS, SearchSettings
 from sparkdl.search.space.spaces import Float, Int, Space
 from sparkdl.search.study import Study
-from sparkdl.search.study_source import Proposals
+from sparkdl.search.study_source import StudySource
 
 SPACE = Space.of({"x": Float(0.0, 1.0), "kind": ["a", "b"]})
 UP = {"score": "max"}
 
 
-# ---- what is refused
+# ---- validation
 
 
 @pytest.mark.parametrize(
-    ("fields", "metrics", "said"),
+    ("fields", "metrics", "message"),
     [
         ({"algorithm": "TPEE"}, ["m"], "mean 'tpe'"),
         ({"algorithm": "bayesian"}, ["m"], "mean 'tpe'"),
         ({"algorithm": "Random Search"}, ["m"], "mean 'random'"),
         ({"pruner": "successive_halving"}, ["m"], "mean 'asha'"),
         ({"pruner": "mediam"}, ["m"], "mean 'median'"),
-        ({"num_trials": None}, ["m"], "a search without an end"),
+        ({"num_trials": None}, ["m"], "the search has no stopping rule"),
         ({"num_trials": 0}, ["m"], "num_trials is 0"),
         ({"num_trials": True}, ["m"], "num_trials is True"),
         ({"num_trials": 2.5}, ["m"], r"num_trials is 2\.5"),
@@ -48,41 +48,55 @@ UP = {"score": "max"}
         ({"max_slot_hours": 0}, ["m"], "max_slot_hours is 0"),
         ({"stop": {"accurcy": 0.9}}, ["accuracy"], "mean 'accuracy'"),
         ({"stop": {"m": "high"}}, ["m"], "expected a number"),
-        ({"pruner": "asha"}, ["m", "latency"], "prunes by one number only"),
-        ({"initial_params": [{"y": 1}]}, ["m"], "'y' is no parameter"),
-        ({"initial_params": [{"x": 2.0}]}, ["m"], "x=2.0 does not lie"),
+        ({"pruner": "asha"}, ["m", "latency"], "prunes by one metric only"),
+        ({"initial_params": [{"y": 1}]}, ["m"], "unknown parameter 'y'; the space has x, kind"),
+        ({"initial_params": [{"x": 2.0}]}, ["m"], "x=2.0 is not a value of Float"),
         ({"algorithm": "grid"}, ["m"], r"needs a step in space\['x'\]"),
-        ({"algorithm": "grid", "space": None}, ["m"], "needs a space that is written down"),
+        ({"algorithm": "grid", "space": None}, ["m"], "requires space= to be a dict"),
         ({"space": Space.of({"api_key": ["a", "b"]})}, ["m"], "look like credentials"),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], metrics: list[str], said: str) -> None:
-    search = Search(**{"space": SPACE, "num_trials": 3, **fields})
-    with pytest.raises(ConfigError, match=said):
+def test_settings_refuse_invalid_values(
+    fields: dict[str, Any], metrics: list[str], message: str
+) -> None:
+    search = SearchSettings(**{"space": SPACE, "num_trials": 3, **fields})
+    with pytest.raises(ConfigError, match=message):
         search.check(metrics, None)
-        _ = search.count
+        _ = search.max_configurations
 
 
-def test_a_grid_ends_by_itself_and_others_by_any_rule() -> None:
+def test_grid_needs_no_stopping_rule_and_others_accept_any_rule() -> None:
     grid = Space.of({"x": Float(0, 1, step=0.25), "n": Int(1, 3)})
-    assert Search(grid, "grid").count == 15
-    assert Search(grid, "grid", num_trials=4).count == 4
-    Search(grid, "grid").check(["m"], None)
-    for ends in ({"stop": {"m": 1}}, {"patience": 2}, {"max_slot_hours": 1}):
-        Search(SPACE, **ends).check(["m"], None)
-    Search(SPACE).check(["m"], timeout_s=5)
+    assert SearchSettings(space=grid, algorithm="grid").max_configurations == 15
+    limited = SearchSettings(space=grid, algorithm="grid", num_trials=4)
+    assert limited.max_configurations == 4
+    SearchSettings(space=grid, algorithm="grid").check(["m"], None)
+    rules: list[dict[str, Any]] = [{"stop": {"m": 1}}, {"patience": 2}, {"max_slot_hours": 1}]
+    for rule in rules:
+        SearchSettings(space=SPACE, **rule).check(["m"], None)
+    SearchSettings(space=SPACE).check(["m"], timeout_s=5)
 
 
-@pytest.mark.parametrize("named", [n for n in ALGORITHMS if n not in ("grid", "gp")])
-def test_what_is_kept_makes_the_same_search(named: str) -> None:
-    search = Search(SPACE, named, "median", 7, {"m": 1.0}, 3, 0.5, [{"x": 0.5}], 2)
-    kept = json.loads(json.dumps(search.kept()))
-    assert kept.pop("style") == "space"
-    again = Search(**{**kept, "space": Space.restored(kept["space"])})
+@pytest.mark.parametrize("algorithm", [n for n in ALGORITHMS if n not in ("grid", "gp")])
+def test_settings_round_trip_through_their_dict(algorithm: str) -> None:
+    search = SearchSettings(
+        space=SPACE,
+        algorithm=algorithm,
+        pruner="median",
+        num_trials=7,
+        stop={"m": 1.0},
+        patience=3,
+        max_slot_hours=0.5,
+        initial_params=[{"x": 0.5}],
+        repeats=2,
+    )
+    stored = json.loads(json.dumps(search.to_dict()))
+    assert stored.pop("style") == "space"
+    again = SearchSettings(**{**stored, "space": Space.from_dict(stored["space"])})
     assert again == search
 
 
-# ---- when it is enough
+# ---- stopping rules
 
 
 def ended(number: int, value: float | None, state: str = "COMPLETE", **fields: Any) -> Trial:
@@ -91,13 +105,13 @@ def ended(number: int, value: float | None, state: str = "COMPLETE", **fields: A
 
 
 def stops(objectives: dict[str, str] | None = None, **fields: Any) -> Stops:
-    return Stops(Limits(), Search(SPACE, **fields), objectives or UP)
+    return Stops(Limits(), SearchSettings(space=SPACE, **fields), objectives or UP)
 
 
-def fate(rule: Stops, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
-    """At which trial the run ends, and why."""
-    found = ((trial.number, rule.ended(trial)) for trial in trials)
-    return next(((number, why) for number, why in found if why), None)
+def first_stop(rule: Stops, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
+    """Return the trial at which the run ends, and the reason."""
+    stops = ((trial.number, rule.ended(trial)) for trial in trials)
+    return next(((number, stop) for number, stop in stops if stop), None)
 
 
 @given(
@@ -105,12 +119,12 @@ def fate(rule: Stops, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
     st.floats(-1e6, 1e6),
     st.sampled_from(["max", "min"]),
 )
-def test_stop_ends_at_the_first_that_is_good_enough(
+def test_stop_ends_at_the_first_trial_that_reaches_the_target(
     values: list[float], target: float, direction: str
 ) -> None:
     rule = stops({"score": direction}, stop={"score": target})
     good = [v >= target if direction == "max" else v <= target for v in values]
-    found = fate(rule, [ended(i, v) for i, v in enumerate(values)])
+    found = first_stop(rule, [ended(i, v) for i, v in enumerate(values)])
     assert (found[0] if found else None) == (good.index(True) if any(good) else None)
     if found:
         state, why = found[1]
@@ -134,27 +148,27 @@ def test_patience_counts_configurations_in_a_row(
         if row >= patience and expected is None:
             expected = i
     rule = stops({"score": direction}, patience=patience)
-    found = fate(rule, [ended(i, v) for i, v in enumerate(values)])
+    found = first_stop(rule, [ended(i, v) for i, v in enumerate(values)])
     assert (found[0] if found else None) == expected
 
 
 @pytest.mark.parametrize("state", ["FAILED", "INVALID", "PRUNED"])
-def test_patience_ends_what_only_goes_wrong(state: str) -> None:
-    """Nothing else would end it."""
+def test_patience_ends_a_search_in_which_no_trial_completes(state: str) -> None:
+    """No other rule would end such a search."""
     rule = stops(patience=3)
-    found = fate(rule, [ended(i, None, state, error="ValueError: no") for i in range(10)])
+    found = first_stop(rule, [ended(i, None, state, error="ValueError: no") for i in range(10)])
     assert found is not None
     assert found[0] == 2
 
 
-def test_patience_with_repeats_leaves_the_best_alone() -> None:
-    """A worse repeat of the best configuration is not one more without anything better."""
+def test_patience_ignores_a_worse_repeat_of_the_best_configuration() -> None:
+    """A worse repeat is not a further configuration without an improvement."""
     rule = stops(patience=1, repeats=2)
     pair = [ended(0, 5.0, configuration=0), ended(1, 4.0, configuration=0)]
-    assert fate(rule, pair) is None
+    assert first_stop(rule, pair) is None
 
 
-def test_stop_of_a_second_metric_and_none_of_what_did_not_complete() -> None:
+def test_stop_uses_a_second_metric_and_only_complete_trials() -> None:
     rule = stops({"score": "max", "ms": "min"}, stop={"ms": 5})
     assert rule.ended(ended(0, 1.0, metrics={"score": 1.0, "ms": 6.0})) is None
     assert rule.ended(ended(1, None, "PRUNED", metrics={"ms": 1.0})) is None
@@ -162,40 +176,40 @@ def test_stop_of_a_second_metric_and_none_of_what_did_not_complete() -> None:
     assert why == (RunState.COMPLETE, "stop: trial 2 has ms 4, of 5")
 
 
-def test_failures_end_a_run() -> None:
+def test_failure_limits_end_a_run() -> None:
     def failing(**limits: Any) -> Stops:
-        return Stops(Limits(**limits), Search(SPACE, num_trials=9), UP)
+        return Stops(Limits(**limits), SearchSettings(space=SPACE, num_trials=9), UP)
 
     same = [ended(i, None, "FAILED", error="ValueError: no") for i in range(9)]
-    assert fate(failing(max_failed_trials=2), same) is not None
-    assert fate(failing(max_failed_trials=9), same) is None
-    found = fate(failing(fail_fast_identical=3), same)
+    assert first_stop(failing(max_failed_trials=2), same) is not None
+    assert first_stop(failing(max_failed_trials=9), same) is None
+    found = first_stop(failing(fail_fast_identical=3), same)
     assert found is not None
     assert found[0] == 2
     assert "ValueError: no" in found[1][1]
     one_good = [ended(0, 1.0), *same[1:]]
-    assert fate(failing(fail_fast_identical=3), one_good) is None
+    assert first_stop(failing(fail_fast_identical=3), one_good) is None
     other = [same[0], ended(1, None, "FAILED", error="OSError: no"), *same[2:]]
-    assert fate(failing(fail_fast_identical=3), other) is None
+    assert first_stop(failing(fail_fast_identical=3), other) is None
 
 
-def test_slot_hours_count_what_ran_before_and_what_runs_now() -> None:
+def test_slot_hours_include_ended_and_running_trials() -> None:
     hour, now = 3600.0, time.time()
     before = [ended(0, 1.0, spans=[(0.0, hour)])]
     running = [Trial(1, {}, "", state=TrialState.RUNNING, spans=[(now - hour, None)])]
 
     def used(slots: int, hours: float) -> Stop | None:
-        search = Search(SPACE, max_slot_hours=hours)
+        search = SearchSettings(space=SPACE, max_slot_hours=hours)
         return Stops(Limits(), search, UP, slots, before).used_up(running, 0.0)
 
     assert used(1, 1.9) == (RunState.COMPLETE, "max_slot_hours=1.9 are used up")
     assert used(1, 2.1) is None
-    assert used(2, 3.9) is not None  # Two slots a trial.
+    assert used(2, 3.9) is not None  # Two slots for each trial.
     late = Stops(Limits(timeout_s=5), None, UP).used_up([], 5.1)
     assert late == (RunState.CANCELLED, "timeout_s=5 is over")
 
 
-# ---- the slots' time
+# ---- idle time of the slots
 
 
 @given(
@@ -205,7 +219,7 @@ def test_slot_hours_count_what_ran_before_and_what_runs_now() -> None:
     ),
     st.integers(1, 8),
 )
-def test_idle_is_a_share(spans: list[tuple[float, float]], slots: int) -> None:
+def test_idle_is_a_share_of_the_slots_time(spans: list[tuple[float, float]], slots: int) -> None:
     said = idle_sentence(spans, slots, 0.0, 150.0)
     if not spans:
         assert said is None
@@ -227,11 +241,13 @@ def test_idle_names_the_largest_cause() -> None:
     assert idle_sentence([(-5, 3)], 2, 0, 10) is None  # Of an earlier driver.
 
 
-# ---- the front
+# ---- the Pareto front
 
 
 @given(st.dictionaries(st.integers(0, 40), st.tuples(st.integers(0, 5), st.integers(0, 5))))
-def test_the_front_is_what_nothing_beats(points: dict[int, tuple[int, int]]) -> None:
+def test_pareto_front_is_all_points_that_no_point_dominates(
+    points: dict[int, tuple[int, int]],
+) -> None:
     def beaten(mine: tuple[int, int]) -> bool:
         return any(
             all(a <= b for a, b in zip(p, mine, strict=True)) and p != mine for p in points.values()
@@ -240,27 +256,31 @@ def test_the_front_is_what_nothing_beats(points: dict[int, tuple[int, int]]) -> 
     assert pareto_front(points) == sorted(k for k, p in points.items() if not beaten(p))
 
 
-# ---- what the sampler hears
+# ---- the sampler's data
 
 
-class Hearing(optuna.samplers.RandomSampler):
-    """A sampler that keeps what it is told, and bears nothing that is not finite."""
+class RecordingSampler(optuna.samplers.RandomSampler):
+    """A sampler that records the results it receives, and fails if a value is not finite."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self.told: list[tuple[str, tuple[float, ...] | None]] = []
+        self.results: list[tuple[str, tuple[float, ...] | None]] = []
 
     def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
         assert values is None or all(map(math.isfinite, values)), values
-        self.told.append((state.name, None if values is None else tuple(values)))
+        self.results.append((state.name, None if values is None else tuple(values)))
+
+
+def settings_of(algorithm: Any, pruner: Any = None, num_trials: int = 20) -> SearchSettings:
+    return SearchSettings(space=SPACE, algorithm=algorithm, pruner=pruner, num_trials=num_trials)
 
 
 def study_of(sampler: Any, pruner: Any = None, objectives: Mapping[str, str] = UP) -> Study:
-    return Study(Search(SPACE, sampler, pruner, 20), objectives, 1)
+    return Study(settings_of(sampler, pruner), objectives, 1)
 
 
-def all_told(study: Study) -> list[tuple[Any, ...]]:
-    """All that a sampler can see of a study."""
+def contents(study: Study) -> list[tuple[Any, ...]]:
+    """Return all data of a study that a sampler can read."""
     trials = study._study.get_trials(deepcopy=False)
     return [
         (
@@ -274,8 +294,8 @@ def all_told(study: Study) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_nothing_infinite_is_told(value: float) -> None:
-    sampler = Hearing()
+def test_study_passes_no_value_that_is_not_finite_to_the_sampler(value: float) -> None:
+    sampler = RecordingSampler()
     study = study_of(sampler, "median")
     for configuration in range(3):
         study.ask(configuration)
@@ -284,14 +304,14 @@ def test_nothing_infinite_is_told(value: float) -> None:
     study.tell(0, TrialState.PRUNED)
     study.tell(1, TrialState.COMPLETE, [value])
     study.tell(2, TrialState.INVALID, None)
-    assert [state for state, _ in sampler.told] == ["PRUNED", "FAIL", "FAIL"]
-    assert [told[-1] for told in all_told(study)] == [(0.5,), None, None]
+    assert [state for state, _ in sampler.results] == ["PRUNED", "FAIL", "FAIL"]
+    assert [row[-1] for row in contents(study)] == [(0.5,), None, None]
 
 
-def proposals(opened: OpenRun, algorithm: Any) -> tuple[Proposals, Study]:
-    search = Search(SPACE, algorithm, "median", 20)
+def source_of(opened: OpenRun, algorithm: Any) -> tuple[StudySource, Study]:
+    search = settings_of(algorithm, "median")
     study = Study(search, UP, opened.seed)
-    return Proposals(opened, search, study, lambda _: None), study
+    return StudySource(opened, search, study, lambda _: None), study
 
 
 OUTCOMES = st.lists(
@@ -306,69 +326,74 @@ OUTCOMES = st.lists(
 
 @settings(deadline=None, max_examples=25)
 @given(OUTCOMES, st.sampled_from(["random", "tpe", "cmaes", "nsga2", "qmc"]))
-def test_a_study_that_was_told_again_knows_what_the_first_one_knew(
+def test_study_of_a_resumed_run_has_the_contents_of_the_first_study(
     outcomes: list[tuple[str, float, list[float]]], algorithm: str
 ) -> None:
-    """Whatever happened, the journal has all of it."""
+    """The journal stores all data of a study, for every outcome of the trials."""
     with tempfile.TemporaryDirectory() as root:
         wanted = Wanted("run", "run", "search", None, "score", "max", None, 1, (), {}, 20)
         opened = open_run(root, wanted, "error")
-        source, first = proposals(opened, algorithm)
+        source, first = source_of(opened, algorithm)
         for state, value, reports in outcomes:
             trial = source.next()
-            said: dict[str, Any] = {"event": "trial", "number": trial.number, "attempt": 0}
-            opened.record({**said, "state": "RUNNING"})
+            event: dict[str, Any] = {"event": "trial", "number": trial.number, "attempt": 0}
+            opened.record({**event, "state": "RUNNING"})
             for step, reported in enumerate(reports):
-                source.saw([(trial, step, {"score": reported})])
-            told = {"value": value, "metrics": {"score": value}} if state == "COMPLETE" else {}
-            opened.record({**said, "state": state, **told})
+                source.observe_reports([(trial, step, {"score": reported})])
+            result = {"value": value, "metrics": {"score": value}} if state == "COMPLETE" else {}
+            opened.record({**event, "state": state, **result})
             source.ended(trial)
         running = source.next()
         opened.record({"event": "trial", "number": running.number, "state": "RUNNING"})
         opened.owner.release()
         opened = continue_run(f"{root}/run", again=True)
-        again, second = proposals(opened, algorithm)
+        again, second = source_of(opened, algorithm)
         opened.owner.release()
-        assert all_told(second) == all_told(first)
-        # What was running goes on under its own number, with its own values.
+        assert contents(second) == contents(first)
+        # The running trial continues under its own number, with its own values.
         assert opened.run.trials[running.number].params == running.params
         for study in (first, second):
             study.tell(running.configuration, TrialState.COMPLETE, [1.0])
-        assert all_told(second) == all_told(first)
-        assert again.left == source.left == 20 - len(outcomes) - 1
+        assert contents(second) == contents(first)
+        assert again.num_left == source.num_left == 20 - len(outcomes) - 1
 
 
-def test_the_first_configurations_come_first_and_once() -> None:
-    search = Search(SPACE, "random", None, 4, initial_params=[{"x": 0.25}, {"kind": "b"}])
+def test_initial_params_come_first_and_once() -> None:
+    search = SearchSettings(
+        space=SPACE,
+        algorithm="random",
+        num_trials=4,
+        initial_params=[{"x": 0.25}, {"kind": "b"}],
+    )
     study = Study(search, UP, 3)
-    study.plan()
+    study.queue_initial()
     asked = [study.ask(i) for i in range(4)]
     assert asked[0]["x"] == 0.25
     assert asked[1]["kind"] == "b"
     assert len({a["x"] for a in asked}) == 4
     resumed = Study(search, UP, 4)
-    resumed.plan(done=1)
+    resumed.queue_initial(num_done=1)
     assert resumed.ask(1)["kind"] == "b"
     assert resumed.ask(2)["x"] != 0.25
 
 
 @pytest.mark.parametrize("initial", [[], [{"n": 2, "k": "b"}], [{"n": 3}], [{"n": 1}, {"k": "b"}]])
-def test_a_grid_has_every_point_once(initial: list[dict[str, Any]]) -> None:
-    """Whatever comes first, and wherever it is resumed."""
+def test_grid_has_every_point_once(initial: list[dict[str, Any]]) -> None:
+    """For all initial params, and for a resume after any number of points."""
     space = Space.of({"n": Int(1, 3), "k": ["a", "b"]})
-    search = Search(space, "grid", initial_params=initial)
+    search = SearchSettings(space=space, algorithm="grid", initial_params=initial)
     for stopped in range(7):
         first, again = Study(search, UP, 0), Study(search, UP, 9)
-        first.plan()
+        first.queue_initial()
         done = [first.ask(i) for i in range(stopped)]
-        again.plan(done=stopped)
+        again.queue_initial(num_done=stopped)
         points = done + [again.ask(i) for i in range(stopped, 6)]
         assert sorted((p["n"], p["k"]) for p in points) == [
             (n, k) for n in (1, 2, 3) for k in ("a", "b")
         ]
 
 
-def test_a_report_of_a_lost_attempt_counts_once() -> None:
+def test_report_uses_the_first_value_of_each_step() -> None:
     study = study_of("random", optuna.pruners.ThresholdPruner(lower=0.5))
     study.ask(0)
     study.report(0, 0, 0.9)
@@ -378,7 +403,7 @@ def test_a_report_of_a_lost_attempt_counts_once() -> None:
     assert study.should_prune(0)
 
 
-def test_learning_takes_what_lies_in_the_space() -> None:
+def test_learn_adds_complete_trials_in_the_space() -> None:
     def read(trial: Trial, name: str) -> Any:
         return trial.value
 
@@ -391,11 +416,11 @@ def test_learning_takes_what_lies_in_the_space() -> None:
         Trial(4, {"x": 0.1, "kind": "b"}, "", state=TrialState.PRUNED),
     ]
     assert study.learn(given_trials, read) == 1
-    assert all_told(study) == [("COMPLETE", {"x": 0.5, "kind": "a"}, {}, (1.0,))]
+    assert contents(study) == [("COMPLETE", {"x": 0.5, "kind": "a"}, {}, (1.0,))]
 
 
 def replayed(pruner: optuna.pruners.BasePruner, journal: list[dict[str, Any]]) -> set[int]:
-    """Which trials this pruner stops, given the events of a journal in their order."""
+    """Return the trials that this pruner stops, given the events of a journal in their order."""
     study = optuna.create_study(direction="maximize", pruner=pruner)
     trials: dict[int, optuna.Trial] = {}
     stopped: set[int] = set()
@@ -416,7 +441,7 @@ def replayed(pruner: optuna.pruners.BasePruner, journal: list[dict[str, Any]]) -
 )
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1)), max_size=30))
 @settings(deadline=None)
-def test_stops_are_those_of_the_pruner_alone(
+def test_study_stops_the_same_trials_as_the_pruner_alone(
     make: Callable[[], optuna.pruners.BasePruner], reports: list[tuple[int, float]]
 ) -> None:
     study = study_of("random", make())

@@ -201,10 +201,13 @@ def test_a_model_of_tensorflow_1(spark: SparkSession, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"export_dir": None}, "transform needs the folder of a SavedModel"),
-        ({"export_dir": "/nowhere/model"}, "there is no /nowhere/model"),
+        ({"export_dir": "/nowhere/model"}, "/nowhere/model does not exist"),
         ({"input_mapping": {}}, "input_mapping is empty"),
         ({"output_mapping": {}}, "output_mapping is empty"),
-        ({"input_mapping": {"features": "wrong"}}, "'wrong'; the model's are 'dense_input'"),
+        (
+            {"input_mapping": {"features": "wrong"}},
+            "'wrong'; the model has the inputs 'dense_input'",
+        ),
         ({"output_mapping": {"dens": "p"}}, "unknown tensor 'dens'.*Did you mean 'dense'"),
         ({"input_mapping": {"id": "dense_input", "features": "dense_input"}}, "several columns"),
         ({"signature_def_key": "train"}, "no signature 'train'; it has 'serving_default'"),

@@ -1,1 +1,1 @@
-"""Read search settings from the files of other systems (runs on the driver)."""
+"""Search settings in the file formats of other systems (runs on the driver)."""

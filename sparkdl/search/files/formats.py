@@ -1,4 +1,4 @@
-"""Runs on the driver. Searches that are declared in a file of CloudML Engine or of SageMaker."""
+"""Runs on the driver. Read search declarations in the formats of CloudML Engine and SageMaker."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -10,53 +10,54 @@ from sparkdl.search.files.ranges import choices_of, range_of, space_of
 from sparkdl.search.files.yaml_entries import Entry, read_document
 from sparkdl.search.space.spaces import Categorical, Dimension, Float, Int, Space
 
-__all__ = ["Declared", "read_space"]
+__all__ = ["SearchDeclaration", "read_space"]
 
-# From a key of a file to the option that it sets, and how its value is read.
-Read = Callable[[Entry], Any]
-Table = Mapping[str, tuple[str, Read]]
+# A table maps a key of a file to the option that it sets and the function that reads its value.
+Reader = Callable[[Entry], Any]
+Table = Mapping[str, tuple[str, Reader]]
 
 
 @dataclass(frozen=True)
-class Declared:
-    """What a file declares.
+class SearchDeclaration:
+    """The contents of a file that declares a search.
 
     Attributes:
-        space: the parameters and their values.
-        options: arguments of `experiment.search`, by name; what the file leaves out is not in it.
+        space: the parameters and their dimensions.
+        options: the arguments of `experiment.search` that the file sets, by name.
     """
 
     space: Space
     options: dict[str, Any]
 
 
-def read_space(path: str | os.PathLike[str]) -> Declared:
-    """The space and the options of a search that a file declares.
+def read_space(path: str | os.PathLike[str]) -> SearchDeclaration:
+    """Read the space and the options of a search from a file.
 
-    Which of the two formats it is, its keys tell.
+    The format is recognized by the keys of the file.
 
     CloudML Engine (AI Platform): the YAML of `HyperparameterSpec`
     (https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs), below
     `trainingInput: hyperparameters:` or `hyperparameters:`. DISCRETE and CATEGORICAL become
     `Categorical`. `maxFailedTrials: 3` ends a search with its third failure, which is
-    `max_failed_trials=2`; 0 leaves it to the service, and is left out. What stands beside
-    `hyperparameters`, of machines and packages, is not read.
+    `max_failed_trials=2`; 0 is the default of the service and is ignored. Other keys beside
+    `hyperparameters`, such as those of machines and packages, are ignored.
 
     SageMaker: the JSON of `HyperParameterTuningJobConfig`
     (https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_HyperParameterTuningJobConfig.html),
-    or only its `ParameterRanges`, or the three lists of these. The scaling `Auto`, which is
-    the default, is log where MinValue is above 0 and MaxValue at least 1000 times as large.
+    or only its `ParameterRanges`, or only the three lists in `ParameterRanges`. The scaling
+    `Auto`, which is the default, is logarithmic if MinValue is above 0 and MaxValue is at least
+    1000 times MinValue.
 
-    Both may be written as YAML or as JSON. Values in quotes are strings; 32, 1e-4 and true without
-    quotes are a number, a number and a boolean. A reverse log scale is dense near the top:
-    CloudML's samples `min + max - x`, and SageMaker's `1 - x`, on a log scale.
+    Both formats may be written as YAML or as JSON. Values in quotes are strings; 32, 1e-4 and true
+    without quotes are a number, a number and a boolean. A reverse log scale is dense near its
+    upper end: CloudML samples `min + max - x`, and SageMaker `1 - x`, on a log scale.
 
     Args:
         path: a local path, or a URL that fsspec understands.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong; the message has its line, what stands
-            there and what was expected.
+        ConfigError: if the file cannot be read or is invalid; the message has the line, the value
+            and what was expected.
 
     Example:
         >>> from pathlib import Path
@@ -86,9 +87,9 @@ def read_space(path: str | os.PathLike[str]) -> Declared:
     if names & (_CONFIG.keys() | _RANGES.keys() | _CONFIG_REFUSED.keys() | {"ParameterRanges"}):
         return _sagemaker(root)
     known = [*_JOB, "ParameterRanges", *_CONFIG, *_RANGES]
-    near = next(filter(None, (suggest(name, known) for name in names)), "")
-    raise root.wrong(
-        f"the file has {', '.join(names) or 'nothing'}, and declares no search.{near} Expected "
+    hint = next(filter(None, (suggest(name, known) for name in names)), "")
+    raise root.error(
+        f"the file has {', '.join(names) or 'no keys'}, and declares no search.{hint} Expected "
         "trainingInput or hyperparameters (CloudML Engine), or ParameterRanges (SageMaker)."
     )
 
@@ -98,7 +99,7 @@ def _options(table: Table, fields: Mapping[str, Entry]) -> dict[str, Any]:
     return {option: value for option, value in read.items() if value is not None}
 
 
-def _one_of(**choices: str | None) -> Read:
+def _one_of(**choices: str | None) -> Reader:
     return lambda entry: entry.one_of(choices)
 
 
@@ -110,8 +111,8 @@ def _count(entry: Entry) -> int:
 
 _JOB = {"trainingInput", "hyperparameters"}
 _JOB_REFUSED = {
-    "args": "Write each argument as a parameter with one value, or bind it by functools.partial.",
-    "scheduling": "Say timeout_s= in the call.",
+    "args": "Write each argument as a parameter with one value, or use functools.partial.",
+    "scheduling": "Pass timeout_s= in the call.",
 }
 _CLOUDML: Table = {
     "goal": ("direction", _one_of(MAXIMIZE="max", MINIMIZE="min", GOAL_TYPE_UNSPECIFIED=None)),
@@ -125,7 +126,7 @@ _CLOUDML: Table = {
         _one_of(GRID_SEARCH="grid", RANDOM_SEARCH="random", ALGORITHM_UNSPECIFIED=None),
     ),
 }
-_CLOUDML_REFUSED = {"resumePreviousJobId": "Say learn_from=[run] in the call."}
+_CLOUDML_REFUSED = {"resumePreviousJobId": "Pass learn_from=[run] in the call."}
 _BOUNDS = ("minValue", "maxValue")
 _TYPES = {
     "INTEGER": _BOUNDS,
@@ -142,21 +143,21 @@ _SCALES = {
 }
 
 
-def _cloudml(root: Entry) -> Declared:
+def _cloudml(root: Entry) -> SearchDeclaration:
     top = root.fields()
     if top.keys() >= _JOB:
-        raise root.wrong("the file has both trainingInput and hyperparameters. Remove one.")
+        raise root.error("the file has both trainingInput and hyperparameters. Remove one.")
     job = top.get("trainingInput", root)
-    beside = job.fields(refused=_JOB_REFUSED)
-    if "hyperparameters" not in beside:
-        near = suggest("hyperparameters", beside)
-        raise job.wrong(f"{job.name} has no hyperparameters.{near or ' Add it.'}")
-    spec = beside["hyperparameters"].fields(
+    job_fields = job.fields(refused=_JOB_REFUSED)
+    if "hyperparameters" not in job_fields:
+        hint = suggest("hyperparameters", job_fields)
+        raise job.error(f"{job.name} has no hyperparameters.{hint or ' Add it.'}")
+    spec = job_fields["hyperparameters"].fields(
         [*_CLOUDML, "params"], required=["params"], refused=_CLOUDML_REFUSED
     )
     options = _options(_CLOUDML, spec)
-    found = [_param(param) for param in spec["params"].some()]
-    return Declared(space_of(found, options.get("algorithm")), options)
+    params = [_param(param) for param in spec["params"].nonempty_items()]
+    return SearchDeclaration(space_of(params, options.get("algorithm")), options)
 
 
 def _param(param: Entry) -> tuple[Entry, Dimension]:
@@ -164,7 +165,7 @@ def _param(param: Entry) -> tuple[Entry, Dimension]:
     kind, keys = fields["type"].text(), fields["type"].one_of(_TYPES)
     for name, entry in fields.items():
         if name not in (*_PARAM[:2], *keys, "scaleType"):
-            raise entry.wrong(f"{name} does not go with type {kind}, which has {', '.join(keys)}.")
+            raise entry.error(f"{name} is not valid for type {kind}, which has {', '.join(keys)}.")
     param.fields(required=keys)
     scale = fields["scaleType"].one_of(_SCALES) if "scaleType" in fields else "linear"
     if keys == _BOUNDS:
@@ -172,8 +173,8 @@ def _param(param: Entry) -> tuple[Entry, Dimension]:
         low, high = (fields[key] for key in keys)
         return fields["parameterName"], range_of(low, high, number, scale)
     if scale != "linear":
-        raise fields["scaleType"].wrong(f"a scale does not go with type {kind}. Remove it.")
-    entries = fields[keys[0]].some()
+        raise fields["scaleType"].error(f"a scale is not valid for type {kind}. Remove it.")
+    entries = fields[keys[0]].nonempty_items()
     values = [e.number() if kind == "DISCRETE" else e.scalar() for e in entries]
     if kind == "DISCRETE" and float in map(type, values):
         values = [float(value) for value in values]
@@ -201,9 +202,9 @@ _LIMITS: Table = {
 }
 _PARTS = {"HyperParameterTuningJobObjective": _OBJECTIVE, "ResourceLimits": _LIMITS}
 _CONFIG_REFUSED = {
-    "HyperParameterTuningJobConfig": "Move what is below it into a file of its own.",
-    "StrategyConfig": "Say pruner= with an Optuna HyperbandPruner in the call.",
-    "TuningJobCompletionCriteria": "Say stop= or patience= in the call.",
+    "HyperParameterTuningJobConfig": "Move its contents into a separate file.",
+    "StrategyConfig": "Pass pruner= with an Optuna HyperbandPruner in the call.",
+    "TuningJobCompletionCriteria": "Pass stop= or patience= in the call.",
 }
 _RANGES = {
     "ContinuousParameterRanges": Float,
@@ -219,40 +220,42 @@ _SCALINGS = {
 }
 
 
-def _sagemaker(root: Entry) -> Declared:
+def _sagemaker(root: Entry) -> SearchDeclaration:
     top = root.fields()
     ranges = top.get("ParameterRanges", root)
-    below = ["ParameterRanges"] if "ParameterRanges" in top else [*_RANGES]
-    top = root.fields([*_CONFIG, *_PARTS, *below], refused={**_CONFIG_REFUSED, **_RANGES_REFUSED})
+    range_keys = ["ParameterRanges"] if "ParameterRanges" in top else [*_RANGES]
+    top = root.fields(
+        [*_CONFIG, *_PARTS, *range_keys], refused={**_CONFIG_REFUSED, **_RANGES_REFUSED}
+    )
     options = _options(_CONFIG, top)
     for name, table in _PARTS.items():
         if name in top:
             options |= _options(table, top[name].fields(table))
     if "Strategy" in top and top["Strategy"].text() == "Hyperband":
         if "pruner" in options:
-            early = top["TrainingJobEarlyStoppingType"]
-            raise early.wrong("Strategy Hyperband stops trials by itself. Write Off.")
+            early_stopping = top["TrainingJobEarlyStoppingType"]
+            raise early_stopping.error("Strategy Hyperband stops trials itself. Write Off.")
         options["pruner"] = "hyperband"
     lists = top if ranges is root else ranges.fields(_RANGES, refused=_RANGES_REFUSED)
-    found = [
-        _ranged(item, _RANGES[name])
+    params = [
+        _range(item, _RANGES[name])
         for name, entry in lists.items()
         if name in _RANGES
         for item in entry.items()
     ]
-    if not found:
-        raise ranges.wrong(f"{ranges.name} has no parameter; expected {', '.join(_RANGES)}.")
-    return Declared(space_of(found, options.get("algorithm")), options)
+    if not params:
+        raise ranges.error(f"{ranges.name} has no parameter; expected {', '.join(_RANGES)}.")
+    return SearchDeclaration(space_of(params, options.get("algorithm")), options)
 
 
-def _ranged(item: Entry, kind: type[Any]) -> tuple[Entry, Dimension]:
+def _range(item: Entry, kind: type[Any]) -> tuple[Entry, Dimension]:
     if kind is Categorical:
         fields = item.fields(["Name", "Values"], required=["Name", "Values"])
-        entries = fields["Values"].some()
+        entries = fields["Values"].nonempty_items()
         return fields["Name"], choices_of(entries, [entry.scalar() for entry in entries])
     bounds = ["Name", "MinValue", "MaxValue"]
     fields = item.fields([*bounds, "ScalingType"], required=bounds)
     scale = fields["ScalingType"].one_of(_SCALINGS) if "ScalingType" in fields else "auto"
     if kind is Int and scale == "log of 1 - x":
-        raise fields["ScalingType"].wrong("ReverseLogarithmic is for continuous parameters only.")
+        raise fields["ScalingType"].error("ReverseLogarithmic is for continuous parameters only.")
     return fields["Name"], range_of(fields["MinValue"], fields["MaxValue"], kind, scale)

@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). From what stands in a file to the parameters of a space."""
+"""Runs anywhere (pure). Convert the entries of a file into the dimensions of a space."""
 
 import keyword
 import re
@@ -11,89 +11,97 @@ from sparkdl.search.space.spaces import Categorical, Dimension, Float, Int, Spac
 
 __all__ = ["choices_of", "range_of", "space_of"]
 
-# SageMaker does not say what its scaling `Auto` chooses. Here: log from three powers of ten on,
-# short of which rounding must not count.
-AUTO_LOG = 999.999
+# SageMaker does not document which scale `Auto` chooses. Here a range of three powers of ten or
+# more is logarithmic. The limit is slightly below 1000 to allow for rounding errors.
+AUTO_LOG_RATIO = 999.999
 
 
-def space_of(found: Iterable[tuple[Entry, Dimension]], algorithm: str | None) -> Space:
-    """A space, and that the training function and the algorithm can take it.
+def space_of(params: Iterable[tuple[Entry, Dimension]], algorithm: str | None) -> Space:
+    """Create a space after validating it for the training function and the algorithm.
 
     Args:
-        found: where the name of each parameter stands, and its values.
-        algorithm: `grid`, another one, or None.
+        params: for each parameter, the entry of its name, and its dimension.
+        algorithm: name of the algorithm, or None.
 
     Raises:
-        ConfigError: a name is no identifier, or is there twice; a grid of what has no end.
+        ConfigError: if a name is not an identifier or is used twice, or if a dimension is
+            continuous and the algorithm is `grid`.
     """
-    seen: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     dimensions: dict[str, Dimension] = {}
-    for entry, dimension in found:
+    for entry, dimension in params:
         name = entry.text()
         if not name.isidentifier():
-            raise entry.wrong(
-                f"{entry.name} is {name!r}. The training function takes its parameters by name: "
+            raise entry.error(
+                f"{entry.name} is {name!r}. The training function receives its parameters by name: "
                 f"write {_identifier(name)}."
             )
-        if name in seen:
-            raise entry.wrong(
-                f"parameter {name!r} is there twice, first on line {seen[name].line}."
+        if name in entries:
+            raise entry.error(
+                f"parameter {name!r} is defined twice, first on line {entries[name].line}."
             )
         if algorithm == "grid" and type(dimension) is Float:
-            raise entry.wrong(
-                f"a grid cannot have every value of {name!r}. Write a list of values."
+            raise entry.error(
+                f"a grid cannot contain the continuous range of {name!r}. Write a list of values."
             )
-        seen[name], dimensions[name] = entry, dimension
+        entries[name] = entry
+        dimensions[name] = dimension
     return Space(dimensions)
 
 
 def _identifier(name: str) -> str:
-    """The nearest to `name` that a Python function can take."""
-    near = re.sub(r"\W", "_", name.strip().lstrip("-"))
-    near = f"{near}_" if keyword.iskeyword(near) else near
-    near = near if near.isidentifier() else f"_{near}"
-    return repr(near) if near.strip("_") else "a Python identifier"
+    """Return the Python identifier that is most similar to `name`, for a message."""
+    similar = re.sub(r"\W", "_", name.strip().lstrip("-"))
+    similar = f"{similar}_" if keyword.iskeyword(similar) else similar
+    similar = similar if similar.isidentifier() else f"_{similar}"
+    return repr(similar) if similar.strip("_") else "a Python identifier"
 
 
-def range_of(low_at: Entry, high_at: Entry, kind: type[Float], scale: str) -> Float:
-    """A range of numbers.
+def range_of(low_entry: Entry, high_entry: Entry, kind: type[Float], scale: str) -> Float:
+    """Create a range of numbers.
 
     Args:
-        low_at, high_at: where the bounds stand.
+        low_entry, high_entry: the entries of the bounds.
         kind: `Float` or `Int`.
-        scale: `linear`, `log`, `auto`; `reverse log` is log of low + high - x.
+        scale: `linear`, `log` or `auto`; `reverse log`, which is the logarithm of low + high - x;
+            or `log of 1 - x`.
 
     Raises:
-        ConfigError: they are no numbers, in the wrong order, or not for this scale.
+        ConfigError: if the bounds are not numbers, are in the wrong order, or are invalid for the
+            scale.
     """
-    low, high = (e.whole() if kind is Int else float(e.number()) for e in (low_at, high_at))
-    least, most = f"{low_at.name} is {low!r}", f"{high_at.name} is {high!r}"
+    low, high = (e.whole() if kind is Int else float(e.number()) for e in (low_entry, high_entry))
+    low_text = f"{low_entry.name} is {low!r}"
+    high_text = f"{high_entry.name} is {high!r}"
     if low > high:
-        raise high_at.wrong(
-            f"{most}, and {least}; `{low_at.name} <= {high_at.name}` must hold. Swap them."
+        raise high_entry.error(
+            f"{high_text}, and {low_text}; `{low_entry.name} <= {high_entry.name}` must hold. Swap "
+            "the bounds."
         )
     if scale == "auto":
-        scale = "log" if low > 0 and high / low > AUTO_LOG else "linear"
+        scale = "log" if low > 0 and high / low > AUTO_LOG_RATIO else "linear"
     if scale in ("log", "reverse log") and low <= 0:
-        raise low_at.wrong(f"{least}; expected a number above 0, as the scale is logarithmic.")
+        raise low_entry.error(f"{low_text}; expected a number above 0 for a logarithmic scale.")
     if scale == "log of 1 - x" and not (low >= 0 and high < 1):
-        raise high_at.wrong(f"{least}, and {most}; ReverseLogarithmic needs 0 <= x < 1.")
+        raise high_entry.error(
+            f"{low_text}, and {high_text}; ReverseLogarithmic requires 0 <= x < 1."
+        )
     mirror = {"reverse log": low + high, "log of 1 - x": 1}.get(scale)
     try:
         return kind(low, high, log=scale != "linear", mirror=mirror)
-    except ConfigError as exc:  # Such as a low that is lost in the rounding of low + high.
-        raise low_at.wrong(str(exc)) from exc
+    except ConfigError as exc:  # For example, low + high is equal to high after rounding.
+        raise low_entry.error(str(exc)) from exc
 
 
 def choices_of(entries: Sequence[Entry], values: Sequence[Any]) -> Categorical:
-    """A choice among `values`, which were read from `entries`.
+    """Create a choice among `values`, which were read from `entries`.
 
     Raises:
-        ConfigError: two of them are equal.
+        ConfigError: if two values are equal.
     """
     seen = set()
     for entry, value in zip(entries, values, strict=True):
         if value in seen:
-            raise entry.wrong(f"{entry.name} is {value!r}, which is there twice. Remove one.")
+            raise entry.error(f"{entry.name} is {value!r}, which is in the list twice. Remove one.")
         seen.add(value)
     return Categorical(values)

@@ -1,4 +1,4 @@
-"""Runs on the driver. A YAML or JSON file, each value of which knows the line that it stands on."""
+"""Runs on the driver. Read YAML and JSON files into entries that know their line numbers."""
 
 import math
 import os
@@ -16,25 +16,27 @@ __all__ = ["Entry", "read_document"]
 
 T = TypeVar("T")
 
-# In bytes. Files that declare a search have a few thousand; a data file was not meant.
-LARGEST = 2**20
+# The largest file to read, in bytes. Files that declare a search have a few thousand bytes; a
+# larger one is probably a data file, passed by mistake.
+MAX_BYTES = 2**20
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[-+]?\d+", re.ASCII)
-_NAMED: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_KEYWORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A value in a file. What it is read as, it must be, or the reading raises ConfigError.
+    """A value in a YAML or JSON file.
 
-    Scalars are those of YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema), of
-    which JSON's are a part: `no` is a string, and `1e-4` is a number. Anchors and aliases work.
+    The methods that return the value raise ConfigError if the value has another type. Scalars
+    follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), which
+    includes JSON: `no` is a string, and `1e-4` is a number. Anchors and aliases work.
 
     Attributes:
-        path: the file.
-        line: where the value's key stands, or an item of a list; the first is 1.
-        name: what messages call it.
-        node: what the parser made of it.
+        path: path of the file.
+        line: line number of the value's key, or of the list item; the first line is 1.
+        name: name of the value in messages.
+        node: the parsed node.
     """
 
     path: str
@@ -42,8 +44,8 @@ class Entry:
     name: str
     node: yaml.Node
 
-    def wrong(self, problem: str) -> ConfigError:
-        """The error that says what is wrong here."""
+    def error(self, problem: str) -> ConfigError:
+        """Return an error that names the file and the line."""
         return ConfigError(f"{self.path}, line {self.line}: {problem}")
 
     def fields(
@@ -52,37 +54,38 @@ class Entry:
         required: Collection[str] = (),
         refused: Mapping[str, str] | None = None,
     ) -> "dict[str, Entry]":
-        """The values of a mapping, by name.
+        """Return the entries of a mapping, by key.
 
         Args:
-            known: the names that there may be; None for any.
-            required: those that must be there.
-            refused: from names that there may not be to what to write instead.
+            known: the valid keys; None if any key is valid.
+            required: the keys that must be present.
+            refused: keys that are not supported, with the text that tells what to do instead.
         """
         if not isinstance(self.node, yaml.MappingNode):
             raise self._expected("names with values")
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
+        refused = refused or {}
         for key, node in self.node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             line = key.start_mark.line + 1
             entry = Entry(self.path, line, name, node)
-            if name in found:
-                raise entry.wrong(f"{name} is there twice, first on line {found[name].line}.")
-            if name in (refused or {}):
-                raise entry.wrong(f"{name} is not supported. {(refused or {})[name]}")
+            if name in entries:
+                raise entry.error(f"{name} is defined twice, first on line {entries[name].line}.")
+            if name in refused:
+                raise entry.error(f"{name} is not supported. {refused[name]}")
             if known is not None and name not in known:
                 names = ", ".join(known)
-                raise entry.wrong(
+                raise entry.error(
                     f"unknown key {name!r} in {self.name}.{suggest(name, known)} Keys are {names}."
                 )
-            found[name] = entry
+            entries[name] = entry
         for name in required:
-            if name not in found:
-                raise self.wrong(f"{self.name} has no {name}. Add it.")
-        return found
+            if name not in entries:
+                raise self.error(f"{self.name} has no {name}. Add it.")
+        return entries
 
     def items(self) -> "list[Entry]":
-        """The items of a list."""
+        """Return the items of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self._expected("a list")
         return [
@@ -90,41 +93,41 @@ class Entry:
             for i, node in enumerate(self.node.value)
         ]
 
-    def some(self) -> "list[Entry]":
-        """The items of a list that must have one."""
+    def nonempty_items(self) -> "list[Entry]":
+        """Return the items of a list that must not be empty."""
         items = self.items()
         if not items:
-            raise self.wrong(f"{self.name} is empty; expected at least one.")
+            raise self.error(f"{self.name} is empty; expected at least one item.")
         return items
 
     def scalar(self) -> Any:
-        """A string, number or boolean; what is in quotes is a string."""
+        """Return a string, number or boolean; a value in quotes is a string."""
         if not isinstance(self.node, yaml.ScalarNode):
             raise self._expected("a single value")
         text = str(self.node.value)
         if self.node.style is not None:
             return text
-        if text.lower() in _NAMED:
-            if (value := _NAMED[text.lower()]) is None:
+        if text.lower() in _KEYWORDS:
+            if (value := _KEYWORDS[text.lower()]) is None:
                 raise self._expected("a value")
             return value
         return self.number() if _NUMBER.fullmatch(text) else text
 
     def text(self) -> str:
-        """A string that is not empty."""
+        """Return a string that is not empty."""
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value:
             raise self._expected("a name")
         return str(self.node.value)
 
     def number(self) -> int | float:
-        """A number, which may be in quotes; whole ones are `int` where written without a point."""
+        """Return a number, which may be in quotes; one without a decimal point is an `int`."""
         text = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
         if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
             raise self._expected("a number")
         return int(text) if _WHOLE.fullmatch(text) else float(text)
 
     def whole(self, least: int | None = None) -> int:
-        """A whole number of at least so much; `1.0` and `1e3` are whole too."""
+        """Return a whole number of at least `least`; `1.0` and `1e3` are whole numbers too."""
         bound = "" if least is None else f" of at least {least}"
         number = self.number()
         if number != int(number) or (least is not None and number < least):
@@ -132,52 +135,54 @@ class Entry:
         return int(number)
 
     def flag(self) -> bool:
-        """True or false."""
+        """Return a boolean."""
         return self.one_of({"true": True, "false": False}, lower=True)
 
     def one_of(self, choices: Mapping[str, T], lower: bool = False) -> T:
-        """What `choices` has for the string; `lower` takes it in any case."""
+        """Return the value of the string in `choices`; `lower` ignores upper and lower case."""
         text = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
         name = text.lower() if lower else text
         if name not in choices:
             raise self._expected(f"one of {', '.join(choices)}", suggest(name, choices))
         return choices[name]
 
-    def _expected(self, what: str, hint: str = "") -> ConfigError:
+    def _expected(self, expected: str, hint: str = "") -> ConfigError:
         kinds = {yaml.SequenceNode: "a list", yaml.MappingNode: "names with values"}
         is_scalar = isinstance(self.node, yaml.ScalarNode)
-        found = repr(self.node.value) if is_scalar else kinds[type(self.node)]
-        return self.wrong(f"{self.name} is {found}; expected {what}.{hint}")
+        value = repr(self.node.value) if is_scalar else kinds[type(self.node)]
+        return self.error(f"{self.name} is {value}; expected {expected}.{hint}")
 
 
 def read_document(path: str | os.PathLike[str]) -> Entry:
-    """The whole of a YAML or JSON file.
+    """Read a YAML or JSON file and return its root entry.
 
     Args:
         path: a local path, or a URL that fsspec understands.
 
     Raises:
-        ConfigError: it cannot be read, or is no YAML; the message has the line.
+        ConfigError: if the file cannot be read or parsed; the message has the line.
     """
     path = os.fspath(path)
     try:
-        data = storage.read(storage.absolute(path), size=LARGEST + 1)
-        if len(data) > LARGEST:
-            raise ValueError(f"it has more than {LARGEST} bytes")
+        data = storage.read(storage.absolute(path), size=MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"the file has more than {MAX_BYTES} bytes")
         text = data.decode("utf-8-sig")
     except (OSError, ImportError, ValueError) as exc:
         raise ConfigError(
             f"{path} cannot be read: {exc}. Expected the path or URL of a YAML or JSON file."
         ) from exc
     if text.lstrip().startswith("{"):
-        text = text.replace("\t", " ")  # JSON may be indented by tabs, YAML may not.
+        text = text.replace("\t", " ")  # YAML, unlike JSON, must not be indented with tabs.
     try:
-        # It makes nodes of strings: nothing in the file is built or run.
+        # compose only creates nodes of strings, so no object in the file is constructed.
         node = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError as exc:
         raise ConfigError(f"{path}, {_reason(exc, text)}") from exc
     except RecursionError as exc:
-        raise ConfigError(f"{path}: its lists are nested too deep; it declares no search.") from exc
+        raise ConfigError(
+            f"{path}: the lists are nested too deep for a file that declares a search."
+        ) from exc
     if node is None:
         raise ConfigError(f"{path}, line 1: the file is empty.")
     return Entry(path, node.start_mark.line + 1, "the file", node)
@@ -187,5 +192,5 @@ def _reason(exc: yaml.YAMLError, text: str) -> str:
     if isinstance(exc, yaml.reader.ReaderError):
         return f"line {text.count(chr(10), 0, exc.position) + 1}: {exc.reason}. Is it a text file?"
     mark, context = exc.problem_mark, exc.context
-    said = ", ".join(part for part in (context, exc.problem) if part)
-    return f"line {mark.line + 1}, column {mark.column + 1}: no YAML or JSON: {said}."
+    problem = ", ".join(part for part in (context, exc.problem) if part)
+    return f"line {mark.line + 1}, column {mark.column + 1}: invalid YAML or JSON: {problem}."

@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). What values one parameter of a search may take."""
+"""Runs anywhere (pure). Define the dimensions of a search space: Float, Int and Categorical."""
 
 import json
 import math
@@ -8,30 +8,30 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.errors import ConfigError
-from sparkdl.search.space.grid import plain
+from sparkdl.search.space.grid import to_json_value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-__all__ = ["Categorical", "Dimension", "Float", "Int", "restored"]
+__all__ = ["Categorical", "Dimension", "Float", "Int", "dimension_from_dict"]
 
 
 @dataclass(frozen=True)
 class Float:
-    """A number between two others, both included.
+    """A number in a range that includes both bounds.
 
     Attributes:
         low, high: the bounds.
-        log: sample the logarithm evenly, so that small values are as likely as large ones.
-        step: only `low`, `low + step`, and so on, up to `high`.
-        mirror: what is sampled as x stands for `mirror - x`, which must stay within the bounds.
-            With `log` values near `high` are sampled more densely, with `mirror=low + high`.
+        log: sample the logarithm uniformly, so that small values are as likely as large ones.
+        step: restrict the values to `low`, `low + step`, and so on, up to `high`.
+        mirror: sample x and pass `mirror - x`, which must stay within the bounds. With `log=True`
+            and `mirror=low + high`, values near `high` are sampled more densely.
 
     Raises:
-        ConfigError: the bounds, or what goes with them, cannot be.
+        ConfigError: if a bound or an option is invalid, or the options contradict each other.
 
     Example:
-        >>> Float(1e-4, 1e-1, log=True).kept()
+        >>> Float(1e-4, 1e-1, log=True).to_dict()
         {'type': 'Float', 'low': 0.0001, 'high': 0.1, 'log': True}
     """
 
@@ -44,38 +44,38 @@ class Float:
     def __post_init__(self) -> None:
         _check_range(self, int | float)
 
-    def kept(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return _kept(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the dimension as a dict for JSON, see `dimension_from_dict`."""
+        return _range_to_dict(self)
 
     def distribution(self) -> "BaseDistribution":
-        """What Optuna samples from."""
+        """Return the distribution that Optuna samples from."""
         from optuna.distributions import FloatDistribution
 
         low, high = _sampled_bounds(self)
         return FloatDistribution(low, high, log=self.log, step=self.step)
 
     def value(self, sampled: Any) -> Any:
-        """What the training function gets for what was sampled."""
+        """Return the value for the training function, given the value that Optuna sampled."""
         if self.mirror is None:
             return sampled
         return min(max(self.mirror - sampled, self.low), self.high)
 
     def sampled(self, value: Any) -> Any:
-        """What was sampled where the training function got this."""
+        """Return the value that Optuna samples for this value of the training function."""
         low, high = _sampled_bounds(self)
         return value if self.mirror is None else min(max(self.mirror - value, low), high)
 
     def has(self, value: object) -> bool:
-        """Whether this is one of its values."""
+        """Return True if the dimension contains the value."""
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not self.low <= value <= self.high:  # type: ignore[operator]
             return False
         steps = (value - self.low) / self.step if self.step else 0.0  # type: ignore[operator]
         return math.isclose(steps, round(steps), rel_tol=1e-12, abs_tol=1e-8)
 
-    def every(self) -> list[Any] | None:
-        """All that is sampled, in order; None if that has no end."""
+    def all_values(self) -> list[Any] | None:
+        """Return all values that Optuna can sample, in order; None if the range is continuous."""
         if self.step is None:
             return None
         low, high, step = _decimals(self)
@@ -84,7 +84,7 @@ class Float:
 
 @dataclass(frozen=True)
 class Int(Float):
-    """A whole number between two others, both included; its arguments are those of `Float`.
+    """A whole number in a range that includes both bounds; the arguments are those of `Float`.
 
     Example:
         >>> Int(16, 256, log=True).has(64), Int(1, 9, step=2).has(4)
@@ -111,7 +111,7 @@ class Int(Float):
         """See `Float`."""
         return isinstance(value, int) and super().has(value)
 
-    def every(self) -> list[Any]:
+    def all_values(self) -> list[Any]:
         """See `Float`."""
         low, high = _sampled_bounds(self)
         return list(range(low, high + 1, self.step))
@@ -119,14 +119,14 @@ class Int(Float):
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of some values, between which there is no order.
+    """A choice among values that have no order.
 
     Attributes:
-        choices: numbers, strings, booleans, None, or lists and dicts of such, all different. A
-            tuple becomes a list, as which it comes back from a run directory.
+        choices: the values, all different: numbers, strings, booleans, None, or lists and dicts of
+            these. A tuple becomes a list, because JSON in the run directory has no tuples.
 
     Raises:
-        ConfigError: they are no such list.
+        ConfigError: if `choices` is not a list of such values, or has equal values.
 
     Example:
         >>> Categorical(["adam", "sgd"]).has("adam")
@@ -140,54 +140,55 @@ class Categorical:
             raise ConfigError(f"choices is {self.choices!r}; expected a list of values.")
         if not self.choices:
             raise ConfigError("choices is empty; expected at least one value.")
-        choices = tuple(_listed(plain("choices", c)) for c in self.choices)
+        choices = tuple(_with_lists(to_json_value("choices", c)) for c in self.choices)
         object.__setattr__(self, "choices", choices)
         seen: dict[Any, Any] = {}
         for choice in choices:
             if choice != choice:
-                raise ConfigError("choices has NaN, which equals nothing; leave it out.")
+                raise ConfigError("choices has NaN, which is not equal to itself; remove it.")
             if (key := self.sampled(choice)) in seen:
                 raise ConfigError(
-                    f"choices has {seen[key]!r} and {choice!r}, which cannot be told apart; leave "
-                    "one out."
+                    f"choices has {seen[key]!r} and {choice!r}, which cannot be distinguished; "
+                    "remove one of them."
                 )
             seen[key] = choice
 
-    def kept(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the dimension as a dict for JSON, see `dimension_from_dict`."""
         return {"type": "Categorical", "choices": list(self.choices)}
 
     def distribution(self) -> "BaseDistribution":
-        """What Optuna samples from."""
+        """Return the distribution that Optuna samples from."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution([self.sampled(choice) for choice in self.choices])
 
     def value(self, sampled: Any) -> Any:
-        """What the training function gets for what was sampled."""
+        """Return the value for the training function, given the value that Optuna sampled."""
         return next(choice for choice in self.choices if self.sampled(choice) == sampled)
 
     def sampled(self, value: Any) -> Any:
-        """What was sampled where the training function got this."""
-        # Optuna holds no lists and dicts.
-        is_plain = value is None or isinstance(value, bool | int | float | str)
-        return value if is_plain else json.dumps(value, sort_keys=True)
+        """Return the value that Optuna samples for this value of the training function."""
+        # Choices of Optuna cannot be lists or dicts.
+        is_scalar = value is None or isinstance(value, bool | int | float | str)
+        return value if is_scalar else json.dumps(value, sort_keys=True)
 
     def has(self, value: object) -> bool:
-        """Whether this is one of its values."""
-        value = _listed(value)
+        """Return True if the dimension contains the value."""
+        value = _with_lists(value)
         return any(choice == value and type(choice) is type(value) for choice in self.choices)
 
-    def every(self) -> list[Any]:
-        """All that is sampled."""
+    def all_values(self) -> list[Any]:
+        """Return all values that Optuna can sample."""
         return [self.sampled(choice) for choice in self.choices]
 
 
-def _listed(value: Any) -> Any:
+def _with_lists(value: Any) -> Any:
+    """Return the value with all tuples in it, at any depth, replaced by lists."""
     if isinstance(value, list | tuple):
-        return [_listed(item) for item in value]
+        return [_with_lists(item) for item in value]
     if isinstance(value, Mapping):
-        return {name: _listed(item) for name, item in value.items()}
+        return {name: _with_lists(item) for name, item in value.items()}
     return value
 
 
@@ -195,14 +196,14 @@ Dimension = Float | Int | Categorical
 _TYPES: dict[str, type[Any]] = {"Float": Float, "Int": Int, "Categorical": Categorical}
 
 
-def restored(kept: Mapping[str, Any]) -> Dimension:
-    """From what `kept` gave."""
-    values = dict(kept)
-    found: Dimension = _TYPES[values.pop("type")](**values)
-    return found
+def dimension_from_dict(stored: Mapping[str, Any]) -> Dimension:
+    """Create a dimension from the dict that its `to_dict` returned."""
+    values = dict(stored)
+    dimension: Dimension = _TYPES[values.pop("type")](**values)
+    return dimension
 
 
-def _kept(dimension: Float) -> dict[str, Any]:
+def _range_to_dict(dimension: Float) -> dict[str, Any]:
     defaults = {field.name: field.default for field in fields(dimension)}
     values = {k: v for k, v in asdict(dimension).items() if v != defaults[k]}
     return {"type": type(dimension).__name__, **values}
@@ -221,24 +222,27 @@ def _sampled_bounds(dimension: Float) -> tuple[Any, Any]:
 
 
 def _decimals(dimension: Float) -> list[Decimal]:
-    """The bounds and the step. Optuna counts in decimals, and warns where `high` is no step."""
+    """Return the low bound, the high bound and the step as decimals.
+
+    Optuna computes in decimals too, and warns if `high` is not a whole number of steps above `low`.
+    """
     return [Decimal(str(number)) for number in (dimension.low, dimension.high, dimension.step)]
 
 
 def _check_range(dimension: Float, kind: Any) -> None:
-    given = {name: getattr(dimension, name) for name in ("low", "high", "step", "mirror")}
-    for name, value in given.items():
+    for name in ("low", "high", "step", "mirror"):
+        value = getattr(dimension, name)
         optional = value is None and (name == "mirror" or (name == "step" and kind is not int))
         is_number = isinstance(value, kind) and not isinstance(value, bool)
         if not optional and not (is_number and abs(value) < math.inf):
-            whole = "a whole number" if kind is int else "a number"
-            raise ConfigError(f"{dimension!r}: {name} is {value!r}; expected {whole}.")
+            expected = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"{dimension!r}: {name} is {value!r}; expected {expected}.")
     if dimension.low > dimension.high:
         raise ConfigError(f"{dimension!r}: `low <= high` must hold; swap them.")
     if dimension.step is not None and dimension.step <= 0:
         raise ConfigError(f"{dimension!r}: `step > 0` must hold.")
     has_step = dimension.step not in ((1,) if kind is int else (None,))
     if has_step and (dimension.log or dimension.mirror is not None):
-        raise ConfigError(f"{dimension!r}: log=True and mirror take no step.")
+        raise ConfigError(f"{dimension!r}: step cannot be combined with log=True or mirror.")
     if dimension.log and _sampled_bounds(dimension)[0] <= 0:
-        raise ConfigError(f"{dimension!r}: log=True needs bounds above 0; raise low.")
+        raise ConfigError(f"{dimension!r}: log=True requires bounds above 0; raise low.")

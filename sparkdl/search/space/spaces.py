@@ -1,12 +1,18 @@
-"""Runs anywhere (pure). Spaces: what values each parameter of a search may take."""
+"""Runs anywhere (pure). Define search spaces: a dimension for each parameter of a search."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparkdl.errors import ConfigError
-from sparkdl.search.space.dimensions import Categorical, Dimension, Float, Int, restored
-from sparkdl.search.space.grid import checked_name
+from sparkdl.search.space.dimensions import (
+    Categorical,
+    Dimension,
+    Float,
+    Int,
+    dimension_from_dict,
+)
+from sparkdl.search.space.grid import check_param_name
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -16,13 +22,16 @@ __all__ = ["Categorical", "Dimension", "Float", "Int", "Space"]
 
 @dataclass(frozen=True)
 class Space:
-    """The parameters of a search, each with the values that it may take.
+    """The parameters of a search, each with its dimension.
+
+    Attributes:
+        dimensions: the dimension of each parameter, by name.
 
     Example:
         >>> space = Space.of({"learning_rate": Float(1e-4, 1e-1, log=True), "layers": [1, 2, 3]})
         >>> space.dimensions["layers"]
         Categorical(choices=(1, 2, 3))
-        >>> Space.restored(space.kept()) == space
+        >>> Space.from_dict(space.to_dict()) == space
         True
     """
 
@@ -31,16 +40,16 @@ class Space:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Space":
-        """From what the person wrote; a list stands for `Categorical`.
+        """Create a space from the dict that the user wrote; a list stands for `Categorical`.
 
         Raises:
-            ConfigError: it is no space; the message names the parameter.
+            ConfigError: if a name or a dimension is invalid; the message names the parameter.
         """
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(
                 f"space is {given!r}; expected a dict from each parameter to {cls.KINDS}."
             )
-        return cls({checked_name(name): cls._dimension(name, v) for name, v in given.items()})
+        return cls({check_param_name(name): cls._dimension(name, v) for name, v in given.items()})
 
     @classmethod
     def _dimension(cls, name: str, value: Any) -> Dimension:
@@ -50,60 +59,62 @@ class Space:
             return Categorical(list(value))
         raise ConfigError(
             f"space[{name!r}] is {value!r}, a {type(value).__name__}; expected {cls.KINDS}. "
-            f"Write [{value!r}] for a value that stays the same."
+            f"Write [{value!r}] for a constant value."
         )
 
-    def kept(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {name: dimension.kept() for name, dimension in self.dimensions.items()}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the space as a dict for JSON, see `from_dict`."""
+        return {name: dimension.to_dict() for name, dimension in self.dimensions.items()}
 
     @classmethod
-    def restored(cls, kept: Mapping[str, Any]) -> "Space":
-        """From what `kept` gave."""
-        return cls({name: restored(one) for name, one in kept.items()})
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Space":
+        """Create a space from the dict that `to_dict` returned."""
+        return cls({name: dimension_from_dict(values) for name, values in stored.items()})
 
     def distributions(self) -> "dict[str, BaseDistribution]":
-        """What Optuna samples from."""
+        """Return the distributions that Optuna samples from, by parameter."""
         return {name: dimension.distribution() for name, dimension in self.dimensions.items()}
 
     def params(self, sampled: Mapping[str, Any]) -> dict[str, Any]:
-        """What the training function gets for what was sampled."""
-        return {name: self.dimensions[name].value(one) for name, one in sampled.items()}
+        """Return the parameters for the training function, given the values that Optuna sampled."""
+        return {name: self.dimensions[name].value(value) for name, value in sampled.items()}
 
     def sampled(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What was sampled where the training function got this."""
-        return {name: self.dimensions[name].sampled(one) for name, one in params.items()}
+        """Return the values that Optuna samples for these parameters of the training function."""
+        return {name: self.dimensions[name].sampled(value) for name, value in params.items()}
 
     def has(self, params: Mapping[str, Any]) -> bool:
-        """Whether these are values of all its parameters."""
+        """Return True if the space has exactly these parameters and contains their values."""
         return params.keys() == self.dimensions.keys() and all(
             self.dimensions[name].has(value) for name, value in params.items()
         )
 
     def check(self, params: Mapping[str, Any]) -> None:
-        """See that the person's own values lie in the space; parameters may be missing.
+        """Validate values that the user chose; parameters may be missing.
 
         Raises:
-            ConfigError: one does not.
+            ConfigError: if a parameter is unknown, or the space does not contain its value.
         """
         for name, value in params.items():
             if name not in self.dimensions:
                 known = ", ".join(self.dimensions)
-                raise ConfigError(f"{name!r} is no parameter of the space, which has {known}.")
+                raise ConfigError(f"unknown parameter {name!r}; the space has {known}.")
             if not self.dimensions[name].has(value):
-                raise ConfigError(f"{name}={value!r} does not lie in {self.dimensions[name]!r}.")
+                raise ConfigError(f"{name}={value!r} is not a value of {self.dimensions[name]!r}.")
 
     def grid(self) -> dict[str, list[Any]]:
-        """All that is sampled from each dimension.
+        """Return all values that Optuna can sample, by parameter.
 
         Raises:
-            ConfigError: one has no end of values.
+            ConfigError: if a dimension is continuous.
         """
-        values = {name: dimension.every() for name, dimension in self.dimensions.items()}
-        for name, found in values.items():
-            if found is None:
+        grid = {}
+        for name, dimension in self.dimensions.items():
+            values = dimension.all_values()
+            if values is None:
                 raise ConfigError(
-                    f"algorithm='grid' needs a step in space[{name!r}], which is "
-                    f"{self.dimensions[name]!r}; or write a list of values."
+                    f"algorithm='grid' needs a step in space[{name!r}], which is {dimension!r}. "
+                    "Set its step, or write a list of values."
                 )
-        return {name: found for name, found in values.items() if found is not None}
+            grid[name] = values
+        return grid

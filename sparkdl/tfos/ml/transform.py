@@ -6,8 +6,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.inference.prediction import check_new, check_rows, ready_for
-from sparkdl.inference.tensor_spec import Tensor
+from sparkdl.inference.prediction import check_dataframe, check_new_columns, prepare_model
+from sparkdl.inference.tensor_spec import TensorSpec
 
 __all__ = ["transform"]
 
@@ -28,8 +28,8 @@ def transform(df: DataFrame, args: Any) -> DataFrame:
     """
     _check(args)
     frame = df.select(sorted(args.input_mapping))
-    check_rows(frame, args.batch_size)
-    ready = ready_for(
+    check_dataframe(frame, args.batch_size)
+    ready = prepare_model(
         frame,
         args.export_dir,
         {tensor: column for column, tensor in args.input_mapping.items()},
@@ -47,8 +47,8 @@ def transform(df: DataFrame, args: Any) -> DataFrame:
             )
         outputs.append(_with_python_type(by_name[tensor]))
         columns.append(column)
-    check_new(columns, ())
-    return ready.run(frame, outputs, columns, args.batch_size, keep=False)
+    check_new_columns(columns, ())
+    return ready.apply(frame, outputs, columns, args.batch_size, keep=False)
 
 
 def _check(args: Any) -> None:
@@ -68,7 +68,7 @@ def _check(args: Any) -> None:
         )
 
 
-def _with_python_type(output: Tensor) -> Tensor:
+def _with_python_type(output: TensorSpec) -> TensorSpec:
     """Return the spec of an output after `numpy.tolist`: floats, integers and bytes.
 
     A row with one value stays a list of one value.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.inference.loader import Loaded, from_keras
+from sparkdl.inference.loader import LoadedModel, from_keras
 
 __all__ = ["export_saved_model", "uploaded_folder", "write_keras"]
 
@@ -69,7 +69,7 @@ def write_keras(model: Any, folder: str) -> None:
     archive.write_out(folder, verbose=False)
 
 
-def _input_names(model: Any, loaded: Loaded) -> list[str]:
+def _input_names(model: Any, loaded: LoadedModel) -> list[str]:
     """Return the names that Keras 2 gives to the inputs of a model."""
     names = [tensor.name for tensor in loaded.inputs]
     is_subclassed = not getattr(model, "inputs", None)

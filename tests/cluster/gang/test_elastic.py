@@ -102,7 +102,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_refused_before_anything_starts(root: str) -> None:
-    with pytest.raises(ConfigError, match="elastic=True was given with evaluator=True"):
+    with pytest.raises(ConfigError, match="elastic=True cannot be combined with evaluator=True"):
         experiment.allreduce(train, num_workers=2, elastic=True, evaluator=True, **quiet(root))
     assert list(Path(root).iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Searches declared in files of CloudML Engine and SageMaker; what is wrong is told by its line."""
+"""Searches declared in files of CloudML Engine and SageMaker; errors name the line."""
 
 import json
 import uuid
@@ -107,7 +107,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / 'it\'s a "söarch".txt'
 
 
-def test_cloudml(file: Path) -> None:
+def test_cloudml_file_sets_space_and_options(file: Path) -> None:
     file.write_text(CLOUDML)
     declared = read_space(file)
     assert declared.space.dimensions == {
@@ -125,7 +125,7 @@ def test_cloudml(file: Path) -> None:
         "metric": "val-accuracy",
         "num_trials": 30,
         "parallelism": 1,
-        "max_failed_trials": 2,  # Ours ends a search with one failure more than that.
+        "max_failed_trials": 2,  # sparkdl ends a search when one trial more than this has failed.
         "pruner": "median",
         "algorithm": "random",
     }
@@ -133,7 +133,7 @@ def test_cloudml(file: Path) -> None:
     assert type(declared.space.dimensions["l2"].low) is float
 
 
-def test_sagemaker(file: Path) -> None:
+def test_sagemaker_file_sets_space_and_options(file: Path) -> None:
     file.write_text(json.dumps(SAGEMAKER, indent=2))
     declared = read_space(str(file))
     assert declared.space.dimensions == {
@@ -214,7 +214,7 @@ def test_options_of_sagemaker(file: Path, config: dict[str, Any], options: dict[
     assert read_space(file).options == options
 
 
-def test_a_grid_of_lists(file: Path) -> None:
+def test_sagemaker_grid_of_lists(file: Path) -> None:
     values = [{"Name": "a", "Values": ["x", "y"]}]
     file.write_text(json.dumps({"Strategy": "Grid", "CategoricalParameterRanges": values}))
     declared = read_space(file)
@@ -222,8 +222,8 @@ def test_a_grid_of_lists(file: Path) -> None:
     assert declared.space.grid() == {"a": ["x", "y"]}
 
 
-def test_values_that_the_space_gives(file: Path) -> None:
-    """The densest end of a reverse log scale is the top."""
+def test_reverse_log_scale_is_dense_near_the_upper_bound(file: Path) -> None:
+    """The formats use different mirrors."""
     file.write_text(CLOUDML)
     momentum = read_space(file).space.dimensions["momentum"]
     distribution = momentum.distribution()
@@ -236,7 +236,9 @@ def test_values_that_the_space_gives(file: Path) -> None:
     assert momentum.value(1.0) == 0
 
 
-def test_a_url_and_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_space_accepts_a_url_and_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     url = f"memory://{uuid.uuid4().hex}/hptuning.yaml"
     storage.write(url, CLOUDML)
@@ -246,7 +248,7 @@ def test_a_url_and_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read_space("memory://none.yaml")
 
 
-def test_anchors(file: Path) -> None:
+def test_yaml_anchors_are_resolved(file: Path) -> None:
     file.write_text(
         "hyperparameters:\n"
         "  params:\n"
@@ -258,7 +260,7 @@ def test_anchors(file: Path) -> None:
 
 
 def cloudml(*lines: str, kind: str = "DOUBLE") -> str:
-    """A file with one parameter, whose other keys stand from line 5 on."""
+    """Return a file with one parameter, whose other keys begin on line 5."""
     head = ["hyperparameters:", "  params:", "  - parameterName: lr", f"    type: {kind}"]
     return "\n".join([*head, *(f"    {line}" for line in lines)]) + "\n"
 
@@ -268,20 +270,24 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         # The file as a whole.
         ("", 1, "the file is empty"),
         ("# nothing\n---\n", 3, f"the file is ''; {NO_MAPPING}"),
         ("\n- 1\n", 2, f"the file is a list; {NO_MAPPING}"),
         ("params", 1, f"the file is 'params'; {NO_MAPPING}"),
-        ("a: 1\nb: [1\n", 3, "column 1: no YAML or JSON: while parsing a flow sequence, expected"),
-        ("a: 1\n b: 2\n", 2, "column 3: no YAML or JSON: mapping values are not allowed here"),
+        (
+            "a: 1\nb: [1\n",
+            3,
+            "column 1: invalid YAML or JSON: while parsing a flow sequence, expected",
+        ),
+        ("a: 1\n b: 2\n", 2, "column 3: invalid YAML or JSON: mapping values are not allowed here"),
         ("a: 1\n---\nb: 1\n", 2, "but found another document"),
         ("a: *b\n", 1, "found undefined alias 'b'"),
         ("a: 1\nb: \x00\n", 2, "special characters are not allowed. Is it a text file?"),
         ("learning_rate: [1, 2]\n", 1, "the file has learning_rate, and declares no search. Expec"),
-        ("{}", 1, "the file has nothing, and declares no search"),
+        ("{}", 1, "the file has no keys, and declares no search"),
         ("hyperparameter:\n  params: []\n", 1, "Did you mean 'hyperparameters'?"),
         ("parameterRanges: {}\n", 1, "Did you mean 'ParameterRanges'?"),
         # CloudML around the parameters.
@@ -296,7 +302,7 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
         (
             f"trainingInput:\n  scheduling: {{}}\n  hyperparameters:\n    {PARAM}\n",
             2,
-            "Say timeout_s=",
+            "Pass timeout_s=",
         ),
         (f"trainingInput: {{}}\nhyperparameters:\n  {PARAM}\n", 1, "Remove one"),
         ("hyperparameters:\n  goal: MAXIMIZE\n", 1, "hyperparameters has no params. Add it."),
@@ -306,7 +312,7 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
         (
             f"hyperparameters:\n  {PARAM}\n  resumePreviousJobId: j1\n",
             3,
-            "resumePreviousJobId is not supported. Say learn_from=[run] in the call.",
+            "resumePreviousJobId is not supported. Pass learn_from=[run] in the call.",
         ),
         (f"hyperparameters:\n  maxTrails: 3\n  {PARAM}\n", 2, "Did you mean 'maxTrials'?"),
         (f"hyperparameters:\n  ? [1]\n  : 2\n  {PARAM}\n", 2, "unknown key '?'"),
@@ -323,7 +329,7 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
         (
             f"hyperparameters:\n  goal: MAXIMIZE\n  goal: MINIMIZE\n  {PARAM}\n",
             3,
-            "goal is there twice, first on line 2",
+            "goal is defined twice, first on line 2",
         ),
         # CloudML's parameters.
         (cloudml(kind="FLOAT"), 4, "type is 'FLOAT'; expected one of INTEGER, DOUBLE, DISCRETE"),
@@ -340,12 +346,13 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
         (
             cloudml("minValue: 3", "maxValue: 2"),
             6,
-            "maxValue is 2.0, and minValue is 3.0; `minValue <= maxValue` must hold. Swap them.",
+            "maxValue is 2.0, and minValue is 3.0; `minValue <= maxValue` must hold. "
+            "Swap the bounds.",
         ),
         (
             cloudml("minValue: 0", "maxValue: 2", "scaleType: UNIT_LOG_SCALE"),
             5,
-            "minValue is 0.0; expected a number above 0, as the scale is logarithmic",
+            "minValue is 0.0; expected a number above 0 for a logarithmic scale",
         ),
         (
             cloudml("minValue: 0", "maxValue: 2", "scaleType: UNIT_REVERSE_LOG_SCALE"),
@@ -355,17 +362,25 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
         (
             cloudml("minValue: 1e-30", "maxValue: 2", "scaleType: UNIT_REVERSE_LOG_SCALE"),
             5,
-            "log=True needs bounds above 0; raise low",
+            "log=True requires bounds above 0; raise low",
         ),
         (cloudml(*BOUNDS, "scaleType: LOG"), 7, "scaleType is 'LOG'; expected one of NONE, UNIT"),
-        (cloudml(*BOUNDS, "discreteValues: [1]"), 7, "discreteValues does not go with type DOUBLE"),
+        (cloudml(*BOUNDS, "discreteValues: [1]"), 7, "discreteValues is not valid for type DOUBLE"),
         (cloudml("discreteValues: []", kind="DISCRETE"), 5, "discreteValues is empty"),
         (cloudml("discreteValues: 3", kind="DISCRETE"), 5, "is '3'; expected a list"),
         (cloudml("discreteValues:", "- 1", "- x", kind="DISCRETE"), 7, "discreteValues[1] is 'x'"),
-        (cloudml("discreteValues: [1, 1.0]", kind="DISCRETE"), 5, "[1] is 1.0, which is there twi"),
+        (
+            cloudml("discreteValues: [1, 1.0]", kind="DISCRETE"),
+            5,
+            "[1] is 1.0, which is in the list twi",
+        ),
         (cloudml("categoricalValues: [a, [b]]", kind="CATEGORICAL"), 5, "expected a single value"),
         (cloudml("categoricalValues: [a, null]", kind="CATEGORICAL"), 5, "[1] is 'null'; expected"),
-        (cloudml("categoricalValues: [a, 'a']", kind="CATEGORICAL"), 5, "is 'a', which is there"),
+        (
+            cloudml("categoricalValues: [a, 'a']", kind="CATEGORICAL"),
+            5,
+            "is 'a', which is in the list twice",
+        ),
         (
             cloudml("categoricalValues: &a [*a]", kind="CATEGORICAL"),
             5,
@@ -374,17 +389,17 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
         (
             cloudml("categoricalValues: [a]", "scaleType: UNIT_LOG_SCALE", kind="CATEGORICAL"),
             6,
-            "a scale does not go with type CATEGORICAL. Remove it.",
+            "a scale is not valid for type CATEGORICAL. Remove it.",
         ),
         (
             cloudml(*BOUNDS) + "  algorithm: GRID_SEARCH\n",
             3,
-            "a grid cannot have every value of 'lr'. Write a list of values.",
+            "a grid cannot contain the continuous range of 'lr'. Write a list of values.",
         ),
         (
             cloudml(*BOUNDS, "") + "\n".join(cloudml(*BOUNDS).splitlines()[2:]),
             8,
-            "parameter 'lr' is there twice, first on line 3",
+            "parameter 'lr' is defined twice, first on line 3",
         ),
         # SageMaker.
         ("Strategy: Bayesian\n", 1, "the file has no parameter; expected ContinuousParameterRange"),
@@ -393,15 +408,15 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
         ("ParameterRanges: {}\nStrateg: Grid\n", 2, "unknown key 'Strateg' in the file. Did you m"),
         ("ParameterRanges: {}\nIntegerParameterRanges: []\n", 2, "unknown key 'IntegerParameterRa"),
         ("ParameterRanges:\n  AutoParameters: []\n", 2, "Write the range of each parameter"),
-        ("HyperParameterTuningJobConfig: {}\n", 1, "Move what is below it into a file of its own"),
-        ("ParameterRanges: {}\nStrategyConfig: {}\n", 2, "Say pruner="),
-        ("ParameterRanges: {}\nTuningJobCompletionCriteria: {}\n", 2, "Say stop= or patience="),
+        ("HyperParameterTuningJobConfig: {}\n", 1, "Move its contents into a separate file"),
+        ("ParameterRanges: {}\nStrategyConfig: {}\n", 2, "Pass pruner="),
+        ("ParameterRanges: {}\nTuningJobCompletionCriteria: {}\n", 2, "Pass stop= or patience="),
         ("ParameterRanges: {}\nStrategy: bayesian\n", 2, "Did you mean 'Bayesian'?"),
         ("ParameterRanges: {}\nRandomSeed: -1\n", 2, "a whole number of at least 0"),
         (
             "Strategy: Hyperband\nTrainingJobEarlyStoppingType: Auto\nParameterRanges: {}\n",
             2,
-            "Strategy Hyperband stops trials by itself. Write Off.",
+            "Strategy Hyperband stops trials itself. Write Off.",
         ),
         (
             "ParameterRanges: {}\nResourceLimits: {MaxJobs: 3}\n",
@@ -410,12 +425,14 @@ BOUNDS = ("minValue: 1", "maxValue: 2")
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_its_line(file: Path, text: str, line: int, said: str) -> None:
+def test_invalid_file_names_the_line_and_the_fix(
+    file: Path, text: str, line: int, message: str
+) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_space(file)
     assert str(caught.value).startswith((f"{file}, line {line}: ", f"{file}, line {line}, column "))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -429,19 +446,21 @@ def test_what_is_wrong_is_told_by_its_line(file: Path, text: str, line: int, sai
         ("-", "a Python identifier"),
     ],
 )
-def test_a_name_that_no_function_takes(file: Path, name: str, right: str) -> None:
-    said = rf"line 3: \w+ is '{name}'\. The training function .* by name: write {right}\.$"
+def test_name_that_is_no_identifier_is_refused_with_a_suggestion(
+    file: Path, name: str, right: str
+) -> None:
+    message = rf"line 3: \w+ is '{name}'\. The training function .* by name: write {right}\.$"
     file.write_text(cloudml(*BOUNDS).replace("lr", f"'{name}'"))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_space(file)
     entry = f'{{\n\n"Name": "{name}", "Values": ["a"]}}'
     file.write_text(f'{{"CategoricalParameterRanges": [{entry}]}}')
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_space(file)
 
 
 @pytest.mark.parametrize(
-    ("kind", "entry", "line", "said"),
+    ("kind", "entry", "line", "message"),
     [
         ("Integer", {"Name": "a", "MinValue": "1"}, 4, "[0] has no MaxValue"),
         ("Integer", {"Name": "a", "MinValue": "0.5", "MaxValue": "2"}, 6, "a whole number"),
@@ -457,7 +476,7 @@ def test_a_name_that_no_function_takes(file: Path, name: str, right: str) -> Non
             "Continuous",
             {"Name": "a", "MinValue": 0, "MaxValue": 1, "ScalingType": "ReverseLogarithmic"},
             7,
-            "MinValue is 0.0, and MaxValue is 1.0; ReverseLogarithmic needs 0 <= x < 1",
+            "MinValue is 0.0, and MaxValue is 1.0; ReverseLogarithmic requires 0 <= x < 1",
         ),
         (
             "Continuous",
@@ -476,17 +495,17 @@ def test_a_name_that_no_function_takes(file: Path, name: str, right: str) -> Non
         ("Categorical", {"Values": ["x"]}, 4, "[0] has no Name"),
     ],
 )
-def test_wrong_ranges_of_sagemaker(
-    file: Path, kind: str, entry: dict[str, Any], line: int, said: str
+def test_invalid_ranges_of_sagemaker_are_refused(
+    file: Path, kind: str, entry: dict[str, Any], line: int, message: str
 ) -> None:
     file.write_text(json.dumps({"ParameterRanges": {f"{kind}ParameterRanges": [entry]}}, indent=1))
     with pytest.raises(ConfigError) as caught:
         read_space(file)
     assert str(caught.value).startswith(f"{file}, line {line}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml cannot be read: .*No such file.*Expected"):
         read_space(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
@@ -505,7 +524,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_space(file)
 
 
-def test_nothing_in_a_file_is_run(file: Path, tmp_path: Path) -> None:
+def test_objects_in_a_file_are_not_constructed(file: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     file.write_text(f"hyperparameters: !!python/object/apply:os.mkdir ['{mark}']\n")
     with pytest.raises(ConfigError, match="hyperparameters is a list; expected names"):
@@ -522,7 +541,7 @@ DAMAGE = st.tuples(
 
 
 @given(DAMAGE)
-def test_a_damaged_file_is_read_or_refused(damage: tuple[str, float, int, str]) -> None:
+def test_damaged_file_is_read_or_refused_with_its_line(damage: tuple[str, float, int, str]) -> None:
     text, place, size, instead = damage
     at = int(place * len(text))
     url = "memory://damaged/hptuning.yaml"

@@ -1,4 +1,4 @@
-"""From lists of values to trials."""
+"""Combining lists of values into the parameters of trials."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from sparkdl.runner.signatures import check_call
 from sparkdl.search.space.grid import combine_values
 
 
-def test_product_and_zip() -> None:
+def test_combine_values_product_and_zip() -> None:
     values = {"a": [1, 2, 3], "b": ["x", "y"]}
     assert len(combine_values(values)) == 6
     assert combine_values({"a": [1, 2], "b": [3, 4]}, "zip") == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
     assert combine_values(None) == combine_values({}) == [{}]
 
 
-def test_kinds_of_values_are_kept() -> None:
+def test_combine_values_keeps_types_and_converts_numpy_scalars() -> None:
     values = [1, 1.5, "a/b", True, None, [1, 2], (3, 4), {"k": [1]}, np.float64(0.5), np.int32(7)]
     got = [params["v"] for params in combine_values({"v": values})]
     assert got == [1, 1.5, "a/b", True, None, [1, 2], (3, 4), {"k": [1]}, 0.5, 7]
@@ -25,12 +25,12 @@ def test_kinds_of_values_are_kept() -> None:
     assert combine_values({"v": np.array([0.5, 1.0])}) == [{"v": 0.5}, {"v": 1.0}]
 
 
-def test_duplicates_stay() -> None:
+def test_combine_values_keeps_duplicates() -> None:
     assert combine_values({"v": [1, 1]}) == [{"v": 1}, {"v": 1}]
 
 
 @pytest.mark.parametrize(
-    ("values", "combine", "said"),
+    ("values", "combine", "message"),
     [
         ({"lr": []}, "product", r"args\['lr'\] is empty"),
         ({"lr": 0.1}, "product", r"Write \[0.1\]"),
@@ -43,12 +43,14 @@ def test_duplicates_stay() -> None:
         ({"learning rate": [1]}, "product", "'learning rate' is not a parameter name"),
     ],
 )
-def test_wrong_values_name_the_parameter_and_the_fix(values: Any, combine: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_values_name_the_parameter_and_the_fix(
+    values: Any, combine: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         combine_values(values, combine)
 
 
-def test_calls_are_checked() -> None:
+def test_check_call_validates_the_names_of_parameters() -> None:
     def train(learning_rate: float, *, dropout: float = 0.5) -> None: ...
 
     check_call(train, ["learning_rate"])

@@ -1,4 +1,4 @@
-"""Spaces: what is sampled, what the training function gets for it, and what is kept."""
+"""Spaces: sampled values, values for the training function, and the dict for JSON."""
 
 import json
 import math
@@ -24,9 +24,9 @@ def floats(draw: st.DrawFn) -> Float:
     low, high = sorted(draw(st.tuples(*[POSITIVE if log else NUMBERS] * 2)))
     kind = draw(st.sampled_from(["plain", "mirror"] if log else ["plain", "step", "mirror"]))
     if kind == "step":
-        # As people write them: after 17 digits Optuna's own sum of steps is off.
+        # Few digits, as in user code: with 17 digits Optuna's own sum of steps is inexact.
         return Float(round(low, 3), round(high, 3), step=round(draw(st.floats(1e-3, 1e3)), 3))
-    # The smallest that is sampled must survive the rounding of low + high.
+    # The smallest sampled value must survive the rounding of low + high.
     mirror = low + high if kind == "mirror" and low + high - high > 0 else None
     return Float(low, high, log=log, mirror=mirror)
 
@@ -70,7 +70,7 @@ SPACES = st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), DIMENSION
 
 
 def draw_one(dimension: Dimension, seed: int) -> Any:
-    """What Optuna samples; a warning of it fails the test."""
+    """Return a value that Optuna samples; a warning of Optuna fails the test."""
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     return study.ask({"x": dimension.distribution()}).params["x"]
 
@@ -84,17 +84,17 @@ def quiet_optuna() -> Any:
 
 
 @given(SPACES)
-def test_what_is_kept_is_restored(given_space: dict[str, Dimension]) -> None:
+def test_space_round_trips_through_its_dict(given_space: dict[str, Dimension]) -> None:
     space = Space.of(given_space)
-    kept = json.loads(json.dumps(space.kept()))
-    restored = Space.restored(kept)
+    stored = json.loads(json.dumps(space.to_dict()))
+    restored = Space.from_dict(stored)
     assert restored == space
-    assert restored.kept() == kept
+    assert restored.to_dict() == stored
     assert restored.distributions() == space.distributions()
 
 
 @given(DIMENSIONS, st.integers(0, 2**31))
-def test_what_is_sampled_becomes_a_value_and_back(dimension: Dimension, seed: int) -> None:
+def test_sampled_value_round_trips_through_the_parameter(dimension: Dimension, seed: int) -> None:
     sampled = draw_one(dimension, seed)
     value = dimension.value(sampled)
     assert dimension.has(value)
@@ -108,7 +108,7 @@ def test_what_is_sampled_becomes_a_value_and_back(dimension: Dimension, seed: in
 
 
 @given(floats() | ints())
-def test_bounds_are_values(dimension: Float) -> None:
+def test_range_includes_its_bounds(dimension: Float) -> None:
     assert dimension.has(dimension.low)
     assert not dimension.has(dimension.low - 1)
     assert not dimension.has(dimension.high + 1)
@@ -117,8 +117,8 @@ def test_bounds_are_values(dimension: Float) -> None:
         assert dimension.has(dimension.value(sampled))
 
 
-@given(ints().filter(lambda one: (one.high - one.low) // one.step < 1000) | categoricals())
-def test_a_grid_has_every_value_once(dimension: Int | Categorical) -> None:
+@given(ints().filter(lambda dim: (dim.high - dim.low) // dim.step < 1000) | categoricals())
+def test_grid_has_every_value_once(dimension: Int | Categorical) -> None:
     grid = Space.of({"x": dimension}).grid()["x"]
     values = [dimension.value(sampled) for sampled in grid]
     assert all(dimension.has(value) for value in values)
@@ -132,7 +132,7 @@ def test_a_grid_has_every_value_once(dimension: Int | Categorical) -> None:
         assert values == list(dimension.choices)
 
 
-def test_a_grid_of_steps() -> None:
+def test_grid_of_ranges_with_steps() -> None:
     space = Space.of({"a": Float(0, 1, step=0.3), "b": Int(1, 10, step=4), "c": ["x", [1, 2]]})
     assert space.grid() == {"a": [0.0, 0.3, 0.6, 0.9], "b": [1, 5, 9], "c": ["x", "[1, 2]"]}
     assert Space.of({"a": Int(3, 5, mirror=8)}).grid() == {"a": [3, 4, 5]}
@@ -140,8 +140,8 @@ def test_a_grid_of_steps() -> None:
         Space.of({"a": Float(0, 1)}).grid()
 
 
-def test_steps_end_at_the_last_that_fits() -> None:
-    """Optuna would warn of them, and warnings are errors here."""
+def test_distribution_ends_at_the_last_step_in_the_range() -> None:
+    """Optuna warns of other upper bounds, and warnings are errors in tests."""
     assert Float(0, 1, step=0.3).distribution().high == 0.9
     assert Float(0.1, 0.7, step=0.2).distribution().high == 0.7
     assert Int(1, 10, step=2).distribution().high == 9
@@ -149,7 +149,7 @@ def test_steps_end_at_the_last_that_fits() -> None:
     assert Float(0, 1, step=0.3).has(0.6) and not Float(0, 1, step=0.3).has(1)
 
 
-def test_a_mirrored_log_scale_is_dense_near_the_top() -> None:
+def test_mirrored_log_scale_is_dense_near_the_upper_bound() -> None:
     momentum = Float(0.5, 0.999, log=True, mirror=1)
     assert momentum.distribution().low == pytest.approx(0.001)
     values = [momentum.value(draw_one(momentum, seed)) for seed in range(100)]
@@ -159,7 +159,7 @@ def test_a_mirrored_log_scale_is_dense_near_the_top() -> None:
     assert (units.value(1), units.value(100), units.sampled(99)) == (100, 1, 2)
 
 
-def test_has() -> None:
+def test_has_checks_type_and_value() -> None:
     assert Float(0, 1).has(1) and Float(0, 1).has(0.5) and Float(0, 1).has(np.float64(0.5))
     assert not any(Float(0, 1).has(x) for x in (1.1, True, "0.5", None, math.nan, [0.5]))
     assert Int(0, 4, step=2).has(2)
@@ -169,14 +169,14 @@ def test_has() -> None:
     assert not any(choice.has(x) for x in ("b", 1.0, True, "None", "[3, 3]", [3]))
 
 
-def test_lists_and_dicts_come_back_whatever_their_order() -> None:
+def test_choices_of_dicts_ignore_the_order_of_keys() -> None:
     choice = Categorical([(3, 3), {"k": (1,), "j": 2}])
     assert choice.choices == ([3, 3], {"k": [1], "j": 2})
     assert choice.sampled((3, 3)) == choice.sampled([3, 3])
     assert choice.value(choice.sampled({"j": 2, "k": (1,)})) == {"k": [1], "j": 2}
 
 
-def test_a_space() -> None:
+def test_space_converts_and_checks_params() -> None:
     space = Space.of({"lr": Float(0.1, 1), "units": range(1, 3), "fixed": ["x"]})
     assert space.dimensions["units"] == Categorical([1, 2])
     params = space.params({"lr": 0.5, "units": 1, "fixed": "x"})
@@ -184,14 +184,14 @@ def test_a_space() -> None:
     assert space.has(params) and not space.has({"lr": 0.5})
     assert not space.has({**params, "other": 1}) and not space.has({**params, "lr": 2})
     space.check({"lr": 0.5})
-    with pytest.raises(ConfigError, match="'layers' is no parameter of the space, which has lr, u"):
+    with pytest.raises(ConfigError, match="unknown parameter 'layers'; the space has lr, u"):
         space.check({"layers": 1})
-    with pytest.raises(ConfigError, match=r"lr=2 does not lie in Float\(low=0.1, high=1"):
+    with pytest.raises(ConfigError, match=r"lr=2 is not a value of Float\(low=0.1, high=1"):
         space.check({"lr": 2})
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Float("1", 2), r"low is '1'; expected a number"),
         (lambda: Float(0, None), r"high is None; expected a number"),
@@ -202,35 +202,44 @@ def test_a_space() -> None:
         (lambda: Float(0, 1, mirror="x"), r"mirror is 'x'; expected a number"),
         (lambda: Float(2, 1), r"`low <= high` must hold; swap them"),
         (lambda: Float(0, 1, step=0), r"`step > 0` must hold"),
-        (lambda: Float(0, 1, log=True), r"log=True needs bounds above 0; raise low"),
-        (lambda: Float(0.5, 1, log=True, mirror=1), r"log=True needs bounds above 0"),
-        (lambda: Float(1, 2, log=True, step=0.1), r"log=True and mirror take no step"),
-        (lambda: Float(1, 2, mirror=3, step=0.1), r"log=True and mirror take no step"),
+        (lambda: Float(0, 1, log=True), r"log=True requires bounds above 0; raise low"),
+        (lambda: Float(0.5, 1, log=True, mirror=1), r"log=True requires bounds above 0"),
+        (
+            lambda: Float(1, 2, log=True, step=0.1),
+            r"step cannot be combined with log=True or mirror",
+        ),
+        (
+            lambda: Float(1, 2, mirror=3, step=0.1),
+            r"step cannot be combined with log=True or mirror",
+        ),
         (lambda: Int(1.0, 2), r"low is 1.0; expected a whole number"),
         (lambda: Int(1, 2, step=None), r"step is None; expected a whole number"),
         (lambda: Int(1, 2, step=0.5), r"step is 0.5; expected a whole number"),
         (lambda: Int(1, 2, mirror=3.0), r"mirror is 3.0; expected a whole number"),
         (lambda: Int(1, 2, step=-1), r"`step > 0` must hold"),
         (lambda: Int(3, 2), r"`low <= high` must hold; swap them"),
-        (lambda: Int(0, 2, log=True), r"log=True needs bounds above 0; raise low"),
-        (lambda: Int(1, 9, log=True, step=2), r"log=True and mirror take no step"),
+        (lambda: Int(0, 2, log=True), r"log=True requires bounds above 0; raise low"),
+        (lambda: Int(1, 9, log=True, step=2), r"step cannot be combined with log=True or mirror"),
         (lambda: Categorical("adam"), r"choices is 'adam'; expected a list of values"),
         (lambda: Categorical({"a": 1}), r"choices is \{'a': 1\}; expected a list of values"),
         (lambda: Categorical(3), r"choices is 3; expected a list of values"),
         (lambda: Categorical([]), r"choices is empty; expected at least one value"),
         (lambda: Categorical([object()]), r"'choices' holds <object"),
-        (lambda: Categorical([1, 1.0]), r"choices has 1 and 1.0, which cannot be told apart"),
+        (lambda: Categorical([1, 1.0]), r"choices has 1 and 1.0, which cannot be distinguished"),
         (lambda: Categorical([True, 1]), r"choices has True and 1, which cannot"),
         (lambda: Categorical(["a", "a"]), r"choices has 'a' and 'a', which cannot"),
         (lambda: Categorical([[1], "[1]"]), r"choices has \[1\] and '\[1\]', which cannot"),
-        (lambda: Categorical([0.0, math.nan]), r"choices has NaN, which equals nothing"),
+        (lambda: Categorical([0.0, math.nan]), r"choices has NaN, which is not equal to itself"),
         (lambda: Space.of({}), r"space is \{\}; expected a dict from each parameter to search.Fl"),
         (lambda: Space.of([1]), r"space is \[1\]; expected a dict"),
-        (lambda: Space.of({"a": 1}), r"space\['a'\] is 1, a int; .* Write \[1\] for a value that"),
+        (
+            lambda: Space.of({"a": 1}),
+            r"space\['a'\] is 1, a int; .* Write \[1\] for a constant value",
+        ),
         (lambda: Space.of({"a": []}), r"space\['a'\] is \[\], a list; expected search.Float"),
         (lambda: Space.of({"a b": [1]}), r"'a b' is not a parameter name"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_dimensions_and_spaces_refuse_invalid_values(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         make()
