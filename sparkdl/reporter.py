@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sparkdl import jsonl
 from sparkdl.errors import TrialPruned
 
-__all__ = ["ASKS", "ORDERS", "TIMELINE", "Lines", "Reporter"]
+__all__ = ["ASKS", "ORDERS", "TIMELINE", "Reporter"]
 
 ASKS = "asks.jsonl"
 ORDERS = "orders.jsonl"
@@ -25,27 +26,6 @@ TIMELINE = "timeline"
 # An answer comes within a second, or several through a store; one that never comes is a fault.
 ANSWER_S = 600.0
 POLL_S = 0.005
-
-
-class Lines:
-    """Reads what was added to a file of JSON lines since the last look."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._rest = str(path), 0, b""
-
-    def new(self) -> list[dict[str, Any]]:
-        """The values of the new whole lines."""
-        try:
-            if os.stat(self._path).st_size <= self._offset:
-                return []
-        except FileNotFoundError:
-            return []
-        with open(self._path, "rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
 
 
 class Reporter:
@@ -66,7 +46,8 @@ class Reporter:
     def __init__(self, folder: Path | None, name: str, obeys: bool, attempt: int = 0) -> None:
         self._folder, self._name = folder, name
         self._file: int | None = None  # Opened by the first report: many trials make none.
-        self._orders = Lines(folder / ORDERS) if folder and obeys else None
+        self._orders = jsonl.Tail()
+        self._order_files = [str(folder / ORDERS)] if folder and obeys else []
         self._answers: dict[str, dict[str, Any]] = {}
         self._attempt, self._asked = attempt, 0
         self._is_stopped = False
@@ -111,7 +92,7 @@ class Reporter:
         return self._is_stopped
 
     def _hear(self) -> None:
-        for order in self._orders.new() if self._orders else ():
+        for _, order in self._orders.read(self._order_files):
             self._is_stopped = self._is_stopped or "stop" in order
             if "id" in order:
                 self._answers[order["id"]] = order

@@ -3,16 +3,15 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from sparkdl import storage
 from sparkdl.cli.show import find
+from sparkdl.jsonl import LogTail
 from sparkdl.runs import Run
 
 __all__ = ["add"]
 
-PIECE_BYTES = 1 << 20
 LOOK_S = 0.5
 
 
@@ -32,13 +31,13 @@ def _run(chosen: argparse.Namespace) -> int:
     if unknown:
         print(f"sparkdl: {run.id} has trials 0 to {len(run.trials) - 1}", file=sys.stderr)
         return 2
-    offsets: dict[str, int] = {}
+    tails: dict[str, LogTail] = {}
     while True:
         live = chosen.follow and find(run.path).state == "RUNNING"
         logs = {f"trial {n}{rank}": url for n in numbers for rank, url in _logs(run, n).items()}
         for title, url in logs.items():
-            for piece in _new(f"==> {title}\n" if len(logs) > 1 else "", url, offsets):
-                sys.stdout.write(piece)
+            tail = tails.setdefault(url, LogTail(url))
+            _print_new(f"==> {title}\n" if len(logs) > 1 else "", tail)
         sys.stdout.flush()
         if not live:
             return 0
@@ -53,11 +52,8 @@ def _logs(run: Run, number: int) -> dict[str, str]:
     return dict(zip(ranks, (storage.join(folder, name) for name in files), strict=True))
 
 
-def _new(title: str, url: str, offsets: dict[str, int]) -> Iterator[str]:
-    offset = offsets.get(url, 0)
-    while data := storage.read(url, offset, PIECE_BYTES):
-        if offset == 0:
-            yield title
-        offset += len(data)
-        offsets[url] = offset
-        yield data.decode(errors="replace")
+def _print_new(title: str, tail: LogTail) -> None:
+    is_first = tail.offset == 0
+    for piece in tail.pieces():
+        sys.stdout.write(title + piece if is_first else piece)
+        is_first = False

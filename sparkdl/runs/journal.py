@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.jsonl import read_lines
 
 __all__ = ["Journal", "read_journal"]
 
@@ -16,20 +17,8 @@ Event = dict[str, Any]
 
 
 def read_journal(url: str) -> list[Event]:
-    """Every whole event, oldest first; none where there is no journal yet."""
-    try:
-        lines = storage.read(url).split(b"\n")
-    except FileNotFoundError:
-        return []
-    return [event for line in lines if (event := _parse(line)) is not None]
-
-
-def _parse(line: bytes) -> Event | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
+    """Return every whole event, oldest first; empty if there is no journal yet."""
+    return read_lines(url)
 
 
 class Journal:

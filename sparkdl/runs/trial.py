@@ -1,6 +1,5 @@
 """Runs on the driver. A trial as a person sees it, live or read from disk."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from sparkdl import checkpoints, storage
+from sparkdl.jsonl import read_lines
 from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
@@ -97,7 +97,7 @@ class Trial:
         paths = TrialPaths(self.path)
         lost = sorted(int(name) for name in storage.names(paths.attempts) if name.isdigit())
         folders = [paths.superseded(number) for number in lost]
-        attempts = [_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
+        attempts = [read_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
         rows = merge_attempts(attempts)
         frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
         return frame.groupby("step").last() if len(frame) else frame
@@ -106,7 +106,7 @@ class Trial:
     def data(self) -> list[dict[str, Any]]:
         """What it read, in the order in which it opened it: rows, batch sizes, steps of a pass,
         and how many rows of a pass all ranks together repeated or left out."""
-        return _lines(TrialPaths(self.path).data)
+        return read_lines(TrialPaths(self.path).data)
 
     @property
     def checkpoint(self) -> str | None:
@@ -150,12 +150,3 @@ def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[st
         merged = [row for row in rows if row["step"] < end] + merged
         end = min(end, rows[0]["step"]) if rows else end
     return merged
-
-
-def _lines(url: str) -> list[dict[str, Any]]:
-    """The values of a file with a JSON value a line; none where there is no such file."""
-    try:
-        lines = storage.read(url).split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines]

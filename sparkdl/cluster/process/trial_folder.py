@@ -4,7 +4,6 @@ The local folder that a training process writes into; what it says there.
 """
 
 import contextlib
-import json
 import shutil
 import tempfile
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from sparkdl import storage
+from sparkdl.jsonl import read_lines
 from sparkdl.reporter import ASKS, ORDERS
 from sparkdl.runs.layout import TrialPaths
 
@@ -27,14 +27,10 @@ _NOT_MIRRORED = ("checkpoints", "ranks", ORDERS)
 
 
 def last_reported(metrics: str) -> dict[str, float]:
-    """The last number of each name in a metrics file; none where there is no such file."""
+    """Return the last number of each name in a metrics file; empty if there is no such file."""
     last: dict[str, float] = {}
-    try:
-        lines = storage.read(metrics).split(b"\n")[:-1]
-    except FileNotFoundError:
-        return last
-    for line in lines:
-        last |= json.loads(line)["metrics"]
+    for line in read_lines(metrics):
+        last |= line["metrics"]
     return last
 
 
