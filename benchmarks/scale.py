@@ -55,9 +55,11 @@ from sparkdl.runner.stopping import Stops
 from sparkdl.runner.submitted import Flights
 from sparkdl.runner.trial_loop import Execution
 from sparkdl.runs import Run
+from sparkdl.runs.events import ReportsReceived, TrialChanged
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import OpenRun, Wanted, open_run
+from sparkdl.runs.states import TrialState
 from sparkdl.search.settings import Search
 from sparkdl.search.space.spaces import Float, Space
 from sparkdl.search.study_source import Proposals
@@ -295,10 +297,10 @@ def complete(opened: OpenRun, proposals: Proposals) -> None:
     for _ in range(COMPLETE):
         trial = proposals.next()
         value = float(random.random())
-        opened.record({"event": "trial", "number": trial.number, "state": "RUNNING"})
+        opened.record(TrialChanged(number=trial.number, state=TrialState.RUNNING))
         proposals.saw([(trial, step, {"value": value * step}) for step in range(STEPS)])
-        end = {"event": "trial", "number": trial.number, "state": "COMPLETE"}
-        opened.record({**end, "value": value * STEPS})
+        end = TrialChanged(number=trial.number, state=TrialState.COMPLETE, value=value * STEPS)
+        opened.record(end)
         proposals.ended(trial)
 
 
@@ -348,8 +350,8 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     if simulated.writer:
         simulated.writer.terminate()
         simulated.writer.wait()
-    events = [e for e in read_journal(opened.paths.journal) if e["event"] == "reports"]
-    heard = sum(len(e["reports"]) for e in events if found["from"] <= e["time"] < found["to"])
+    events = [e for e in read_journal(opened.paths.journal) if isinstance(e, ReportsReceived)]
+    heard = sum(len(e.reports) for e in events if found["from"] <= (e.time or 0.0) < found["to"])
     return {
         "name": name,
         "slots": slots,

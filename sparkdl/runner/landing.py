@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError
+from sparkdl.jsonl import Line as Event
 from sparkdl.runner.outcome import combined, event_of, exception_of
 from sparkdl.runner.submitted import Flight, Flights
 from sparkdl.runs import Run
-from sparkdl.runs.journal import Event
 from sparkdl.runs.redact import mask_text
 from sparkdl.runs.states import Failure
 

@@ -9,7 +9,7 @@ import cloudpickle
 
 from sparkdl.cluster.outcome import is_follow_up, says_failure
 from sparkdl.errors import RemoteTraceback
-from sparkdl.runs.journal import Event
+from sparkdl.jsonl import Line as Event
 from sparkdl.runs.states import Failure, TrialState, judge
 from sparkdl.runs.trial import Usage
 

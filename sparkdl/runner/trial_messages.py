@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkdl import jsonl, storage
 from sparkdl.runs import Trial
+from sparkdl.runs.events import StopRequested
 from sparkdl.runs.journal import Journal
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.search.trial_source import Refused, Source
@@ -84,7 +85,7 @@ class Listener:
         if trial.number in self._stopped or trial.state.is_final:
             return
         self._stopped[trial.number] = time.monotonic()
-        self._journal.write([{"event": "stop", "number": trial.number}])
+        self._journal.write([StopRequested(number=trial.number)])
         if not self._is_gang:
             _order(trial, {"stop": "pruned"})
 

@@ -7,7 +7,8 @@ import pandas as pd
 
 from sparkdl import storage
 from sparkdl.errors import RunNotFoundError
-from sparkdl.runs.journal import Event, read_journal
+from sparkdl.runs.events import Event
+from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import living_owner
 from sparkdl.runs.run import Run

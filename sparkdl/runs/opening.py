@@ -6,17 +6,28 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from sparkdl import storage
 from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.runs.events import (
+    Event,
+    NewTrial,
+    ParameterSuggested,
+    RunEnded,
+    RunStarted,
+    TrialChanged,
+    TrialsAdded,
+)
 from sparkdl.runs.history import read_description, replay
 from sparkdl.runs.ids_and_seeds import trial_seed
-from sparkdl.runs.journal import Event, Journal, read_journal
+from sparkdl.runs.journal import Journal, read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner, describe_owner, living_owner
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.run import Run
+from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial
 
 __all__ = [
@@ -86,18 +97,37 @@ class OpenRun:
             yield
         except BaseException as exc:
             why = f"{type(exc).__name__}: {exc}".split("\n")[0]
-            self.record({"event": "end", "state": "FAILED", "reason": why})
+            self.record(RunEnded(state=RunState.FAILED, reason=why))
             self.owner.release()
             raise
 
-    def add(self, params: dict[str, Any], configuration: int, *events: Event) -> Trial:
-        """One more trial, and in one go what else happened; it is given the trial's number."""
+    def add(
+        self,
+        params: dict[str, Any],
+        configuration: int,
+        suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
+    ) -> Trial:
+        """Add a trial to the run.
+
+        Args:
+            params: the parameters of the trial.
+            configuration: the number of its configuration.
+            suggested: the value and the distribution of each parameter that a function suggested,
+                see `ParameterSuggested`. They are written together with the trial.
+        """
         number = len(self.run.trials)
         storage.make_directory(self.paths.trial(number).folder)
-        kept = mask_params(params, self.secrets)
-        new = {"number": number, "params": kept, "seed": trial_seed(self.seed, number)}
-        made = {"event": "trials", "trials": [{**new, "configuration": configuration}]}
-        self.record(made, *({**event, "number": number} for event in events))
+        trial = NewTrial(
+            number=number,
+            params=mask_params(params, self.secrets),
+            seed=trial_seed(self.seed, number),
+            configuration=configuration,
+        )
+        suggestions = [
+            ParameterSuggested(number=number, name=name, value=value, distribution=distribution)
+            for name, (value, distribution) in suggested.items()
+        ]
+        self.record(TrialsAdded(trials=[trial]), *suggestions)
         return self.run.trials[number]
 
 
@@ -157,25 +187,24 @@ def _create(paths: RunPaths, wanted: Wanted) -> OpenRun:
     run = replay(description, paths.folder, [])
     trials = _as_kept(wanted)
     for trial in trials:
-        storage.make_directory(paths.trial(trial["number"]).folder)
+        storage.make_directory(paths.trial(trial.number).folder)
     opened = OpenRun(run, paths, Journal(paths.journal), owner, wanted.seed, False, wanted.secrets)
     with opened.failing():
-        opened.record({"event": "start"}, {"event": "trials", "trials": trials})
+        opened.record(RunStarted(), TrialsAdded(trials=trials))
         storage.write(paths.run, json.dumps(description, indent=1))  # The last: now it is a run.
     return opened
 
 
-def _as_kept(wanted: Wanted) -> list[dict[str, Any]]:
-    kept = [
-        {
-            "number": i,
-            "params": mask_params(params, wanted.secrets),
-            "seed": trial_seed(wanted.seed, i),
-        }
-        for i, params in enumerate(wanted.params or ())
+def _as_kept(wanted: Wanted) -> list[NewTrial]:
+    """Return the trials as they are read back from the journal."""
+    return [
+        NewTrial(
+            number=number,
+            params=json.loads(json.dumps(mask_params(params, wanted.secrets))),
+            seed=trial_seed(wanted.seed, number),
+        )
+        for number, params in enumerate(wanted.params or ())
     ]
-    plain: list[dict[str, Any]] = json.loads(json.dumps(kept))
-    return plain
 
 
 def _take_over(paths: RunPaths, wanted: Wanted) -> OpenRun:
@@ -184,7 +213,7 @@ def _take_over(paths: RunPaths, wanted: Wanted) -> OpenRun:
     now: Any = wanted.facts.get("space")
     then: Any = description.get("space")
     if wanted.params is not None:
-        now = [trial["params"] for trial in _as_kept(wanted)]
+        now = [trial.params for trial in _as_kept(wanted)]
         then = [trial.params for trial in before.trials]
     for name, old, new in (
         ("kind", before.kind, wanted.kind),
@@ -211,7 +240,7 @@ def continue_run(
     *,
     again: bool = False,
     retry_failed: bool = False,
-    changed: Event | None = None,
+    changed: Mapping[str, Any] | None = None,
     secrets: tuple[str, ...] = (),
 ) -> OpenRun:
     """Take over a run that no living driver has; trials that have not finished wait again.
@@ -220,7 +249,7 @@ def continue_run(
         path: the run's directory.
         again: open it although it is COMPLETE, as there is more to do.
         retry_failed: trials that have failed wait again too.
-        changed: what is not as it was, for the journal.
+        changed: the arguments that differ from those before, see `RunStarted`.
         secrets: values that may not be kept.
 
     Raises:
@@ -232,7 +261,7 @@ def continue_run(
     if owner := living_owner(paths):
         raise _being_run(description["id"], owner, path)
     events = read_journal(paths.journal)
-    run, last = replay(description, path, events), events[-1]["time"]
+    run, last = replay(description, path, events), events[-1].time or 0.0
     owner_now = Owner(paths)
     owner_now.hold()
     journal = Journal(paths.journal)
@@ -240,7 +269,7 @@ def continue_run(
     done = run.state == "COMPLETE" and not again and not (retry_failed and waiting)
     opened = OpenRun(run, paths, journal, owner_now, description["seed"], done, secrets)
     if not done:
-        opened.record({"event": "start", **(changed or {})}, *waiting)
+        opened.record(RunStarted(changed=changed or None), *waiting)
     return opened
 
 
@@ -257,7 +286,7 @@ def waits_again(trial: Trial, retry_failed: bool) -> bool:
     return stopped or (retry_failed and trial.state == "FAILED") or not trial.state.is_final
 
 
-def _unfinished(run: Run, paths: RunPaths, retry_failed: bool, last: float) -> list[Event]:
+def _unfinished(run: Run, paths: RunPaths, retry_failed: bool, last: float) -> list[TrialChanged]:
     """The trials that were running, lost, or cancelled with their run: they wait again.
 
     What is known of how long they ran is when their driver wrote `last`.
@@ -265,10 +294,14 @@ def _unfinished(run: Run, paths: RunPaths, retry_failed: bool, last: float) -> l
     events = []
     for trial in run.trials:
         if trial.state != "WAITING" and waits_again(trial, retry_failed):
-            made = paths.trial(trial.number).num_attempts() - 1
-            event = {"event": "trial", "number": trial.number, "state": "WAITING"}
-            why = {"failure": trial.failure} if trial.state == "FAILED" else {}
-            events.append({**event, "attempt": made, "ended": last, **why})
+            event = TrialChanged(
+                number=trial.number,
+                state=TrialState.WAITING,
+                attempt=paths.trial(trial.number).num_attempts() - 1,
+                failure=trial.failure if trial.state == TrialState.FAILED else None,
+                ended=last,
+            )
+            events.append(event)
     return events
 
 

@@ -1,7 +1,6 @@
 """Runs on the driver. A run as a person sees it, live or read from disk."""
 
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -14,7 +13,14 @@ from sparkdl.errors import (
     TrialFailedError,
 )
 from sparkdl.runs import ranking, table
-from sparkdl.runs.journal import Event
+from sparkdl.runs.events import (
+    Event,
+    ParameterSuggested,
+    RunEnded,
+    RunStarted,
+    TrialChanged,
+    TrialsAdded,
+)
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial, Usage
@@ -200,37 +206,31 @@ class Run:
             self._handle.cancel(trial.number if isinstance(trial, Trial) else trial)
 
     def apply(self, event: Event) -> None:
-        """Take over what a journal event says."""
-        handlers: dict[str, Callable[[Event], None]] = {
-            "start": self._apply_start,
-            "trials": self._apply_trials,
-            "trial": lambda e: self.trials[e["number"]].apply(e),
-            "suggested": self._apply_suggested,
-            "end": self._apply_end,
-        }
-        if event["event"] in handlers:  # Others say what a search saw.
-            handlers[event["event"]](event)
+        """Update this run with an event of its journal; events of its study change nothing."""
+        match event:
+            case RunStarted():
+                self.state = RunState.RUNNING
+                self.reason = None
+                self._started = event.time or self._started
+            case TrialsAdded():
+                self._add_trials(event)
+            case TrialChanged():
+                self.trials[event.number].apply(event)
+            case ParameterSuggested():
+                self.trials[event.number].params[event.name] = event.value
+            case RunEnded():
+                self.state = event.state
+                self.reason = event.reason
+                self.duration_s = event.duration_s or 0.0
+                self.idle = event.idle
+                self.timeline = event.timeline
 
-    def _apply_start(self, event: Event) -> None:
-        self.state, self.reason = RunState.RUNNING, None
-        self._started = event.get("time", self._started)
-
-    def _apply_trials(self, event: Event) -> None:
+    def _add_trials(self, event: TrialsAdded) -> None:
         paths = RunPaths(self.path)
-        for new in event["trials"]:
-            path = paths.trial(new["number"]).folder
-            configuration = new.get("configuration", new["number"])
-            self.trials.append(
-                Trial(new["number"], new["params"], path, new["seed"], configuration)
-            )
-
-    def _apply_suggested(self, event: Event) -> None:
-        self.trials[event["number"]].params[event["name"]] = event["value"]
-
-    def _apply_end(self, event: Event) -> None:
-        self.state, self.reason = RunState(event["state"]), event.get("reason")
-        self.duration_s, self.idle = event.get("duration_s", 0.0), event.get("idle")
-        self.timeline = event.get("timeline")
+        for new in event.trials:
+            path = paths.trial(new.number).folder
+            configuration = new.number if new.configuration is None else new.configuration
+            self.trials.append(Trial(new.number, new.params, path, new.seed, configuration))
 
     def _view(self) -> table.View:
         why = f" ({self.reason})" if self.reason else ""

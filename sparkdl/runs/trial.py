@@ -9,7 +9,7 @@ import pandas as pd
 
 from sparkdl import checkpoints, storage
 from sparkdl.jsonl import read_lines
-from sparkdl.runs.journal import Event
+from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
 
@@ -114,18 +114,24 @@ class Trial:
         newest = checkpoints.newest(self.path)
         return newest.url if newest else None
 
-    def apply(self, event: Event) -> None:
-        """Take over what a journal event says of this trial."""
-        self.state = TrialState(event["state"])
-        self.params = event.get("params", self.params)
-        self.attempts = event.get("attempt", self.attempts - 1) + 1
-        self.value = event.get("value")
-        self.metrics = event.get("metrics", self.metrics)
-        self.outputs = event.get("outputs", self.outputs)
-        self.error, self.failure = event.get("error"), event.get("failure")
-        self.usage = Usage(**event["usage"]) if "usage" in event else self.usage
-        now = float(event.get("ended") or event.get("time") or 0.0)
-        self._apply_time(now, self.duration_s if "usage" in event else 0.0)
+    def apply(self, event: TrialChanged) -> None:
+        """Update this trial with an event of the journal."""
+        self.state = event.state
+        self.value = event.value
+        self.error = event.error
+        self.failure = event.failure
+        if event.params is not None:
+            self.params = event.params
+        if event.attempt is not None:
+            self.attempts = event.attempt + 1
+        if event.metrics is not None:
+            self.metrics = event.metrics
+        if event.outputs is not None:
+            self.outputs = event.outputs
+        if event.usage is not None:
+            self.usage = Usage(**event.usage)
+        now = float(event.ended or event.time or 0.0)
+        self._apply_time(now, self.duration_s if event.usage is not None else 0.0)
 
     def _apply_time(self, now: float, lasted_s: float) -> None:
         if self.state == TrialState.RUNNING:

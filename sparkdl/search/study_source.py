@@ -3,10 +3,18 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.journal import Event, read_journal
+from sparkdl.runs.events import (
+    AttributesStored,
+    Event,
+    ParameterSuggested,
+    ReportsReceived,
+    TrialChanged,
+)
+from sparkdl.runs.journal import read_journal
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.states import Failure, TrialState
@@ -117,15 +125,18 @@ class Proposals(Source):
             )
         configuration = len(self._members)
         params = self._study.ask(configuration)
-        suggested = []
-        if callable(self._search.space):
-            for name, (value, kept) in self._study.suggested(configuration).items():
-                self._check_no_secret(name, kept)
-                suggested.append(_suggested(name, value, kept))
-        return self._add(configuration, params, *suggested)
+        suggested = self._study.suggested(configuration) if callable(self._search.space) else {}
+        for name, (_, kept) in suggested.items():
+            self._check_no_secret(name, kept)
+        return self._add(configuration, params, suggested)
 
-    def _add(self, configuration: int, params: dict[str, Any], *events: Event) -> Trial:
-        trial = self._opened.add(params, configuration, *events)
+    def _add(
+        self,
+        configuration: int,
+        params: dict[str, Any],
+        suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
+    ) -> Trial:
+        trial = self._opened.add(params, configuration, suggested)
         self._params[trial.number] = params
         self._members.setdefault(configuration, []).append(trial)
         return trial
@@ -151,7 +162,7 @@ class Proposals(Source):
         if not self.prunes:
             return []
         metric, stopped = next(iter(self._objectives)), []
-        heard: list[list[Any]] = []
+        heard: list[tuple[int, int, float]] = []
         # The first repeat stands for its configuration; one that is to stop has said enough.
         own = [(t, step, m.get(metric, m.get("value"))) for t, step, m in reports]
         said = [(t, step, v) for t, step, v in own if v is not None and self._stands(t)]
@@ -159,7 +170,7 @@ class Proposals(Source):
         for trial, step, value in said if self.asks else _newest(said):
             if trial.number in self._stopped:
                 continue
-            heard.append([trial.number, step, value])
+            heard.append((trial.number, step, value))
             self._study.report(trial.configuration, step, value)
             # An objective that asks is pruned when it asks; what has ended is not.
             if not self.asks and not ended and self._study.should_prune(trial.configuration):
@@ -167,7 +178,7 @@ class Proposals(Source):
                 stopped.append(trial)
         if heard:
             self._heard = True
-            self._opened.journal.write([{"event": "reports", "reports": heard}])
+            self._opened.journal.write([ReportsReceived(reports=heard)])
         return [m for t in stopped for m in self._members[t.configuration]]
 
     def _stands(self, trial: Trial) -> bool:
@@ -187,7 +198,10 @@ class Proposals(Source):
         self._check_no_secret(name, kept)
         value = plain(name, self._study.suggest(trial.configuration, name, kept))
         if name not in trial.params:
-            self._opened.record({**_suggested(name, value, kept), "number": trial.number})
+            event = ParameterSuggested(
+                number=trial.number, name=name, value=value, distribution=kept
+            )
+            self._opened.record(event)
         return value
 
     def again(self, trial: Trial, failure: str) -> None:
@@ -210,7 +224,7 @@ class Proposals(Source):
         if state.is_final:
             attrs = self._study.tell(trial.configuration, state, self._values_of(members))
             if attrs:
-                event = {"event": "told", "number": members[0].number, "attrs": attrs}
+                event = AttributesStored(number=members[0].number, attrs=attrs)
                 self._opened.journal.write([event])
 
     def _state_of(self, members: Sequence[Trial]) -> TrialState:
@@ -236,17 +250,19 @@ def _told(events: Sequence[Event]) -> dict[int, Told]:
     """What a journal knows of the trials that a study was told of, by number."""
     found: dict[int, Told] = {}
     for event in events:
-        if event["event"] == "reports":
-            for number, step, value in event["reports"]:
-                found.setdefault(number, Told()).reports.setdefault(step, value)
-        elif event["event"] == "suggested":
-            asked = (event["value"], event["distribution"])
-            found.setdefault(event["number"], Told()).suggested[event["name"]] = asked
-        elif event["event"] == "told":
-            found.setdefault(event["number"], Told()).attrs.update(event["attrs"])
-        elif event.get("state") == "WAITING" and event.get("failure") not in (None, Failure.LOST):
-            # It failed and begins again: what it reported counts no more.
-            found.get(event["number"], Told()).reports.clear()
+        match event:
+            case ReportsReceived():
+                for number, step, value in event.reports:
+                    found.setdefault(number, Told()).reports.setdefault(step, value)
+            case ParameterSuggested():
+                suggested = found.setdefault(event.number, Told()).suggested
+                suggested[event.name] = (event.value, event.distribution)
+            case AttributesStored():
+                found.setdefault(event.number, Told()).attrs.update(event.attrs)
+            case TrialChanged(state=TrialState.WAITING):
+                # It failed and begins again: what it reported counts no more.
+                if event.failure not in (None, Failure.LOST):
+                    found.get(event.number, Told()).reports.clear()
     return found
 
 
@@ -259,10 +275,6 @@ def _newest(said: list[tuple[Trial, int, Any]]) -> list[tuple[Trial, int, Any]]:
         if counts[one[0].number] <= MOST_HEARD:
             kept.append(one)
     return kept[::-1]
-
-
-def _suggested(name: str, value: Any, kept: str) -> Event:
-    return {"event": "suggested", "name": name, "value": value, "distribution": kept}
 
 
 def _metric_of(run: Run) -> Any:

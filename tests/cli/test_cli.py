@@ -5,16 +5,18 @@ from typing import Any
 import pytest
 
 from sparkdl.cli.main import main
+from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import Wanted, open_run
+from sparkdl.runs.states import RunState, TrialState
 
 
 def make_run(root: str, state: str) -> str:
     params = [{"lr": 0.1}, {"lr": 0.2}]
     wanted = Wanted("one", "one", "launch", None, "acc", "max", params, 1, (), {})
     opened = open_run(root, wanted, "error")
-    done = {"event": "trial", "number": 1, "state": "COMPLETE", "value": 0.75, "attempt": 0}
-    end = {"event": "end", "state": state, "reason": None, "duration_s": 2.0}
+    done = TrialChanged(number=1, state=TrialState.COMPLETE, value=0.75, attempt=0)
+    end = RunEnded(state=RunState(state), duration_s=2.0)
     opened.journal.write([done, end])
     opened.owner.release()
     for number in (0, 1):

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from sparkdl import experiment, storage
 from sparkdl.errors import ConfigError
 from sparkdl.runs import Run, Trial
+from sparkdl.runs.events import RunEnded, TrialChanged, event_from_dict
 from sparkdl.runs.figures import plot
 from sparkdl.runs.figures.base import COLORS
 from sparkdl.runs.figures.timeline import Bar, assign_rows
@@ -25,7 +26,7 @@ from sparkdl.runs.history import load
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import Wanted, open_run
 from sparkdl.runs.report import write_report
-from sparkdl.runs.states import TrialState
+from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.runs import quiet
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -49,8 +50,8 @@ def make_run(
         events = [{"state": "RUNNING", "attempt": 0, "time": start}]
         events.append({"attempt": 0, "time": start + 0.9, **end(number)})
         for event in events:
-            run.apply({"event": "trial", "number": number, **event})
-    run.apply({"event": "end", "state": "COMPLETE", "duration_s": 9.0, **changes})
+            run.apply(event_from_dict({"event": "trial", "number": number, **event}))
+    run.apply(RunEnded(state=RunState.COMPLETE, duration_s=9.0, **changes))
     opened.owner.release()
     return run
 
@@ -189,9 +190,10 @@ def test_curves_read_few_files_and_of_a_single_trial_all(
 def test_timeline_shows_each_attempt_on_a_slot(root: str) -> None:
     run = make_run(root, [{"a": i} for i in range(3)], lambda i: complete(0.5))
     for state, attempt, now in (("RUNNING", 0, 1001.5), ("WAITING", 0, 1002), ("RUNNING", 1, 1003)):
-        said = {"event": "trial", "number": 2, "state": state, "attempt": attempt, "time": now}
-        run.apply(said)
-    run.apply({"event": "trial", "number": 2, "attempt": 1, "time": 1004.0, **complete(0.5)})
+        event = TrialChanged(number=2, state=TrialState(state), attempt=attempt, time=now)
+        run.apply(event)
+    end = {"event": "trial", "number": 2, "attempt": 1, "time": 1004.0, **complete(0.5)}
+    run.apply(event_from_dict(end))
     run.trials[2].spans.pop(0)
     shown = traces(plot(run, "timeline"))
     assert list(shown["LOST"].base) == [1.5]

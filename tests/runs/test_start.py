@@ -3,16 +3,17 @@
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl.errors import ConfigError, RunExistsError, RunNotFoundError
+from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.history import history, load
 from sparkdl.runs.ids_and_seeds import new_run_id, trial_seed
 from sparkdl.runs.opening import OpenRun, Wanted, open_run
+from sparkdl.runs.states import RunState, TrialState
 
 WANTED = Wanted(
     id="nightly",
@@ -34,9 +35,7 @@ def hashes(root: str) -> dict[str, str]:
 
 
 def complete(opened: OpenRun, number: int) -> None:
-    event: dict[str, Any] = {"event": "trial", "number": number, "state": "COMPLETE", "value": 0.5}
-    opened.journal.write([event])
-    opened.run.apply(event)
+    opened.record(TrialChanged(number=number, state=TrialState.COMPLETE, value=0.5))
 
 
 def test_a_new_run_is_on_disk_without_secrets(root: str) -> None:
@@ -58,10 +57,10 @@ def test_a_living_run_is_refused_and_names_its_owner(root: str) -> None:
 
 def test_what_was_stopped_waits_again(root: str) -> None:
     opened = open_run(root, WANTED, "error")
-    stopped = {"event": "trial", "state": "CANCELLED", "error": "the run was stopped: interrupted"}
-    ended = {"event": "end", "state": "CANCELLED", "reason": "interrupted"}
-    opened.journal.write([{**stopped, "number": 0}, {**stopped, "number": 1, "error": "cancelled"}])
-    opened.journal.write([ended])
+    for number, error in enumerate(("the run was stopped: interrupted", "cancelled")):
+        event = TrialChanged(number=number, state=TrialState.CANCELLED, error=error)
+        opened.journal.write([event])
+    opened.journal.write([RunEnded(state=RunState.CANCELLED, reason="interrupted")])
     opened.owner.release()
     again = open_run(root, WANTED, "resume")
     assert [str(t.state) for t in again.run.trials] == ["WAITING", "CANCELLED"]
@@ -105,7 +104,7 @@ def test_resuming_something_else_is_refused_and_changes_nothing(root: str) -> No
 def test_a_dead_driver_leaves_a_readable_run(root: str) -> None:
     opened = open_run(root, WANTED, "error")
     complete(opened, 1)
-    opened.journal.write([{"event": "trial", "number": 0, "state": "RUNNING", "attempt": 0}])
+    opened.journal.write([TrialChanged(number=0, state=TrialState.RUNNING, attempt=0)])
     opened.owner.release()
     run = load(opened.run.path)
     assert run.state == "FAILED"

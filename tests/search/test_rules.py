@@ -16,6 +16,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.runner.retries import Limits
 from sparkdl.runner.stopping import Stop, Stops
 from sparkdl.runs import RunState, Trial, TrialState
+from sparkdl.runs.events import TrialChanged, event_from_dict
 from sparkdl.runs.idle_time import idle_sentence
 from sparkdl.runs.opening import OpenRun, Wanted, continue_run, open_run
 from sparkdl.runs.ranking import pareto_front
@@ -317,14 +318,14 @@ def test_a_study_that_was_told_again_knows_what_the_first_one_knew(
         for state, value, reports in outcomes:
             trial = source.next()
             said: dict[str, Any] = {"event": "trial", "number": trial.number, "attempt": 0}
-            opened.record({**said, "state": "RUNNING"})
+            opened.record(event_from_dict({**said, "state": "RUNNING"}))
             for step, reported in enumerate(reports):
                 source.saw([(trial, step, {"score": reported})])
             told = {"value": value, "metrics": {"score": value}} if state == "COMPLETE" else {}
-            opened.record({**said, "state": state, **told})
+            opened.record(event_from_dict({**said, "state": state, **told}))
             source.ended(trial)
         running = source.next()
-        opened.record({"event": "trial", "number": running.number, "state": "RUNNING"})
+        opened.record(TrialChanged(number=running.number, state=TrialState.RUNNING))
         opened.owner.release()
         opened = continue_run(f"{root}/run", again=True)
         again, second = proposals(opened, algorithm)
