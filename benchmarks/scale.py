@@ -58,7 +58,7 @@ from sparkdl.runs import Run
 from sparkdl.runs.events import ReportsReceived, TrialChanged
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import OpenRun, Wanted, open_run
+from sparkdl.runs.opening import OpenRun, RunDescription, open_run
 from sparkdl.runs.states import TrialState
 from sparkdl.search.settings import Search
 from sparkdl.search.space.spaces import Float, Space
@@ -287,8 +287,19 @@ def write(folder: str, first: int, slots: int, seconds: float) -> None:
 def opened_run(root: str, name: str) -> OpenRun:
     """A run directory for a search that maximizes `value`."""
     facts: Row = {"objectives": {}}
-    wanted = Wanted(name, name, "search", None, "value", "max", None, 0, (), facts)
-    return open_run(root, wanted, "error")
+    description = RunDescription(
+        id=name,
+        name=name,
+        kind="search",
+        description=None,
+        metric="value",
+        direction="max",
+        params=None,
+        seed=0,
+        secrets=(),
+        facts=facts,
+    )
+    return open_run(root, description, "error")
 
 
 def complete(opened: OpenRun, proposals: Proposals) -> None:

@@ -104,7 +104,7 @@ class LogTail:
         self.offset = 0
         self.skipped = 0
         self._partial = b""
-        self._is_torn = False  # The next line begins in what was skipped.
+        self._is_torn = False  # The next line begins in the skipped part.
 
     def pieces(self) -> Iterator[str]:
         """Return all new text, in pieces that fit into memory."""

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl import checkpoints, context, storage
-from sparkdl.checkpoints import Checkpoint, commit, committed, kept, newest, prune
+from sparkdl.checkpoints import Checkpoint, commit, committed, newest, prune, retained
 from sparkdl.cluster.process.trial_folder import Mirror
 from sparkdl.runs import Trial
 from sparkdl.runs.layout import TrialPaths
@@ -141,14 +141,14 @@ def test_what_cannot_be_committed(root: str, tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError, match=r"model' does not exist; expected a directory"):
         commit(source, root, 0, {})
     (source / "empty").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"model' has no file in it"):
+    with pytest.raises(ValueError, match=r"model' has no files"):
         commit(source, root, 0, {})
     (source / "checkpoint.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"Give yours another name"):
+    with pytest.raises(ValueError, match=r"Give your file another name"):
         commit(source, root, 0, {})
     with pytest.raises(NotADirectoryError, match="is a file"):
         commit(source / "checkpoint.json", root, 0, {})
-    with pytest.raises(ValueError, match="would hold all before it"):
+    with pytest.raises(ValueError, match="would contain all earlier"):
         commit(tmp_path, root, 0, {})
     assert committed(root) == []
 
@@ -186,15 +186,15 @@ def losses(*numbers: float) -> list[Checkpoint]:
     ],
 )
 def test_the_rule(keep: Any, metric: str | None, direction: str, expected: set[int]) -> None:
-    assert kept(losses(2, 1, 3, math.nan), keep, metric, direction) == expected
+    assert retained(losses(2, 1, 3, math.nan), keep, metric, direction) == expected
 
 
 def test_the_best_without_a_named_metric() -> None:
     two = [*losses(2, 1), Checkpoint("", 3, 3, {"loss": 5, "accuracy": 0.5})]
-    assert kept(two, "best+last", None, "min") == {3}
+    assert retained(two, "best+last", None, "min") == {3}
     plain = [Checkpoint("", n, n, {"value": x}) for n, x in [(1, 0.5), (2, 0.9), (3, 0.1)]]
-    assert kept(plain, "best+last", "accuracy") == {2, 3}  # It stands for the metric.
-    assert kept(losses(1, 1, 2), "best+last", None, "min") == {1, 3}
+    assert retained(plain, "best+last", "accuracy") == {2, 3}  # It stands for the metric.
+    assert retained(losses(1, 1, 2), "best+last", None, "min") == {1, 3}
 
 
 @given(
@@ -204,14 +204,14 @@ def test_the_best_without_a_named_metric() -> None:
 )
 def test_properties_of_the_rule(numbers: list[float], keep: Any, direction: str) -> None:
     found = losses(*numbers)
-    stay = kept(found, keep, "loss", direction)
+    stay = retained(found, keep, "loss", direction)
     assert stay <= {c.number for c in found}
     assert not found or found[-1].number in stay
     # It keeps the same if it is asked after each commit.
     left: list[Checkpoint] = []
     for checkpoint in found:
         left = [*left, checkpoint]
-        numbers_left = kept(left, keep, "loss", direction)
+        numbers_left = retained(left, keep, "loss", direction)
         left = [c for c in left if c.number in numbers_left]
     assert {c.number for c in left} == stay
     if isinstance(keep, int):

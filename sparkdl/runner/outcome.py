@@ -10,7 +10,7 @@ import cloudpickle
 from sparkdl.cluster.outcome import is_follow_up, says_failure
 from sparkdl.errors import RemoteTraceback
 from sparkdl.jsonl import Line as Event
-from sparkdl.runs.states import Failure, TrialState, judge
+from sparkdl.runs.states import Failure, TrialState, evaluate_metric
 from sparkdl.runs.trial import Usage
 
 __all__ = ["combined", "event_of", "exception_of"]
@@ -57,7 +57,7 @@ def event_of(
     metrics = [metric] if isinstance(metric, str | None) else metric
     if metrics[0] and "value" in reported:
         reported.setdefault(metrics[0], reported.pop("value"))  # A plain number stands for it.
-    verdicts = [judge(outputs, reported, name, needed) for name in metrics]
+    verdicts = [evaluate_metric(outputs, reported, name, needed) for name in metrics]
     verdict = next((one for one in verdicts if one.reason), verdicts[0])
     numbers = {k: float(v) for k, v in outputs.items() if isinstance(v, int | float)}
     return {

@@ -72,7 +72,7 @@ def continue_search(
     program = pack(request.called) if train else Program.restored(provenance.read_program(paths))
     prepared = Prepared.of(request, program)
     opened = continue_run(
-        path, again=more, retry_failed=retry_failed, changed=changed, secrets=secrets
+        path, reopen=more, retry_failed=retry_failed, changed=changed, secrets=secrets
     )
     if opened.finished_before:
         opened.owner.release()

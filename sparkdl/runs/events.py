@@ -35,7 +35,7 @@ class EventKind(str, Enum):
     TRIAL = "trial"
     SUGGESTED = "suggested"
     REPORTS = "reports"
-    TOLD = "told"
+    ATTRIBUTES = "told"
     STOP = "stop"
     END = "end"
 
@@ -222,7 +222,7 @@ class AttributesStored(Event):
         attrs: the attributes.
     """
 
-    kind = EventKind.TOLD
+    kind = EventKind.ATTRIBUTES
     number: int
     attrs: Mapping[str, Any]
 

@@ -7,14 +7,25 @@ import pytest
 from sparkdl.cli.main import main
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import Wanted, open_run
+from sparkdl.runs.opening import RunDescription, open_run
 from sparkdl.runs.states import RunState, TrialState
 
 
 def make_run(root: str, state: str) -> str:
     params = [{"lr": 0.1}, {"lr": 0.2}]
-    wanted = Wanted("one", "one", "launch", None, "acc", "max", params, 1, (), {})
-    opened = open_run(root, wanted, "error")
+    description = RunDescription(
+        id="one",
+        name="one",
+        kind="launch",
+        description=None,
+        metric="acc",
+        direction="max",
+        params=params,
+        seed=1,
+        secrets=(),
+        facts={},
+    )
+    opened = open_run(root, description, "error")
     done = TrialChanged(number=1, state=TrialState.COMPLETE, value=0.75, attempt=0)
     end = RunEnded(state=RunState(state), duration_s=2.0)
     opened.journal.write([done, end])
@@ -46,6 +57,6 @@ def test_exit_codes_tell(root: str, capsys: Any) -> None:
     assert main(["show", f"{root}/none"]) == 2
     assert "holds no run.json" in capsys.readouterr().err
     assert main(["runs", "--root", f"{root}/none"]) == 0
-    assert "no runs here" in capsys.readouterr().out
+    assert "no runs found" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["fly"])

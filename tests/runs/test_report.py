@@ -24,7 +24,7 @@ from sparkdl.runs.figures.base import COLORS
 from sparkdl.runs.figures.timeline import Bar, assign_rows
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.runs.opening import Wanted, open_run
+from sparkdl.runs.opening import RunDescription, open_run
 from sparkdl.runs.report import write_report
 from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.runs import quiet
@@ -42,8 +42,19 @@ def make_run(
     **changes: Any,
 ) -> Run:
     """A run on disk with two slots, whose trial i took a second and ended as `end(i)` says."""
-    wanted = Wanted("toy-1", name, "search", None, metric, "max", params, 7, (), {"user": "anna"})
-    opened = open_run(root, wanted, "error")
+    description = RunDescription(
+        id="toy-1",
+        name=name,
+        kind="search",
+        description=None,
+        metric=metric,
+        direction="max",
+        params=params,
+        seed=7,
+        secrets=(),
+        facts={"user": "anna"},
+    )
+    opened = open_run(root, description, "error")
     run = opened.run
     for number in range(len(params)):
         start = 1000.0 + number // 2
@@ -225,7 +236,7 @@ def test_pareto_marks_the_front(root: str) -> None:
     assert list(shown["Pareto front"].x) == [0.6, 0.8]
     assert list(shown["dominated"].y) == [9.0]
     page = Path(write_report(run)).read_text()
-    assert "2 trials that no other beats in all metrics" in page
+    assert "2 trials that no other trial beats in all metrics" in page
 
 
 def test_what_cannot_be_drawn_is_refused_with_the_reason(mixed: Run) -> None:
@@ -262,8 +273,19 @@ def test_report_says_what_came_out(root: str) -> None:
 
 
 def test_report_of_a_run_that_has_nothing_yet(root: str) -> None:
-    wanted = Wanted("toy-1", "toy", "launch", None, None, "max", [{}], 7, (), {})
-    run = open_run(root, wanted, "error").run
+    description = RunDescription(
+        id="toy-1",
+        name="toy",
+        kind="launch",
+        description=None,
+        metric=None,
+        direction="max",
+        params=[{}],
+        seed=7,
+        secrets=(),
+        facts={},
+    )
+    run = open_run(root, description, "error").run
     page = Path(write_report(run)).read_text()
     assert "0 of 1 trials complete" in page
     assert len(page) < 20_000  # Without a figure there is no plotly.js.
@@ -333,7 +355,7 @@ def test_a_run_of_ten_thousand_trials_has_a_small_report_soon(root: str) -> None
     assert path.stat().st_size < 8_000_000
     page = path.read_text()
     assert re.search(r"\d{4} of 10000 trials are drawn", page)
-    assert "what is too narrow to tell apart is joined" in page
+    assert "bars too narrow to distinguish are joined" in page
     assert "50 of 3334 kinds shown" in page
 
 

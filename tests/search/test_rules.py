@@ -18,7 +18,7 @@ from sparkdl.runner.stopping import Stop, Stops
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.runs.events import TrialChanged, event_from_dict
 from sparkdl.runs.idle_time import idle_sentence
-from sparkdl.runs.opening import OpenRun, Wanted, continue_run, open_run
+from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.ranking import pareto_front
 from sparkdl.search.settings import ALGORITHMS, Search
 from sparkdl.search.space.spaces import Float, Int, Space
@@ -312,8 +312,20 @@ def test_a_study_that_was_told_again_knows_what_the_first_one_knew(
 ) -> None:
     """Whatever happened, the journal has all of it."""
     with tempfile.TemporaryDirectory() as root:
-        wanted = Wanted("run", "run", "search", None, "score", "max", None, 1, (), {}, 20)
-        opened = open_run(root, wanted, "error")
+        description = RunDescription(
+            id="run",
+            name="run",
+            kind="search",
+            description=None,
+            metric="score",
+            direction="max",
+            params=None,
+            seed=1,
+            secrets=(),
+            facts={},
+            count=20,
+        )
+        opened = open_run(root, description, "error")
         source, first = proposals(opened, algorithm)
         for state, value, reports in outcomes:
             trial = source.next()
@@ -327,7 +339,7 @@ def test_a_study_that_was_told_again_knows_what_the_first_one_knew(
         running = source.next()
         opened.record(TrialChanged(number=running.number, state=TrialState.RUNNING))
         opened.owner.release()
-        opened = continue_run(f"{root}/run", again=True)
+        opened = continue_run(f"{root}/run", reopen=True)
         again, second = proposals(opened, algorithm)
         opened.owner.release()
         assert all_told(second) == all_told(first)
