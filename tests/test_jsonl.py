@@ -1,4 +1,4 @@
-"""Readers of growing files return each whole line once, and skip a torn one."""
+"""Readers of growing files return each whole line once, and skip torn lines."""
 
 from pathlib import Path
 from uuid import uuid4

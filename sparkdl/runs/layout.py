@@ -39,7 +39,7 @@ class TrialPaths:
 
     @property
     def metrics(self) -> str:
-        """The reported values, one JSON line per `context.report`. Written by the training process."""
+        """The reports, one JSON line per `context.report`. Written by the training process."""
         return storage.join(self.folder, "metrics.jsonl")
 
     @property

@@ -36,7 +36,9 @@ def make_run(root: str, state: str) -> str:
     return opened.run.path
 
 
-def test_runs_show_and_logs(root: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_show_and_logs_print_a_run(
+    root: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = make_run(root, "COMPLETE")
     monkeypatch.setenv("SPARKDL_ROOT", root)
     assert main(["runs"]) == 0
@@ -52,7 +54,7 @@ def test_runs_show_and_logs(root: str, capsys: Any, monkeypatch: pytest.MonkeyPa
     assert "trials 0 to 1" in capsys.readouterr().err
 
 
-def test_exit_codes_tell(root: str, capsys: Any) -> None:
+def test_exit_codes_are_1_for_failed_runs_and_2_for_errors(root: str, capsys: Any) -> None:
     assert main(["show", make_run(root, "FAILED")]) == 1
     assert main(["show", f"{root}/none"]) == 2
     assert "holds no run.json" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from sparkdl.runs.events import (
 )
 from sparkdl.runs.states import RunState, TrialState
 
-# Lines as the first journals had them, null values apart, and their events.
+# Lines of the first journals, without null values, and their events.
 LINES: list[tuple[dict[str, Any], Event]] = [
     ({"time": 1.0, "event": "start"}, RunStarted(time=1.0)),
     (

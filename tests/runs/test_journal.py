@@ -7,7 +7,7 @@ from sparkdl.runs.journal import Journal, read_journal
 from sparkdl.runs.states import RunState
 
 
-def test_events_come_back_in_order(root: str) -> None:
+def test_read_journal_returns_events_in_order(root: str) -> None:
     url = str(Path(root) / "journal.jsonl")
     assert read_journal(url) == []
     journal = Journal(url)
@@ -21,7 +21,7 @@ def test_events_come_back_in_order(root: str) -> None:
     assert all((event.time or 0.0) > 1.7e9 for event in events)
 
 
-def test_a_torn_last_line_is_skipped_and_not_continued(root: str) -> None:
+def test_journal_skips_a_torn_last_line_and_writes_on_a_new_line(root: str) -> None:
     path = Path(root) / "journal.jsonl"
     Journal(str(path)).write([RunStarted()])
     with path.open("a") as file:
@@ -31,7 +31,7 @@ def test_a_torn_last_line_is_skipped_and_not_continued(root: str) -> None:
     assert [str(event.kind) for event in read_journal(str(path))] == ["start", "end"]
 
 
-def test_events_of_an_unknown_kind_are_left_out(root: str) -> None:
+def test_read_journal_leaves_out_events_of_an_unknown_kind(root: str) -> None:
     path = Path(root) / "journal.jsonl"
     path.write_text('{"time": 1.0, "event": "later"}\n{"time": 2.0, "event": "start"}\n')
     assert read_journal(str(path)) == [RunStarted(time=2.0)]

@@ -1,4 +1,4 @@
-"""A run directory is made once; a retried job comes back to it without harm."""
+"""A run directory is created once; a retried job resumes it without harm."""
 
 import hashlib
 from dataclasses import replace
@@ -38,7 +38,7 @@ def complete(opened: OpenRun, number: int) -> None:
     opened.record(TrialChanged(number=number, state=TrialState.COMPLETE, value=0.5))
 
 
-def test_a_new_run_is_on_disk_without_secrets(root: str) -> None:
+def test_open_run_writes_a_new_run_without_secrets(root: str) -> None:
     opened = open_run(root, DESCRIPTION, "error")
     assert [t.params["password"] for t in opened.run.trials] == ["***", "***"]
     assert opened.run.trials[1].seed == trial_seed(3, 1)
@@ -47,7 +47,7 @@ def test_a_new_run_is_on_disk_without_secrets(root: str) -> None:
     assert "s3cret" not in text
 
 
-def test_a_living_run_is_refused_and_names_its_owner(root: str) -> None:
+def test_open_run_refuses_a_living_run_and_names_its_owner(root: str) -> None:
     open_run(root, DESCRIPTION, "error")
     for if_exists in ("error", "resume"):
         with pytest.raises(RunExistsError, match="is being run by process"):
@@ -55,7 +55,7 @@ def test_a_living_run_is_refused_and_names_its_owner(root: str) -> None:
     assert open_run(root, DESCRIPTION, "new").run.id == "nightly-2"
 
 
-def test_what_was_stopped_waits_again(root: str) -> None:
+def test_open_run_resume_makes_stopped_trials_wait(root: str) -> None:
     opened = open_run(root, DESCRIPTION, "error")
     for number, error in enumerate(("the run was stopped: interrupted", "cancelled")):
         event = TrialChanged(number=number, state=TrialState.CANCELLED, error=error)
@@ -67,7 +67,7 @@ def test_what_was_stopped_waits_again(root: str) -> None:
     assert [t.attempts for t in again.run.trials] == [0, 0]
 
 
-def test_a_start_that_was_killed_early_is_no_run(root: str) -> None:
+def test_open_run_after_a_killed_start_creates_the_run(root: str) -> None:
     opened = open_run(root, DESCRIPTION, "error")
     opened.owner.release()
     Path(opened.paths.run).unlink()
@@ -76,7 +76,7 @@ def test_a_start_that_was_killed_early_is_no_run(root: str) -> None:
     assert len(load(again.run.path).trials) == 2
 
 
-def test_an_ended_run_is_kept_resumed_or_run_beside(root: str) -> None:
+def test_open_run_of_an_ended_run_obeys_if_exists(root: str) -> None:
     opened = open_run(root, DESCRIPTION, "error")
     complete(opened, 0)
     opened.owner.release()
@@ -90,7 +90,7 @@ def test_an_ended_run_is_kept_resumed_or_run_beside(root: str) -> None:
     again.owner.release()
 
 
-def test_resuming_something_else_is_refused_and_changes_nothing(root: str) -> None:
+def test_open_run_refuses_to_resume_another_request_and_changes_nothing(root: str) -> None:
     open_run(root, DESCRIPTION, "error").owner.release()
     before = hashes(root)
     other = replace(
@@ -103,7 +103,7 @@ def test_resuming_something_else_is_refused_and_changes_nothing(root: str) -> No
     assert hashes(root) == before
 
 
-def test_a_dead_driver_leaves_a_readable_run(root: str) -> None:
+def test_load_after_a_dead_driver_is_failed_and_readable(root: str) -> None:
     opened = open_run(root, DESCRIPTION, "error")
     complete(opened, 1)
     opened.journal.write([TrialChanged(number=0, state=TrialState.RUNNING, attempt=0)])
@@ -117,7 +117,7 @@ def test_a_dead_driver_leaves_a_readable_run(root: str) -> None:
         load(root)
 
 
-def test_ids_are_folder_names() -> None:
+def test_run_ids_are_names_of_folders() -> None:
     assert new_run_id("a/b c").startswith("a-b-c-")
     assert new_run_id("…").startswith("run-")
     for bad in ("a/b", "..", "", "ü"):
@@ -126,10 +126,10 @@ def test_ids_are_folder_names() -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(0, 10_000))
-def test_seeds_depend_on_run_seed_and_number_only(seed: int, number: int) -> None:
+def test_trial_seed_depends_on_run_seed_and_number_only(seed: int, number: int) -> None:
     assert trial_seed(seed, number) == trial_seed(seed, number)
     assert 0 <= trial_seed(seed, number) < 2**31
 
 
-def test_seeds_differ() -> None:
+def test_trial_seeds_differ() -> None:
     assert len({trial_seed(s, n) for s in range(30) for n in range(1000)}) > 29_990

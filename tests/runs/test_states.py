@@ -1,4 +1,4 @@
-"""A15 as a pure rule: what is not a number never counts."""
+"""Acceptance check A15 as a pure rule: a value that is no number makes a trial INVALID."""
 
 import itertools
 import math
@@ -11,14 +11,14 @@ from sparkdl.runs.states import TrialState, evaluate_metric
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "high", [0.5]])
-def test_what_is_no_number_is_invalid(value: Any) -> None:
+def test_evaluate_metric_of_no_number_is_invalid(value: Any) -> None:
     verdict = evaluate_metric({"accuracy": value}, {}, "accuracy")
     assert verdict.state == "INVALID"
     assert verdict.value is None
     assert "accuracy" in (verdict.reason or "")
 
 
-def test_the_metric_is_found() -> None:
+def test_evaluate_metric_finds_the_metric() -> None:
     assert evaluate_metric({"loss": 0.1, "accuracy": 0.9}, {}, "accuracy").value == 0.9
     assert evaluate_metric({}, {"accuracy": 0.8}, "accuracy").value == 0.8
     assert evaluate_metric({"value": 3}, {}, None).value == 3.0
