@@ -168,7 +168,10 @@ def test_commit_follows_links_and_accepts_a_checkpoint(root: str, tmp_path: Path
 
 
 def losses(*numbers: float) -> list[Checkpoint]:
-    return [Checkpoint(str(n), n, n, {"loss": x}) for n, x in enumerate(numbers, start=1)]
+    return [
+        Checkpoint(url=str(number), number=number, step=number, metrics={"loss": loss})
+        for number, loss in enumerate(numbers, start=1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -190,9 +193,15 @@ def test_retained_follows_the_rule(
 
 
 def test_retained_finds_the_best_without_a_named_metric() -> None:
-    two = [*losses(2, 1), Checkpoint("", 3, 3, {"loss": 5, "accuracy": 0.5})]
+    two = [
+        *losses(2, 1),
+        Checkpoint(url="", number=3, step=3, metrics={"loss": 5, "accuracy": 0.5}),
+    ]
     assert retained(two, "best+last", None, "min") == {3}
-    plain = [Checkpoint("", n, n, {"value": x}) for n, x in [(1, 0.5), (2, 0.9), (3, 0.1)]]
+    plain = [
+        Checkpoint(url="", number=number, step=number, metrics={"value": value})
+        for number, value in [(1, 0.5), (2, 0.9), (3, 0.1)]
+    ]
     assert retained(plain, "best+last", "accuracy") == {
         2,
         3,

@@ -34,7 +34,7 @@ MARKER = "checkpoint.json"
 HELD = ".held-"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A committed checkpoint.
 
@@ -97,7 +97,7 @@ def read_marker(url: str) -> dict[str, Any] | None:
 def _load(trial: str, number: int) -> Checkpoint | None:
     url = place(trial, number)
     marker = read_marker(url)
-    return Checkpoint(url, number, **marker) if marker else None
+    return Checkpoint(url=url, number=number, **marker) if marker else None
 
 
 def fetch(trial: str, number: int, folder: str) -> str:

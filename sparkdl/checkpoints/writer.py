@@ -75,7 +75,7 @@ def commit(
             storage.remove(aside)
     else:
         _write(source, marker, url)
-    return Checkpoint(url, number, **marker)
+    return Checkpoint(url=url, number=number, **marker)
 
 
 def _write(source: Path, marker: dict[str, Any], url: str) -> None:
@@ -145,8 +145,10 @@ def retained(
         direction: `max` or `min`.
 
     Example:
-        >>> losses = [2.0, 1.0, 4.0]
-        >>> points = [Checkpoint("", n, n, {"loss": x}) for n, x in enumerate(losses, start=1)]
+        >>> points = [
+        ...     Checkpoint(url="", number=number, step=number, metrics={"loss": loss})
+        ...     for number, loss in enumerate([2.0, 1.0, 4.0], start=1)
+        ... ]
         >>> sorted(retained(points, "best+last", "loss", "min"))
         [2, 3]
     """

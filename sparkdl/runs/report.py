@@ -206,7 +206,13 @@ def _figures(run: RunView) -> list[str]:
 def _trials(run: RunView) -> str:
     if not run.trials:
         return ""
-    view = table.View("", run.trials, run.top(len(run.trials)), run.metric or "value", run.path)
+    view = table.View(
+        headline="",
+        trials=run.trials,
+        ranked=run.top(len(run.trials)),
+        metric=run.metric or "value",
+        path=run.path,
+    )
     return _section("Trials", "", f'<div class="wide">{table.html(view)}</div>')
 
 

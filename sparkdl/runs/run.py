@@ -246,14 +246,13 @@ class Run:
         reason = f" ({self.reason})" if self.reason else ""
         seconds = f" in {self.duration_s:.1f} s" if self.duration_s else ""
         headline = f"Run {self.id}: {self.state}{reason}, {self.counts_text()}{seconds}"
-        ranked = self.top(len(self.trials))
         means = self.means()
         return table.View(
-            headline,
-            self.trials,
-            ranked,
-            self.metric or "value",
-            self.path,
+            headline=headline,
+            trials=self.trials,
+            ranked=self.top(len(self.trials)),
+            metric=self.metric or "value",
+            path=self.path,
             others=list(self.objectives)[1:],
             means=means if self.num_configurations < len(self.trials) else {},
             pareto=self.pareto if len(self.objectives) > 1 else [],

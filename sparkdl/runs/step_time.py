@@ -23,7 +23,7 @@ _NO_STEPS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TypicalStep:
     """A typical step of a rank: the mean of the steps in the middle half by length.
 
@@ -91,7 +91,8 @@ def sentence(ranks: Sequence[TypicalStep]) -> str:
 
     Example:
         >>> spent = {"collectives": 60.0, "wait": 30.0, "add": 10.0, "beside": 0.0, "late": 25.0}
-        >>> sentence([TypicalStep(0, "step", 200.0, spent, waits_for=1)])
+        >>> step = TypicalStep(rank=0, unit="step", total_ms=200.0, spent_ms=spent, waits_for=1)
+        >>> sentence([step])
         'Of a step of 200 ms rank 0 computed 70 %, waited 15 % for other ranks or the network, \
 sent and received 10 % and added 5 %. Most of the waiting is for rank 1: 25 ms per step.'
     """

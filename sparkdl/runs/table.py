@@ -26,7 +26,7 @@ _COLORS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
     """The content of the table of a run.
 

@@ -16,7 +16,7 @@ from sparkdl.runs.states import TrialState
 __all__ = ["Trial", "Usage"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Usage:
     """The time and the resources that a trial used.
 

@@ -181,7 +181,16 @@ def test_the_sentence_tells_of_a_typical_step(tmp_path: Path) -> None:
 
 def test_who_is_waited_for_is_said_only_if_it_matters() -> None:
     spent = dict.fromkeys(("collectives", "wait", "late", "add", "beside"), 0.0)
-    ranks = [TypicalStep(rank, "step", 100.0, {**spent, "late": 1.0}, 1 - rank) for rank in (0, 1)]
+    ranks = [
+        TypicalStep(
+            rank=rank,
+            unit="step",
+            total_ms=100.0,
+            spent_ms={**spent, "late": 1.0},
+            waits_for=1 - rank,
+        )
+        for rank in (0, 1)
+    ]
     assert sentence(ranks).endswith(" No rank delays the others.")
     ranks[1].spent_ms.update(late=2.5, collectives=50.0, beside=30.0)
     said = sentence(ranks[::-1])

@@ -220,7 +220,11 @@ def test_timeline_shows_each_attempt_on_a_slot(root: str) -> None:
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=40))
 def test_assign_rows_gives_bars_that_do_not_overlap(spans: list[tuple[int, int]]) -> None:
     trial = Trial(0, {}, "")
-    placed = assign_rows([Bar(s, s + d, TrialState.COMPLETE, trial) for s, d in spans])
+    bars = [
+        Bar(start_s=start, end_s=start + length, state=TrialState.COMPLETE, trial=trial)
+        for start, length in spans
+    ]
+    placed = assign_rows(bars)
     for row in range(1 + max(bar.row for bar in placed)):
         bars = [bar for bar in placed if bar.row == row]
         assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(bars))

@@ -25,7 +25,7 @@ MAX_ROWS = 60
 _MIN_WIDTH = 3 / 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bar:
     """An attempt, or several successive attempts that are too short to be distinguished.
 
@@ -122,7 +122,8 @@ def _bars(run: RunView) -> list[Bar]:
     for trial in run.trials:
         for number, (start, end) in enumerate(trial.spans, start=1):
             state = trial.state if number == len(trial.spans) else TrialState.LOST
-            bars.append(Bar(start, last if end is None else end, state, trial))
+            end_s = last if end is None else end
+            bars.append(Bar(start_s=start, end_s=end_s, state=state, trial=trial))
     return bars
 
 
