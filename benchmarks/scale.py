@@ -56,9 +56,11 @@ from sparkdl.runner.stopping import Stops
 from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runner.trial_loop import Execution
 from sparkdl.runs import Run
+from sparkdl.runs.events import ReportsReceived, TrialChanged
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import OpenRun, Wanted, open_run
+from sparkdl.runs.opening import OpenRun, RunDescription, open_run
+from sparkdl.runs.states import TrialState
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from sparkdl.search.study_source import StudySource
@@ -286,8 +288,19 @@ def write(folder: str, first: int, slots: int, seconds: float) -> None:
 def opened_run(root: str, name: str) -> OpenRun:
     """A run directory for a search that maximizes `value`."""
     facts: Row = {"objectives": {}}
-    wanted = Wanted(name, name, "search", None, "value", "max", None, 0, (), facts)
-    return open_run(root, wanted, "error")
+    description = RunDescription(
+        id=name,
+        name=name,
+        kind="search",
+        description=None,
+        metric="value",
+        direction="max",
+        params=None,
+        seed=0,
+        secrets=(),
+        facts=facts,
+    )
+    return open_run(root, description, "error")
 
 
 def complete(opened: OpenRun, proposals: StudySource) -> None:
@@ -296,10 +309,10 @@ def complete(opened: OpenRun, proposals: StudySource) -> None:
     for _ in range(COMPLETE):
         trial = proposals.next()
         value = float(random.random())
-        opened.record({"event": "trial", "number": trial.number, "state": "RUNNING"})
+        opened.record(TrialChanged(number=trial.number, state=TrialState.RUNNING))
         proposals.observe_reports([(trial, step, {"value": value * step}) for step in range(STEPS)])
-        end = {"event": "trial", "number": trial.number, "state": "COMPLETE"}
-        opened.record({**end, "value": value * STEPS})
+        end = TrialChanged(number=trial.number, state=TrialState.COMPLETE, value=value * STEPS)
+        opened.record(end)
         proposals.ended(trial)
 
 
@@ -353,8 +366,8 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     if simulated.writer:
         simulated.writer.terminate()
         simulated.writer.wait()
-    events = [e for e in read_journal(opened.paths.journal) if e["event"] == "reports"]
-    heard = sum(len(e["reports"]) for e in events if found["from"] <= e["time"] < found["to"])
+    events = [e for e in read_journal(opened.paths.journal) if isinstance(e, ReportsReceived)]
+    heard = sum(len(e.reports) for e in events if found["from"] <= (e.time or 0.0) < found["to"])
     return {
         "name": name,
         "slots": slots,

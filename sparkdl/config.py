@@ -1,7 +1,7 @@
 """Runs anywhere. The only reader of settings.
 
-A setting comes from, in this order: the argument of the call, the environment variable
-`SPARKDL_<NAME>`, the Spark configuration `spark.sparkdl.<name>`, its default.
+The value of a setting is the first of: the argument of the call, the environment variable
+`SPARKDL_<NAME>`, the Spark configuration `spark.sparkdl.<name>`, the default.
 """
 
 import os
@@ -16,7 +16,14 @@ __all__ = ["SETTINGS", "Setting", "resolve"]
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its names, how its text is read, and its default."""
+    """A setting.
+
+    Attributes:
+        name: the name, in snake case.
+        parse: converts the text of the setting to a value.
+        default: the value if the setting is not set.
+        meaning: a description, for error messages.
+    """
 
     name: str
     parse: Callable[[str], Any]
@@ -47,13 +54,20 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting("root", str, None, "the directory, or any fsspec URL, that holds the runs"),
-        Setting("fork_server", _boolean, True, "start trials from a process that has imported"),
+        Setting(
+            "fork_server",
+            _boolean,
+            True,
+            "start trials from a process that has imported the framework",
+        ),
         Setting("detect_gpus", _boolean, False, "let trials see GPUs that Spark did not assign"),
-        Setting("start_timeout_s", float, 300.0, "how long the start of a gang may take"),
-        Setting("collective_timeout_s", float, 600.0, "how long a rank may be silent"),
-        Setting("interface", str, None, "the network interface, or address, of gangs"),
-        Setting("allow_untested", _boolean, False, "gangs with versions that were not tested"),
-        Setting("slots", int, None, "how many tasks fit at once, where Spark cannot tell"),
+        Setting("start_timeout_s", float, 300.0, "seconds within which a gang must start"),
+        Setting("collective_timeout_s", float, 600.0, "seconds for which a rank may be silent"),
+        Setting("interface", str, None, "the network interface or address of gangs"),
+        Setting(
+            "allow_untested", _boolean, False, "allow gangs with untested versions of a framework"
+        ),
+        Setting("slots", int, None, "number of tasks at once, if Spark does not report it"),
     )
 }
 
@@ -61,15 +75,15 @@ SETTINGS = {
 def resolve(
     name: str, argument: Any = None, conf: Callable[[str], str | None] | None = None
 ) -> Any:
-    """The value of a setting.
+    """Return the value of a setting.
 
     Args:
         name: a key of `SETTINGS`.
-        argument: what the person passed; anything but None decides.
-        conf: looks a key up in the Spark configuration, None where there is no session.
+        argument: the argument of the call; any value but None is returned as it is.
+        conf: looks up a key in the Spark configuration; None if there is no session.
 
     Raises:
-        ConfigError: the text found cannot be read as this setting's type.
+        ConfigError: if the text of the setting cannot be converted to a value.
 
     Example:
         >>> resolve("fork_server", None, {"spark.sparkdl.forkServer": "false"}.get)
@@ -87,7 +101,7 @@ def resolve(
                 return setting.parse(text)
             except ValueError:
                 raise ConfigError(
-                    f"{place} is {text!r}, which cannot be read as {setting.parse.__name__}: "
-                    f"{setting.meaning}. Set it to a proper value or remove it."
+                    f"{place} is {text!r}; expected {setting.parse.__name__.strip('_')}: "
+                    f"{setting.meaning}. Set a valid value, or remove the setting."
                 ) from None
     return setting.default

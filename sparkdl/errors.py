@@ -1,21 +1,21 @@
-"""Runs anywhere. Every exception that sparkdl raises.
+"""Runs anywhere. The exceptions that sparkdl raises.
 
 ```
 SparkDLError
 ├── ConfigError (ValueError)             an argument or a setting is wrong; nothing was started
-├── FunctionError (TypeError)            the training function cannot be called or shipped so
+├── FunctionError (TypeError)            the training function cannot be called or shipped
 ├── PreflightError (RuntimeError)        the cluster cannot run this plan; no trial was started
-│   └── SlotsError                       it asks for more than Spark has
-├── RunExistsError (FileExistsError)     a run of that id is there already, or still lives
-├── RunNotFoundError (FileNotFoundError) no run at that path
-├── NoCompleteTrialError (LookupError)   `run.best` was asked for, and no trial is COMPLETE
+│   └── SlotsError                       the plan needs more than Spark has
+├── RunExistsError (FileExistsError)     a run with this id exists already, or is still running
+├── RunNotFoundError (FileNotFoundError) there is no run at this path
+├── NoCompleteTrialError (LookupError)   `run.best` needs a COMPLETE trial, and there is none
 ├── TrialFailedError (RuntimeError)      `run.raise_for_failures()` found failures
-│   ├── AllTrialsFailedError             no trial completed; its cause is the first trial's error
-│   └── TrainingFailedError              a distributed run failed; its cause is a rank's own error
-├── PeerLostError (ConnectionError)      another rank of a gang is gone, or hangs
-├── RemoteTraceback                      the cause of a person's exception: where it was raised
-├── InvalidTrial                         raised by a training function: this trial cannot be judged
-└── TrialPruned                          raised by `context.report()`: the search stopped this trial
+│   ├── AllTrialsFailedError             no trial completed; the cause is the first trial's error
+│   └── TrainingFailedError              a distributed run failed; the cause is a rank's error
+├── PeerLostError (ConnectionError)      another rank of a gang is lost, or hangs
+├── RemoteTraceback                      the cause of a user's exception, with its remote traceback
+├── InvalidTrial                         raised by a training function: the trial has no valid value
+└── TrialPruned                          raised by `context.report()`: the search stopped the trial
 ```
 """
 
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class SparkDLError(Exception):
-    """The root of every exception of sparkdl."""
+    """The base class of all exceptions of sparkdl."""
 
 
 class ConfigError(SparkDLError, ValueError):
@@ -59,11 +59,11 @@ class PreflightError(SparkDLError, RuntimeError):
 
 
 class PeerLostError(SparkDLError, ConnectionError):
-    """Another rank of this gang is gone, or has been silent for too long."""
+    """Another rank of this gang is lost, or has been silent for too long."""
 
 
 class SlotsError(PreflightError):
-    """The plan asks for more processes, cores or GPUs than Spark has."""
+    """The plan needs more processes, cores or GPUs than Spark has."""
 
 
 class RunExistsError(SparkDLError, FileExistsError):
@@ -75,7 +75,7 @@ class RunNotFoundError(SparkDLError, FileNotFoundError):
 
 
 class NoCompleteTrialError(SparkDLError, LookupError):
-    """The best trial was asked for and none is COMPLETE."""
+    """The best trial was requested, but no trial is COMPLETE."""
 
 
 class TrialFailedError(SparkDLError, RuntimeError):
@@ -83,15 +83,15 @@ class TrialFailedError(SparkDLError, RuntimeError):
 
 
 class AllTrialsFailedError(TrialFailedError):
-    """No trial completed. `__cause__` is the first failing trial's own exception."""
+    """No trial completed. `__cause__` is the exception of the first failed trial."""
 
 
 class TrainingFailedError(TrialFailedError):
-    """A distributed run failed. `__cause__` is the first failing rank's own exception."""
+    """A distributed run failed. `__cause__` is the exception of the first failed rank."""
 
 
 class RemoteTraceback(SparkDLError):
-    """Shows the traceback of the training process below a person's exception on the driver."""
+    """The traceback of the training process, as the cause of the user's exception on the driver."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -102,7 +102,7 @@ class RemoteTraceback(SparkDLError):
 
 
 class InvalidTrial(SparkDLError):
-    """Raise this in a training function to mark the trial INVALID: ended, never the best.
+    """Raise this in a training function to mark the trial INVALID: it ends and is never the best.
 
     Example:
         >>> from sparkdl.errors import InvalidTrial
@@ -113,11 +113,11 @@ class InvalidTrial(SparkDLError):
 
 
 class TrialPruned(SparkDLError):
-    """The search has stopped this trial. Let it pass, after whatever must be put in order."""
+    """Raised when the search stops this trial. Clean up if needed, and raise it again."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """A hint at the name that was probably meant, empty if none is near.
+    """Return a hint at the name that was probably meant; empty if no known name is similar.
 
     Example:
         >>> suggest("learnin_rate", ["learning_rate", "dropout"])

@@ -1,4 +1,4 @@
-"""Runs anywhere. Processes of this host: is one alive, kill what was left behind."""
+"""Runs anywhere. Inspect and kill processes of this host."""
 
 import contextlib
 import ctypes
@@ -23,28 +23,29 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot (field 22 in proc(5)); None if it is gone.
+    """Return the start of a process in clock ticks since boot; None if the process is gone.
 
-    Together with the pid it names one process for good: pids are used again.
+    The start is field 22 in proc(5). A pid may be used again, but a pid and a start identify one
+    process.
     """
     status = _status(pid)
     return None if status is None or status[0] == "Z" else int(status[19])
 
 
 def parent(pid: int) -> int | None:
-    """The process id of a process's parent; None if it is gone."""
+    """Return the pid of the parent of a process; None if the process is gone."""
     status = _status(pid)
     return int(status[1]) if status else None
 
 
 def this_node() -> str:
-    """Names this host, or container, as processes in it see the same network and devices."""
+    """Return a name of this host or container; its processes share a network and devices."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/net')}/{socket.gethostname()}"
 
 
 def _status(pid: int) -> list[str] | None:
-    # /proc/<pid>/stat from field 3 on: state, parent, group, session, ...
+    # The fields of /proc/<pid>/stat from the third field on: state, parent, group, session, ...
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -53,31 +54,35 @@ def _status(pid: int) -> list[str] | None:
 
 def kill(leader: int) -> None:
     """Kill a process and its process group."""
-    for send in (os.killpg, os.kill):  # It may not lead a group yet.
+    for send in (os.killpg, os.kill):  # The process may not lead a group yet.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(leader, signal.SIGKILL)
 
 
 def stop_descendants(spare: Collection[int]) -> None:
-    """Kill every descendant of this process but some of its children and their descendants.
+    """Kill every descendant of this process, except some children and their descendants.
 
-    Again and again until there are none: a process may start others while it is being killed.
+    A process may start others while it is being killed, so the search is repeated until no
+    descendant is left.
+
+    Args:
+        spare: the pids of the children that are not killed.
     """
     for _ in range(100):
-        found = _descendants(spare) if _has_strangers(spare) else []
-        if not found:
+        pids = _descendants(spare) if _has_other_children(spare) else []
+        if not pids:
             return
-        for pid in found:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _has_strangers(spare: Collection[int]) -> bool:
-    """Whether there are other children, from the kernel's own list where it keeps one."""
+def _has_other_children(spare: Collection[int]) -> bool:
+    """Return True if this process has, or may have, other children than `spare`."""
     try:
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     except OSError:
-        return True  # Not known so cheaply.
+        return True  # This kernel has no list of children: all processes must be searched.
     return any(int(child) not in spare for child in children)
 
 
@@ -87,19 +92,19 @@ def _descendants(spare: Collection[int]) -> list[int]:
         status = _status(pid)
         if status and status[0] != "Z":
             children.setdefault(int(status[1]), []).append(pid)
-    found = [pid for pid in children.get(os.getpid(), []) if pid not in spare]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    descendants = [pid for pid in children.get(os.getpid(), []) if pid not in spare]
+    for pid in descendants:
+        descendants += children.get(pid, [])
+    return descendants
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Let the kernel kill this process when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        os._exit(1)  # It ended before the kernel knew.
+        os._exit(1)  # The parent ended before the call of prctl.
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what a descendant leaves behind, so that it can be found."""
+    """Become the parent of orphaned descendants, so that `stop_descendants` finds them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -60,7 +60,7 @@ class RankFiles:
         Raises:
             OSError: if the store cannot be reached.
         """
-        return Listing(frozenset(storage.names(self.url)))
+        return Listing(frozenset(storage.list_names(self.url)))
 
     def post(self, rank: int, topic: str, data: str | bytes = b"") -> None:
         """Write the message of a rank."""

@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sparkdl import jsonl
 from sparkdl.errors import TrialPruned
 
-__all__ = ["ASKS", "ORDERS", "TIMELINE", "Lines", "Reporter"]
+__all__ = ["ASKS", "ORDERS", "TIMELINE", "Reporter"]
 
 # The file of a trial's requests, and the file of the driver's commands and answers.
 ASKS = "asks.jsonl"
@@ -24,33 +25,6 @@ TIMELINE = "timeline"
 # An answer takes a second, or several on a remote store; later than this, it is a failure.
 ANSWER_TIMEOUT_S = 600.0
 POLL_S = 0.005
-
-
-class Lines:
-    """Reads the lines that were appended to a file of JSON lines since the previous read.
-
-    Args:
-        path: the file, which need not exist yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-        self._offset = 0
-        self._incomplete_line = b""
-
-    def new(self) -> list[dict[str, Any]]:
-        """Return the values of the new complete lines."""
-        try:
-            if os.stat(self._path).st_size <= self._offset:
-                return []
-        except FileNotFoundError:
-            return []
-        with open(self._path, "rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        self._offset += len(data)
-        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
-        return [json.loads(line) for line in lines]
 
 
 class Reporter:
@@ -81,7 +55,8 @@ class Reporter:
         self._attempt = attempt
         # Opened by the first report, because many trials report nothing.
         self._file: int | None = None
-        self._messages = Lines(folder / ORDERS) if folder and can_be_stopped else None
+        self._messages = jsonl.Tail()
+        self._message_files = [str(folder / ORDERS)] if folder and can_be_stopped else []
         self._answers: dict[str, dict[str, Any]] = {}
         self._num_requests = 0
         self._is_stopped = False
@@ -132,7 +107,7 @@ class Reporter:
         return self._is_stopped
 
     def _read_messages(self) -> None:
-        for message in self._messages.new() if self._messages else ():
+        for _, message in self._messages.read(self._message_files):
             self._is_stopped = self._is_stopped or "stop" in message
             if "id" in message:
                 self._answers[message["id"]] = message

@@ -1,7 +1,8 @@
-"""Runs anywhere. The only filesystem code: every place that a run is kept in.
+"""Runs anywhere. The only filesystem code: read and write files on local disks and remote stores.
 
-A place is a URL that fsspec understands (`s3://bucket/runs`, `hdfs://...`, `memory://...`) or a
-plain local path. Local paths go straight to the operating system: they are the fast, common case.
+A file or folder is named by a URL that fsspec understands (`s3://bucket/runs`, `hdfs://...`,
+`memory://...`) or by a plain local path. Local paths go directly to the operating system, as they
+are common and must be fast.
 """
 
 import os
@@ -19,71 +20,76 @@ __all__ = [
     "download",
     "exists",
     "filesystem",
+    "fsync",
     "is_local",
     "join",
+    "list_names",
     "local_path",
     "make_directory",
-    "names",
     "put",
     "read",
     "read_new",
     "remove",
     "rename",
-    "settle",
     "size",
     "write",
 ]
 
-# Stores where a rename is one atomic step. Elsewhere (object stores) a single put is atomic.
+# Stores in which a rename is atomic. In all others (object stores) a single put is atomic.
 _RENAMING = {"hdfs", "webhdfs", "viewfs", "sftp", "ssh", "smb", "ftp", "abfs", "abfss"}
 _PROTOCOL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 def _protocol(url: str) -> str:
-    found = _PROTOCOL.match(url)
-    return found.group(1) if found else "file"
+    match = _PROTOCOL.match(url)
+    return match.group(1) if match else "file"
 
 
 def is_local(url: str) -> bool:
-    """Whether `url` is a path on this machine's filesystem (NFS and FUSE mounts included)."""
+    """Return True if `url` is on a filesystem of this host, NFS and FUSE mounts included."""
     return _protocol(url) in ("file", "local")
 
 
 def local_path(url: str) -> Path:
-    """The path behind a local URL, which may be written `file:///data/runs` or `/data/runs`."""
+    """Return the path of a local URL, such as `file:///data/runs` or `/data/runs`."""
     return Path(_PROTOCOL.sub("", url))
 
 
 def absolute(url: str | os.PathLike[str]) -> str:
-    """`url` with a local relative path made absolute, since executors work in other folders."""
+    """Return `url` with a relative path made absolute, as executors work in other folders."""
     url = os.fspath(url)
     return str(local_path(url).expanduser().absolute()) if is_local(url) else url.rstrip("/")
 
 
 def join(url: str, *parts: str | int) -> str:
-    """`url` with `parts` below it."""
+    """Return the URL of a file or folder below `url`."""
     return "/".join([url.rstrip("/"), *(str(part) for part in parts)])
 
 
 def _remote(url: str) -> tuple[Any, str]:
-    import fsspec  # A training process on local paths starts without it.
+    import fsspec  # Imported late: a process that uses only local paths starts faster without it.
 
-    # Listings are never cached: other machines write what we look for.
+    # Listings must not be cached, as other hosts write the files that are listed.
     url = re.sub(r"^s3[an]://", "s3://", url)
     filesystem, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     return filesystem, path
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec filesystem of a place and its path there, for libraries that open files."""
+    """Return the fsspec filesystem of a URL and the path in it, for libraries that open files."""
     return (_remote("/")[0], str(local_path(url).absolute())) if is_local(url) else _remote(url)
 
 
 def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
-    """`size` bytes from `offset` on, fewer at the end of the file.
+    """Return the content of a file, or a part of it.
+
+    Args:
+        url: the file.
+        offset: number of bytes to skip.
+        size: number of bytes to read, fewer at the end of the file; None reads to the end.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: if there is no such file.
     """
     if is_local(url):
         with local_path(url).open("rb") as file:
@@ -98,25 +104,28 @@ def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
 
 
 def read_new(offsets: Mapping[str, int]) -> dict[str, bytes]:
-    """What each of many files has beyond an offset; those without anything new are left out.
+    """Return the content of many files beyond an offset. Files without new content are left out.
 
-    A store is asked for all of them at once.
+    A remote store is asked for all files at once.
+
+    Args:
+        offsets: number of bytes to skip, by the URL of the file. All remote files are in one store.
     """
-    local = {url: _tail(url, offset) for url, offset in offsets.items() if is_local(url)}
-    found: dict[str, bytes] = {url: data for url, data in local.items() if data}
+    local = {url: _read_beyond(url, offset) for url, offset in offsets.items() if is_local(url)}
+    new: dict[str, bytes] = {url: data for url, data in local.items() if data}
     remote = [url for url in offsets if url not in local]
     if remote:
         filesystem, _ = _remote(remote[0])
         paths = [_remote(url)[1] for url in remote]
         starts = [offsets[url] for url in remote]
-        # Some stores refuse a range beyond the end, and that is an answer too.
-        got = filesystem.cat_ranges(paths, starts, [None] * len(paths), on_error="return")
-        answers = zip(remote, got, strict=True)
-        found |= {url: data for url, data in answers if isinstance(data, bytes) and data}
-    return found
+        # Some stores refuse a range beyond the end of a file; that error means "nothing new".
+        results = filesystem.cat_ranges(paths, starts, [None] * len(paths), on_error="return")
+        pairs = zip(remote, results, strict=True)
+        new |= {url: data for url, data in pairs if isinstance(data, bytes) and data}
+    return new
 
 
-def _tail(url: str, offset: int) -> bytes:
+def _read_beyond(url: str, offset: int) -> bytes:
     path = _PROTOCOL.sub("", url)
     try:
         if os.stat(path).st_size <= offset:
@@ -127,7 +136,12 @@ def _tail(url: str, offset: int) -> bytes:
 
 
 def write(url: str, data: bytes | str) -> None:
-    """Write a whole file so that nobody ever reads half of it."""
+    """Write a whole file atomically: a reader sees the old or the new content, never a part.
+
+    Args:
+        url: the file; missing folders above it are created.
+        data: bytes, or text that is encoded as UTF-8.
+    """
     data = data.encode(errors="backslashreplace") if isinstance(data, str) else data
     if is_local(url):
         path = local_path(url)
@@ -142,15 +156,15 @@ def write(url: str, data: bytes | str) -> None:
     filesystem, target = _remote(url)
     filesystem.makedirs(os.path.dirname(target), exist_ok=True)
     if _protocol(url) in _RENAMING:
-        beside = f"{target}.{uuid.uuid4().hex}"
-        filesystem.pipe_file(beside, data)
-        filesystem.mv(beside, target)
+        remote_aside = f"{target}.{uuid.uuid4().hex}"
+        filesystem.pipe_file(remote_aside, data)
+        filesystem.mv(remote_aside, target)
     else:
         filesystem.pipe_file(target, data)
 
 
 def append(url: str, data: bytes) -> None:
-    """Add `data` to the end of a file that has one writer."""
+    """Add `data` to the end of a file. The file must have a single writer."""
     if is_local(url):
         descriptor = os.open(local_path(url), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -158,19 +172,19 @@ def append(url: str, data: bytes) -> None:
         finally:
             os.close(descriptor)
         return
-    # Most object stores cannot append: the file is written anew. It has one writer and is small.
+    # Most object stores cannot append, so the file, which is small, is written again as a whole.
     try:
-        before = read(url)
+        content = read(url)
     except FileNotFoundError:
-        before = b""
-    write(url, before + data)
+        content = b""
+    write(url, content + data)
 
 
 def size(url: str) -> int:
-    """How many bytes a file has.
+    """Return the size of a file in bytes.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: if there is no such file.
     """
     if is_local(url):
         return local_path(url).stat().st_size
@@ -179,27 +193,27 @@ def size(url: str) -> int:
 
 
 def exists(url: str) -> bool:
-    """Whether there is a file or folder at `url`."""
+    """Return True if there is a file or folder at `url`."""
     if is_local(url):
         return local_path(url).exists()
     filesystem, path = _remote(url)
     return bool(filesystem.exists(path))
 
 
-def names(url: str) -> list[str]:
-    """The names in a folder, sorted; none where there is no such folder."""
+def list_names(url: str) -> list[str]:
+    """Return the names of the files and folders in a folder, sorted; empty if it is missing."""
     try:
         if is_local(url):
             return sorted(os.listdir(local_path(url)))
         filesystem, path = _remote(url)
-        found = filesystem.ls(path, detail=False)
+        entries = filesystem.ls(path, detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in found)
+    return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in entries)
 
 
 def make_directory(url: str) -> None:
-    """Make a folder and those above it. Object stores have none, and need none."""
+    """Create a folder and the folders above it. Object stores have no folders and need none."""
     if is_local(url):
         local_path(url).mkdir(parents=True, exist_ok=True)
     else:
@@ -208,7 +222,7 @@ def make_directory(url: str) -> None:
 
 
 def rename(url: str, new: str) -> None:
-    """Move a file or folder within its store; nothing happens where it is absent."""
+    """Move a file or folder within its store; without `url`, do nothing."""
     if not exists(url):
         return
     if is_local(url):
@@ -220,7 +234,7 @@ def rename(url: str, new: str) -> None:
 
 
 def remove(url: str) -> None:
-    """Remove a file or folder with all that is in it; nothing happens where it is absent."""
+    """Remove a file, or a folder with its content; without `url`, do nothing."""
     if is_local(url):
         path = local_path(url)
         if path.is_dir():
@@ -236,17 +250,17 @@ def copy(source: Path, url: str) -> None:
     """Copy a local file or folder to `url`."""
     for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
         if path.is_file():
-            below = path.relative_to(source).parts
-            write(join(url, *below), path.read_bytes())
+            parts = path.relative_to(source).parts
+            write(join(url, *parts), path.read_bytes())
 
 
 def put(folder: Path, name: str, url: str) -> None:
-    """Copy the file `name` of a local folder below `url`, in pieces: it may be larger than memory.
+    """Copy a file of a local folder in pieces, so that it may be larger than memory.
 
     Args:
         folder: the local folder.
-        name: the file's path relative to `folder`, and the copy's relative to `url`.
-        url: the folder that the copy is below.
+        name: the path of the file relative to `folder`, and of the copy relative to `url`.
+        url: the folder of the copy.
     """
     if is_local(url):
         path = local_path(url) / name
@@ -260,22 +274,22 @@ def put(folder: Path, name: str, url: str) -> None:
 
 
 def download(url: str, folder: Path) -> None:
-    """Copy all that is in a store's folder to a local one; nothing where it is absent."""
+    """Copy the content of a remote folder to a local folder; without `url`, do nothing."""
     filesystem, path = _remote(url)
-    for found in filesystem.find(path):
-        target = folder / found[len(path) :].lstrip("/")
+    for source in filesystem.find(path):
+        target = folder / source[len(path) :].lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
-        filesystem.get_file(found, str(target))
+        filesystem.get_file(source, str(target))
 
 
-def settle(paths: Iterable[Path]) -> None:
-    """Return when these local files and folders would survive a loss of power."""
+def fsync(paths: Iterable[Path]) -> None:
+    """Flush local files and folders to disk, so that they survive a loss of power."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         except OSError:
-            if not path.is_dir():  # Some mounts cannot do it for folders.
+            if not path.is_dir():  # Some mounts cannot flush folders.
                 raise
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Checkpoints are committed as a whole or not there, and the rule says which of them stay."""
+"""Checkpoints are committed as a whole or do not exist, and a rule decides which are retained."""
 
 import json
 import math
@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl import checkpoints, context, storage
-from sparkdl.checkpoints import Checkpoint, commit, committed, kept, newest, prune
+from sparkdl.checkpoints import Checkpoint, commit, committed, newest, prune, retained
 from sparkdl.cluster.process.trial_folder import Mirror
 from sparkdl.runs import Trial
 from sparkdl.runs.layout import TrialPaths
 
 
 class SlowStore(LocalFileSystem):  # type: ignore[misc]
-    """A store without renames, whose files appear bit by bit: worse than any object store."""
+    """A store without renames, in which files appear bit by bit, unlike in any object store."""
 
     protocol = "slowstore"
 
@@ -45,7 +45,7 @@ PLACES = ["local", "memory", "slowstore", pytest.param("s3", marks=pytest.mark.s
 
 @pytest.fixture(params=PLACES)
 def trial(request: pytest.FixtureRequest, root: str, tmp_path: Path) -> str:
-    """The folder of a trial, where it is kept."""
+    """The folder of a trial on each kind of storage."""
     if request.param == "s3":
         return f"{request.getfixturevalue('s3')}/{tmp_path.name} ü'/run/trials/3"
     place = storage.join(root, "run", "trials", 3)
@@ -54,12 +54,12 @@ def trial(request: pytest.FixtureRequest, root: str, tmp_path: Path) -> str:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., context.Context]:
-    """Makes this process one of a run."""
+    """Let this process act as the training process of a trial."""
     monkeypatch.setenv(context.VARIABLE, "{}")
     context._reporter.cache_clear()
 
     def become(trial: str, **fields: Any) -> context.Context:
-        context._reporter.cache_clear()  # As in a fresh process.
+        context._reporter.cache_clear()  # A new process starts with an empty cache.
         folder = Path(trial) if storage.is_local(trial) else tmp_path / "mirrored"
         folder.mkdir(parents=True, exist_ok=True)
         context.activate(context.Context(run="r", folder=str(folder), url=trial, **fields))
@@ -69,7 +69,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., conte
 
 
 def saved(folder: Path, content: str) -> Path:
-    """A directory as a framework saves it."""
+    """Save a directory like a framework."""
     (folder / "variables").mkdir(parents=True, exist_ok=True)
     (folder / "variables" / "weights ü").write_text(content)
     (folder / "graph").write_text(f"graph of {content}")
@@ -83,7 +83,7 @@ def content(path: str | None) -> str:
     return text
 
 
-def test_committed_is_a_copy(trial: str, tmp_path: Path) -> None:
+def test_commit_copies_the_directory(trial: str, tmp_path: Path) -> None:
     assert committed(trial) == [] and newest(trial) is None
     source = saved(tmp_path / "model", "one")
     commit(source, trial, 4, {"loss": 0.5})
@@ -99,10 +99,10 @@ def test_committed_is_a_copy(trial: str, tmp_path: Path) -> None:
     assert content(checkpoints.fetch(trial, 2, local)) == "two"
     assert content(str(source)) == "two"
     assert Trial(3, {}, trial).checkpoint == second.url
-    assert storage.names(TrialPaths(trial).checkpoints) == ["000001", "000002"]
+    assert storage.list_names(TrialPaths(trial).checkpoints) == ["000001", "000002"]
 
 
-def test_without_its_marker_it_is_not_there(trial: str, tmp_path: Path) -> None:
+def test_checkpoint_without_its_marker_does_not_exist(trial: str, tmp_path: Path) -> None:
     source = saved(tmp_path / "model", "one")
     commit(source, trial, 0, {})
     storage.copy(source, storage.join(trial, "checkpoints", "000002"))
@@ -113,10 +113,10 @@ def test_without_its_marker_it_is_not_there(trial: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="never committed, or is no longer kept"):
         checkpoints.fetch(trial, 2, str(tmp_path))
     commit(source, trial, 1, {})
-    assert storage.names(storage.join(trial, "checkpoints")) == ["000001", "000004"]
+    assert storage.list_names(storage.join(trial, "checkpoints")) == ["000001", "000004"]
 
 
-def test_a_failed_commit_leaves_nothing(
+def test_commit_that_fails_leaves_nothing(
     trial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = saved(tmp_path / "model", "one")
@@ -136,26 +136,24 @@ def test_a_failed_commit_leaves_nothing(
         assert os.listdir(f"{trial}/checkpoints") == ["000001"]
 
 
-def test_what_cannot_be_committed(root: str, tmp_path: Path) -> None:
+def test_commit_refuses_invalid_directories(root: str, tmp_path: Path) -> None:
     source = tmp_path / "model"
     with pytest.raises(NotADirectoryError, match=r"model' does not exist; expected a directory"):
         commit(source, root, 0, {})
     (source / "empty").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"model' has no file in it"):
+    with pytest.raises(ValueError, match=r"model' has no files"):
         commit(source, root, 0, {})
     (source / "checkpoint.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"Give yours another name"):
+    with pytest.raises(ValueError, match=r"Give your file another name"):
         commit(source, root, 0, {})
     with pytest.raises(NotADirectoryError, match="is a file"):
         commit(source / "checkpoint.json", root, 0, {})
-    with pytest.raises(ValueError, match="would hold all before it"):
+    with pytest.raises(ValueError, match="would contain all earlier"):
         commit(tmp_path, root, 0, {})
     assert committed(root) == []
 
 
-def test_links_are_followed_and_a_checkpoint_may_be_committed_again(
-    root: str, tmp_path: Path
-) -> None:
+def test_commit_follows_links_and_accepts_a_checkpoint(root: str, tmp_path: Path) -> None:
     source = saved(tmp_path / "model", "one")
     (tmp_path / "linked").mkdir()
     for name in ("graph", "variables"):
@@ -170,7 +168,10 @@ def test_links_are_followed_and_a_checkpoint_may_be_committed_again(
 
 
 def losses(*numbers: float) -> list[Checkpoint]:
-    return [Checkpoint(str(n), n, n, {"loss": x}) for n, x in enumerate(numbers, start=1)]
+    return [
+        Checkpoint(url=str(number), number=number, step=number, metrics={"loss": loss})
+        for number, loss in enumerate(numbers, start=1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,16 +186,27 @@ def losses(*numbers: float) -> list[Checkpoint]:
         ("best+last", "absent", "max", {4}),
     ],
 )
-def test_the_rule(keep: Any, metric: str | None, direction: str, expected: set[int]) -> None:
-    assert kept(losses(2, 1, 3, math.nan), keep, metric, direction) == expected
+def test_retained_follows_the_rule(
+    keep: Any, metric: str | None, direction: str, expected: set[int]
+) -> None:
+    assert retained(losses(2, 1, 3, math.nan), keep, metric, direction) == expected
 
 
-def test_the_best_without_a_named_metric() -> None:
-    two = [*losses(2, 1), Checkpoint("", 3, 3, {"loss": 5, "accuracy": 0.5})]
-    assert kept(two, "best+last", None, "min") == {3}
-    plain = [Checkpoint("", n, n, {"value": x}) for n, x in [(1, 0.5), (2, 0.9), (3, 0.1)]]
-    assert kept(plain, "best+last", "accuracy") == {2, 3}  # It stands for the metric.
-    assert kept(losses(1, 1, 2), "best+last", None, "min") == {1, 3}
+def test_retained_finds_the_best_without_a_named_metric() -> None:
+    two = [
+        *losses(2, 1),
+        Checkpoint(url="", number=3, step=3, metrics={"loss": 5, "accuracy": 0.5}),
+    ]
+    assert retained(two, "best+last", None, "min") == {3}
+    plain = [
+        Checkpoint(url="", number=number, step=number, metrics={"value": value})
+        for number, value in [(1, 0.5), (2, 0.9), (3, 0.1)]
+    ]
+    assert retained(plain, "best+last", "accuracy") == {
+        2,
+        3,
+    }  # A plain number counts as the metric.
+    assert retained(losses(1, 1, 2), "best+last", None, "min") == {1, 3}
 
 
 @given(
@@ -202,27 +214,29 @@ def test_the_best_without_a_named_metric() -> None:
     st.one_of(st.sampled_from(["best+last", "last", "all"]), st.integers(1, 14)),
     st.sampled_from(["max", "min"]),
 )
-def test_properties_of_the_rule(numbers: list[float], keep: Any, direction: str) -> None:
-    found = losses(*numbers)
-    stay = kept(found, keep, "loss", direction)
-    assert stay <= {c.number for c in found}
-    assert not found or found[-1].number in stay
-    # It keeps the same if it is asked after each commit.
+def test_retained_has_the_properties_of_the_rule(
+    numbers: list[float], keep: Any, direction: str
+) -> None:
+    points = losses(*numbers)
+    stay = retained(points, keep, "loss", direction)
+    assert stay <= {c.number for c in points}
+    assert not points or points[-1].number in stay
+    # The result is the same if the rule is applied after each commit.
     left: list[Checkpoint] = []
-    for checkpoint in found:
+    for checkpoint in points:
         left = [*left, checkpoint]
-        numbers_left = kept(left, keep, "loss", direction)
+        numbers_left = retained(left, keep, "loss", direction)
         left = [c for c in left if c.number in numbers_left]
     assert {c.number for c in left} == stay
     if isinstance(keep, int):
-        assert len(stay) == min(keep, len(found))
+        assert len(stay) == min(keep, len(points))
     finite = [x for x in numbers if math.isfinite(x)]
     if finite and keep == "best+last":
         best = max(finite) if direction == "max" else min(finite)
-        assert best in [c.metrics["loss"] for c in found if c.number in stay]
+        assert best in [c.metrics["loss"] for c in points if c.number in stay]
 
 
-def test_held_and_spared_ones_stay(trial: str, tmp_path: Path) -> None:
+def test_prune_leaves_held_and_spared_checkpoints(trial: str, tmp_path: Path) -> None:
     source = saved(tmp_path / "model", "x")
     urls = [commit(source, trial, n, {}).url for n in range(5)]
     checkpoints.hold(urls[0], "run/7")
@@ -236,13 +250,13 @@ def test_held_and_spared_ones_stay(trial: str, tmp_path: Path) -> None:
     assert [c.number for c in committed(trial)] == [1, 5]
     checkpoints.release(urls[0], "run 8")
     prune(trial, "last")
-    assert storage.names(storage.join(trial, "checkpoints")) == ["000005"]
+    assert storage.list_names(storage.join(trial, "checkpoints")) == ["000005"]
     with pytest.raises(FileNotFoundError, match="no longer kept"):
         checkpoints.hold(urls[0], "late")
-    assert storage.names(storage.join(trial, "checkpoints")) == ["000005"]
+    assert storage.list_names(storage.join(trial, "checkpoints")) == ["000005"]
 
 
-def test_one_held_while_it_is_removed_stays(
+def test_prune_restores_a_checkpoint_that_is_held_meanwhile(
     trial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = saved(tmp_path / "model", "x")
@@ -259,7 +273,7 @@ def test_one_held_while_it_is_removed_stays(
     assert [c.number for c in committed(trial)] == [1, 2]
 
 
-def test_report_commits_and_get_checkpoint_gives(
+def test_report_commits_and_get_checkpoint_returns_the_newest(
     trial: str, tmp_path: Path, here: Callable[..., context.Context]
 ) -> None:
     source = tmp_path / "model"
@@ -271,7 +285,7 @@ def test_report_commits_and_get_checkpoint_gives(
         assert content(context.get_checkpoint()) == f"of {n}"
     assert [(c.number, c.step) for c in committed(trial)] == [(2, 1), (4, 3)]
     assert newest(trial).metrics == {"accuracy": 0.7, "loss": 1.0}  # type: ignore[union-attr]
-    # The next attempt, on another machine where the folder is a mirror.
+    # The next attempt runs on another host, where the folder is a mirror.
     if trial != me.folder:
         storage.remove(str(me.folder))
     here(trial, attempt=1, keep_checkpoints="last")
@@ -283,7 +297,9 @@ def test_report_commits_and_get_checkpoint_gives(
     }
 
 
-def test_a_gang_agrees(trial: str, tmp_path: Path, here: Callable[..., context.Context]) -> None:
+def test_get_checkpoint_is_the_same_for_all_ranks_of_a_gang(
+    trial: str, tmp_path: Path, here: Callable[..., context.Context]
+) -> None:
     source = saved(tmp_path / "model", "old")
     commit(source, trial, 7, {})
     start = checkpoints.fetch(trial, 1, str(tmp_path / "mirrored"))
@@ -304,7 +320,7 @@ def test_a_gang_agrees(trial: str, tmp_path: Path, here: Callable[..., context.C
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_started_from_another_trial(
+def test_get_checkpoint_of_another_trial_until_one_is_committed(
     root: str, tmp_path: Path, here: Callable[..., context.Context]
 ) -> None:
     theirs = commit(saved(tmp_path / "model", "theirs"), f"{root}/trials/1", 3, {})
@@ -316,7 +332,7 @@ def test_started_from_another_trial(
     assert content(theirs.url) == "theirs"
 
 
-def test_fetched_as_a_whole_or_not_at_all(
+def test_fetch_is_complete_or_leaves_nothing(
     tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = f"slowstore://{root}"
@@ -327,7 +343,9 @@ def test_fetched_as_a_whole_or_not_at_all(
     assert os.listdir(tmp_path / "local" / "checkpoints") == []
 
 
-def test_outside_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_report_outside_a_run_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(context.VARIABLE, "{}")
     context._reporter.cache_clear()
@@ -340,7 +358,9 @@ def test_outside_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().out == "value=0.5\n"
 
 
-def test_scratch(trial: str, here: Callable[..., context.Context]) -> None:
+def test_checkpoint_dir_survives_an_attempt(
+    trial: str, here: Callable[..., context.Context]
+) -> None:
     me = here(trial)
     scratch = Path(context.checkpoint_dir)
     assert scratch == Path(str(me.folder), "scratch")
@@ -354,7 +374,7 @@ def test_scratch(trial: str, here: Callable[..., context.Context]) -> None:
     assert context.checkpoint_dir == str(scratch / "worker-1")
 
 
-def test_history_goes_over_attempts(root: str) -> None:
+def test_history_merges_attempts(root: str) -> None:
     attempts = [[(1, 0.1), (2, 0.2), (3, 0.3)], [], [(3, 0.4), (4, 0.5), (6, 0.6)], [(4, 0.7)]]
     paths = TrialPaths(root)
     for number, rows in enumerate(attempts):
@@ -367,11 +387,11 @@ def test_history_goes_over_attempts(root: str) -> None:
     assert Trial(0, {}, f"{root}/none").history.empty
 
 
-# A process is killed while it commits.
+# Processes are killed while they commit.
 
 
 def checked(path: str) -> int:
-    """The turn that a checkpoint is of, when all that was committed is there."""
+    """Return the turn of a checkpoint after a check that all its files are complete."""
     sums = json.loads(Path(path, "sums.json").read_text())
     for name, digest in sums["files"].items():
         assert sha256(Path(path, name).read_bytes()).hexdigest() == digest, (path, name)
@@ -398,7 +418,7 @@ def commit_on_and_on(trial: str, folder: str, keep: str | int, ready: Any) -> No
 
 @pytest.fixture
 def forks() -> Iterator[Any]:
-    """Fresh processes in milliseconds."""
+    """A fork server, which starts processes in milliseconds."""
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload([__name__])
     yield forks
@@ -406,7 +426,9 @@ def forks() -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "slowstore"])
-def test_killed_at_any_moment(kind: str, root: str, forks: Any) -> None:
+def test_commit_killed_at_any_moment_leaves_complete_checkpoints(
+    kind: str, root: str, forks: Any
+) -> None:
     folder = f"{root}/trial"
     store = folder if kind == "local" else f"slowstore://{root}/store"
     Path(folder).mkdir()
@@ -421,12 +443,12 @@ def test_killed_at_any_moment(kind: str, root: str, forks: Any) -> None:
         time.sleep(chance.uniform(0, 0.06))
         process.kill()
         process.join()
-        found = committed(store)
-        turns = [checked(c.url.removeprefix("slowstore://")) for c in found]
-        assert turns == sorted(turns) and [c.step + 1 for c in found] == turns
+        points = committed(store)
+        turns = [checked(c.url.removeprefix("slowstore://")) for c in points]
+        assert turns == sorted(turns) and [c.step + 1 for c in points] == turns
         last = turns[-1] if turns else 0
     assert last > 50
-    # What the killed ones left is gone with the next commit.
+    # The next commit removes the incomplete checkpoints of killed processes.
     commit(saved(Path(root, "model"), "x"), store, last, {})
     prune(store, "last")
-    assert len(storage.names(TrialPaths(store).checkpoints)) == 1
+    assert len(storage.list_names(TrialPaths(store).checkpoints)) == 1

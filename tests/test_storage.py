@@ -1,4 +1,4 @@
-"""One contract for every place that runs are kept in: local disk, memory, S3."""
+"""One contract for every kind of storage: local disk, memory, S3."""
 
 import os
 from pathlib import Path
@@ -18,10 +18,10 @@ def place(request: pytest.FixtureRequest, root: str, tmp_path: Path) -> str:
     ]
 
 
-def test_contract(place: str, tmp_path: Path) -> None:
+def test_storage_contract(place: str, tmp_path: Path) -> None:
     url = storage.join(place, "a folder", "ü.txt")
     assert not storage.exists(url)
-    assert storage.names(place) == []
+    assert storage.list_names(place) == []
     with pytest.raises(FileNotFoundError):
         storage.read(url)
     storage.write(url, "héllo")
@@ -32,7 +32,7 @@ def test_contract(place: str, tmp_path: Path) -> None:
     storage.append(url, b"!")
     storage.append(storage.join(place, "a folder", "new"), b"line\n")
     assert storage.read(url).decode() == "héllo again!"
-    assert storage.names(storage.join(place, "a folder")) == ["new", "ü.txt"]
+    assert storage.list_names(storage.join(place, "a folder")) == ["new", "ü.txt"]
     storage.rename(url, storage.join(place, "moved", "x"))
     storage.rename(storage.join(place, "absent"), storage.join(place, "y"))
     assert storage.read(storage.join(place, "moved", "x")).decode() == "héllo again!"
@@ -45,7 +45,7 @@ def test_contract(place: str, tmp_path: Path) -> None:
     assert storage.read(storage.join(place, "copy", "sub", "leaf")) == b"leaf"
 
 
-def test_mirror_uploads_what_changed(place: str, tmp_path: Path) -> None:
+def test_mirror_uploads_changed_files(place: str, tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     (folder / "sub").mkdir(parents=True)
     (folder / "log.txt").write_text("one")
@@ -62,7 +62,7 @@ def test_mirror_uploads_what_changed(place: str, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_write_that_fails_leaves_the_old_file(root: str) -> None:
+def test_write_that_fails_leaves_the_old_file(root: str) -> None:
     url = storage.join(root, "f")
     storage.write(url, "old")
     with pytest.raises(TypeError):
@@ -71,7 +71,7 @@ def test_a_write_that_fails_leaves_the_old_file(root: str) -> None:
     assert os.listdir(root) == ["f"]
 
 
-def test_paths() -> None:
+def test_absolute_and_is_local() -> None:
     assert storage.absolute("runs") == f"{os.getcwd()}/runs"
     assert storage.absolute("s3://b/x/") == "s3://b/x"
     assert storage.absolute("file:///data/x") == "/data/x"
@@ -79,8 +79,8 @@ def test_paths() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_on_s3(s3: str, tmp_path: Path) -> None:
-    """The driver and three trials share nothing but a bucket."""
+def test_run_on_s3(s3: str, tmp_path: Path) -> None:
+    """The driver and three trials share only a bucket."""
     from sparkdl import experiment, tensorboard
     from tests.helpers.spark import start_session
 
@@ -92,7 +92,7 @@ def test_a_run_on_s3(s3: str, tmp_path: Path) -> None:
         model.write_text(f"weights {x}")
         return {"score": x, "model": model}
 
-    # The JVM may be older than the bucket: its Python workers are told by Spark.
+    # The JVM may be older than the bucket, so Spark must pass the keys to its Python workers.
     keys = {f"spark__executorEnv__{k}": v for k, v in os.environ.items() if k.startswith("AWS_")}
     session = start_session("local[2]", **keys)
     try:

@@ -1,15 +1,16 @@
-"""Checkpoints as values: each is committed as a whole, or is not there (runs anywhere).
+"""Runs anywhere. Checkpoints: each is committed as a whole, or does not exist.
 
 ```
 <trial>/checkpoints/000007/checkpoint.json  the marker, written last and removed first
-                          /...              the files of the directory that was committed
-                          /.held-<by>       somebody else needs it, so it is not removed
+                          /...              the files of the committed directory
+                          /.held-<holder>   another run needs the checkpoint; it is not removed
 ```
 
-A directory without its marker does not exist. A local one is made under a hidden name and renamed;
-object stores cannot rename, so there the marker alone decides. One process commits for a trial.
+A directory without a marker is no checkpoint. A local checkpoint is written under a hidden name and
+then renamed. Object stores cannot rename, so the marker alone decides there. One process commits
+the checkpoints of a trial.
 
-What is called `trial` here is the path or URL of a trial's folder.
+Arguments called `trial` are the path or URL of the folder of a trial.
 """
 
 from sparkdl.checkpoints.reader import (
@@ -22,7 +23,7 @@ from sparkdl.checkpoints.reader import (
     release,
     step_of,
 )
-from sparkdl.checkpoints.writer import commit, kept, prune
+from sparkdl.checkpoints.writer import commit, prune, retained
 
 __all__ = [
     "FOLDER",
@@ -31,9 +32,9 @@ __all__ = [
     "committed",
     "fetch",
     "hold",
-    "kept",
     "newest",
     "prune",
     "release",
+    "retained",
     "step_of",
 ]

@@ -1,4 +1,4 @@
-"""Runs anywhere. The checkpoints that are there: listed, fetched, held."""
+"""Runs anywhere. List, fetch and hold the checkpoints of a trial."""
 
 import hashlib
 import json
@@ -34,17 +34,17 @@ MARKER = "checkpoint.json"
 HELD = ".held-"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A committed checkpoint.
 
     Attributes:
-        url: its directory.
-        number: its place among those of its trial, from 1; the larger, the newer.
-        step: the step that it was reported with.
-        metrics: the last of each number reported when it was committed.
-        time: when that was, in seconds since 1970.
-        files: the paths in it, relative to `url`.
+        url: the directory of the checkpoint.
+        number: the number of the checkpoint in its trial, from 1; a newer one has a larger number.
+        step: the step with which the checkpoint was reported.
+        metrics: the last reported value of each metric at that time.
+        time: the time of the commit, in seconds since 1970.
+        files: the paths of the files, relative to `url`.
     """
 
     url: str
@@ -56,76 +56,79 @@ class Checkpoint:
 
 
 def committed(trial: str) -> list[Checkpoint]:
-    """The checkpoints of a trial, oldest first."""
-    found = (_load(trial, number) for number in numbers(trial))
-    return [checkpoint for checkpoint in found if checkpoint]
+    """Return the checkpoints of a trial, oldest first."""
+    loaded = (_load(trial, number) for number in numbers(trial))
+    return [checkpoint for checkpoint in loaded if checkpoint]
 
 
 def newest(trial: str) -> Checkpoint | None:
-    """The last checkpoint of a trial; None where there is none."""
-    found = (_load(trial, number) for number in reversed(numbers(trial)))
-    return next((checkpoint for checkpoint in found if checkpoint), None)
+    """Return the newest checkpoint of a trial; None if there is none."""
+    loaded = (_load(trial, number) for number in reversed(numbers(trial)))
+    return next((checkpoint for checkpoint in loaded if checkpoint), None)
 
 
 def step_of(path: str) -> int:
-    """The step that a checkpoint was reported with; -1 if nothing is committed at `path`."""
-    said = read_marker(path)
-    return int(said["step"]) if said else -1
+    """Return the step with which a checkpoint was reported; -1 if `path` is no checkpoint."""
+    marker = read_marker(path)
+    return int(marker["step"]) if marker else -1
 
 
 def numbers(trial: str) -> list[int]:
-    """The numbers that are taken, ascending, with or without a marker."""
-    names = storage.names(storage.join(trial, FOLDER))
+    """Return the numbers that are in use, ascending, also those of folders without a marker."""
+    names = storage.list_names(storage.join(trial, FOLDER))
     return sorted(int(name) for name in names if re.fullmatch(r"\d{6,}", name))
 
 
 def place(trial: str, number: int) -> str:
-    """The directory of a trial's checkpoint."""
+    """Return the directory of a checkpoint."""
     return storage.join(trial, FOLDER, f"{number:06}")
 
 
 def read_marker(url: str) -> dict[str, Any] | None:
-    """What a checkpoint's marker says; None where there is none, or half of one."""
+    """Return the content of a checkpoint's marker; None if it is missing or incomplete."""
     try:
-        said = json.loads(storage.read(storage.join(url, MARKER)))
+        marker = json.loads(storage.read(storage.join(url, MARKER)))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     fields = {"step", "metrics", "time", "files"}
-    return said if isinstance(said, dict) and said.keys() == fields else None
+    return marker if isinstance(marker, dict) and marker.keys() == fields else None
 
 
 def _load(trial: str, number: int) -> Checkpoint | None:
     url = place(trial, number)
-    said = read_marker(url)
-    return Checkpoint(url, number, **said) if said else None
+    marker = read_marker(url)
+    return Checkpoint(url=url, number=number, **marker) if marker else None
 
 
 def fetch(trial: str, number: int, folder: str) -> str:
-    """The local path of a checkpoint, which is downloaded unless it is local already.
+    """Return the local path of a checkpoint, and download it unless it is local already.
+
+    The download is complete, or leaves nothing.
 
     Args:
-        trial, number: which checkpoint, of any trial.
-        folder: a trial's local folder, to download to: a complete copy, or none.
+        trial: the folder of any trial.
+        number: the number of the checkpoint.
+        folder: the local folder of a trial, below which the checkpoint is downloaded.
 
     Raises:
-        FileNotFoundError: there is no such checkpoint, or it was removed meanwhile.
+        FileNotFoundError: if there is no such checkpoint, or if it is removed meanwhile.
     """
     target = local_place(trial, number, folder)
     if not storage.is_local(trial) and target.is_dir():
         return str(target)
     checkpoint = _load(trial, number)
     if checkpoint is None:
-        raise FileNotFoundError(_gone(place(trial, number)))
+        raise FileNotFoundError(_missing(place(trial, number)))
     if not storage.is_local(trial):
         _download(checkpoint, target)
     return str(target)
 
 
 def local_place(trial: str, number: int, folder: str) -> Path:
-    """Where a checkpoint is, or where below `folder` it is downloaded to."""
+    """Return the path of a local checkpoint, or the path below `folder` of its download."""
     if storage.is_local(trial):
         return storage.local_path(place(trial, number)).absolute()
-    # Other trials have checkpoints of the same numbers.
+    # Checkpoints of several trials may have the same number.
     digest = hashlib.sha256(trial.encode()).hexdigest()
     return Path(folder, FOLDER, f"{number:06}-{digest[:12]}")
 
@@ -136,7 +139,7 @@ def _download(checkpoint: Checkpoint, target: Path) -> None:
         storage.download(checkpoint.url, aside)
         for name in (*checkpoint.files, MARKER):
             if not (aside / name).is_file():
-                raise FileNotFoundError(_gone(storage.join(checkpoint.url, name)))
+                raise FileNotFoundError(_missing(storage.join(checkpoint.url, name)))
         aside.rename(target)
     finally:
         storage.remove(str(aside))
@@ -146,36 +149,37 @@ def hold(url: str, by: str) -> None:
     """Keep a checkpoint from being removed until it is released.
 
     Args:
-        url: the checkpoint's directory.
-        by: who needs it, such as a run id.
+        url: the directory of the checkpoint.
+        by: the name of the holder, such as a run id.
 
     Raises:
-        FileNotFoundError: there is no such checkpoint any more.
+        FileNotFoundError: if the checkpoint does not exist any more.
     """
     if read_marker(url):
-        storage.write(_hold(url, by), "")
-        if read_marker(url):  # Whoever removes it takes the marker, then looks for holds.
+        storage.write(_hold_file(url, by), "")
+        # A process that removes the checkpoint removes the marker first, and then looks for holds.
+        if read_marker(url):
             return
         release(url, by)
-    raise FileNotFoundError(_gone(url))
+    raise FileNotFoundError(_missing(url))
 
 
 def release(url: str, by: str) -> None:
-    """End a `hold`; nothing happens where there is none."""
-    storage.remove(_hold(url, by))
+    """End a `hold`; without a hold, do nothing."""
+    storage.remove(_hold_file(url, by))
 
 
 def is_held(url: str) -> bool:
-    """Whether anybody holds the checkpoint."""
-    return any(name.startswith(HELD) for name in storage.names(url))
+    """Return True if the checkpoint has a holder."""
+    return any(name.startswith(HELD) for name in storage.list_names(url))
 
 
-def _hold(url: str, by: str) -> str:
+def _hold_file(url: str, by: str) -> str:
     return storage.join(url, HELD + quote(by, safe=""))
 
 
-def _gone(url: str) -> str:
+def _missing(url: str) -> str:
     return (
-        f"there is no {url}: that checkpoint was never committed, or is no longer kept. Look at "
-        "keep_checkpoints, and hold one of another run before you use it."
+        f"no checkpoint at {url}: it was never committed, or is no longer kept. Raise "
+        "keep_checkpoints=, or hold a checkpoint of another run before you use it."
     )

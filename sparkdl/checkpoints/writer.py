@@ -1,4 +1,4 @@
-"""Runs anywhere. Checkpoints are committed, and those that no rule keeps are removed."""
+"""Runs anywhere. Commit checkpoints, and remove the checkpoints that are not retained."""
 
 import json
 import math
@@ -23,25 +23,27 @@ from sparkdl.checkpoints.reader import (
     read_marker,
 )
 
-__all__ = ["commit", "kept", "prune"]
+__all__ = ["commit", "prune", "retained"]
 
 
 def commit(
     source: str | os.PathLike[str], trial: str, step: int, metrics: Mapping[str, float]
 ) -> Checkpoint:
-    """Copy a directory as the next checkpoint. When this returns, a loss of power keeps it.
+    """Copy a directory as the next checkpoint. After the return it survives a loss of power.
 
-    Files are copied, and what links lead to; empty folders are not. What killed processes have
-    left beside it is removed.
+    Files and the targets of links are copied; empty folders are not. Incomplete checkpoints that
+    killed processes have left are removed.
 
     Args:
-        source: the directory. It stays as it is, and may be written to afterwards.
-        trial: the trial's folder.
-        step, metrics: what the marker says of it.
+        source: the directory. It is not changed, and may be written to after the return.
+        trial: the folder of the trial.
+        step: the step, for the marker.
+        metrics: the values of metrics, for the marker.
 
     Raises:
-        NotADirectoryError: `source` is no directory.
-        ValueError: it has no file in it, has one of the marker's name, or holds `trial`.
+        NotADirectoryError: if `source` is no directory.
+        ValueError: if `source` has no files, if a file has the name of the marker, or if `source`
+            contains `trial`.
 
     Example:
         >>> from sparkdl.checkpoints import newest
@@ -56,57 +58,67 @@ def commit(
     files = _files(source, trial)
     number = _sweep(trial) + 1
     url = place(trial, number)
-    said: dict[str, Any] = {"step": step, "metrics": dict(metrics)}
-    said |= {"time": time.time(), "files": files}
+    marker: dict[str, Any] = {
+        "step": step,
+        "metrics": dict(metrics),
+        "time": time.time(),
+        "files": files,
+    }
     if storage.is_local(trial):
         aside = storage.join(trial, FOLDER, f".{uuid.uuid4().hex}")
         try:
-            _write(source, said, aside)
-            storage.settle([storage.local_path(aside), *storage.local_path(aside).rglob("*")])
+            _write(source, marker, aside)
+            storage.fsync([storage.local_path(aside), *storage.local_path(aside).rglob("*")])
             storage.rename(aside, url)
-            storage.settle([storage.local_path(url).parent])
+            storage.fsync([storage.local_path(url).parent])
         finally:
             storage.remove(aside)
     else:
-        _write(source, said, url)
-    return Checkpoint(url, number, **said)
+        _write(source, marker, url)
+    return Checkpoint(url=url, number=number, **marker)
 
 
-def _write(source: Path, said: dict[str, Any], url: str) -> None:
-    for name in said["files"]:
+def _write(source: Path, marker: dict[str, Any], url: str) -> None:
+    for name in marker["files"]:
         storage.put(source, name, url)
-    storage.write(storage.join(url, MARKER), json.dumps(said))
+    storage.write(storage.join(url, MARKER), json.dumps(marker))
 
 
 def _files(source: Path, trial: str) -> list[str]:
-    """The files to commit, relative to their directory."""
-    what, own = f"checkpoint={str(source)!r}", "Save into a directory of its own and report that."
+    """Return the files to commit, relative to their directory."""
+    argument = f"checkpoint={str(source)!r}"
+    remedy = "Save the model into a directory of its own, and report that directory."
     if not source.is_dir():
         problem = "is a file" if source.exists() else "does not exist"
-        raise NotADirectoryError(f"{what} {problem}; expected a directory. {own}")
+        raise NotADirectoryError(f"{argument} {problem}; expected a directory. {remedy}")
     folder = storage.local_path(trial).resolve() / FOLDER
     if storage.is_local(trial) and folder.is_relative_to(source.resolve()):
-        raise ValueError(f"{what} holds {folder}: each checkpoint would hold all before it. {own}")
+        raise ValueError(
+            f"{argument} contains {folder}: each checkpoint would contain all earlier checkpoints. "
+            f"{remedy}"
+        )
     walk = os.walk(source, followlinks=True)
     files = {
         Path(at, name).relative_to(source).as_posix() for at, _, names in walk for name in names
     }
-    if read_marker(str(source)):  # A checkpoint of ours, committed again.
+    if read_marker(str(source)):  # The source is a checkpoint itself.
         files -= {MARKER, *(name for name in files if name.startswith(HELD))}
     if MARKER in files:
         raise ValueError(
-            f"{what} has a file {MARKER}; sparkdl adds its own of that name to each checkpoint. "
-            "Give yours another name."
+            f"{argument} has a file {MARKER}, but sparkdl writes a file of that name into each "
+            "checkpoint. Give your file another name."
         )
     if not files:
-        raise ValueError(f"{what} has no file in it. Save the model before it is reported.")
+        raise ValueError(
+            f"{argument} has no files. Save the model before you report its directory."
+        )
     return sorted(files)
 
 
 def _sweep(trial: str) -> int:
-    """Remove what killed processes have left; return the last number that was taken."""
+    """Remove incomplete checkpoints of killed processes, and return the last number in use."""
     folder = storage.join(trial, FOLDER)
-    for name in storage.names(folder):
+    for name in storage.list_names(folder):
         if name.startswith("."):
             storage.remove(storage.join(folder, name))
     taken = numbers(trial)
@@ -117,42 +129,49 @@ def _sweep(trial: str) -> int:
     return taken[-1] if taken else 0
 
 
-def kept(
-    found: Sequence[Checkpoint],
+def retained(
+    checkpoints: Sequence[Checkpoint],
     keep: str | int,
     metric: str | None = None,
     direction: str = "max",
 ) -> set[int]:
-    """The numbers of the checkpoints that a rule keeps (pure).
+    """Return the numbers of the checkpoints that a rule retains (pure).
 
     Args:
-        found: all there are, oldest first.
-        keep: `best+last`, `last`, `all`, or how many of the last.
-        metric: the number that makes the best; None takes the only one there is, if it is one.
+        checkpoints: all checkpoints of a trial, oldest first.
+        keep: `best+last`, `last`, `all`, or the number of newest checkpoints.
+        metric: the metric of the best checkpoint; None takes the only metric, if there is exactly
+            one.
         direction: `max` or `min`.
 
     Example:
-        >>> losses = [2.0, 1.0, 4.0]
-        >>> found = [Checkpoint("", n, n, {"loss": x}) for n, x in enumerate(losses, start=1)]
-        >>> sorted(kept(found, "best+last", "loss", "min"))
+        >>> points = [
+        ...     Checkpoint(url="", number=number, step=number, metrics={"loss": loss})
+        ...     for number, loss in enumerate([2.0, 1.0, 4.0], start=1)
+        ... ]
+        >>> sorted(retained(points, "best+last", "loss", "min"))
         [2, 3]
     """
     if keep == "all":
-        return {checkpoint.number for checkpoint in found}
-    last = found[-keep:] if isinstance(keep, int) else found[-1:]
-    best = _best(found, metric, direction) if keep == "best+last" else None
+        return {checkpoint.number for checkpoint in checkpoints}
+    last = checkpoints[-keep:] if isinstance(keep, int) else checkpoints[-1:]
+    best = _best(checkpoints, metric, direction) if keep == "best+last" else None
     return {checkpoint.number for checkpoint in (*last, *([best] if best else []))}
 
 
-def _best(found: Sequence[Checkpoint], metric: str | None, direction: str) -> Checkpoint | None:
-    """The earliest of the best."""
-    names = {name for checkpoint in found for name in checkpoint.metrics}
+def _best(
+    checkpoints: Sequence[Checkpoint], metric: str | None, direction: str
+) -> Checkpoint | None:
+    """Return the earliest of the best checkpoints."""
+    names = {name for checkpoint in checkpoints for name in checkpoint.metrics}
     if metric is None and len(names) != 1:
         return None
-    # A plain number, called `value`, stands for the metric.
-    name, sign = metric or names.pop(), 1 if direction == "max" else -1
-    values = [sign * c.metrics.get(name, c.metrics.get("value", math.nan)) for c in found]
-    finite = [(value, c) for value, c in zip(values, found, strict=True) if math.isfinite(value)]
+    name = metric or names.pop()
+    sign = 1 if direction == "max" else -1
+    # A plain number is reported as `value` and counts as the metric.
+    values = [sign * c.metrics.get(name, c.metrics.get("value", math.nan)) for c in checkpoints]
+    pairs = zip(values, checkpoints, strict=True)
+    finite = [(value, checkpoint) for value, checkpoint in pairs if math.isfinite(value)]
     return max(finite, key=lambda pair: pair[0])[1] if finite else None
 
 
@@ -163,36 +182,39 @@ def prune(
     direction: str = "max",
     spare: str | None = None,
 ) -> None:
-    """Remove a trial's checkpoints that are not kept, unless somebody holds them.
+    """Remove the checkpoints of a trial that are neither retained nor held.
 
     Args:
-        trial: the trial's folder.
-        keep, metric, direction: see `kept`.
-        spare: the local path of one that stays too.
+        trial: the folder of the trial.
+        keep: see `retained`.
+        metric: see `retained`.
+        direction: see `retained`.
+        spare: the local path of a checkpoint that is not removed either.
     """
     if keep == "all":
         return
-    stay = kept(committed(trial), keep, metric, direction)
+    to_keep = retained(committed(trial), keep, metric, direction)
     for number in numbers(trial):
-        if number not in stay and not _is_at(trial, number, spare):
+        if number not in to_keep and not _is_at(trial, number, spare):
             _remove(place(trial, number))
 
 
 def _is_at(trial: str, number: int, path: str | None) -> bool:
     if path is None:
         return False
-    ours = local_place(trial, number, "")
+    checkpoint = local_place(trial, number, "")
     if storage.is_local(trial):
-        return ours.resolve() == Path(path).resolve()
-    return ours.name == Path(path).name
+        return checkpoint.resolve() == Path(path).resolve()
+    return checkpoint.name == Path(path).name
 
 
 def _remove(url: str) -> None:
-    said = read_marker(url)
-    if said and is_held(url):
+    marker = read_marker(url)
+    if marker and is_held(url):
         return
     storage.remove(storage.join(url, MARKER))
-    if said and is_held(url):  # Since a moment ago: who holds it saw the marker.
-        storage.write(storage.join(url, MARKER), json.dumps(said))
+    # A hold that was written in the meantime may have seen the marker, so it is restored.
+    if marker and is_held(url):
+        storage.write(storage.join(url, MARKER), json.dumps(marker))
     else:
         storage.remove(url)

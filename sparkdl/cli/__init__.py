@@ -1,1 +1,22 @@
-"""The `sparkdl` command: one file per verb, no logic of its own."""
+"""Runs on the driver. The `sparkdl` command: one file per verb, without logic of its own."""
+
+from pathlib import Path
+
+from sparkdl import config, experiment, storage
+from sparkdl.runs import Run
+
+__all__ = ["find"]
+
+
+def find(name: str) -> Run:
+    """Return the run in a folder, or the run with an id below the root.
+
+    Args:
+        name: the path or URL of a run directory, or the id of a run.
+
+    Raises:
+        RunNotFoundError: if there is no such run.
+    """
+    is_path = "/" in name or Path(name, "run.json").exists()
+    root = config.resolve("root") or "runs"
+    return experiment.load(name if is_path else storage.join(root, name))

@@ -1,4 +1,4 @@
-"""Runs on the driver. `sparkdl VERB ...`: parses the words and calls the verb's `run`."""
+"""Runs on the driver. `sparkdl VERB ...`: parse the command line and run the verb."""
 
 import argparse
 import sys
@@ -11,20 +11,26 @@ __all__ = ["main"]
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command; returns its exit code: 0, 1 if what it looked at is not COMPLETE, 2 on errors.
+    """Run a command and return its exit code.
+
+    Args:
+        words: the command line without the program; None takes that of this process.
+
+    Returns:
+        0; 1 if the shown or resumed run is not COMPLETE; 2 after an error.
 
     Example:
         >>> main(["show", "/nowhere"])
         2
     """
-    parser = argparse.ArgumentParser(prog="sparkdl", description="Look at runs, and finish them.")
+    parser = argparse.ArgumentParser(prog="sparkdl", description="List, show and resume runs.")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in (runs, show, logs, resume):
         verb.add(verbs)
-    chosen = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     try:
-        return int(chosen.run(chosen))
+        return int(arguments.run(arguments))
     except SparkDLError as error:
         print(f"sparkdl: {error}", file=sys.stderr)
         return 2

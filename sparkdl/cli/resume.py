@@ -1,26 +1,28 @@
-"""Runs on the driver. `sparkdl resume RUN`: finishes what a run has not finished."""
+"""Runs on the driver. `sparkdl resume RUN`: finish an unfinished run."""
 
 import argparse
 from typing import Any
 
 from sparkdl import experiment
-from sparkdl.cli.show import find
+from sparkdl.cli import find
 
 __all__ = ["add"]
 
 
 def add(verbs: Any) -> None:
     """Add this verb to the parser."""
-    parser = verbs.add_parser("resume", help="finish what a run has not finished")
-    parser.add_argument("name", metavar="RUN", help="the run's folder, or its id below the root")
-    parser.add_argument("--num-trials", type=int, help="of a search, how many to try in all")
-    parser.add_argument("--retry-failed", action="store_true", help="run failed trials again too")
+    parser = verbs.add_parser("resume", help="finish an unfinished run")
+    parser.add_argument("name", metavar="RUN", help="folder of the run, or its id below the root")
+    parser.add_argument("--num-trials", type=int, help="new total number of trials of a search")
+    parser.add_argument("--retry-failed", action="store_true", help="also run failed trials again")
     parser.set_defaults(run=_run)
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     run = experiment.resume(
-        find(chosen.name), num_trials=chosen.num_trials, retry_failed=chosen.retry_failed
+        find(arguments.name),
+        num_trials=arguments.num_trials,
+        retry_failed=arguments.retry_failed,
     )
     print(run)
     return 0 if run.state == "COMPLETE" else 1

@@ -1,4 +1,4 @@
-"""Runs on the driver. `sparkdl runs`: the runs below a root."""
+"""Runs on the driver. `sparkdl runs`: list the runs below a root."""
 
 import argparse
 from typing import Any
@@ -11,14 +11,16 @@ __all__ = ["add"]
 def add(verbs: Any) -> None:
     """Add this verb to the parser."""
     parser = verbs.add_parser("runs", help="list the runs below a root, newest first")
-    parser.add_argument("--root", help="default: $SPARKDL_ROOT, else ./runs")
+    parser.add_argument(
+        "--root", help="folder of the runs; default: $SPARKDL_ROOT, otherwise ./runs"
+    )
     parser.set_defaults(run=_run)
 
 
-def _run(chosen: argparse.Namespace) -> int:
-    table = experiment.history(chosen.root)
+def _run(arguments: argparse.Namespace) -> int:
+    table = experiment.history(arguments.root)
     if table.empty:
-        print("no runs here; name their folder with --root or SPARKDL_ROOT")
+        print("no runs found; name the folder of the runs with --root or SPARKDL_ROOT")
     else:
         print(table.drop(columns="path").to_string(index=False))
     return 0

@@ -171,7 +171,7 @@ class PreflightTask:
             return  # An object store is too slow; each trial checks its executor again.
         storage.write(storage.join(folder, number), b"")
         deadline = time.monotonic() + MEET_S
-        while len(storage.names(folder)) < self.count and time.monotonic() < deadline:
+        while len(storage.list_names(folder)) < self.count and time.monotonic() < deadline:
             time.sleep(0.01)
 
 

@@ -193,7 +193,7 @@ class TrialTask:
         if not attempt:
             return
         paths = self.paths
-        for name in storage.names(paths.folder):
+        for name in storage.list_names(paths.folder):
             if name.startswith(("log", "metrics")) or name in names:
                 old = storage.join(paths.folder, name)
                 storage.rename(old, storage.join(paths.superseded(attempt - 1), name))

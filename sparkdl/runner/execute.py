@@ -29,7 +29,7 @@ from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runner.trial_loop import Execution
 from sparkdl.runs import Run, Trial, provenance
 from sparkdl.runs.ids_and_seeds import new_run_id
-from sparkdl.runs.opening import IfExists, OpenRun, Wanted, open_run
+from sparkdl.runs.opening import IfExists, OpenRun, RunDescription, open_run
 from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["Prepared", "execute"]
@@ -120,13 +120,13 @@ class Prepared:
     def _secrets(self) -> tuple[str, ...]:
         return tuple(self.request.options.env.values())
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> RunDescription:
         """What the run directory says of it."""
         request, options, cluster = self.request, self.request.options, self.cluster
         function = provenance.function_name(request.train) if request.train else "train"
         name = options.name or function
         kept = request.kept()
-        return Wanted(
+        return RunDescription(
             id=options.run_id or new_run_id(name),
             name=name,
             kind=request.kind,

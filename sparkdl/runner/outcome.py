@@ -8,9 +8,9 @@ import cloudpickle
 from sparkdl.cluster.outcome import Outcome, Status, is_follow_up
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError, RemoteTraceback
-from sparkdl.runs.journal import Event
+from sparkdl.jsonl import Line as Event
 from sparkdl.runs.redact import mask_text
-from sparkdl.runs.states import Failure, TrialState, judge
+from sparkdl.runs.states import Failure, TrialState, evaluate_metric
 from sparkdl.runs.trial import Usage
 
 __all__ = ["Conclusion", "combine", "conclude", "conclude_failed_job", "exception_of"]
@@ -110,7 +110,7 @@ def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> 
     if metrics[0] and "value" in reported:
         # A number that was reported without a name is the value of the first metric.
         reported.setdefault(metrics[0], reported.pop("value"))
-    verdicts = [judge(outcome.outputs, reported, name, required) for name in metrics]
+    verdicts = [evaluate_metric(outcome.outputs, reported, name, required) for name in metrics]
     verdict = next((verdict for verdict in verdicts if verdict.reason), verdicts[0])
     numbers = {k: float(v) for k, v in outcome.outputs.items() if isinstance(v, int | float)}
     return {

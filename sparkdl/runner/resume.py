@@ -13,6 +13,7 @@ from sparkdl.runner.execute import Prepared
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call
 from sparkdl.runs import Run, provenance
+from sparkdl.runs.events import RunStarted
 from sparkdl.runs.history import load, read_description
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
@@ -71,7 +72,7 @@ def continue_search(
     program = pack(request.called) if train else Program.from_dict(provenance.read_program(paths))
     prepared = Prepared.of(request, program)
     opened = continue_run(
-        path, again=more, retry_failed=retry_failed, changed=changed, secrets=secrets
+        path, reopen=more, retry_failed=retry_failed, changed=changed, secrets=secrets
     )
     if opened.finished_before:
         opened.owner.release()
@@ -104,7 +105,7 @@ def _newest(paths: RunPaths) -> dict[str, Any]:
     """What earlier calls changed of the search."""
     found: dict[str, Any] = {}
     for event in read_journal(paths.journal):
-        changed = event.get("changed", {})
+        changed = (event.changed or {}) if isinstance(event, RunStarted) else {}
         found |= {name: changed[name][1] for name in (*RULES, "num_trials") if name in changed}
     return found
 
@@ -141,4 +142,4 @@ def _changed(
             before.splitlines(), (provenance.source_of(train) or "").splitlines(), lineterm="", n=0
         )
         changed["train"] = [line for line in lines if not line.startswith(("---", "+++"))]
-    return {"changed": changed} if changed else {}
+    return changed

@@ -10,6 +10,7 @@ from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.errors import PreflightError
+from sparkdl.jsonl import Line as Event
 from sparkdl.runner.concurrency import Pace
 from sparkdl.runner.display.progress import MOST_LOGS, Progress
 from sparkdl.runner.display.reports import Pages
@@ -18,8 +19,8 @@ from sparkdl.runner.retries import Retries
 from sparkdl.runner.stopping import Stops
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runner.trial_messages import Listener
+from sparkdl.runs.events import RunEnded, TrialChanged, event_from_dict
 from sparkdl.runs.idle_time import idle_now
-from sparkdl.runs.journal import Event
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import STOPPED, OpenRun
 from sparkdl.runs.states import Failure, RunState, TrialState, natural_state
@@ -263,7 +264,8 @@ class Execution:
             self._stop(*enough)
 
     def _record(self, trial: Trial, event: Event) -> None:
-        self._opened.record({"event": "trial", "number": trial.number, **event})
+        fields = {"event": "trial", "number": trial.number, **event}
+        self._opened.record(event_from_dict(fields))
 
     # ---- the end of the run
 
@@ -281,8 +283,12 @@ class Execution:
 
     def _drop_waiting(self) -> None:
         """Those that never started are written down as cancelled, all at once."""
-        event = {"event": "trial", "state": "CANCELLED", "error": self._why_cancelled()}
-        if events := [{**event, "number": trial.number} for trial in self._waiting]:
+        why = self._why_cancelled()
+        events = [
+            TrialChanged(number=trial.number, state=TrialState.CANCELLED, error=why)
+            for trial in self._waiting
+        ]
+        if events:
             self._waiting.clear()
             self._opened.record(*events)
 
@@ -300,10 +306,13 @@ class Execution:
         self._flights.close()
         state, reason = self._stopped or (RunState.COMPLETE, "")
         state = natural_state(self.run.counts()) if state == RunState.COMPLETE else state
-        event: Event = {"event": "end", "state": str(state), "reason": reason or None}
-        event["duration_s"] = round(time.monotonic() - self._begun, 3)
         lasted_s = time.monotonic() - self._trials_begun
-        event["idle"] = idle_now(self.run.trials, self._pace.limit, lasted_s)
-        event["timeline"] = where_time_went(self.run) if self._plan.timeline else None
+        event = RunEnded(
+            state=state,
+            reason=reason or None,
+            duration_s=round(time.monotonic() - self._begun, 3),
+            idle=idle_now(self.run.trials, self._pace.limit, lasted_s),
+            timeline=where_time_went(self.run) if self._plan.timeline else None,
+        )
         self._opened.record(event)
         self._opened.owner.release()

@@ -2,11 +2,12 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sparkdl import storage
+from sparkdl import jsonl, storage
 from sparkdl.runs import Trial
+from sparkdl.runs.events import StopRequested
 from sparkdl.runs.journal import Journal
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.search.trial_source import RequestRefused, TrialSource
@@ -36,8 +37,8 @@ class Listener:
 
     def __init__(self, source: TrialSource, journal: Journal, is_gang: bool) -> None:
         self._source, self._journal, self._is_gang = source, journal, is_gang
-        self._reports = _Lines(lambda trial: TrialPaths(trial.path).metrics)
-        self._asks = _Lines(lambda trial: TrialPaths(trial.path).asks)
+        self._reports = jsonl.Tail()
+        self._asks = jsonl.Tail()
         self._stopped: dict[int, float] = {}
         self._asked_s, self._running = -ASKED_S, 0
         self.newest: Trial | None = None
@@ -54,9 +55,15 @@ class Listener:
         """Take over what these trials have said since the last time; `ended` ones for good."""
         if not ended:
             self._running = len(running)
-        asks = self._asks.new(running) if self._source.answers_requests and not ended else []
-        # What a trial reported before it asked is read by now, and heard before the answer.
-        reports = [(t, line["step"], line["metrics"]) for t, line in self._reports.new(running)]
+        asks = []
+        if self._source.answers_requests and not ended:
+            askers = {TrialPaths(trial.path).asks: trial for trial in running}
+            asks = [(askers[url], line) for url, line in self._asks.read(askers)]
+        # Read the reports after the questions: a report that a trial made before its question is
+        # then passed on before the question is answered.
+        reporters = {TrialPaths(trial.path).metrics: trial for trial in running}
+        lines = self._reports.read(reporters)
+        reports = [(reporters[url], line["step"], line["metrics"]) for url, line in lines]
         for trial, step, metrics in reports:
             trial.metrics.update(metrics)
             self.newest, self.steps[trial.number] = trial, step
@@ -78,7 +85,7 @@ class Listener:
         if trial.number in self._stopped or trial.state.is_final:
             return
         self._stopped[trial.number] = time.monotonic()
-        self._journal.write([{"event": "stop", "number": trial.number}])
+        self._journal.write([StopRequested(number=trial.number)])
         if not self._is_gang:
             _order(trial, {"stop": "pruned"})
 
@@ -93,8 +100,8 @@ class Listener:
 
     def forget(self, trial: Trial) -> None:
         """Its attempt is over; the next one writes new files."""
-        self._reports.forget(trial)
-        self._asks.forget(trial)
+        self._reports.forget(TrialPaths(trial.path).metrics)
+        self._asks.forget(TrialPaths(trial.path).asks)
 
     def ended(self, trial: Trial) -> None:
         """Nothing more comes of it."""
@@ -105,32 +112,3 @@ class Listener:
 
 def _order(trial: Trial, order: dict[str, Any]) -> None:
     storage.append(TrialPaths(trial.path).orders, json.dumps(order).encode() + b"\n")
-
-
-class _Lines:
-    """The new JSON lines of a file that each of many trials has."""
-
-    def __init__(self, url_of: Callable[[Trial], str]) -> None:
-        self._url_of = url_of
-        self._offsets: dict[int, int] = {}
-
-    def new(self, trials: Sequence[Trial]) -> list[tuple[Trial, Any]]:
-        """The values of the whole lines that were added to the files of these trials."""
-        places = {self._url_of(trial): trial for trial in trials}
-        offsets = {url: self._offsets.get(t.number, 0) for url, t in places.items()}
-        found = []
-        for url, data in storage.read_new(offsets).items():
-            whole = data[: data.rfind(b"\n") + 1]
-            trial = places[url]
-            try:
-                lines = [json.loads(line) for line in whole.splitlines()]
-            except ValueError:  # Another attempt's file took its place: begin with that.
-                self._offsets[trial.number] = 0
-                continue
-            self._offsets[trial.number] = offsets[url] + len(whole)
-            found += [(trial, line) for line in lines]
-        return found
-
-    def forget(self, trial: Trial) -> None:
-        """Begin anew with the next file."""
-        self._offsets.pop(trial.number, None)

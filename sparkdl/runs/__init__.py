@@ -1,4 +1,4 @@
-"""The run directory: what a run did, kept as files (runs on the driver).
+"""Runs on the driver. The run directory: a run and its trials, stored as files.
 
 Example:
     >>> from sparkdl.runs import RunState, TrialState

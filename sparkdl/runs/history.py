@@ -1,4 +1,4 @@
-"""Runs on the driver. Reads runs back from their directories."""
+"""Runs on the driver. Load runs from their directories."""
 
 import json
 from typing import Any
@@ -7,7 +7,8 @@ import pandas as pd
 
 from sparkdl import storage
 from sparkdl.errors import RunNotFoundError
-from sparkdl.runs.journal import Event, read_journal
+from sparkdl.runs.events import Event
+from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import living_owner
 from sparkdl.runs.run import Run
@@ -17,22 +18,23 @@ __all__ = ["history", "load", "read_description"]
 
 
 def read_description(path: str) -> dict[str, Any]:
-    """What `run.json` says.
+    """Return the content of `run.json`.
 
     Raises:
-        RunNotFoundError: there is no run at `path`.
+        RunNotFoundError: if there is no run at `path`.
     """
     try:
-        found: dict[str, Any] = json.loads(storage.read(RunPaths(path).run))
+        description: dict[str, Any] = json.loads(storage.read(RunPaths(path).run))
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFoundError(
-            f"no run at {path}: it holds no run.json. experiment.history() lists those of a root."
+            f"no run at {path}: it holds no run.json. experiment.history() lists the runs below a "
+            "root."
         ) from None
-    return found
+    return description
 
 
 def replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
-    """A run from its description and journal."""
+    """Create a run from its description and the events of its journal."""
     names = ("id", "name", "kind", "metric", "direction")
     run = Run(path=path, **{name: description[name] for name in names})
     run.objectives = description.get("objectives", {})
@@ -45,18 +47,18 @@ def replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
 
 
 def load(path: str) -> Run:
-    """Read a run. One whose driver died is FAILED, with what it finished.
+    """Load a run. A run whose driver died is FAILED; its finished trials are complete.
 
     Args:
-        path: the run's directory, as `run.path` or the last line of its table says.
+        path: the run's directory: `run.path`, which is also the last line of the run's table.
 
     Raises:
-        RunNotFoundError: there is no run at `path`.
+        RunNotFoundError: if there is no run at `path`.
     """
     path = storage.absolute(path)
     run = replay(read_description(path), path, read_journal(RunPaths(path).journal))
     if run.state == RunState.RUNNING and living_owner(RunPaths(path)) is None:
-        run.state, run.reason = RunState.FAILED, "its driver ended without finishing it"
+        run.state, run.reason = RunState.FAILED, "its driver ended before the run was finished"
         for trial in run.trials:
             if trial.state == TrialState.RUNNING:
                 trial.state = TrialState.LOST
@@ -64,15 +66,15 @@ def load(path: str) -> Run:
 
 
 def history(root: str) -> pd.DataFrame:
-    """The runs below a root, newest first, a row each."""
+    """Return a table of the runs below a root, newest first, with one row per run."""
     rows = []
-    for name in storage.names(root):
+    for name in storage.list_names(root):
         path = storage.join(root, name)
         try:
             description = read_description(path)
             run = load(path)
         except (RunNotFoundError, ValueError, KeyError, IndexError):
-            continue  # Not a run of ours, or one whose files were damaged.
+            continue  # The folder is no run, or its files are damaged.
         best = run.top(1)
         rows.append(
             {

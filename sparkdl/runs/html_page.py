@@ -1,7 +1,8 @@
-"""Runs on the driver (pure). The frame of a page that stands alone: no network, nothing runs in it.
+"""Runs on the driver (pure). Build a self-contained HTML page, which needs no network.
 
-Only the two scripts below may run, as the browser sees by their hashes; so text that got past the
-escaping could be seen, but not executed. https://www.w3.org/TR/CSP3/#framework-directive-source-list
+The content security policy of the page lists the hashes of its scripts, so that the browser runs no
+other script: text that escaped the escaping would be displayed, but not executed.
+https://www.w3.org/TR/CSP3/#framework-directive-source-list
 """
 
 import base64
@@ -42,7 +43,7 @@ pre { overflow-x: auto; font-size: 12.5px; line-height: 1.4; background: var(--b
   padding: 12px; border-radius: 6px }
 """
 
-# Draws each figure in the element before its data, in the page's colours.
+# Draw each figure in the element before its data, in the colours of the page.
 _DRAW = """
 const css = getComputedStyle(document.documentElement);
 const color = (name) => css.getPropertyValue(name).trim();
@@ -60,14 +61,14 @@ const draw = (data) => {
   for (const axis of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
     Object.assign(layout[axis], { gridcolor: color("--line"), linecolor: color("--line") });
   }
-  for (const trace of traces.filter((one) => one.type === "parcoords")) {
+  for (const trace of traces.filter((trace) => trace.type === "parcoords")) {
     trace.line.colorscale[0][1] = color("--faint");
     place.style.minWidth = `${100 * trace.dimensions.length}px`;
   }
   const bar = innerWidth < 700 ? false : "hover";
   const config = { responsive: true, displaylogo: false, displayModeBar: bar };
   Plotly.newPlot(place, traces, layout, config).catch((error) => {
-    place.textContent = `This browser could not draw it: ${error}`;
+    place.textContent = `This browser could not draw the figure: ${error}`;
   });
 };
 document.querySelectorAll("script[type='application/json']").forEach(draw);
@@ -75,18 +76,18 @@ document.querySelectorAll("script[type='application/json']").forEach(draw);
 
 
 def escaped(value: object) -> str:
-    """A value as text of a page, whatever is in it."""
+    """Return a value as text that is safe in HTML."""
     return html.escape(str(value))
 
 
 def page(title: str, sections: Sequence[str], library: str) -> str:
-    """A whole page.
+    """Return a whole page.
 
     Args:
-        title: its title, as plain text.
-        sections: its parts, as HTML. A `<script type="application/json">` with a figure of plotly
-            is drawn in the element before it.
-        library: plotly.js; empty where there is no figure.
+        title: the title, as plain text.
+        sections: the parts of the page, as HTML. A plotly figure in a
+            `<script type="application/json">` is drawn in the element before it.
+        library: the source of plotly.js; empty if the page has no figure.
 
     Example:
         >>> page("a < b", ["<p>none</p>"], "").count("a &lt; b")
@@ -94,8 +95,8 @@ def page(title: str, sections: Sequence[str], library: str) -> str:
     """
     scripts = [library, _DRAW] if library else []
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    # Plotly's WebGL figures are compiled in the browser, hence unsafe-eval.
-    allowed = " ".join(["'unsafe-eval'", *(f"'sha256-{one}'" for one in hashes)])
+    # Plotly compiles its WebGL figures in the browser, which needs unsafe-eval.
+    allowed = " ".join(["'unsafe-eval'", *(f"'sha256-{digest}'" for digest in hashes)])
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
     )

@@ -1,4 +1,4 @@
-"""Runs anywhere. What is drawn for a run: its id, and the seeds of its trials."""
+"""Runs anywhere. Draw the id of a run and the seeds of its trials."""
 
 import re
 import secrets
@@ -8,7 +8,7 @@ __all__ = ["new_run_id", "trial_seed"]
 
 
 def new_run_id(name: str) -> str:
-    """A run id that sorts by time and that no other run has.
+    """Return a unique run id; the ids of a name sort by time.
 
     Example:
         >>> new_run_id("my run").startswith("my-run-"), new_run_id("_train").startswith("train-")
@@ -19,10 +19,10 @@ def new_run_id(name: str) -> str:
 
 
 def trial_seed(seed: int, number: int) -> int:
-    """The seed of a trial: it depends on nothing but the run's seed and the trial's number.
+    """Return the seed of a trial, which depends only on the run's seed and the trial's number.
 
-    One step of SplitMix64 (Steele, Lea, Flood 2014), whose outputs are well spread over any two
-    arguments; the upper 31 bits, as every framework takes those.
+    The seed is one step of SplitMix64 (Steele, Lea, Flood 2014), whose outputs are well spread for
+    any two arguments. Only the upper 31 bits are used, as every framework accepts 31 bits.
 
     Example:
         >>> trial_seed(7, 0) != trial_seed(7, 1) != trial_seed(8, 0)

@@ -1,4 +1,4 @@
-"""Runs anywhere. The run directory: the name of every file in it, in one place.
+"""Runs anywhere. The names of all files of a run directory.
 
 ```
 <root>/<run id>/run.json  owner.json  journal.jsonl  environment.txt  source/  resources/
@@ -24,7 +24,11 @@ __all__ = ["RunPaths", "TrialPaths"]
 
 @dataclass(frozen=True)
 class TrialPaths:
-    """The files of one trial, below its folder's path or URL."""
+    """The files of one trial.
+
+    Attributes:
+        folder: path or URL of the folder of the trial.
+    """
 
     folder: str
 
@@ -35,22 +39,22 @@ class TrialPaths:
 
     @property
     def metrics(self) -> str:
-        """One JSON line per `context.report`. Written by the training process."""
+        """The reports, one JSON line per `context.report`. Written by the training process."""
         return storage.join(self.folder, "metrics.jsonl")
 
     @property
     def log(self) -> str:
-        """Everything that the training process printed."""
+        """The output of the training process."""
         return storage.join(self.folder, "log.txt")
 
     @property
     def error(self) -> str:
-        """The traceback, or what ended the process. Written by the task."""
+        """The traceback, or the cause of the end of the process. Written by the task."""
         return storage.join(self.folder, "error.txt")
 
     @property
     def outputs(self) -> str:
-        """What the training function returned. Written by the task, last of all."""
+        """The values that the training function returned. The last file that the task writes."""
         return storage.join(self.folder, "outputs.json")
 
     @property
@@ -65,7 +69,7 @@ class TrialPaths:
 
     @property
     def data(self) -> str:
-        """What was read, one JSON line per dataset. Written by the chief."""
+        """The datasets that were read, one JSON line each. Written by the chief."""
         return storage.join(self.folder, "data.jsonl")
 
     @property
@@ -75,111 +79,115 @@ class TrialPaths:
 
     @property
     def timeline(self) -> str:
-        """With `timeline=True`, a file of each rank. Written by the training processes."""
+        """With `timeline=True`, one file per rank. Written by the training processes."""
         return storage.join(self.folder, TIMELINE)
 
     @property
     def asks(self) -> str:
-        """What an objective in Optuna's style asks the driver. Written by the training process."""
+        """Requests of an objective in Optuna's style. Written by the training process."""
         return storage.join(self.folder, ASKS)
 
     @property
     def orders(self) -> str:
-        """Answers, and the order to stop. Written by the driver."""
+        """Answers to the requests, and the command to stop. Written by the driver."""
         return storage.join(self.folder, ORDERS)
 
     @property
     def all_ranks(self) -> str:
-        """Where the ranks of a gang tell each other how it goes; gone when it has ended."""
+        """The folder of messages between the ranks of a gang; removed at the end of the trial."""
         return storage.join(self.folder, "ranks")
 
     def ranks(self, attempt: int) -> str:
-        """The same of one attempt."""
+        """Return the folder of messages between the ranks in one attempt."""
         return storage.join(self.all_ranks, attempt)
 
-    def told(self, attempt: int, rank: int, what: str) -> str:
-        """The file by which a rank tells the others that it is `joining`, `done` or `failed`."""
-        return storage.join(self.ranks(attempt), f"{rank}.{what}")
+    def told(self, attempt: int, rank: int, status: str) -> str:
+        """Return the file by which a rank reports that it is `joining`, `done` or `failed`."""
+        return storage.join(self.ranks(attempt), f"{rank}.{status}")
 
     @property
     def attempts(self) -> str:
-        """A file for each attempt, and the files of those that were lost."""
+        """The folder with one file per attempt, and with the files of lost attempts."""
         return storage.join(self.folder, "attempts")
 
     def num_attempts(self) -> int:
-        """How many attempts have started."""
-        numbers = [name.removesuffix(".json") for name in storage.names(self.attempts)]
+        """Return the number of attempts that have started."""
+        numbers = [name.removesuffix(".json") for name in storage.list_names(self.attempts)]
         return 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
 
     def attempt(self, number: int) -> str:
-        """Who makes this attempt, written by its task when it starts."""
+        """Return the file that describes an attempt. Written by its task at the start."""
         return storage.join(self.attempts, f"{number}.json")
 
     def outcome(self, number: int) -> str:
-        """What came out of this attempt, where Spark would go on reading rows for it."""
+        """Return the outcome of an attempt, for jobs whose rows Spark would return too late."""
         return storage.join(self.attempts, f"{number}.outcome.json")
 
     def superseded(self, number: int) -> str:
-        """Where the files of a lost attempt are moved when the next one starts."""
+        """Return the folder to which the files of a lost attempt are moved by the next attempt."""
         return storage.join(self.attempts, str(number))
 
 
 @dataclass(frozen=True)
 class RunPaths:
-    """The files of one run, below its folder's path or URL."""
+    """The files of one run.
+
+    Attributes:
+        folder: path or URL of the run directory.
+    """
 
     folder: str
 
     @property
     def run(self) -> str:
-        """What was asked for: written once, when the run starts."""
+        """The description of the run. Written once, when the run starts."""
         return storage.join(self.folder, "run.json")
 
     @property
     def owner(self) -> str:
-        """The driver process that runs it now."""
+        """The driver process that owns the run."""
         return storage.join(self.folder, "owner.json")
 
     @property
     def journal(self) -> str:
-        """What happened, one JSON line per event. Written by the driver only."""
+        """The journal, one JSON line per event. Written only by the driver."""
         return storage.join(self.folder, "journal.jsonl")
 
     @property
     def environment(self) -> str:
-        """Installed packages, as `pip freeze` writes them."""
+        """The installed packages, in the format of `pip freeze`."""
         return storage.join(self.folder, "environment.txt")
 
     @property
     def source(self) -> str:
-        """The person's program: the function and the local modules it imports."""
+        """The folder of the user's program: the function and the local modules that it imports."""
         return storage.join(self.folder, "source")
 
     @property
     def program(self) -> str:
-        """The function as it travels to the executors, to be resumed or reproduced."""
+        """The program in the form in which it is sent to the executors. Used to resume the run."""
         return storage.join(self.source, "program.json")
 
     @property
     def initial(self) -> str:
-        """The checkpoint that trials begin with, kept as a trial's folder would keep it."""
+        """The folder of the initial checkpoint, laid out like the folder of a trial."""
         return storage.join(self.folder, "initial")
 
     @property
     def report(self) -> str:
-        """A page with what came out."""
+        """The report, an HTML page."""
         return storage.join(self.folder, "report.html")
 
     @property
     def resources(self) -> str:
-        """Copies of the files that the person asked to keep with the run."""
+        """The folder of copies of the files that the user passed as `resources`."""
         return storage.join(self.folder, "resources")
 
     @property
     def preflight(self) -> str:
-        """Where tasks of the preflight show each other that they have started."""
+        """The folder in which tasks of the preflight report that they have started."""
         return storage.join(self.folder, "preflight")
 
     def trial(self, number: int) -> TrialPaths:
-        """The files of one trial."""
+        """Return the files of one trial."""
         return TrialPaths(storage.join(self.folder, "trials", number))

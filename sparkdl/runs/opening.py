@@ -1,4 +1,4 @@
-"""Runs on the driver. Opens a run directory: a new one, or one that a retried job comes back to."""
+"""Runs on the driver. Open a run directory: create a run, or take over a run to resume it."""
 
 import json
 import re
@@ -6,24 +6,35 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from sparkdl import storage
 from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.runs.events import (
+    Event,
+    NewTrial,
+    ParameterSuggested,
+    RunEnded,
+    RunStarted,
+    TrialChanged,
+    TrialsAdded,
+)
 from sparkdl.runs.history import read_description, replay
 from sparkdl.runs.ids_and_seeds import trial_seed
-from sparkdl.runs.journal import Event, Journal, read_journal
+from sparkdl.runs.journal import Journal, read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner, describe_owner, living_owner
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.run import Run
+from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial
 
 __all__ = [
     "STOPPED",
     "IfExists",
     "OpenRun",
-    "Wanted",
+    "RunDescription",
     "continue_run",
     "difference",
     "open_run",
@@ -32,21 +43,26 @@ __all__ = [
 
 IfExists = Literal["error", "resume", "new"]
 
-# How the error of a trial begins that did not finish as its run was stopped.
+# The beginning of the error of a trial that was CANCELLED because its run was stopped.
 STOPPED = "the run was stopped"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the person asked for, as far as the run directory keeps it.
+@dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """The request of a user, as far as the run directory stores it.
 
     Attributes:
-        id, name, kind, description, metric, direction: see `Run`.
-        params: the parameters of each trial; None where a search finds them.
-        seed: the run's seed.
-        secrets: values that may not be kept.
-        facts: whatever else `run.json` is to say; under `space` and `repeats`, of a search.
-        count: how many configurations there are to be at most, where a search finds them.
+        id: the id of the run, which is the name of its folder.
+        name: see `Run`.
+        kind: see `Run`.
+        description: a text of the user.
+        metric: see `Run`.
+        direction: see `Run`.
+        params: the parameters of each trial; None if a search chooses them.
+        seed: the seed of the run.
+        secrets: values that must not be stored.
+        facts: further fields of `run.json`, such as `space` and `repeats` of a search.
+        count: largest number of configurations, for a search.
     """
 
     id: str
@@ -62,9 +78,19 @@ class Wanted:
     count: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OpenRun:
-    """A run that this driver owns and may write to."""
+    """A run that this driver owns and may write to.
+
+    Attributes:
+        run: the run.
+        paths: the files of the run.
+        journal: the journal of the run.
+        owner: the ownership of the run by this process.
+        seed: the seed of the run.
+        finished_before: True if the run was COMPLETE already and there is nothing to do.
+        secrets: values that must not be stored.
+    """
 
     run: Run
     paths: RunPaths
@@ -75,207 +101,262 @@ class OpenRun:
     secrets: tuple[str, ...] = ()
 
     def record(self, *events: Event) -> None:
-        """Write down what happened, and take it over."""
+        """Write events to the journal, and update the run with them."""
         for event in self.journal.write(list(events)):
             self.run.apply(event)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """For what comes before an execution: if it raises, the run is over, and nobody's."""
+        """Mark the run FAILED and release it if the block, which prepares the run, raises."""
         try:
             yield
         except BaseException as exc:
-            why = f"{type(exc).__name__}: {exc}".split("\n")[0]
-            self.record({"event": "end", "state": "FAILED", "reason": why})
+            reason = f"{type(exc).__name__}: {exc}".split("\n")[0]
+            self.record(RunEnded(state=RunState.FAILED, reason=reason))
             self.owner.release()
             raise
 
-    def add(self, params: dict[str, Any], configuration: int, *events: Event) -> Trial:
-        """One more trial, and in one go what else happened; it is given the trial's number."""
+    def add(
+        self,
+        params: dict[str, Any],
+        configuration: int,
+        suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
+    ) -> Trial:
+        """Add a trial to the run.
+
+        Args:
+            params: the parameters of the trial.
+            configuration: the number of its configuration.
+            suggested: the value and the distribution of each parameter that a function suggested,
+                see `ParameterSuggested`. They are written together with the trial.
+        """
         number = len(self.run.trials)
         storage.make_directory(self.paths.trial(number).folder)
-        kept = mask_params(params, self.secrets)
-        new = {"number": number, "params": kept, "seed": trial_seed(self.seed, number)}
-        made = {"event": "trials", "trials": [{**new, "configuration": configuration}]}
-        self.record(made, *({**event, "number": number} for event in events))
+        trial = NewTrial(
+            number=number,
+            params=mask_params(params, self.secrets),
+            seed=trial_seed(self.seed, number),
+            configuration=configuration,
+        )
+        suggestions = [
+            ParameterSuggested(number=number, name=name, value=value, distribution=distribution)
+            for name, (value, distribution) in suggested.items()
+        ]
+        self.record(TrialsAdded(trials=[trial]), *suggestions)
         return self.run.trials[number]
 
 
-def open_run(root: str, wanted: Wanted, if_exists: IfExists) -> OpenRun:
-    """Make the run directory, or take over the one of that id.
+def open_run(root: str, description: RunDescription, if_exists: IfExists) -> OpenRun:
+    """Create a run, or take over the existing run with this id.
+
+    Args:
+        root: path or URL of the folder with all runs.
+        description: the description of the run.
+        if_exists: the action if there is a run with this id: `error` raises, `resume` takes the
+            run over, `new` creates a run whose id has a number appended.
 
     Raises:
-        ConfigError: the id cannot be a folder's name.
-        RunExistsError: it exists and may not be taken over; the message says why and what to do.
+        ConfigError: if the id is no valid name of a folder.
+        RunExistsError: if the run exists and may not be taken over; the message gives the reason
+            and the remedy.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", wanted.id):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", description.id):
         raise ConfigError(
-            f"run_id is {wanted.id!r}; expected letters, digits, '.', '_' and '-' only, as it is "
-            "a folder's name."
+            f"run_id is {description.id!r}; expected only letters, digits, '.', '_' and '-', and a "
+            "letter or digit first, as run_id is the name of a folder."
         )
     if if_exists not in ("error", "resume", "new"):
         raise ConfigError(f"if_exists is {if_exists!r}; expected 'error', 'resume' or 'new'.")
-    paths = RunPaths(storage.join(root, wanted.id))
+    paths = RunPaths(storage.join(root, description.id))
     if not storage.exists(paths.run):
-        return _create(paths, wanted)
+        return _create(paths, description)
     if if_exists == "new":
-        return open_run(root, replace(wanted, id=_next_id(root, wanted.id)), "new")
+        return open_run(root, replace(description, id=_next_id(root, description.id)), "new")
     if owner := living_owner(paths):
-        raise _being_run(wanted.id, owner, paths.folder)
+        raise _owned_error(description.id, owner, paths.folder)
     if if_exists == "error":
         raise RunExistsError(
-            f"run {wanted.id} exists already in {paths.folder}. Choose another run_id, or pass "
-            "if_exists='resume' to finish it or if_exists='new' to run anew beside it."
+            f"run {description.id} exists already in {paths.folder}. Choose another run_id, or "
+            "pass if_exists='resume' to finish that run or if_exists='new' to start another run."
         )
-    return _take_over(paths, wanted)
+    return _take_over(paths, description)
 
 
 def _next_id(root: str, run_id: str) -> str:
-    taken = set(storage.names(root))
+    taken = set(storage.list_names(root))
     number = 2
     while f"{run_id}-{number}" in taken:
         number += 1
     return f"{run_id}-{number}"
 
 
-def _create(paths: RunPaths, wanted: Wanted) -> OpenRun:
-    description = {
-        "id": wanted.id,
-        "name": wanted.name,
-        "kind": wanted.kind,
-        "description": wanted.description,
-        "metric": wanted.metric,
-        "direction": wanted.direction,
-        "seed": wanted.seed,
+def _create(paths: RunPaths, description: RunDescription) -> OpenRun:
+    content = {
+        "id": description.id,
+        "name": description.name,
+        "kind": description.kind,
+        "description": description.description,
+        "metric": description.metric,
+        "direction": description.direction,
+        "seed": description.seed,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        **wanted.facts,
+        **description.facts,
     }
     owner = Owner(paths)
     storage.make_directory(paths.folder)
     owner.hold()
-    storage.remove(paths.journal)  # Of a start that was killed before it wrote run.json.
-    run = replay(description, paths.folder, [])
-    trials = _as_kept(wanted)
+    # A start that was killed before it wrote run.json may have left a journal.
+    storage.remove(paths.journal)
+    run = replay(content, paths.folder, [])
+    trials = _new_trials(description)
     for trial in trials:
-        storage.make_directory(paths.trial(trial["number"]).folder)
-    opened = OpenRun(run, paths, Journal(paths.journal), owner, wanted.seed, False, wanted.secrets)
+        storage.make_directory(paths.trial(trial.number).folder)
+    opened = OpenRun(
+        run=run,
+        paths=paths,
+        journal=Journal(paths.journal),
+        owner=owner,
+        seed=description.seed,
+        finished_before=False,
+        secrets=description.secrets,
+    )
     with opened.failing():
-        opened.record({"event": "start"}, {"event": "trials", "trials": trials})
-        storage.write(paths.run, json.dumps(description, indent=1))  # The last: now it is a run.
+        opened.record(RunStarted(), TrialsAdded(trials=trials))
+        # Only with this file the folder is a run, so it is written last.
+        storage.write(paths.run, json.dumps(content, indent=1))
     return opened
 
 
-def _as_kept(wanted: Wanted) -> list[dict[str, Any]]:
-    kept = [
-        {
-            "number": i,
-            "params": mask_params(params, wanted.secrets),
-            "seed": trial_seed(wanted.seed, i),
-        }
-        for i, params in enumerate(wanted.params or ())
+def _new_trials(description: RunDescription) -> list[NewTrial]:
+    """Return the trials in the form in which they are read back from the journal."""
+    return [
+        NewTrial(
+            number=number,
+            params=json.loads(json.dumps(mask_params(params, description.secrets))),
+            seed=trial_seed(description.seed, number),
+        )
+        for number, params in enumerate(description.params or ())
     ]
-    plain: list[dict[str, Any]] = json.loads(json.dumps(kept))
-    return plain
 
 
-def _take_over(paths: RunPaths, wanted: Wanted) -> OpenRun:
-    description = read_description(paths.folder)
-    before = replay(description, paths.folder, read_journal(paths.journal))
-    now: Any = wanted.facts.get("space")
-    then: Any = description.get("space")
-    if wanted.params is not None:
-        now = [trial["params"] for trial in _as_kept(wanted)]
+def _take_over(paths: RunPaths, description: RunDescription) -> OpenRun:
+    content = read_description(paths.folder)
+    before = replay(content, paths.folder, read_journal(paths.journal))
+    now: Any = description.facts.get("space")
+    then: Any = content.get("space")
+    if description.params is not None:
+        now = [trial.params for trial in _new_trials(description)]
         then = [trial.params for trial in before.trials]
     for name, old, new in (
-        ("kind", before.kind, wanted.kind),
-        ("metric", before.metric, wanted.metric),
-        ("direction", before.direction, wanted.direction),
-        ("objectives", before.objectives, dict(wanted.facts.get("objectives", {}))),
-        ("args" if wanted.params is not None else "space", then, now),
-        ("repeats", description.get("repeats", 1), wanted.facts.get("repeats", 1)),
+        ("kind", before.kind, description.kind),
+        ("metric", before.metric, description.metric),
+        ("direction", before.direction, description.direction),
+        ("objectives", before.objectives, dict(description.facts.get("objectives", {}))),
+        ("args" if description.params is not None else "space", then, now),
+        ("repeats", content.get("repeats", 1), description.facts.get("repeats", 1)),
     ):
         if old != new:
             old, new = difference(old, new), difference(new, old)
             raise RunExistsError(
-                f"run {wanted.id} cannot be resumed: {name} was {old!r} and is now {new!r}. Ask "
-                "for what it was, or pass if_exists='new'. Nothing was changed."
+                f"run {description.id} cannot be resumed: {name} was {old!r} and is now {new!r}. "
+                "Pass the earlier value, or if_exists='new'. Nothing was changed."
             )
-    # A search that a rule of its own ended is done, however few trials that took.
-    made = before.num_configurations
-    more = (wanted.count or 0) > made and not before.reason
-    return continue_run(paths.folder, again=more, secrets=wanted.secrets)
+    # A search that one of its stopping rules ended is complete, even with fewer trials.
+    has_more = (description.count or 0) > before.num_configurations and not before.reason
+    return continue_run(paths.folder, reopen=has_more, secrets=description.secrets)
 
 
 def continue_run(
     path: str,
     *,
-    again: bool = False,
+    reopen: bool = False,
     retry_failed: bool = False,
-    changed: Event | None = None,
+    changed: Mapping[str, Any] | None = None,
     secrets: tuple[str, ...] = (),
 ) -> OpenRun:
-    """Take over a run that no living driver has; trials that have not finished wait again.
+    """Take over a run without a living driver. Its unfinished trials become WAITING.
 
     Args:
-        path: the run's directory.
-        again: open it although it is COMPLETE, as there is more to do.
-        retry_failed: trials that have failed wait again too.
-        changed: what is not as it was, for the journal.
-        secrets: values that may not be kept.
+        path: the run directory.
+        reopen: open the run also if it is COMPLETE, to add trials.
+        retry_failed: failed trials become WAITING, too.
+        changed: the arguments that differ from those before, see `RunStarted`.
+        secrets: values that must not be stored.
 
     Raises:
-        RunNotFoundError: there is no run at `path`.
-        RunExistsError: it is being run.
+        RunNotFoundError: if there is no run at `path`.
+        RunExistsError: if a living driver owns the run.
     """
     paths = RunPaths(path)
     description = read_description(path)
     if owner := living_owner(paths):
-        raise _being_run(description["id"], owner, path)
+        raise _owned_error(description["id"], owner, path)
     events = read_journal(paths.journal)
-    run, last = replay(description, path, events), events[-1]["time"]
-    owner_now = Owner(paths)
-    owner_now.hold()
-    journal = Journal(paths.journal)
-    waiting = _unfinished(run, paths, retry_failed, last)
-    done = run.state == "COMPLETE" and not again and not (retry_failed and waiting)
-    opened = OpenRun(run, paths, journal, owner_now, description["seed"], done, secrets)
-    if not done:
-        opened.record({"event": "start", **(changed or {})}, *waiting)
+    run = replay(description, path, events)
+    this_owner = Owner(paths)
+    this_owner.hold()
+    waiting = _unfinished(run, paths, retry_failed, events[-1].time or 0.0)
+    is_complete = run.state == "COMPLETE" and not reopen and not (retry_failed and waiting)
+    opened = OpenRun(
+        run=run,
+        paths=paths,
+        journal=Journal(paths.journal),
+        owner=this_owner,
+        seed=description["seed"],
+        finished_before=is_complete,
+        secrets=secrets,
+    )
+    if not is_complete:
+        opened.record(RunStarted(changed=changed or None), *waiting)
     return opened
 
 
-def _being_run(run_id: str, owner: dict[str, Any], folder: str) -> RunExistsError:
+def _owned_error(run_id: str, owner: dict[str, Any], folder: str) -> RunExistsError:
     return RunExistsError(
-        f"run {run_id} is being run by {describe_owner(owner)}. Wait for it, or end that process; "
-        f"its directory is {folder}."
+        f"run {run_id} is being run by {describe_owner(owner)}. Wait until the run has ended, or "
+        f"end that process. The run directory is {folder}."
     )
 
 
 def waits_again(trial: Trial, retry_failed: bool) -> bool:
-    """Whether a trial is run when its run goes on."""
+    """Return True if a trial runs when its run is resumed."""
     stopped = trial.state == "CANCELLED" and (trial.error or "").startswith(STOPPED)
     return stopped or (retry_failed and trial.state == "FAILED") or not trial.state.is_final
 
 
-def _unfinished(run: Run, paths: RunPaths, retry_failed: bool, last: float) -> list[Event]:
-    """The trials that were running, lost, or cancelled with their run: they wait again.
+def _unfinished(run: Run, paths: RunPaths, retry_failed: bool, last: float) -> list[TrialChanged]:
+    """Return the events by which unfinished trials become WAITING.
 
-    What is known of how long they ran is when their driver wrote `last`.
+    Args:
+        run: the run.
+        paths: the files of the run.
+        retry_failed: failed trials count as unfinished.
+        last: the time of the last event of the earlier driver, which is taken for the end of
+            attempts that were running.
     """
     events = []
     for trial in run.trials:
         if trial.state != "WAITING" and waits_again(trial, retry_failed):
-            made = paths.trial(trial.number).num_attempts() - 1
-            event = {"event": "trial", "number": trial.number, "state": "WAITING"}
-            why = {"failure": trial.failure} if trial.state == "FAILED" else {}
-            events.append({**event, "attempt": made, "ended": last, **why})
+            event = TrialChanged(
+                number=trial.number,
+                state=TrialState.WAITING,
+                attempt=paths.trial(trial.number).num_attempts() - 1,
+                failure=trial.failure if trial.state == TrialState.FAILED else None,
+                ended=last,
+            )
+            events.append(event)
     return events
 
 
-def difference(some: Any, others: Any) -> Any:
-    """What of the one is not in the other."""
-    if isinstance(some, Mapping) and isinstance(others, Mapping):
-        return {name: value for name, value in some.items() if others.get(name) != value}
-    if not isinstance(some, list):
-        return some
-    return [params for params in some if params not in others] or [f"{len(some)} combinations"]
+def difference(value: Any, other: Any) -> Any:
+    """Return the part of a value that differs from another value, for an error message.
+
+    Args:
+        value: a dict, a list of parameter combinations, or any other value.
+        other: the value to compare with.
+    """
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return {name: item for name, item in value.items() if other.get(name) != item}
+    if not isinstance(value, list):
+        return value
+    return [params for params in value if params not in other] or [f"{len(value)} combinations"]

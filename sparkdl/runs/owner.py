@@ -1,6 +1,5 @@
-"""Runs on the driver. Who runs a run directory now, so that two drivers never run the same one."""
+"""Runs on the driver. The owner of a run directory, so that two drivers never run the same run."""
 
-import contextlib
 import json
 import os
 import socket
@@ -10,6 +9,7 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.os_processes import process_start
+from sparkdl.polling import Outages
 from sparkdl.runs.layout import RunPaths
 
 __all__ = ["Owner", "describe_owner", "living_owner"]
@@ -18,7 +18,11 @@ BEAT_S = 5.0
 
 
 class Owner:
-    """This process as the owner of a run, from `hold` until `release`."""
+    """The ownership of a run by this process, from `hold` until `release`.
+
+    Args:
+        paths: the files of the run.
+    """
 
     def __init__(self, paths: RunPaths) -> None:
         self._url = paths.owner
@@ -26,16 +30,17 @@ class Owner:
         self._released = threading.Event()
 
     def hold(self) -> None:
-        """Own the run, and show every `BEAT_S` seconds that this process lives."""
-        self._show()
-        threading.Thread(target=self._beats, name="sparkdl-owner", daemon=True).start()
+        """Own the run, and write a heartbeat every `BEAT_S` seconds."""
+        self._write_beat()
+        threading.Thread(target=self._write_beats, name="sparkdl-owner", daemon=True).start()
 
-    def _beats(self) -> None:
+    def _write_beats(self) -> None:
+        outages = Outages("write the heartbeat of the run's owner")
         while not self._released.wait(BEAT_S):
-            with contextlib.suppress(OSError):  # The store fails for a moment: the next beat.
-                self._show()
+            with outages.tolerated():
+                self._write_beat()
 
-    def _show(self) -> None:
+    def _write_beat(self) -> None:
         self._beat += 1
         owner = {
             "host": socket.gethostname(),
@@ -47,22 +52,22 @@ class Owner:
         storage.write(self._url, json.dumps(owner))
 
     def release(self) -> None:
-        """Say that nobody runs it any more."""
+        """Give up the ownership, so that another driver may resume the run."""
         self._released.set()
         storage.write(self._url, json.dumps({}))
 
 
 def living_owner(paths: RunPaths) -> dict[str, Any] | None:
-    """The process that runs this run now, or None.
+    """Return the process that runs the run now; None if there is none.
 
-    On this host the process table decides. On another host its beats do: they are watched for
-    three intervals, so no clocks are compared.
+    An owner on this host is looked up in the process table. The heartbeats of an owner on another
+    host are watched for three intervals, so that the clocks of two hosts are never compared.
     """
     owner = _read(paths)
     if not owner:
         return None
-    here = (socket.gethostname(), os.readlink("/proc/self/ns/pid"))
-    if (owner["host"], owner.get("namespace")) == here:
+    this_host = (socket.gethostname(), os.readlink("/proc/self/ns/pid"))
+    if (owner["host"], owner.get("namespace")) == this_host:
         return owner if process_start(owner["pid"]) == owner["started"] else None
     deadline = time.monotonic() + 3 * BEAT_S
     while time.monotonic() < deadline:
@@ -76,13 +81,13 @@ def living_owner(paths: RunPaths) -> dict[str, Any] | None:
 
 
 def describe_owner(owner: dict[str, Any]) -> str:
-    """An owner in words."""
+    """Return an owner in words, such as `process 17 on host a`."""
     return f"process {owner['pid']} on host {owner['host']}"
 
 
 def _read(paths: RunPaths) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(storage.read(paths.owner))
+        owner: dict[str, Any] = json.loads(storage.read(paths.owner))
     except (FileNotFoundError, ValueError):
         return {}
-    return found
+    return owner

@@ -1,7 +1,4 @@
-"""Runs on the driver.
-
-What is written down when a run starts, so that it can be understood later.
-"""
+"""Runs on the driver. Record the program and the environment with which a run starts."""
 
 import base64
 import functools
@@ -34,18 +31,18 @@ __all__ = [
     "write_source",
 ]
 
-# What must agree between the driver and every executor, by the name it is installed under.
+# Packages whose versions must agree between the driver and every executor.
 COMPARED = ("tensorflow", "keras", "pyarrow")
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, sparkdl and the packages whose versions must agree everywhere."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2]), "sparkdl": __version__}
+    """Return the versions of Python, sparkdl and the packages that must agree on all hosts."""
+    by_name = {"python": ".".join(platform.python_version_tuple()[:2]), "sparkdl": __version__}
     for name in COMPARED:
         version = _version(name) or _version(f"{name}-cpu")
         if version:
-            found[name] = version
-    return found
+            by_name[name] = version
+    return by_name
 
 
 @functools.cache
@@ -58,13 +55,13 @@ def _version(name: str) -> str | None:
 
 @functools.cache
 def environment() -> str:
-    """Every installed package with its version, as `pip freeze` writes them."""
+    """Return every installed package with its version, in the format of `pip freeze`."""
     lines = {f"{d.metadata['Name']}=={d.version}" for d in importlib.metadata.distributions()}
     return "\n".join([f"# Python {sys.version}", *sorted(lines, key=str.lower), ""])
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit checked out in `folder`, with `+changes` where files differ from it."""
+    """Return the commit checked out in `folder`, with `+changes` if tracked files were changed."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
@@ -80,22 +77,22 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """What a person would call this function; for a partial, the function inside."""
+    """Return the name of a function; for a partial, the name of the inner function."""
     inner = inspect.unwrap(getattr(function, "func", function))
     return getattr(inner, "__name__", type(inner).__name__)
 
 
 def who() -> dict[str, str]:
-    """The user and host that started the run."""
+    """Return the user and the host that start the run."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # A container's numeric user has no name.
+    except (KeyError, OSError):  # A numeric user of a container has no name.
         user = "unknown"
     return {"user": user, "host": socket.gethostname()}
 
 
 def source_of(function: Callable[..., Any]) -> str | None:
-    """Its source; None of one typed at a prompt, or a callable object."""
+    """Return the source of a function; None for a callable object or a function without a file."""
     try:
         return inspect.getsource(inspect.unwrap(getattr(function, "func", function)))
     except (OSError, TypeError):
@@ -108,7 +105,7 @@ def write_source(
     modules: Mapping[str, str],
     secrets: Iterable[str],
 ) -> None:
-    """Keep the function's source as `function.py`, and each local module's beside it."""
+    """Write the source of the function to `function.py`, and local modules to `modules/`."""
     sources = {f"modules/{name.replace('.', '/')}.py": text for name, text in modules.items()}
     if text := source_of(function):
         sources["function.py"] = text
@@ -117,8 +114,13 @@ def write_source(
 
 
 def write_program(paths: RunPaths, program: Mapping[str, Any], secrets: Iterable[str]) -> bool:
-    """Keep the program as it travels, unless it holds what looks like a credential; whether it is
-    kept."""
+    """Write the program in the form in which it is sent to the executors.
+
+    A program that contains text that looks like a credential is not written.
+
+    Returns:
+        True if the program was written.
+    """
     pickled = base64.b64decode(program["function"]).decode("latin-1")
     texts = [pickled, *(text for text, *_ in program["modules"].values())]
     if any(mask_text(text, secrets) != text for text in texts):
@@ -130,23 +132,24 @@ def write_program(paths: RunPaths, program: Mapping[str, Any], secrets: Iterable
 
 
 def read_program(paths: RunPaths) -> dict[str, Any]:
-    """What `write_program` kept.
+    """Return the program that `write_program` wrote.
 
     Raises:
-        ConfigError: there is none, or this Python cannot load it.
+        ConfigError: if there is no program, or if this version of Python cannot load it.
     """
-    again = "Pass train= with the function."
+    remedy = "Pass train= with the function."
     try:
         program: dict[str, Any] = json.loads(storage.read(paths.program))
     except FileNotFoundError:
         raise ConfigError(
-            f"the function of this run is not in {paths.program}: it holds what looks like a "
-            f"credential, which is not kept, or the run was killed as it began. {again}"
+            f"the function of this run is not in {paths.program}: either it contains text that "
+            "looks like a credential, which is not stored, or the run was killed while it started. "
+            f"{remedy}"
         ) from None
-    here = versions()["python"]
-    if program["python"] != here:
+    python = versions()["python"]
+    if program["python"] != python:
         raise ConfigError(
-            f"{paths.program} was written by Python {program['python']}, and this is {here}, "
-            f"which cannot load it. {again}"
+            f"{paths.program} was written by Python {program['python']} and cannot be loaded by "
+            f"Python {python}. {remedy}"
         )
     return program

@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). Which trials are better."""
+"""Runs anywhere (pure). Rank trials by one or several metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
@@ -10,12 +10,17 @@ __all__ = ["means", "pareto", "pareto_front", "ranked"]
 
 
 def ranked(trials: Iterable[Trial], direction: str) -> list[Trial]:
-    """The COMPLETE trials with a value, best first; among equals the earlier one.
+    """Return the COMPLETE trials with a value, best first; of equal trials the earlier one first.
 
-    With repeats, those of the configuration with the best mean come first.
+    With repeats, the trials of the configuration with the best mean come first.
+
+    Args:
+        trials: the trials of a run.
+        direction: `max` or `min`.
     """
     valued = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
-    sign, mean = -1.0 if direction == "max" else 1.0, means(valued)
+    sign = -1.0 if direction == "max" else 1.0
+    mean = means(valued)
     return sorted(
         valued,
         key=lambda t: (sign * mean[t.configuration][0], sign * float(t.value or 0.0), t.number),
@@ -23,23 +28,25 @@ def ranked(trials: Iterable[Trial], direction: str) -> list[Trial]:
 
 
 def means(trials: Iterable[Trial]) -> dict[int, tuple[float, float]]:
-    """Of each configuration, the mean of its COMPLETE trials and their standard deviation."""
+    """Return the mean and the standard deviation of each configuration's COMPLETE trials."""
     values: dict[int, list[float]] = {}
     for trial in trials:
         if trial.state == TrialState.COMPLETE and trial.value is not None:
             values.setdefault(trial.configuration, []).append(trial.value)
     return {
-        number: (fmean(found), stdev(found)) if len(found) > 1 else (found[0], 0.0)
-        for number, found in values.items()
+        number: (fmean(sample), stdev(sample)) if len(sample) > 1 else (sample[0], 0.0)
+        for number, sample in values.items()
     }
 
 
 def pareto(trials: Iterable[Trial], objectives: Mapping[str, str]) -> list[Trial]:
-    """The COMPLETE trials that no other beats in one metric and equals in the rest.
+    """Return the COMPLETE trials that no other COMPLETE trial dominates.
+
+    A trial dominates another trial if it is better in one metric and at least as good in the rest.
 
     Args:
-        trials: all of them.
-        objectives: the direction of each metric.
+        trials: the trials of a run.
+        objectives: the direction of each metric, `max` or `min`.
     """
     signs = {name: -1 if way == "max" else 1 for name, way in objectives.items()}
     complete = {trial.number: trial for trial in trials if trial.state == TrialState.COMPLETE}
@@ -51,7 +58,9 @@ def pareto(trials: Iterable[Trial], objectives: Mapping[str, str]) -> list[Trial
 
 
 def pareto_front(points: Mapping[int, Sequence[float]]) -> list[int]:
-    """The keys of the points that no other one dominates; small is good in each coordinate.
+    """Return the keys of the points that no other point dominates, ascending.
+
+    Smaller coordinates are better.
 
     Example:
         >>> pareto_front({0: (1, 4), 1: (2, 2), 2: (3, 3), 3: (4, 1)})
@@ -59,11 +68,12 @@ def pareto_front(points: Mapping[int, Sequence[float]]) -> list[int]:
     """
     front: dict[int, Sequence[float]] = {}
     for key, point in sorted(points.items(), key=lambda item: tuple(item[1])):
-        # Sorted so, a point is dominated by one that came before, or by none.
+        # In this order a point can only be dominated by an earlier point.
         if not any(_dominates(other, point) for other in front.values()):
             front[key] = point
     return sorted(front)
 
 
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return tuple(one) != tuple(other) and all(a <= b for a, b in zip(one, other, strict=True))
+def _dominates(better: Sequence[float], point: Sequence[float]) -> bool:
+    differs = tuple(better) != tuple(point)
+    return differs and all(a <= b for a, b in zip(better, point, strict=True))

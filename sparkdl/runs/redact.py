@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). Keeps credentials out of run directories and logs."""
+"""Runs anywhere (pure). Mask credentials before text is stored or shown."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -33,12 +33,12 @@ _FORMS = re.compile(
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the given secrets and without anything that looks like a credential.
+    """Return `text` with the given secrets, and all that looks like a credential, masked.
 
     Args:
-        text: any text that is about to be kept or shown.
-        secrets: values known to be secret. Those under four characters are left alone: they
-            would turn up everywhere.
+        text: any text that is about to be stored or shown.
+        secrets: values known to be secret. Values of fewer than four characters are not masked, as
+            they occur by chance in any text.
 
     Example:
         >>> mask_text("connect to postgres://ann:pa55@db/x with hunter22", ["hunter22"])
@@ -49,12 +49,12 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 4:
             text = text.replace(secret, MASK)
-    text = _ASSIGNED.sub(lambda found: f"{found[1]}{found[2]}{MASK}{found[2]}", text)
+    text = _ASSIGNED.sub(lambda match: f"{match[1]}{match[2]}{MASK}{match[2]}", text)
     return _FORMS.sub(MASK, text)
 
 
 def mask_params(params: Mapping[str, Any], secrets: Iterable[str] = ()) -> dict[str, Any]:
-    """Parameters as they may be kept: strings under a credential's name are masked.
+    """Return parameters that may be stored: strings under the name of a credential are masked.
 
     Example:
         >>> mask_params({"learning_rate": 0.1, "db_password": "hunter22", "num_tokens": 5})

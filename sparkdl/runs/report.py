@@ -1,7 +1,4 @@
-"""Runs on the driver.
-
-A run's `report.html`: all there is to look at, in one file for any browser.
-"""
+"""Runs on the driver. Write the report of a run, one HTML file for any browser."""
 
 import json
 from collections import Counter
@@ -10,7 +7,7 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.runs import table
-from sparkdl.runs.figures import FIGURES, Shown
+from sparkdl.runs.figures import FIGURES, RunView
 from sparkdl.runs.html_page import escaped, page
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.states import TrialState
@@ -18,10 +15,12 @@ from sparkdl.runs.trial import Trial
 
 __all__ = ["write_report"]
 
-MOST_FAILURES = 50
-MOST_ERROR = 8000
-MOST_FRONT = 20
-MOST_PARAM = 200
+# Limits that keep the page of a long run small: kinds of failures, characters of an error, trials
+# of the Pareto front, characters of a parameter.
+MAX_FAILURES = 50
+MAX_ERROR = 8000
+MAX_FRONT = 20
+MAX_PARAM = 200
 
 _TIMES = {
     "queued": ("#d0d4da", "waiting for a slot"),
@@ -31,26 +30,36 @@ _TIMES = {
     "running": ("#0072b2", "in the rest of the function"),
 }
 _FACTS = (
-    *("description", "function", "plan", "created", "user", "host", "framework", "seed"),
-    *("git_commit", "versions", "spark", "env"),
+    "description",
+    "function",
+    "plan",
+    "created",
+    "user",
+    "host",
+    "framework",
+    "seed",
+    "git_commit",
+    "versions",
+    "spark",
+    "env",
 )
 
 
-def write_report(run: Shown) -> str:
-    """Write `report.html` into the run's directory, in place of an earlier one.
+def write_report(run: RunView) -> str:
+    """Write `report.html` into the run directory, in place of an earlier report.
 
-    The page holds the best trial, the figures of `figures.plot`, the trials, where the time went,
-    the failures with their tracebacks, and what it ran on. It needs no network. Of a long run not
-    all is drawn, which it says.
+    The page shows the best trial, the figures of `figures.plot`, the trials, the use of time, the
+    failures with their tracebacks, and the environment of the run. It needs no network. Of a long
+    run the page draws only a part, and says so.
 
     Args:
-        run: the run, live or read back; its directory holds its `run.json`.
+        run: the run, live or loaded; its directory holds a `run.json`.
 
     Returns:
-        Its path or URL.
+        The path or URL of the page.
 
     Raises:
-        FileNotFoundError: there is no run in `run.path`.
+        FileNotFoundError: if there is no run in `run.path`.
     """
     facts = json.loads(storage.read(RunPaths(run.path).run))
     figures = _figures(run)
@@ -79,7 +88,7 @@ def _section(title: str, note: str, body: str) -> str:
 
 
 def _pairs(pairs: Mapping[str, Any]) -> str:
-    rows = (f"<dt>{escaped(name)}</dt><dd>{escaped(one)}</dd>" for name, one in pairs.items())
+    rows = (f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in pairs.items())
     return f"<dl>{''.join(rows)}</dl>" if pairs else ""
 
 
@@ -88,25 +97,25 @@ def _params(trial: Trial) -> str:
 
 
 def _short(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)[:MOST_PARAM]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:MAX_PARAM]
 
 
 def _row(cells: Iterable[object]) -> str:
     return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"
 
 
-def _head(run: Shown) -> str:
+def _head(run: RunView) -> str:
     seconds = f" in {_duration(run.duration_s)}" if run.duration_s else ""
-    why = f" ({escaped(run.reason)})" if run.reason else ""
+    reason = f" ({escaped(run.reason)})" if run.reason else ""
     return (
         f"<header><h1>{escaped(run.name)}</h1>"
-        f"<p><b>{escaped(run.state)}</b>{why}, {escaped(run.counts_text())}{seconds}</p>"
+        f"<p><b>{escaped(run.state)}</b>{reason}, {escaped(run.counts_text())}{seconds}</p>"
         f'<p class="soft">{escaped(run.kind)} {escaped(run.id)}</p></header>'
     )
 
 
 def _duration(seconds: float) -> str:
-    """Seconds in words.
+    """Return a duration in words.
 
     Example:
         >>> _duration(12.34), _duration(754), _duration(90000)
@@ -120,7 +129,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def _best(run: Shown) -> str:
+def _best(run: RunView) -> str:
     if len(run.objectives) > 1:
         return _front(run)
     best = run.top(1)
@@ -137,22 +146,22 @@ def _best(run: Shown) -> str:
     return _section("The best", note, f'<div class="best">{body}</div>')
 
 
-def _front(run: Shown) -> str:
+def _front(run: RunView) -> str:
     front = run.pareto
     names = list(dict.fromkeys(name for trial in front for name in trial.params))
     rows = [_row(["trial", *run.objectives, *names])]
-    for trial in front[:MOST_FRONT]:
+    for trial in front[:MAX_FRONT]:
         values = [f"{trial.metrics[name]:.6g}" for name in run.objectives]
         params = [_short(trial.params.get(name, "")) for name in names]
         rows.append(_row([trial.number, *values, *params]))
-    more = f", the first {MOST_FRONT} of them here" if len(front) > MOST_FRONT else ""
-    note = f"{len(front)} trials that no other beats in all metrics{more}"
+    more = f", the first {MAX_FRONT} are shown" if len(front) > MAX_FRONT else ""
+    note = f"{len(front)} trials that no other trial beats in all metrics{more}"
     body = f'<div class="wide"><table>{"".join(rows)}</table></div>'
     return _section("The best", note, body) if front else ""
 
 
-def _times(run: Shown) -> str:
-    """Where the time went, over all trials."""
+def _times(run: RunView) -> str:
+    """Return the section on the use of time, summed over all trials."""
     used = run.usage
     seconds = {
         "queued": used.queued_s,
@@ -178,59 +187,65 @@ def _times(run: Shown) -> str:
     return _section("Where the time went", escaped(run.idle or ""), body)
 
 
-def _figures(run: Shown) -> list[str]:
-    """Those that make sense for the run, each followed by its data."""
+def _figures(run: RunView) -> list[str]:
+    """Return a section for each figure for which the run has enough data."""
     sections = []
     for make, _ in FIGURES.values():
-        drawn = make(run)
-        if drawn is None:
+        figure = make(run)
+        if figure is None:
             continue
-        title = drawn.layout.title
-        # No text in it can end the element that holds it.
-        data = drawn.to_json().replace("<", "\\u003c")
+        title = figure.layout.title
+        # Without "<" no text in the data can end the script element.
+        data = figure.to_json().replace("<", "\\u003c")
         body = f'<div class="figure"></div><script type="application/json">{data}</script>'
         note = title.subtitle.text or ""
         sections.append(_section(title.text, note, f'<div class="wide">{body}</div>'))
     return sections
 
 
-def _trials(run: Shown) -> str:
+def _trials(run: RunView) -> str:
     if not run.trials:
         return ""
-    view = table.View("", run.trials, run.top(len(run.trials)), run.metric or "value", run.path)
+    view = table.View(
+        headline="",
+        trials=run.trials,
+        ranked=run.top(len(run.trials)),
+        metric=run.metric or "value",
+        path=run.path,
+    )
     return _section("Trials", "", f'<div class="wide">{table.html(view)}</div>')
 
 
-def _failures(run: Shown) -> str:
-    """The failures, those with the same first line together; the first one's traceback."""
-    bad = [t for t in run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
-    counts = Counter(trial.summary for trial in bad)
+def _failures(run: RunView) -> str:
+    """Return the section on failures, grouped by their first line, each with one traceback."""
+    failed = [t for t in run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
+    counts = Counter(trial.summary for trial in failed)
     firsts: dict[str, Trial] = {}
-    for trial in bad:
+    for trial in failed:
         firsts.setdefault(trial.summary, trial)
     parts = []
-    for summary, count in counts.most_common(MOST_FAILURES):
+    for summary, count in counts.most_common(MAX_FAILURES):
         trial = firsts[summary]
         also = f" and {count - 1} more" if count > 1 else ""
         head = f"<b>trial {trial.number}{also}</b> {trial.state}: {escaped(summary[:300])}"
         params = _params(trial)
         error = f"<pre>{escaped(_shortened(trial.error or ''))}</pre>"
         parts.append(f"<details><summary>{head}</summary>{params}{error}</details>")
-    left = f", {MOST_FAILURES} of {len(counts)} kinds shown" if len(counts) > MOST_FAILURES else ""
-    return _section("Failures", f"{len(bad)} trials{left}", "".join(parts)) if bad else ""
+    left = f", {MAX_FAILURES} of {len(counts)} kinds shown" if len(counts) > MAX_FAILURES else ""
+    return _section("Failures", f"{len(failed)} trials{left}", "".join(parts)) if failed else ""
 
 
 def _shortened(error: str) -> str:
-    half = MOST_ERROR // 2
-    return error if len(error) <= MOST_ERROR else f"{error[:half]}\n...\n{error[-half:]}"
+    half = MAX_ERROR // 2
+    return error if len(error) <= MAX_ERROR else f"{error[:half]}\n...\n{error[-half:]}"
 
 
 def _facts(facts: Mapping[str, Any], path: str) -> str:
-    known = {name.replace("_", " "): _words(facts[name]) for name in _FACTS if facts.get(name)}
-    return _section("What it ran on", "", _pairs({**known, "directory": path}))
+    known = {name.replace("_", " "): _text(facts[name]) for name in _FACTS if facts.get(name)}
+    return _section("Environment", "", _pairs({**known, "directory": path}))
 
 
-def _words(fact: Any) -> str:
+def _text(fact: Any) -> str:
     if isinstance(fact, Mapping):
         return ", ".join(f"{name} {value}" for name, value in fact.items())
     return ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)

@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). The states of runs and trials; what a returned value means."""
+"""Runs anywhere (pure). The states of runs and trials, and the state that a result leads to."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["Failure", "RunState", "TrialState", "Verdict", "judge", "natural_state"]
+__all__ = ["Failure", "RunState", "TrialState", "Verdict", "evaluate_metric", "natural_state"]
 
 
 class _Text(str, Enum):
@@ -15,12 +15,12 @@ class _Text(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing follows this state."""
+        """True if no other state follows."""
         return self.value not in ("WAITING", "RUNNING", "LOST")
 
 
 class Failure(str, Enum):
-    """Of which kind a failure is: what to do about it differs."""
+    """The kind of a failure, which decides whether another attempt may succeed."""
 
     EXCEPTION = "exception"
     EXIT = "exit"
@@ -46,7 +46,7 @@ class RunState(_Text):
 
 
 class TrialState(_Text):
-    """The state of a trial. LOST: its executor went; it will be run again."""
+    """The state of a trial. LOST: its executor was lost; the trial will run again."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
@@ -59,7 +59,7 @@ class TrialState(_Text):
 
 
 def natural_state(counts: Mapping[str, int]) -> RunState:
-    """The state of a run that nothing stopped, from how many trials ended in each state.
+    """Return the state of a run that was not stopped, from the number of trials in each state.
 
     Example:
         >>> str(natural_state({"COMPLETE": 1, "FAILED": 5})), str(natural_state({"INVALID": 1}))
@@ -72,49 +72,54 @@ def natural_state(counts: Mapping[str, int]) -> RunState:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a returned value means: the state, the metric's number, and why it is INVALID."""
+    """The evaluation of the result of a trial.
+
+    Attributes:
+        state: COMPLETE or INVALID.
+        value: the value of the metric; None if there is none.
+        reason: the reason for which the trial is INVALID.
+    """
 
     state: TrialState
     value: float | None
     reason: str | None = None
 
 
-def judge(
+def evaluate_metric(
     outputs: Mapping[str, Any],
     reported: Mapping[str, float],
     metric: str | None,
     needed: bool = False,
 ) -> Verdict:
-    """Find the number that counts and say whether it can be compared.
+    """Return the value of the metric, and the state that it gives the trial.
 
     Args:
-        outputs: what the training function returned; a plain number stands under the metric's
-            name, or under `value` where no metric was named.
-        reported: the last reported number of each name, used where `outputs` lacks the metric.
-        metric: the name that counts; None takes the only number there is, if there is just one.
-        needed: without a number it is INVALID.
+        outputs: the values that the training function returned, by name. A plain number is stored
+            under the name of the metric, or under `value` if no metric was named.
+        reported: the last reported value of each name, used if `outputs` lacks the metric.
+        metric: the name of the metric; None takes the only number, if there is exactly one.
+        needed: the trial is INVALID if there is no number.
 
     Example:
-        >>> judge({"accuracy": 0.9, "loss": 0.3}, {}, "accuracy")
+        >>> evaluate_metric({"accuracy": 0.9, "loss": 0.3}, {}, "accuracy")
         Verdict(state=<TrialState.COMPLETE: 'COMPLETE'>, value=0.9, reason=None)
-        >>> judge({"accuracy": float("nan")}, {}, "accuracy").reason
+        >>> evaluate_metric({"accuracy": float("nan")}, {}, "accuracy").reason
         "metric 'accuracy' is nan"
     """
     if metric is None:
         numbers = {k: v for k, v in outputs.items() if _is_number(v)} or dict(reported)
         if len(numbers) != 1 and needed:
-            have = ", ".join(numbers) or "none"
-            why = f"a search needs one number, and there are: {have}. Name it with metric="
-            return Verdict(TrialState.INVALID, None, why)
+            names = ", ".join(numbers) or "none"
+            reason = f"a search needs one number, but the trial has: {names}. Name it with metric="
+            return Verdict(TrialState.INVALID, None, reason)
         if len(numbers) != 1:
             return Verdict(TrialState.COMPLETE, None)
         metric = next(iter(numbers))
     value = outputs.get(metric, reported.get(metric))
     if metric not in outputs and metric not in reported:
-        have = ", ".join({**outputs, **reported}) or "nothing"
-        return Verdict(
-            TrialState.INVALID, None, f"metric {metric!r} was not returned nor reported; got {have}"
-        )
+        names = ", ".join({**outputs, **reported}) or "nothing"
+        reason = f"metric {metric!r} was neither returned nor reported; got {names}"
+        return Verdict(TrialState.INVALID, None, reason)
     if not _is_number(value) or not math.isfinite(value):
         return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")
     return Verdict(TrialState.COMPLETE, float(value))

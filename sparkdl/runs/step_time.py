@@ -1,4 +1,4 @@
-"""Runs on the driver. Where the time of a training step went, from the timelines of the ranks."""
+"""Runs on the driver. Describe the parts of a training step, from the timelines of the ranks."""
 
 import json
 from collections import Counter
@@ -11,99 +11,110 @@ from sparkdl.distribute.timeline import COLLECTIVE, STEP
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
 
-__all__ = ["Typical", "sentence", "typical", "where_time_went"]
+__all__ = ["TypicalStep", "sentence", "typical", "where_time_went"]
 
-# Less than this of a step is not worth a word.
-LITTLE = 0.02
+# A smaller share of a step is not mentioned.
+NEGLIGIBLE_SHARE = 0.02
 
-_NONE = (
-    "There is no timeline: no rank has heard another in the ring. timeline=True records what "
-    "distribute.optimizer, gradient_tape, allreduce and the like do, and sparkdl.horovod; not what "
-    "distribute.strategy() does."
+_NO_STEPS = (
+    "The timelines are empty: no collective ran in the ring. timeline=True records the collectives "
+    "of distribute.optimizer, gradient_tape, allreduce and the like, and of sparkdl.horovod, but "
+    "not those of distribute.strategy()."
 )
 
 
-@dataclass(frozen=True)
-class Typical:
-    """A typical step of a rank: the mean of those in the middle half by length.
+@dataclass(frozen=True, kw_only=True)
+class TypicalStep:
+    """A typical step of a rank: the mean of the steps in the middle half by length.
 
-    The first ones are not among these, nor those with a validation behind them. Where there is no
-    step, as no gradients were reduced, it is a collective with what was before it.
+    The middle half has neither the slow first steps nor the steps that are followed by a
+    validation. If no gradients were reduced, there are no steps; a typical collective with the
+    computation before it is used instead.
 
     Attributes:
-        rank: whose it is.
-        what: `step`, or `collective`.
-        total_ms: from its begin to its end.
-        spent_ms: of these, those in `collectives`; of these again `wait`, `late`, `send`,
-            `receive`, `add`, and `beside`, see `distribute.timeline.Collective`.
-        waits_for: the rank that it hears.
+        rank: the rank.
+        unit: `step` or `collective`.
+        total_ms: milliseconds of the step.
+        spent_ms: milliseconds of the parts: `collectives`, and its parts `wait`, `late`, `send`,
+            `receive`, `add` and `beside`, see `distribute.timeline.Collective`.
+        waits_for: the rank from which this rank receives.
     """
 
     rank: int
-    what: str
+    unit: str
     total_ms: float
     spent_ms: dict[str, float]
     waits_for: int
 
     def share(self, kind: str) -> float:
-        """How much of it went by with this."""
+        """Return the share of a part in the step, from 0 to 1."""
         return self.spent_ms[kind] / self.total_ms
 
 
 def where_time_went(run: Run) -> str:
-    """Summarize the timelines of a distributed run in a sentence for the user."""
+    """Return a summary of the timelines of a distributed run, for the user."""
     folder = TrialPaths(run.trials[0].path).timeline
     try:
-        traces = [storage.read(storage.join(folder, name)) for name in storage.names(folder)]
+        traces = [storage.read(storage.join(folder, name)) for name in storage.list_names(folder)]
     except OSError as exc:
-        return f"The timelines in {folder} cannot be read: {exc}"
+        return f"failed to read the timelines in {folder}: {exc}"
     ranks = [rank for rank in map(typical, traces) if rank]
-    where = f"Look at the files in {folder}, such as with https://ui.perfetto.dev"
-    return f"{sentence(ranks)} {where}" if ranks else _NONE
+    hint = f"The timelines are in {folder}; open them with https://ui.perfetto.dev"
+    return f"{sentence(ranks)} {hint}" if ranks else _NO_STEPS
 
 
-def typical(trace: bytes) -> Typical | None:
-    """A typical step in a timeline; None where there is none."""
-    what = STEP if (found := _events(trace, STEP)) else COLLECTIVE
-    events = sorted(found or _events(trace, COLLECTIVE), key=_length_ms)
+def typical(trace: bytes) -> TypicalStep | None:
+    """Return the typical step of a timeline; None if the timeline is empty."""
+    steps = _events(trace, STEP)
+    unit = STEP if steps else COLLECTIVE
+    events = sorted(steps or _events(trace, COLLECTIVE), key=_length_ms)
     middle = events[len(events) // 4 : len(events) - len(events) // 4]
     if not middle:
         return None
     sums = Counter[str]()
     for event in middle:
-        sums.update({name: told for name, told in event["args"].items() if name.endswith("_ms")})
+        times = {name: ms for name, ms in event["args"].items() if name.endswith("_ms")}
+        sums.update(times)
     means = {name.removesuffix("_ms"): total / len(middle) for name, total in sums.items()}
     total_ms = sum(map(_length_ms, middle)) / len(middle)
-    return Typical(middle[0]["pid"], what, total_ms, means, middle[-1]["args"]["waits_for"])
+    return TypicalStep(
+        rank=middle[0]["pid"],
+        unit=unit,
+        total_ms=total_ms,
+        spent_ms=means,
+        waits_for=middle[-1]["args"]["waits_for"],
+    )
 
 
-def sentence(ranks: Sequence[Typical]) -> str:
-    """Where the time of a step of the first rank went, and which rank the others wait for.
+def sentence(ranks: Sequence[TypicalStep]) -> str:
+    """Return a sentence about the parts of a step of the first rank, and about the slowest rank.
 
     Example:
         >>> spent = {"collectives": 60.0, "wait": 30.0, "add": 10.0, "beside": 0.0, "late": 25.0}
-        >>> sentence([Typical(0, "step", 200.0, spent, waits_for=1)])
+        >>> step = TypicalStep(rank=0, unit="step", total_ms=200.0, spent_ms=spent, waits_for=1)
+        >>> sentence([step])
         'Of a step of 200 ms rank 0 computed 70 %, waited 15 % for other ranks or the network, \
-sent and received 10 % and added 5 %. Rank 1 is waited for most: 25 ms a step.'
+sent and received 10 % and added 5 %. Most of the waiting is for rank 1: 25 ms per step.'
     """
-    first = min(ranks, key=lambda one: one.rank)
-    added, waited, all_of_it = (first.share(kind) for kind in ("add", "wait", "collectives"))
-    beside, latest = first.share("beside"), max(ranks, key=lambda one: one.spent_ms["late"])
+    first = min(ranks, key=lambda step: step.rank)
+    added, waited, total = (first.share(kind) for kind in ("add", "wait", "collectives"))
+    beside = first.share("beside")
+    latest = max(ranks, key=lambda step: step.spent_ms["late"])
     text = (
-        f"Of a {first.what} of {_ms(first.total_ms)} rank {first.rank} computed "
-        f"{1 - all_of_it:.0%}, waited {waited:.0%} for other ranks or the network, sent and "
-        f"received {all_of_it - waited - added:.0%} and added {added:.0%}"
+        f"Of a {first.unit} of {_ms(first.total_ms)} rank {first.rank} computed "
+        f"{1 - total:.0%}, waited {waited:.0%} for other ranks or the network, sent and "
+        f"received {total - waited - added:.0%} and added {added:.0%}"
     ).replace("%", " %")
-    if beside > LITTLE:
-        text += f"; meanwhile other threads of it computed for {beside:.0%}".replace("%", " %")
-    if latest.share("late") < LITTLE:
-        return f"{text}. No rank is waited for."
+    if beside > NEGLIGIBLE_SHARE:
+        text += f"; meanwhile its other threads computed for {beside:.0%}".replace("%", " %")
+    if latest.share("late") < NEGLIGIBLE_SHARE:
+        return f"{text}. No rank delays the others."
     late = _ms(latest.spent_ms["late"])
-    return f"{text}. Rank {latest.waits_for} is waited for most: {late} a {latest.what}."
+    return f"{text}. Most of the waiting is for rank {latest.waits_for}: {late} per {latest.unit}."
 
 
 def _events(trace: bytes, kind: str) -> list[dict[str, Any]]:
-    """The whole lines of a category; the last one of a killed process may be torn."""
+    """Return the events of a category; a torn last line of a killed process is skipped."""
     mark = json.dumps({"cat": kind})[1:-1].encode()
     lines = (line for line in trace.split(b"\n") if mark in line and line.endswith(b"}},"))
     return [json.loads(line[:-1]) for line in lines]

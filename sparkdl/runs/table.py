@@ -1,4 +1,4 @@
-"""Runs on the driver. A run as a table: for the terminal, for a notebook, for pandas."""
+"""Runs on the driver. Show a run as a table: in a terminal, in a notebook, or with pandas."""
 
 import html as markup
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from sparkdl.runs.trial import Trial
 
 __all__ = ["View", "cell", "frame", "grid", "html", "padded", "running", "text"]
 
-# A longer run shows its best trials and its failures; to_pandas() has them all.
-MOST_ROWS = 40
+# A longer run shows its best trials and its failures; to_pandas() has all trials.
+MAX_ROWS = 40
 
 _LEFT = ("state", "failure", "error")
 _COLORS = {
@@ -26,19 +26,19 @@ _COLORS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
-    """What is shown of a run.
+    """The content of the table of a run.
 
     Attributes:
-        headline: id, state and counts in a line.
+        headline: a line with the id, the state and the counts.
         trials: all trials.
-        ranked: the COMPLETE ones with a value, best first.
-        metric: the title of the values.
-        others: the names of more numbers that count.
-        means: with repeats, the mean and the deviation of each configuration.
-        pareto: of several numbers, the trials among which to choose.
-        path: where everything is kept.
+        ranked: the COMPLETE trials with a value, best first.
+        metric: the title of the column of values.
+        path: the run directory.
+        others: the names of further metrics, for a run with several metrics.
+        means: the mean and the standard deviation of each configuration, for a run with repeats.
+        pareto: the trials that no other trial dominates, for a run with several metrics.
     """
 
     headline: str
@@ -52,38 +52,37 @@ class View:
 
     @property
     def starred(self) -> Sequence[Trial]:
-        """The best trial, or those among which to choose."""
+        """The trials that are marked with a star: the best trial, or the Pareto front."""
         return self.pareto or self.ranked[:1]
 
     def shown(self) -> Sequence[Trial]:
-        """The trials that get a row."""
-        if len(self.trials) <= MOST_ROWS:
+        """Return the trials that have a row."""
+        if len(self.trials) <= MAX_ROWS:
             return self.trials
         failed = [trial for trial in self.trials if trial.state == TrialState.FAILED]
-        chosen = [*self.ranked[: MOST_ROWS // 2], *failed[: MOST_ROWS // 2]]
-        return chosen or self.trials[:MOST_ROWS]
+        chosen = [*self.ranked[: MAX_ROWS // 2], *failed[: MAX_ROWS // 2]]
+        return chosen or self.trials[:MAX_ROWS]
 
     def hidden(self) -> str:
-        """What is said of the trials that get none; empty where all do."""
+        """Return a line about the trials without a row; empty if every trial has a row."""
         count = len(self.trials) - len(self.shown())
-        return f"... {count} more trials: run.to_pandas() has them all" if count else ""
+        return f"... {count} more trials: run.to_pandas() has all of them" if count else ""
 
     def footlines(self) -> list[str]:
-        """What all trials had in common, the best trial, and where everything is."""
+        """Return lines with the common parameters, the best trials and the run directory."""
         lines = []
         common = _common(self.trials)
         if common:
             lines.append(f"In all trials: {_params(common)}")
         if self.pareto:
             numbers = ", ".join(str(trial.number) for trial in self.pareto)
-            lines.append(
-                f"None is better in all of {self.metric}, {', '.join(self.others)}: {numbers}"
-            )
+            metrics = ", ".join([self.metric, *self.others])
+            lines.append(f"Pareto front of {metrics}: trials {numbers}")
         elif self.ranked:
             best = self.ranked[0]
             varying = {k: v for k, v in best.params.items() if k not in common}
-            what = f"Best: trial {best.number}, {self.metric} {best.value:.5g}"
-            lines.append(what + (f", {_params(varying)}" if varying else ""))
+            line = f"Best: trial {best.number}, {self.metric} {best.value:.5g}"
+            lines.append(line + (f", {_params(varying)}" if varying else ""))
         return [*lines, f"Everything is in {self.path}"]
 
 
@@ -92,7 +91,7 @@ def _params(params: Mapping[str, Any]) -> str:
 
 
 def _common(trials: Sequence[Trial]) -> dict[str, Any]:
-    """The parameters that are the same in all of several trials."""
+    """Return the parameters that are the same in all trials; empty for a single trial."""
     if len(trials) < 2:
         return {}
     first = trials[0].params
@@ -100,28 +99,37 @@ def _common(trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def frame(trials: Sequence[Trial]) -> pd.DataFrame:
-    """All trials with everything known of them, a row each."""
+    """Return a table of all fields of all trials, with one row per trial."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     rows: list[dict[str, Any]] = []
     for trial in trials:
-        ours: dict[str, Any] = {"trial": trial.number, "state": str(trial.state)}
-        theirs = {name: trial.params.get(name) for name in names}
+        params = {name: trial.params.get(name) for name in names}
         outputs = {f"output.{name}": value for name, value in trial.outputs.items()}
-        more: dict[str, Any] = {"value": trial.value, "attempts": trial.attempts}
-        more |= {"seed": trial.seed, "duration_s": trial.duration_s, **asdict(trial.usage)}
-        more |= {"failure": trial.failure, "error": trial.error, "path": trial.path}
-        # A parameter keeps its name; where one of ours is called the same, ours is renamed.
-        ours, more = ({_apart(k, theirs): v for k, v in some.items()} for some in (ours, more))
-        rows.append({**ours, **theirs, **outputs, **more})
+        first: dict[str, Any] = {"trial": trial.number, "state": str(trial.state)}
+        last: dict[str, Any] = {
+            "value": trial.value,
+            "attempts": trial.attempts,
+            "seed": trial.seed,
+            "duration_s": trial.duration_s,
+            **asdict(trial.usage),
+            "failure": trial.failure,
+            "error": trial.error,
+            "path": trial.path,
+        }
+        row = {_column_name(name, params): value for name, value in first.items()}
+        row |= {**params, **outputs}
+        row |= {_column_name(name, params): value for name, value in last.items()}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _apart(name: str, params: Mapping[str, Any]) -> str:
+def _column_name(name: str, params: Mapping[str, Any]) -> str:
+    """Return the column of a field, which is renamed if a parameter has the same name."""
     return f"trial_{name}" if name in params else name
 
 
 def _columns(view: View) -> list[tuple[str, list[str]]]:
-    """The short table: titles, each with its cells."""
+    """Return the title and the cells of each column of the short table."""
     trials, best = view.shown(), view.starred
     names = dict.fromkeys(name for trial in trials for name in trial.params)
     columns = [
@@ -150,13 +158,13 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
 def running(
     trials: Sequence[Trial], steps: Mapping[int, int], started: Mapping[int, float], metric: str
 ) -> list[tuple[str, list[str]]]:
-    """The columns of a table of trials that run now.
+    """Return the title and the cells of each column of the table of running trials.
 
     Args:
-        trials: those that are shown.
-        steps: the last step that each has reported, by number.
-        started: for how many seconds each has run.
-        metric: the reported number to show; else a trial's last.
+        trials: the trials to show.
+        steps: the last reported step of each trial, by number.
+        started: seconds since the start of each trial, by number.
+        metric: the metric to show; of a trial that has not reported it, the first metric.
     """
     names = dict.fromkeys(name for trial in trials for name in trial.params)
     columns = [
@@ -174,25 +182,28 @@ def _number(value: float) -> str:
     return f"{value:.5f}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.5g}"
 
 
-def _mean(found: tuple[float, float] | None) -> str:
-    return f"{_number(found[0])} ± {found[1]:.2g}" if found else ""
+def _mean(mean_and_deviation: tuple[float, float] | None) -> str:
+    if mean_and_deviation is None:
+        return ""
+    mean, deviation = mean_and_deviation
+    return f"{_number(mean)} ± {deviation:.2g}"
 
 
 def cell(value: Any, width: int = 24) -> str:
-    """A value as a table shows it."""
+    """Return the text of a value in a cell, at most `width` characters."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def text(view: View) -> str:
-    """The run as lines of text; `*` marks the best trial."""
+    """Return the table of a run as text; `*` marks the best trial."""
     rows = padded(_columns(view) if view.trials else [])
     lines = [view.headline, *rows, view.hidden(), *view.footlines()]
     return "\n".join(line for line in lines if line)
 
 
 def padded(columns: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Columns, each a title with its cells, as lines of text."""
+    """Return columns, each with a title and cells, as aligned lines of text."""
     aligned = []
     for title, cells in columns:
         width = max(len(cell) for cell in (title, *cells))
@@ -202,7 +213,7 @@ def padded(columns: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def html(view: View) -> str:
-    """The run as a fragment of HTML, styled in place: it is shown in any notebook."""
+    """Return the table of a run as HTML with inline styles, which any notebook shows."""
     columns = _columns(view) if view.trials else []
     titles = [title for title, _ in columns]
     head = "".join(_td(title, title, "font-weight:bold") for title in titles)
@@ -222,12 +233,13 @@ def html(view: View) -> str:
 
 
 def grid(columns: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """Columns, each a title with its cells, as a table of HTML."""
+    """Return columns, each with a title and cells, as an HTML table."""
     head = "".join(_td(title, title, "font-weight:bold") for title, _ in columns)
     rows = zip(*(cells for _, cells in columns), strict=True)
     titles = [title for title, _ in columns]
     body = [
-        "".join(_td(title, one, "") for title, one in zip(titles, row, strict=True)) for row in rows
+        "".join(_td(title, cell, "") for title, cell in zip(titles, row, strict=True))
+        for row in rows
     ]
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
 

@@ -1,6 +1,5 @@
-"""Runs on the driver. A trial as a person sees it, live or read from disk."""
+"""Runs on the driver. A trial, live or loaded from its run directory."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,23 +8,24 @@ from typing import Any
 import pandas as pd
 
 from sparkdl import checkpoints, storage
-from sparkdl.runs.journal import Event
+from sparkdl.jsonl import read_lines
+from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
 
 __all__ = ["Trial", "Usage"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Where a trial's time went, and what it used.
+    """The time and the resources that a trial used.
 
     Attributes:
-        queued_s: seconds from its submission to Spark until its task started.
-        starting_s: seconds from there to the first line of the training function.
+        queued_s: seconds from the submission to Spark until the task started.
+        starting_s: seconds from the start of the task until the training function was called.
         running_s: seconds in the training function.
-        first_step_s: of these, those until its first `context.report`; 0 without any.
-        reporting_s: of these, those spent in `context.report`.
+        first_step_s: the part of `running_s` before the first `context.report`; 0 without reports.
+        reporting_s: the part of `running_s` in `context.report`.
         cpu_s: CPU seconds of the training process and its children, user and system.
         peak_memory_mb: the largest resident size of the training process, in MiB.
     """
@@ -41,25 +41,27 @@ class Usage:
 
 @dataclass
 class Trial:
-    """One parameter combination of a run.
+    """A trial: one parameter combination of a run.
 
     Attributes:
-        number: its place in the run, from 0.
+        number: the place of the trial in the run, from 0.
         params: the parameters; values that look like credentials are masked.
-        path: its folder in the run directory.
-        seed: what `random`, NumPy and the framework were seeded with.
-        configuration: trials of one differ in nothing but their seed, see `repeats=`.
-        state: see `TrialState`; equal to its name.
-        value: the metric's number, None unless COMPLETE; of several metrics the first one's.
-        metrics: the last of each number reported or returned.
-        outputs: what the training function returned, by name.
-        error: what went wrong, its first line the summary.
-        failure: of which kind that is: `exception`, `exit`, `signal`, `out of memory`,
+        path: the folder of the trial in the run directory.
+        seed: the seed of `random`, NumPy and the framework.
+        configuration: the number of the configuration. The trials of a configuration differ only
+            in their seed, see `repeats=`.
+        state: the state, see `TrialState`; equal to its name.
+        value: the value of the metric, of several metrics the first; None unless COMPLETE.
+        metrics: the last value of each metric that was reported or returned.
+        outputs: the values that the training function returned, by name.
+        error: the error message; its first line is a summary.
+        failure: the kind of a failure: `exception`, `exit`, `signal`, `out of memory`,
             `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
-        attempts: how often it was started; more than one after a lost executor.
-        usage: where its time went.
-        spans: when each attempt started and ended, in seconds since 1970; the end is None before.
-        exception: the person's own exception, on the driver that ran it.
+        attempts: number of attempts that were started; above 1 after a lost executor or a retry.
+        usage: the time and the resources that the trial used.
+        spans: the start and the end of each attempt, in seconds since 1970; the end of a running
+            attempt is None.
+        exception: the user's exception; only on the driver that ran the trial.
     """
 
     number: int
@@ -80,64 +82,79 @@ class Trial:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the start of its task to its end."""
+        """Seconds from the start of the task to its end."""
         return self.usage.starting_s + self.usage.running_s
 
     @property
     def summary(self) -> str:
-        """The first line of the error, empty if there is none."""
+        """The first line of the error; empty if there is no error."""
         return self.error.split("\n")[0] if self.error else ""
 
     @property
     def history(self) -> pd.DataFrame:
-        """Everything reported, a row per step, a column per name.
+        """The reported values, with one row per step and one column per name.
 
-        What a lost attempt reported counts up to the step that the next one continued from.
+        The values of a lost attempt are included up to the step from which the next attempt
+        continued.
         """
         paths = TrialPaths(self.path)
-        lost = sorted(int(name) for name in storage.names(paths.attempts) if name.isdigit())
-        folders = [paths.superseded(number) for number in lost]
-        attempts = [_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
+        superseded = sorted(
+            int(name) for name in storage.list_names(paths.attempts) if name.isdigit()
+        )
+        folders = [paths.superseded(number) for number in superseded]
+        attempts = [read_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
         rows = merge_attempts(attempts)
         frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
         return frame.groupby("step").last() if len(frame) else frame
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        """What it read, in the order in which it opened it: rows, batch sizes, steps of a pass,
-        and how many rows of a pass all ranks together repeated or left out."""
-        return _lines(TrialPaths(self.path).data)
+        """A record of each dataset that the trial opened, in the order of opening.
+
+        A record has the number of rows, the batch size, the steps of an epoch, and the number of
+        rows that all ranks together repeated or left out in an epoch.
+        """
+        return read_lines(TrialPaths(self.path).data)
 
     @property
     def checkpoint(self) -> str | None:
-        """The directory of the newest committed checkpoint; None where there is none."""
+        """The directory of the newest committed checkpoint; None if there is none."""
         newest = checkpoints.newest(self.path)
         return newest.url if newest else None
 
-    def apply(self, event: Event) -> None:
-        """Take over what a journal event says of this trial."""
-        self.state = TrialState(event["state"])
-        self.params = event.get("params", self.params)
-        self.attempts = event.get("attempt", self.attempts - 1) + 1
-        self.value = event.get("value")
-        self.metrics = event.get("metrics", self.metrics)
-        self.outputs = event.get("outputs", self.outputs)
-        self.error, self.failure = event.get("error"), event.get("failure")
-        self.usage = Usage(**event["usage"]) if "usage" in event else self.usage
-        now = float(event.get("ended") or event.get("time") or 0.0)
-        self._apply_time(now, self.duration_s if "usage" in event else 0.0)
+    def apply(self, event: TrialChanged) -> None:
+        """Update this trial with an event of the journal."""
+        self.state = event.state
+        self.value = event.value
+        self.error = event.error
+        self.failure = event.failure
+        if event.params is not None:
+            self.params = event.params
+        if event.attempt is not None:
+            self.attempts = event.attempt + 1
+        if event.metrics is not None:
+            self.metrics = event.metrics
+        if event.outputs is not None:
+            self.outputs = event.outputs
+        if event.usage is not None:
+            self.usage = Usage(**event.usage)
+        now = float(event.ended or event.time or 0.0)
+        self._apply_time(now, self.duration_s if event.usage is not None else 0.0)
 
     def _apply_time(self, now: float, lasted_s: float) -> None:
         if self.state == TrialState.RUNNING:
             self.spans.append((now, None))
         elif self.spans and self.spans[-1][1] is None:
-            # The driver sees a start a moment late.
+            # The driver learns of a start with a delay, so the duration of the task decides.
             begun = min(self.spans[-1][0], now - lasted_s)
             self.spans[-1] = (begun, max(begun, now))
 
 
 def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The rows of all attempts, earliest first, each up to where a later one began.
+    """Return the rows of all attempts, each up to the step at which a later attempt began.
+
+    Args:
+        attempts: the reported rows of each attempt, earliest attempt first.
 
     Example:
         >>> first = [{"step": 1}, {"step": 2}, {"step": 3, "cut": True}]
@@ -150,12 +167,3 @@ def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[st
         merged = [row for row in rows if row["step"] < end] + merged
         end = min(end, rows[0]["step"]) if rows else end
     return merged
-
-
-def _lines(url: str) -> list[dict[str, Any]]:
-    """The values of a file with a JSON value a line; none where there is no such file."""
-    try:
-        lines = storage.read(url).split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines]

@@ -3,10 +3,18 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.journal import Event, read_journal
+from sparkdl.runs.events import (
+    AttributesStored,
+    Event,
+    ParameterSuggested,
+    ReportsReceived,
+    TrialChanged,
+)
+from sparkdl.runs.journal import read_journal
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.states import Failure, TrialState
@@ -127,15 +135,18 @@ class StudySource(TrialSource):
             return self._add(first.configuration, params)
         configuration = len(self._members)
         params = self._study.ask(configuration)
-        events = []
-        if callable(self._search.space):
-            for name, (value, distribution) in self._study.suggested(configuration).items():
-                self._check_no_secret(name, distribution)
-                events.append(_suggested_event(name, value, distribution))
-        return self._add(configuration, params, *events)
+        suggested = self._study.suggested(configuration) if callable(self._search.space) else {}
+        for name, (_, distribution) in suggested.items():
+            self._check_no_secret(name, distribution)
+        return self._add(configuration, params, suggested)
 
-    def _add(self, configuration: int, params: dict[str, Any], *events: Event) -> Trial:
-        trial = self._opened.add(params, configuration, *events)
+    def _add(
+        self,
+        configuration: int,
+        params: dict[str, Any],
+        suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
+    ) -> Trial:
+        trial = self._opened.add(params, configuration, suggested)
         self._params[trial.number] = params
         self._members.setdefault(configuration, []).append(trial)
         return trial
@@ -161,14 +172,14 @@ class StudySource(TrialSource):
         if not self.prunes:
             return []
         stopped: list[Trial] = []
-        observed: list[list[Any]] = []
+        observed: list[tuple[int, int, float]] = []
         values = self._reported_values(reports)
         # An objective that calls should_prune() expects a verdict based on every value it has
         # reported.
         for trial, step, value in values if self.answers_requests else _newest(values):
             if trial.number in self._stopped:
                 continue
-            observed.append([trial.number, step, value])
+            observed.append((trial.number, step, value))
             self._study.report(trial.configuration, step, value)
             # An objective that calls should_prune() is pruned by that call.
             can_stop = not self.answers_requests and not ended
@@ -177,7 +188,7 @@ class StudySource(TrialSource):
                 stopped.append(trial)
         if observed:
             self._has_reports = True
-            self._opened.journal.write([{"event": "reports", "reports": observed}])
+            self._opened.journal.write([ReportsReceived(reports=observed)])
         return [member for trial in stopped for member in self._members[trial.configuration]]
 
     def _reported_values(
@@ -212,8 +223,10 @@ class StudySource(TrialSource):
         self._check_no_secret(name, distribution)
         value = to_json_value(name, self._study.suggest(trial.configuration, name, distribution))
         if name not in trial.params:
-            event = _suggested_event(name, value, distribution)
-            self._opened.record({**event, "number": trial.number})
+            event = ParameterSuggested(
+                number=trial.number, name=name, value=value, distribution=distribution
+            )
+            self._opened.record(event)
         return value
 
     def restarted(self, trial: Trial, failure: str) -> None:
@@ -236,7 +249,7 @@ class StudySource(TrialSource):
         if state.is_final:
             attrs = self._study.tell(trial.configuration, state, self._values_of(members))
             if attrs:
-                event = {"event": "told", "number": members[0].number, "attrs": attrs}
+                event = AttributesStored(number=members[0].number, attrs=attrs)
                 self._opened.journal.write([event])
 
     def _state_of(self, members: Sequence[Trial]) -> TrialState:
@@ -262,17 +275,19 @@ def _read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
     """Return the records of all trials in a journal, by trial number."""
     records: dict[int, TrialRecord] = {}
     for event in events:
-        if event["event"] == "reports":
-            for number, step, value in event["reports"]:
-                records.setdefault(number, TrialRecord()).reports.setdefault(step, value)
-        elif event["event"] == "suggested":
-            record = records.setdefault(event["number"], TrialRecord())
-            record.suggested[event["name"]] = (event["value"], event["distribution"])
-        elif event["event"] == "told":
-            records.setdefault(event["number"], TrialRecord()).attrs.update(event["attrs"])
-        elif event.get("state") == "WAITING" and event.get("failure") not in (None, Failure.LOST):
-            # The trial failed and starts from the beginning, so its reports are discarded.
-            records.get(event["number"], TrialRecord()).reports.clear()
+        match event:
+            case ReportsReceived():
+                for number, step, value in event.reports:
+                    records.setdefault(number, TrialRecord()).reports.setdefault(step, value)
+            case ParameterSuggested():
+                record = records.setdefault(event.number, TrialRecord())
+                record.suggested[event.name] = (event.value, event.distribution)
+            case AttributesStored():
+                records.setdefault(event.number, TrialRecord()).attrs.update(event.attrs)
+            case TrialChanged(state=TrialState.WAITING):
+                if event.failure not in (None, Failure.LOST):
+                    # The trial failed and starts from the beginning: its reports are discarded.
+                    records.get(event.number, TrialRecord()).reports.clear()
     return records
 
 
@@ -286,10 +301,6 @@ def _newest(values: list[tuple[Trial, int, float]]) -> list[tuple[Trial, int, fl
         if counts[number] <= MAX_REPORTS:
             newest.append(value)
     return newest[::-1]
-
-
-def _suggested_event(name: str, value: Any, distribution: str) -> Event:
-    return {"event": "suggested", "name": name, "value": value, "distribution": distribution}
 
 
 def _metric_reader(run: Run) -> Callable[[Trial, str], Any]:

@@ -208,6 +208,6 @@ def _nodes(folder: str) -> list[Any]:
     nodes = storage.join(folder, _NODES)
     return [
         json.loads(storage.read(storage.join(nodes, name)))
-        for name in storage.names(nodes)
+        for name in storage.list_names(nodes)
         if not name.startswith(".")  # Names of files that are being written.
     ]

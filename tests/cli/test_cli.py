@@ -5,16 +5,29 @@ from typing import Any
 import pytest
 
 from sparkdl.cli.main import main
+from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import Wanted, open_run
+from sparkdl.runs.opening import RunDescription, open_run
+from sparkdl.runs.states import RunState, TrialState
 
 
 def make_run(root: str, state: str) -> str:
     params = [{"lr": 0.1}, {"lr": 0.2}]
-    wanted = Wanted("one", "one", "launch", None, "acc", "max", params, 1, (), {})
-    opened = open_run(root, wanted, "error")
-    done = {"event": "trial", "number": 1, "state": "COMPLETE", "value": 0.75, "attempt": 0}
-    end = {"event": "end", "state": state, "reason": None, "duration_s": 2.0}
+    description = RunDescription(
+        id="one",
+        name="one",
+        kind="launch",
+        description=None,
+        metric="acc",
+        direction="max",
+        params=params,
+        seed=1,
+        secrets=(),
+        facts={},
+    )
+    opened = open_run(root, description, "error")
+    done = TrialChanged(number=1, state=TrialState.COMPLETE, value=0.75, attempt=0)
+    end = RunEnded(state=RunState(state), duration_s=2.0)
     opened.journal.write([done, end])
     opened.owner.release()
     for number in (0, 1):
@@ -23,7 +36,9 @@ def make_run(root: str, state: str) -> str:
     return opened.run.path
 
 
-def test_runs_show_and_logs(root: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_show_and_logs_print_a_run(
+    root: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = make_run(root, "COMPLETE")
     monkeypatch.setenv("SPARKDL_ROOT", root)
     assert main(["runs"]) == 0
@@ -39,11 +54,11 @@ def test_runs_show_and_logs(root: str, capsys: Any, monkeypatch: pytest.MonkeyPa
     assert "trials 0 to 1" in capsys.readouterr().err
 
 
-def test_exit_codes_tell(root: str, capsys: Any) -> None:
+def test_exit_codes_are_1_for_failed_runs_and_2_for_errors(root: str, capsys: Any) -> None:
     assert main(["show", make_run(root, "FAILED")]) == 1
     assert main(["show", f"{root}/none"]) == 2
     assert "holds no run.json" in capsys.readouterr().err
     assert main(["runs", "--root", f"{root}/none"]) == 0
-    assert "no runs here" in capsys.readouterr().out
+    assert "no runs found" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["fly"])

@@ -20,7 +20,7 @@ from sparkdl.distribute.ring import HEADER, Ring
 from sparkdl.distribute.timed_links import TimedLinks, make_links, mark_step_start
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.errors import ConfigError, TrainingFailedError
-from sparkdl.runs.step_time import Typical, sentence, typical
+from sparkdl.runs.step_time import TypicalStep, sentence, typical
 from tests.distribute.test_ring import on_all
 from tests.helpers.gang import launch
 from tests.helpers.runs import quiet
@@ -177,7 +177,7 @@ def test_typical_ignores_the_first_step_and_validations(tmp_path: Path) -> None:
     recorder.flush()
     one = typical((tmp_path / "worker-0.json").read_bytes())
     assert one is not None
-    assert (one.rank, one.what, one.waits_for) == (0, "step", 1)
+    assert (one.rank, one.unit, one.waits_for) == (0, "step", 1)
     assert 20 <= one.total_ms < 30
     assert one.spent_ms["collectives"] == one.spent_ms["beside"] == pytest.approx(1.0)
     assert one.spent_ms["wait"] == one.spent_ms["late"] == pytest.approx(0.5)
@@ -186,13 +186,22 @@ def test_typical_ignores_the_first_step_and_validations(tmp_path: Path) -> None:
 
 def test_sentence_names_a_late_rank_only_if_it_matters() -> None:
     spent = dict.fromkeys(("collectives", "wait", "late", "add", "beside"), 0.0)
-    ranks = [Typical(rank, "step", 100.0, {**spent, "late": 1.0}, 1 - rank) for rank in (0, 1)]
-    assert sentence(ranks).endswith(" No rank is waited for.")
+    ranks = [
+        TypicalStep(
+            rank=rank,
+            unit="step",
+            total_ms=100.0,
+            spent_ms={**spent, "late": 1.0},
+            waits_for=1 - rank,
+        )
+        for rank in (0, 1)
+    ]
+    assert sentence(ranks).endswith(" No rank delays the others.")
     ranks[1].spent_ms.update(late=2.5, collectives=50.0, beside=30.0)
     said = sentence(ranks[::-1])
     assert said.startswith("Of a step of 100 ms rank 0 computed 100 %, ")
-    assert said.endswith(". Rank 0 is waited for most: 2.5 ms a step.")
-    assert "; meanwhile other threads of it computed for 30 %" in sentence(ranks[1:])
+    assert said.endswith(". Most of the waiting is for rank 0: 2.5 ms per step.")
+    assert "; meanwhile its other threads computed for 30 %" in sentence(ranks[1:])
 
 
 def test_plan_names_the_timeline() -> None:
@@ -240,7 +249,7 @@ def test_steps_of_fit_add_up(tmp_path: Path) -> None:
     assert first and second
     late_ms = first.spent_ms["late"]
     assert late_ms > max(0.8 * LATE_S * 1e3, second.spent_ms["late"])
-    assert "Rank 1 is waited for most: " in sentence([first, second])
+    assert "Most of the waiting is for rank 1: " in sentence([first, second])
 
 
 @pytest.mark.slow
@@ -252,7 +261,7 @@ def test_timeline_of_sparse_gradients_and_plain_collectives(
     for rank in (0, 1):
         one = typical((tmp_path / "timeline" / f"worker-{rank}.json").read_bytes())
         assert one is not None
-        assert one.what == what
+        assert one.unit == what
         assert 0 < one.spent_ms["collectives"] <= one.total_ms
 
 

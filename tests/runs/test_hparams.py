@@ -25,8 +25,10 @@ def make_run(folder: Path, **changes: Any) -> Run:
         {"lr": 0.1, "optimizer": "adam", "nesterov": True, "layers": [4, 2], "clip": None},
         {"lr": float("inf"), "optimizer": "sgd", "nesterov": False, "layers": [8], "clip": 1.0},
     ]
-    for number, one in enumerate(params):
-        trial = Trial(number, one, f"{folder}/trials/{number}", configuration=number // 2 * 2)
+    for number, combination in enumerate(params):
+        trial = Trial(
+            number, combination, f"{folder}/trials/{number}", configuration=number // 2 * 2
+        )
         trial.state, trial.value = TrialState.COMPLETE, 0.5 + number / 4
         trial.metrics = {"accuracy": trial.value, "loss": 1.0}
         trial.spans = [(1000.0, 1002.0), (1003.0, 1010.0 + number)]
@@ -40,17 +42,17 @@ def scalars(trial: Trial) -> dict[str, float]:
     from tensorboard.compat.proto.event_pb2 import Event
 
     (path,) = Path(trial.path, "tensorboard").iterdir()
-    assert "tfevents" in path.name  # By this TensorBoard finds it.
+    assert "tfevents" in path.name  # TensorBoard finds event files by this part of the name.
     data = path.read_bytes()
     events = [Event.FromString(data[start:stop]) for start, stop in spans(data, str(path))]
     values = [value for event in events for value in event.summary.value]
     return {v.tag: v.simple_value for v in values if v.tag.startswith("final/")}
 
 
-def test_the_last_values_stand_apart_from_the_persons_own(tmp_path: Path) -> None:
+def test_write_hparams_names_last_values_apart_from_those_of_the_user(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_hparams(run, run.trials[0])
-    write_hparams(run, run.trials[0])  # The same again, in place of the first.
+    write_hparams(run, run.trials[0])  # A second call replaces the file by an equal file.
     assert scalars(run.trials[0]) == {"final/accuracy": 0.5}
     run.metric = None
     write_hparams(run, run.trials[0])
@@ -60,16 +62,16 @@ def test_the_last_values_stand_apart_from_the_persons_own(tmp_path: Path) -> Non
     assert list(scalars(run.trials[1])) == ["final/loss", "final/accuracy"]
 
 
-def test_of_a_store_and_of_a_trial_that_never_started(tmp_path: Path) -> None:
+def test_write_hparams_works_on_a_store_and_for_a_trial_that_never_started(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     trial = run.trials[0]
     trial.spans, trial.path = [], "memory://hparams/trials/0"
     write_hparams(run, trial)
-    assert len(storage.names("memory://hparams/trials/0/tensorboard")) == 1
+    assert len(storage.list_names("memory://hparams/trials/0/tensorboard")) == 1
     storage.remove("memory://hparams")
 
 
-def test_it_needs_no_tensorflow(tmp_path: Path) -> None:
+def test_write_hparams_needs_no_tensorflow(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['tensorflow'] = None\n"
         "from pathlib import Path\n"
@@ -98,20 +100,20 @@ def test_tensorboard_shows_the_trials(tmp_path: Path) -> None:
         "layers": "[4, 2]",
         "clip": "None",
     }
-    assert [one["name"] for one in repeats["sessions"]] == [
+    assert [session["name"] for session in repeats["sessions"]] == [
         "trials/0/tensorboard",
         "trials/1/tensorboard",
     ]
     assert [(m["name"]["tag"], m["value"]) for m in repeats["metricValues"]] == [
-        ("final/accuracy", 0.625)  # The mean of both.
+        ("final/accuracy", 0.625)  # The mean of both repeats.
     ]
     assert failed["hparams"]["lr"] == "inf"
-    assert [one["status"] for one in failed["sessions"]] == ["STATUS_FAILURE"]
+    assert [session["status"] for session in failed["sessions"]] == ["STATUS_FAILURE"]
     assert failed["sessions"][0]["endTimeSecs"] == 1012.0
 
 
 def session_groups(logdir: Path, count: int) -> list[dict[str, Any]]:
-    """What TensorBoard's server says when it has read so many groups."""
+    """Return the answer of TensorBoard's server after it has read this number of groups."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -130,7 +132,7 @@ def session_groups(logdir: Path, count: int) -> list[dict[str, Any]]:
     }
     url = f"http://127.0.0.1:{port}/data/plugin/hparams/session_groups"
 
-    def found() -> list[dict[str, Any]]:
+    def ask() -> list[dict[str, Any]]:
         request = urllib.request.Request(url, json.dumps(asked).encode(), method="POST")
         request.add_header("Content-Type", "application/json")
         try:
@@ -141,7 +143,7 @@ def session_groups(logdir: Path, count: int) -> list[dict[str, Any]]:
         return groups if len(groups) == count else []
 
     try:
-        answer = eventually(found, 90)
+        answer = eventually(ask, 90)
         assert isinstance(answer, list)
         assert answer
         return answer

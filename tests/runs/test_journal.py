@@ -2,26 +2,36 @@
 
 from pathlib import Path
 
+from sparkdl.runs.events import RunEnded, RunStarted, StopRequested
 from sparkdl.runs.journal import Journal, read_journal
+from sparkdl.runs.states import RunState
 
 
-def test_events_come_back_in_order(root: str) -> None:
+def test_read_journal_returns_events_in_order(root: str) -> None:
     url = str(Path(root) / "journal.jsonl")
     assert read_journal(url) == []
     journal = Journal(url)
-    journal.write([{"event": "start"}, {"event": "trial", "number": 0}])
-    journal.write([{"event": "end", "reason": "ünicode\nline"}])
+    written = journal.write([RunStarted(), StopRequested(number=0)])
+    written += journal.write([RunEnded(state=RunState.FAILED, reason="ünicode\nline")])
     events = read_journal(url)
-    assert [e["event"] for e in events] == ["start", "trial", "end"]
-    assert events[2]["reason"] == "ünicode\nline"
-    assert all(e["time"] > 1.7e9 for e in events)
+    assert events == written
+    assert [str(event.kind) for event in events] == ["start", "stop", "end"]
+    assert isinstance(events[2], RunEnded)
+    assert events[2].reason == "ünicode\nline"
+    assert all((event.time or 0.0) > 1.7e9 for event in events)
 
 
-def test_a_torn_last_line_is_skipped_and_not_continued(root: str) -> None:
+def test_journal_skips_a_torn_last_line_and_writes_on_a_new_line(root: str) -> None:
     path = Path(root) / "journal.jsonl"
-    Journal(str(path)).write([{"event": "start"}])
+    Journal(str(path)).write([RunStarted()])
     with path.open("a") as file:
         file.write('{"event": "tri')
-    assert [e["event"] for e in read_journal(str(path))] == ["start"]
-    Journal(str(path)).write([{"event": "end"}])
-    assert [e["event"] for e in read_journal(str(path))] == ["start", "end"]
+    assert [str(event.kind) for event in read_journal(str(path))] == ["start"]
+    Journal(str(path)).write([RunEnded(state=RunState.COMPLETE)])
+    assert [str(event.kind) for event in read_journal(str(path))] == ["start", "end"]
+
+
+def test_read_journal_leaves_out_events_of_an_unknown_kind(root: str) -> None:
+    path = Path(root) / "journal.jsonl"
+    path.write_text('{"time": 1.0, "event": "later"}\n{"time": 2.0, "event": "start"}\n')
+    assert read_journal(str(path)) == [RunStarted(time=2.0)]

@@ -1,4 +1,4 @@
-"""Two drivers never run the same run; a dead one does not stand in the way."""
+"""Two drivers never run the same run; a dead owner does not block a run."""
 
 import json
 import os
@@ -15,19 +15,19 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner, describe_owner, living_owner
 
 
-def test_this_process_lives_until_it_lets_go(root: str) -> None:
+def test_owner_is_living_until_it_releases_the_run(root: str) -> None:
     paths = RunPaths(root)
     assert living_owner(paths) is None
     owner = Owner(paths)
     owner.hold()
-    found = living_owner(paths)
-    assert found
-    assert describe_owner(found) == f"process {os.getpid()} on host {socket.gethostname()}"
+    living = living_owner(paths)
+    assert living
+    assert describe_owner(living) == f"process {os.getpid()} on host {socket.gethostname()}"
     owner.release()
     assert living_owner(paths) is None
 
 
-def test_a_killed_process_is_dead(root: str) -> None:
+def test_living_owner_of_a_killed_process_is_none(root: str) -> None:
     code = (
         "import sys, time\nfrom sparkdl.runs.layout import RunPaths\n"
         "from sparkdl.runs.owner import Owner\n"
@@ -36,14 +36,14 @@ def test_a_killed_process_is_dead(root: str) -> None:
     with subprocess.Popen([sys.executable, "-c", code, root], stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        found = living_owner(RunPaths(root))
-        assert found
-        assert found["pid"] == process.pid
+        living = living_owner(RunPaths(root))
+        assert living
+        assert living["pid"] == process.pid
         process.kill()
     assert living_owner(RunPaths(root)) is None
 
 
-def test_a_reused_pid_is_another_process(root: str) -> None:
+def test_living_owner_of_a_reused_pid_is_none(root: str) -> None:
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": 1, "beat": 1}
     mine["namespace"] = os.readlink("/proc/self/ns/pid")
     Path(root, "owner.json").write_text(json.dumps(mine))
@@ -51,7 +51,7 @@ def test_a_reused_pid_is_another_process(root: str) -> None:
 
 
 @pytest.mark.parametrize("beats", [True, False])
-def test_on_another_host_beats_decide(
+def test_living_owner_on_another_host_is_decided_by_heartbeats(
     root: str, beats: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owners, "BEAT_S", 0.2)
@@ -69,8 +69,8 @@ def test_on_another_host_beats_decide(
     thread = threading.Thread(target=beat)
     if beats:
         thread.start()
-    found = living_owner(RunPaths(root))
+    living = living_owner(RunPaths(root))
     stop.set()
     if beats:
         thread.join()
-    assert bool(found) is beats
+    assert bool(living) is beats

@@ -1,4 +1,4 @@
-"""Credentials never reach a file or a log of ours."""
+"""Credentials are never written to a file or a log."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from sparkdl.runs.redact import MASK, mask_params, mask_text
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-DEF_123",
     ],
 )
-def test_credentials_are_masked(text: str) -> None:
+def test_mask_text_masks_credentials(text: str) -> None:
     masked = mask_text(text)
     assert MASK in masked
     assert not any(s in masked for s in ("hunter22", "wJalr", "abcdef123", "topsecret", "IOSFO"))
@@ -27,11 +27,11 @@ def test_credentials_are_masked(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["num_tokens = 5", "tokenizer = 'bert'", "https://x.org/a", "x = 'password'", "a: 'b'"]
 )
-def test_ordinary_text_stays(text: str) -> None:
+def test_mask_text_leaves_ordinary_text(text: str) -> None:
     assert mask_text(text) == text
 
 
-def test_given_secrets_are_masked_everywhere() -> None:
+def test_given_secrets_are_masked_in_texts_and_params() -> None:
     assert mask_text("a s3cret and s3cretlonger", ["s3cret", "s3cretlonger"]) == "a *** and ***"
     params = {"token": "abc", "opt": {"api_key": "k", "lr": 0.1}, "names": ["s3cret"], "n": 1}
     assert mask_params(params, ["s3cret"]) == {

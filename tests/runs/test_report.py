@@ -1,4 +1,4 @@
-"""What a person looks at after a run: its figures, and the page that stands alone."""
+"""The figures of a run, and its self-contained report."""
 
 import itertools
 import json
@@ -18,14 +18,15 @@ from pyspark.sql import SparkSession
 from sparkdl import experiment, storage
 from sparkdl.errors import ConfigError
 from sparkdl.runs import Run, Trial
+from sparkdl.runs.events import RunEnded, TrialChanged, event_from_dict
 from sparkdl.runs.figures import plot
 from sparkdl.runs.figures.base import COLORS
 from sparkdl.runs.figures.timeline import Bar, assign_rows
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.runs.opening import Wanted, open_run
+from sparkdl.runs.opening import RunDescription, open_run
 from sparkdl.runs.report import write_report
-from sparkdl.runs.states import TrialState
+from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.runs import quiet
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -40,17 +41,28 @@ def make_run(
     name: str = "toy",
     **changes: Any,
 ) -> Run:
-    """A run on disk with two slots, whose trial i took a second and ended as `end(i)` says."""
-    wanted = Wanted("toy-1", name, "search", None, metric, "max", params, 7, (), {"user": "anna"})
-    opened = open_run(root, wanted, "error")
+    """Create a run on two slots whose trials last a second; `end(i)` is the end of trial i."""
+    description = RunDescription(
+        id="toy-1",
+        name=name,
+        kind="search",
+        description=None,
+        metric=metric,
+        direction="max",
+        params=params,
+        seed=7,
+        secrets=(),
+        facts={"user": "anna"},
+    )
+    opened = open_run(root, description, "error")
     run = opened.run
     for number in range(len(params)):
         start = 1000.0 + number // 2
         events = [{"state": "RUNNING", "attempt": 0, "time": start}]
         events.append({"attempt": 0, "time": start + 0.9, **end(number)})
         for event in events:
-            run.apply({"event": "trial", "number": number, **event})
-    run.apply({"event": "end", "state": "COMPLETE", "duration_s": 9.0, **changes})
+            run.apply(event_from_dict({"event": "trial", "number": number, **event}))
+    run.apply(RunEnded(state=RunState.COMPLETE, duration_s=9.0, **changes))
     opened.owner.release()
     return run
 
@@ -110,10 +122,10 @@ def test_history_of_repeats_follows_their_mean(root: str) -> None:
     assert list(zip(line.x, line.y, strict=True)) == [(1, 0.5), (3, 0.6), (3, 0.6)]
 
 
-def test_parallel_axes_are_told_by_their_values(root: str) -> None:
+def test_parallel_chooses_axes_by_their_values(root: str) -> None:
     def params(i: int) -> dict[str, Any]:
-        found = {"lr": 10.0 ** -(i % 4 + 1), "optimizer": ["adam", "sgd"][i % 2], "fixed": 1}
-        return {**found, "units": 16 + i, **({"momentum": i / 12} if i % 2 else {})}
+        params = {"lr": 10.0 ** -(i % 4 + 1), "optimizer": ["adam", "sgd"][i % 2], "fixed": 1}
+        return {**params, "units": 16 + i, **({"momentum": i / 12} if i % 2 else {})}
 
     run = make_run(root, [params(i) for i in range(12)], lambda i: complete(i / 12))
     axes = {axis.label: axis for axis in plot(run, "parallel").data[0].dimensions}
@@ -126,16 +138,18 @@ def test_parallel_axes_are_told_by_their_values(root: str) -> None:
     assert min(axes["momentum"].values) == axes["momentum"].values[0] < 1 / 12
 
 
-def test_importance_finds_what_matters(root: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_importance_finds_the_parameter_that_matters(
+    root: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     params = [{"matters": i % 10, "not": (i * 7) % 11, "kind": "ab"[i % 2]} for i in range(60)]
     run = make_run(root, params, lambda i: complete((i % 10) / 10))
     bars = plot(run, "importance")
     assert bars.layout.yaxis.ticktext[-1] == "matters"
     assert sum(bars.data[0].x) == pytest.approx(1.0)
-    assert capfd.readouterr().err == ""  # Optuna says nothing of the study that was made for it.
+    assert capfd.readouterr().err == ""  # Optuna does not log the creation of the study.
 
 
-def test_curves_of_the_best_and_of_others(mixed: Run) -> None:
+def test_curves_show_the_best_and_other_trials(mixed: Run) -> None:
     for trial in mixed.trials[:4]:
         report_steps(trial, [0.1 * trial.number, 0.2 * trial.number])
     shown = traces(plot(mixed, "curves"))
@@ -145,11 +159,13 @@ def test_curves_of_the_best_and_of_others(mixed: Run) -> None:
         "trial 2": "solid",
         "trial 3": "dash",
     }
-    assert plot(mixed, "curves").data[-1].name == "trial 2"  # The best lies above the others.
+    assert (
+        plot(mixed, "curves").data[-1].name == "trial 2"
+    )  # The best trial is drawn above the others.
     assert list(shown["trial 2"].y) == [0.2, 0.4]
 
 
-def test_numbers_that_are_none_are_left_out(root: str) -> None:
+def test_figures_leave_out_values_that_are_no_numbers(root: str) -> None:
     params: list[dict[str, Any]] = [{"a": i, "b": [None, 1.0][i % 2]} for i in range(10)]
     params[3] |= {"rare": 2, "none": None, "endless": float("inf")}
     run = make_run(root, params, lambda i: complete(i / 10))
@@ -166,7 +182,7 @@ def test_numbers_that_are_none_are_left_out(root: str) -> None:
     assert "Learning curves" in Path(write_report(run)).read_text()
 
 
-def test_curves_read_few_files_and_of_a_single_trial_all(
+def test_curves_read_few_files_and_all_metrics_of_a_single_trial(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(root, [{"a": i} for i in range(100)], lambda i: complete(i / 100))
@@ -176,7 +192,7 @@ def test_curves_read_few_files_and_of_a_single_trial_all(
     read = storage.read
     monkeypatch.setattr(storage, "read", lambda url, *more: reads.append(url) or read(url, *more))
     shown = plot(run, "curves")
-    # Other runs of this process may still be read.
+    # Other runs of this process may be read at the same time.
     assert len([url for url in reads if url.startswith(run.path)]) == len(shown.data) == 30
     assert len(shown.data[0].x) == 300
     assert shown.data[0].x[-1] == 999
@@ -189,9 +205,10 @@ def test_curves_read_few_files_and_of_a_single_trial_all(
 def test_timeline_shows_each_attempt_on_a_slot(root: str) -> None:
     run = make_run(root, [{"a": i} for i in range(3)], lambda i: complete(0.5))
     for state, attempt, now in (("RUNNING", 0, 1001.5), ("WAITING", 0, 1002), ("RUNNING", 1, 1003)):
-        said = {"event": "trial", "number": 2, "state": state, "attempt": attempt, "time": now}
-        run.apply(said)
-    run.apply({"event": "trial", "number": 2, "attempt": 1, "time": 1004.0, **complete(0.5)})
+        event = TrialChanged(number=2, state=TrialState(state), attempt=attempt, time=now)
+        run.apply(event)
+    end = {"event": "trial", "number": 2, "attempt": 1, "time": 1004.0, **complete(0.5)}
+    run.apply(event_from_dict(end))
     run.trials[2].spans.pop(0)
     shown = traces(plot(run, "timeline"))
     assert list(shown["LOST"].base) == [1.5]
@@ -201,9 +218,13 @@ def test_timeline_shows_each_attempt_on_a_slot(root: str) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=40))
-def test_bars_of_a_row_do_not_overlap(spans: list[tuple[int, int]]) -> None:
+def test_assign_rows_gives_bars_that_do_not_overlap(spans: list[tuple[int, int]]) -> None:
     trial = Trial(0, {}, "")
-    placed = assign_rows([Bar(s, s + d, TrialState.COMPLETE, trial) for s, d in spans])
+    bars = [
+        Bar(start_s=start, end_s=start + length, state=TrialState.COMPLETE, trial=trial)
+        for start, length in spans
+    ]
+    placed = assign_rows(bars)
     for row in range(1 + max(bar.row for bar in placed)):
         bars = [bar for bar in placed if bar.row == row]
         assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(bars))
@@ -223,15 +244,15 @@ def test_pareto_marks_the_front(root: str) -> None:
     assert list(shown["Pareto front"].x) == [0.6, 0.8]
     assert list(shown["dominated"].y) == [9.0]
     page = Path(write_report(run)).read_text()
-    assert "2 trials that no other beats in all metrics" in page
+    assert "2 trials that no other trial beats in all metrics" in page
 
 
-def test_what_cannot_be_drawn_is_refused_with_the_reason(mixed: Run) -> None:
+def test_plot_refuses_figures_without_data_with_the_reason(mixed: Run) -> None:
     with pytest.raises(ConfigError, match=r"no figure 'histroy'.*Did you mean 'history'"):
         plot(mixed, "histroy")
     with pytest.raises(ConfigError, match=r"'importance': it needs 8 COMPLETE .* 3 of 6 trials"):
         plot(mixed, "importance")
-    for trial in mixed.trials:  # Now there are enough, but nothing to explain.
+    for trial in mixed.trials:  # Now there are enough trials, but their values are equal.
         trial.state, trial.value = TrialState.COMPLETE, 0.5
     mixed.trials *= 2
     with pytest.raises(ConfigError, match="whose values differ"):
@@ -240,7 +261,7 @@ def test_what_cannot_be_drawn_is_refused_with_the_reason(mixed: Run) -> None:
         plot(Run("r", "", "r", "launch"))
 
 
-def test_report_says_what_came_out(root: str) -> None:
+def test_report_shows_the_results(root: str) -> None:
     ends = [complete(0.5), complete(0.7), *[{"state": "FAILED", "error": "Oh: no\n\nline 7"}] * 3]
     idle = "31 % idle: last wave 3 trials on 8 slots"
     run = make_run(root, [{"lr": i / 10} for i in range(5)], ends.__getitem__, idle=idle)
@@ -251,7 +272,7 @@ def test_report_says_what_came_out(root: str) -> None:
     assert "<b>0.7</b> accuracy" in page
     assert idle in page
     assert "<td>first step</td><td>0.2 s</td><td>5%</td>" in re.sub(r"<i[^>]*></i>", "", page)
-    assert page.count("line 7") == 1  # Alike failures are one.
+    assert page.count("line 7") == 1  # Equal failures are shown once.
     assert "trial 2 and 2 more" in page
     assert "anna" in page
     assert page.count("application/json") == 3  # history, parallel, timeline
@@ -259,12 +280,23 @@ def test_report_says_what_came_out(root: str) -> None:
     assert "https://" not in page
 
 
-def test_report_of_a_run_that_has_nothing_yet(root: str) -> None:
-    wanted = Wanted("toy-1", "toy", "launch", None, None, "max", [{}], 7, (), {})
-    run = open_run(root, wanted, "error").run
+def test_report_of_a_run_without_results(root: str) -> None:
+    description = RunDescription(
+        id="toy-1",
+        name="toy",
+        kind="launch",
+        description=None,
+        metric=None,
+        direction="max",
+        params=[{}],
+        seed=7,
+        secrets=(),
+        facts={},
+    )
+    run = open_run(root, description, "error").run
     page = Path(write_report(run)).read_text()
     assert "0 of 1 trials complete" in page
-    assert len(page) < 20_000  # Without a figure there is no plotly.js.
+    assert len(page) < 20_000  # Without a figure the page has no plotly.js.
 
 
 HOSTILE = (
@@ -276,7 +308,7 @@ HOSTILE = (
 @pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("guarded", [True, False])
-def test_nothing_of_a_persons_text_runs_in_the_report(
+def test_report_runs_no_script_in_the_text_of_a_user(
     root: str, tmp_path: Path, guarded: bool
 ) -> None:
     def end(i: int) -> dict[str, Any]:
@@ -291,7 +323,7 @@ def test_nothing_of_a_persons_text_runs_in_the_report(
     page = Path(write_report(run)).read_text()
     policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', page)
     assert policy
-    if not guarded:  # The escaping alone must hold, too.
+    if not guarded:  # The escaping must suffice without the policy, too.
         page = page.replace(policy[0], "")
     seen = rendered(tmp_path, page)
     assert "data-owned" not in re.search("<html[^>]*>", seen)[0]  # type: ignore[index]
@@ -301,7 +333,7 @@ def test_nothing_of_a_persons_text_runs_in_the_report(
 
 @pytest.mark.slow
 @needs_browser
-def test_the_browser_runs_no_script_but_ours(mixed: Run, tmp_path: Path) -> None:
+def test_report_lets_the_browser_run_only_its_own_scripts(mixed: Run, tmp_path: Path) -> None:
     page = Path(write_report(mixed)).read_text()
     script = "<script>document.documentElement.dataset.owned=1</script>"
     for name, added in (("image", HOSTILE[HOSTILE.index("<img") :]), ("script", script)):
@@ -311,7 +343,7 @@ def test_the_browser_runs_no_script_but_ours(mixed: Run, tmp_path: Path) -> None
 
 
 def rendered(folder: Path, page: str, name: str = "page") -> str:
-    """The page as it stands in a browser after its scripts have run."""
+    """Return the page after a browser has run its scripts."""
     path = folder / f"{name}.html"
     path.write_text(page)
     options = ["--headless", "--no-sandbox", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
@@ -320,7 +352,7 @@ def rendered(folder: Path, page: str, name: str = "page") -> str:
 
 
 @pytest.mark.slow
-def test_a_run_of_ten_thousand_trials_has_a_small_report_soon(root: str) -> None:
+def test_report_of_ten_thousand_trials_is_small_and_fast(root: str) -> None:
     def end(i: int) -> dict[str, Any]:
         return complete(i % 997 / 997) if i % 3 else {"state": "FAILED", "error": f"E: {i}"}
 
@@ -331,7 +363,7 @@ def test_a_run_of_ten_thousand_trials_has_a_small_report_soon(root: str) -> None
     assert path.stat().st_size < 8_000_000
     page = path.read_text()
     assert re.search(r"\d{4} of 10000 trials are drawn", page)
-    assert "what is too narrow to tell apart is joined" in page
+    assert "bars too narrow to distinguish are joined" in page
     assert "50 of 3334 kinds shown" in page
 
 
@@ -349,12 +381,12 @@ def test_report_of_a_real_run(spark: SparkSession, root: str) -> None:
     args = {"lr": [0.1, 0.01], "units": [1, 2, 3]}
     run = experiment.launch(train, args, metric="accuracy", name="toy", **quiet(root))
     read_back = load(run.path)
-    for one in (run, read_back):
-        page = Path(write_report(one)).read_text()
+    for shown in (run, read_back):
+        page = Path(write_report(shown)).read_text()
         assert "4 of 6 trials complete, 2 failed" in page
         assert "three do not fit" in page
         assert "Traceback" in page
         for title in ("Trial by trial", "Learning curves", "Parameters and values"):
             assert f"<h2>{title}</h2>" in page
-        rows = {y for trace in plot(one, "timeline").data for y in trace.y}
+        rows = {y for trace in plot(shown, "timeline").data for y in trace.y}
         assert 1 in rows

@@ -1,4 +1,4 @@
-"""A15 as a pure rule: what is not a number never counts."""
+"""Acceptance check A15 as a pure rule: a value that is no number makes a trial INVALID."""
 
 import itertools
 import math
@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.states import TrialState, judge
+from sparkdl.runs.states import TrialState, evaluate_metric
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "high", [0.5]])
-def test_what_is_no_number_is_invalid(value: Any) -> None:
-    verdict = judge({"accuracy": value}, {}, "accuracy")
+def test_evaluate_metric_of_no_number_is_invalid(value: Any) -> None:
+    verdict = evaluate_metric({"accuracy": value}, {}, "accuracy")
     assert verdict.state == "INVALID"
     assert verdict.value is None
     assert "accuracy" in (verdict.reason or "")
 
 
-def test_the_metric_is_found() -> None:
-    assert judge({"loss": 0.1, "accuracy": 0.9}, {}, "accuracy").value == 0.9
-    assert judge({}, {"accuracy": 0.8}, "accuracy").value == 0.8
-    assert judge({"value": 3}, {}, None).value == 3.0
-    assert judge({"file": "a.txt", "only": 2}, {}, None).value == 2.0
-    assert judge({"a": 1, "b": 2}, {}, None).value is None
-    assert judge({}, {}, None).state == "COMPLETE"
-    assert "got loss" in (judge({"loss": 1}, {}, "accuracy").reason or "")
+def test_evaluate_metric_finds_the_metric() -> None:
+    assert evaluate_metric({"loss": 0.1, "accuracy": 0.9}, {}, "accuracy").value == 0.9
+    assert evaluate_metric({}, {"accuracy": 0.8}, "accuracy").value == 0.8
+    assert evaluate_metric({"value": 3}, {}, None).value == 3.0
+    assert evaluate_metric({"file": "a.txt", "only": 2}, {}, None).value == 2.0
+    assert evaluate_metric({"a": 1, "b": 2}, {}, None).value is None
+    assert evaluate_metric({}, {}, None).state == "COMPLETE"
+    assert "got loss" in (evaluate_metric({"loss": 1}, {}, "accuracy").reason or "")
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([0.5, 0.9, None, None])))

@@ -16,8 +16,9 @@ from sparkdl.errors import ConfigError
 from sparkdl.runner.retries import Limits
 from sparkdl.runner.stopping import Stop, Stops
 from sparkdl.runs import RunState, Trial, TrialState
+from sparkdl.runs.events import TrialChanged, event_from_dict
 from sparkdl.runs.idle_time import idle_sentence
-from sparkdl.runs.opening import OpenRun, Wanted, continue_run, open_run
+from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.ranking import pareto_front
 from sparkdl.search.settings import ALGORITHMS, SearchSettings
 from sparkdl.search.space.spaces import Float, Int, Space
@@ -331,22 +332,34 @@ def test_study_of_a_resumed_run_has_the_contents_of_the_first_study(
 ) -> None:
     """The journal stores all data of a study, for every outcome of the trials."""
     with tempfile.TemporaryDirectory() as root:
-        wanted = Wanted("run", "run", "search", None, "score", "max", None, 1, (), {}, 20)
-        opened = open_run(root, wanted, "error")
+        description = RunDescription(
+            id="run",
+            name="run",
+            kind="search",
+            description=None,
+            metric="score",
+            direction="max",
+            params=None,
+            seed=1,
+            secrets=(),
+            facts={},
+            count=20,
+        )
+        opened = open_run(root, description, "error")
         source, first = source_of(opened, algorithm)
         for state, value, reports in outcomes:
             trial = source.next()
-            event: dict[str, Any] = {"event": "trial", "number": trial.number, "attempt": 0}
-            opened.record({**event, "state": "RUNNING"})
+            said: dict[str, Any] = {"event": "trial", "number": trial.number, "attempt": 0}
+            opened.record(event_from_dict({**said, "state": "RUNNING"}))
             for step, reported in enumerate(reports):
                 source.observe_reports([(trial, step, {"score": reported})])
-            result = {"value": value, "metrics": {"score": value}} if state == "COMPLETE" else {}
-            opened.record({**event, "state": state, **result})
+            told = {"value": value, "metrics": {"score": value}} if state == "COMPLETE" else {}
+            opened.record(event_from_dict({**said, "state": state, **told}))
             source.ended(trial)
         running = source.next()
-        opened.record({"event": "trial", "number": running.number, "state": "RUNNING"})
+        opened.record(TrialChanged(number=running.number, state=TrialState.RUNNING))
         opened.owner.release()
-        opened = continue_run(f"{root}/run", again=True)
+        opened = continue_run(f"{root}/run", reopen=True)
         again, second = source_of(opened, algorithm)
         opened.owner.release()
         assert contents(second) == contents(first)

@@ -116,6 +116,6 @@ def _copy_earlier_files(placement: Placement, folder: Path) -> None:
     rank, role = placement.rank, placement.member.role.name
     metrics = "metrics.jsonl" if rank == 0 else f"metrics-{role}-{rank}.jsonl"
     shared = placement.paths.folder
-    for name in {placement.member.log, metrics}.intersection(storage.names(shared)):
+    for name in {placement.member.log, metrics}.intersection(storage.list_names(shared)):
         if not (file := folder / name).exists():
             file.write_bytes(storage.read(storage.join(shared, name)))

@@ -1,6 +1,5 @@
 """Runs in a Spark task. The local folder of a training process, and its copy in a remote store."""
 
-import json
 import shutil
 import tempfile
 import threading
@@ -9,6 +8,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from sparkdl import storage
+from sparkdl.jsonl import read_lines
 from sparkdl.polling import Outages
 from sparkdl.reporter import ASKS, ORDERS
 from sparkdl.runs.layout import TrialPaths
@@ -26,12 +26,8 @@ _NOT_MIRRORED = ("checkpoints", "ranks", ORDERS)
 def last_reported(metrics: str) -> dict[str, float]:
     """Return the last value of each metric in a metrics file; empty if there is no file."""
     last: dict[str, float] = {}
-    try:
-        lines = storage.read(metrics).split(b"\n")[:-1]
-    except FileNotFoundError:
-        return last
-    for line in lines:
-        last |= json.loads(line)["metrics"]
+    for line in read_lines(metrics):
+        last |= line["metrics"]
     return last
 
 

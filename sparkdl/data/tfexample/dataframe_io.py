@@ -101,7 +101,7 @@ def _check_target(folder: str, mode: str) -> None:
     filesystem, folder_path = storage.filesystem(folder)
     if filesystem.isfile(folder_path):
         raise ConfigError(f"{folder!r} is a file; expected a folder, existing or not.")
-    if mode == "error" and storage.names(folder):
+    if mode == "error" and storage.list_names(folder):
         raise ConfigError(
             f"{folder!r} exists already and is not empty. Choose another path, or "
             "mode='overwrite' to remove its content."
@@ -121,13 +121,13 @@ def _publish(names: Mapping[str, str], temporary: str, folder: str) -> None:
         temporary: the folder that the tasks have written to.
         folder: the target folder, which contains the temporary folder.
     """
-    if missing := set(names).difference(storage.names(temporary)):
+    if missing := set(names).difference(storage.list_names(temporary)):
         raise FileNotFoundError(
             f"the driver does not find {sorted(missing)[0]!r}, which a task wrote, in "
             f"{temporary!r}. Write to a folder that the driver and all executors can access, such "
             "as one on NFS or S3."
         )
-    for name in storage.names(folder):
+    for name in storage.list_names(folder):
         if name != os.path.basename(temporary):
             storage.remove(storage.join(folder, name))
     with ThreadPoolExecutor(8) as pool:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -15,16 +14,13 @@ from tqdm.auto import tqdm
 from sparkdl import storage
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.slots import Slots
+from sparkdl.jsonl import LogTail
 from sparkdl.runner.display.live_table import Board, is_notebook
 from sparkdl.runs import Run, Trial, table
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import RunState, TrialState
 
-__all__ = ["MOST_LOGS", "LogTail", "Progress"]
-
-# What is read of one trial's log at one look. A trial that prints faster is skipped over: its log
-# file has everything, and the driver stays quick and small.
-LOOK_BYTES = 1 << 14
+__all__ = ["MOST_LOGS", "Progress"]
 
 Steps = Mapping[int, int]
 
@@ -35,38 +31,6 @@ MOST_LOGS = 8
 _CHATTER = re.compile(
     r"cuInit|cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc|AsGraphDefInternal"
 )
-
-
-@dataclass
-class LogTail:
-    """Reads what was added to a log since the last look, a bounded piece at a time."""
-
-    url: str
-    offset: int = 0
-    skipped: int = 0
-    _partial: bytes = field(default=b"", repr=False)
-    _torn: bool = False  # The next line began in what was skipped.
-
-    def read(self, last: bool = False) -> list[str]:
-        """The new whole lines; with `last` also one that has no end."""
-        try:
-            self._skip()
-            data = storage.read(self.url, self.offset, LOOK_BYTES * 2)
-        except FileNotFoundError:
-            return []
-        self.offset += len(data)
-        lines = (self._partial + data).split(b"\n")
-        if self._torn and len(lines) > 1:
-            self.skipped += len(lines.pop(0)) + 1
-            self._torn = False
-        self._partial = b"" if last else lines.pop()[-LOOK_BYTES:]
-        return [line.decode(errors="replace").rstrip("\r") for line in lines if line or not last]
-
-    def _skip(self) -> None:
-        size = storage.size(self.url)
-        if size - self.offset > 2 * LOOK_BYTES:
-            self.skipped += size - LOOK_BYTES - self.offset
-            self.offset, self._partial, self._torn = size - LOOK_BYTES, b"", True
 
 
 class Progress:
@@ -157,7 +121,7 @@ class Progress:
         return {name: LogTail(storage.join(trial.path, file)) for name, file in logs.items()}
 
     def _show(self, trial: Trial, name: str, tail: LogTail, last: bool) -> None:
-        lines = [line for line in tail.read(last) if not _CHATTER.search(line)]
+        lines = [line for line in tail.lines(last) if not _CHATTER.search(line)]
         if tail.skipped:
             lines.insert(0, f"... {tail.skipped} bytes are in {tail.url}")
             tail.skipped = 0

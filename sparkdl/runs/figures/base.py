@@ -1,7 +1,4 @@
-"""Runs on the driver.
-
-What all figures share: colours, words, and how much of a long run is drawn.
-"""
+"""Runs on the driver. Colours, texts and helpers that all figures share."""
 
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,7 +16,7 @@ __all__ = [
     "COLORS",
     "GREY",
     "SYMBOLS",
-    "Shown",
+    "RunView",
     "figure",
     "hover",
     "is_wide",
@@ -29,8 +26,8 @@ __all__ = [
     "varying",
 ]
 
-# Okabe and Ito's colours, which people with any colour vision tell apart:
-# https://jfly.uni-koeln.de/color/. A symbol beside each says the same in print.
+# Okabe and Ito's colours, which can be distinguished with any colour vision:
+# https://jfly.uni-koeln.de/color/. The symbols distinguish the states in black and white print.
 COLORS = {
     TrialState.COMPLETE: "#0072b2",
     TrialState.PRUNED: "#e69f00",
@@ -56,12 +53,15 @@ _MISSING = object()
 _Item = TypeVar("_Item")
 
 
-class Shown(Protocol):
-    """What is looked at of a `Run`; its module imports this one's figures, not the reverse."""
+class RunView(Protocol):
+    """The attributes of a `Run` that figures use.
+
+    The module of `Run` imports the figures, so the figures cannot import `Run`.
+    """
 
     @property
     def id(self) -> str:
-        """See `Run`, as for the others."""
+        """See `Run`, as for the other attributes."""
 
     @property
     def path(self) -> str: ...
@@ -112,17 +112,18 @@ class Shown(Protocol):
 
 
 def figure(title: str, note: str, traces: Sequence[Any], **layout: Any) -> "Figure":
-    """A figure in the design of all of them.
+    """Return a figure in the common design.
 
     Args:
-        title, note: what it shows, and in smaller print what a reader must know of it.
-        traces: plotly's traces.
-        **layout: whatever else plotly's layout is to say.
+        title: the title.
+        note: a remark below the title, in smaller print.
+        traces: the plotly traces.
+        **layout: further properties of the plotly layout.
     """
     from plotly.graph_objects import Figure
 
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14, "l": 14}}
-    given = {
+    defaults = {
         "title": {"text": title, "subtitle": {"text": note}, **place},
         "template": "none",
         "font": {"family": "system-ui, sans-serif", "size": 13},
@@ -131,35 +132,36 @@ def figure(title: str, note: str, traces: Sequence[Any], **layout: Any) -> "Figu
         "hoverlabel": {"align": "left"},
         "height": 460,
     }
-    return Figure(traces, {**given, **layout})
+    return Figure(traces, {**defaults, **layout})
 
 
 def plain(value: object, width: int = 40) -> str:
-    """A value as plotly shows it: short, and with no markup of the person's."""
+    """Return a value as text for plotly: short, and without markup of the user."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     text = text if len(text) <= width else text[: width - 3] + "..."
-    return html.escape(text.replace("\n", " "), quote=False)  # It does not decode quotes.
+    # Plotly does not decode quotes.
+    return html.escape(text.replace("\n", " "), quote=False)
 
 
 def hover(trial: Trial, more: str = "") -> str:
-    """What is said of a trial that is pointed at."""
+    """Return the text that is shown when the mouse points at a trial."""
     value = "" if trial.value is None else f", {trial.value:.6g}"
     params = list(trial.params.items())
     lines = [f"<b>trial {trial.number}</b> {trial.state}{value}", more]
-    lines += [f"{plain(name)} = {plain(one)}" for name, one in params[:10]]
+    lines += [f"{plain(name)} = {plain(param)}" for name, param in params[:10]]
     lines += [f"and {len(params) - 10} more"] if len(params) > 10 else []
     lines += [plain(trial.summary, 80)] if trial.error else []
     return "<br>".join(line for line in lines if line)
 
 
-def name_of_value(run: Shown) -> str:
-    """The title of an axis with the values that count."""
+def name_of_value(run: RunView) -> str:
+    """Return the title of the axis of the metric."""
     better = "higher" if run.direction == "max" else "lower"
     return f"{plain(run.metric or 'value')} ({better} is better)"
 
 
 def varying(trials: Iterable[Trial]) -> list[str]:
-    """The parameters that are not the same in all trials."""
+    """Return the names of the parameters that differ between trials."""
     trials = list(trials)
     names = dict.fromkeys(name for trial in trials for name in trial.params)
     first = trials[0].params if trials else {}
@@ -171,7 +173,7 @@ def varying(trials: Iterable[Trial]) -> list[str]:
 
 
 def is_wide(values: Collection[float]) -> bool:
-    """Whether positive numbers spread so that only their logarithms can be told apart.
+    """Return True if positive numbers need a logarithmic axis to be distinguishable.
 
     Example:
         >>> is_wide([1e-3, 1e-2, 1e-1]), is_wide([16, 64, 256]), is_wide([0.01, 0.2, 0.5])
@@ -179,12 +181,12 @@ def is_wide(values: Collection[float]) -> bool:
     """
     if not values or min(values) <= 0:
         return False
-    # Numbers drawn evenly from 0 on have a small one among them, too; but half of them are large.
+    # Uniform numbers above 0 may include a small number, too, but their median is large.
     return max(values) > 30 * min(values) and median(values) < 0.2 * max(values)
 
 
 def thinned(items: Sequence[_Item], most: int) -> list[_Item]:
-    """At most `most` of the items, evenly spread, in their order.
+    """Return at most `most` of the items, evenly spread, in their order.
 
     Example:
         >>> thinned(range(10), 4)

@@ -1,4 +1,4 @@
-"""Runs on the driver. Figures of the parameters: which go with good values, and which matter."""
+"""Runs on the driver. Figures of the parameters: parallel coordinates and importance."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl.runs.figures.base import (
     COLORS,
-    Shown,
+    RunView,
     figure,
     is_wide,
     plain,
@@ -23,26 +23,28 @@ if TYPE_CHECKING:
 
 __all__ = ["importance", "parallel"]
 
-MOST_LINES = 1000
-MOST_AXES = 12
-MOST_CHOICES = 30
-MOST_TICKS = 8
+# Limits that keep a figure readable, and fast in a browser.
+MAX_LINES = 1000
+MAX_AXES = 12
+MAX_CHOICES = 30
+MAX_TICKS = 8
 
-# Fewer trials say nothing about which parameter matters.
-LEAST_TRIALS = 8
+# Fewer trials do not show which parameter matters.
+MIN_TRIALS = 8
 
 
-def parallel(run: Shown) -> "Figure | None":
-    """A line for each COMPLETE trial through its parameters to its value.
+def parallel(run: RunView) -> "Figure | None":
+    """Return a figure with a line for each COMPLETE trial, through its parameters to its value.
 
-    None where fewer than two trials have a value, or no parameter varies.
+    Returns:
+        The figure; None if fewer than two trials have a value, or if no parameter varies.
     """
     from plotly.graph_objects import Parcoords
 
     valued = _valued(run)
     best = {t.number for t in run.top(50)}
-    drawn = thinned(valued, MOST_LINES - 50)
-    drawn += [t for t in valued if t.number in best - {one.number for one in drawn}]
+    drawn = thinned(valued, MAX_LINES - 50)
+    drawn += [t for t in valued if t.number in best - {trial.number for trial in drawn}]
     names = [name for name in varying(drawn) if _is_drawn(drawn, name)]
     if len(drawn) < 2 or not names:
         return None
@@ -50,9 +52,10 @@ def parallel(run: Shown) -> "Figure | None":
     ranked = sorted(values, reverse=run.direction == "min")
     notes = ["drag along an axis to choose a range"]
     notes += [f"{len(drawn)} of {len(valued)} trials"] if len(drawn) < len(valued) else []
-    notes += [f"{MOST_AXES} of {len(names)} parameters"] if len(names) > MOST_AXES else []
-    axes = [_axis(plain(name, 24), _values(drawn, name)) for name in names[:MOST_AXES]]
-    # The worst tenth shares a colour: a few wild values would leave one for all the others.
+    notes += [f"{MAX_AXES} of {len(names)} parameters"] if len(names) > MAX_AXES else []
+    axes = [_axis(plain(name, 24), _values(drawn, name)) for name in names[:MAX_AXES]]
+    # The worst tenth shares a colour; otherwise a few extreme values would leave a single colour
+    # for all other trials.
     ends = sorted((ranked[len(ranked) // 10], ranked[-1]))
     line = {
         "color": values,
@@ -69,12 +72,12 @@ def parallel(run: Shown) -> "Figure | None":
     )
 
 
-def _valued(run: Shown) -> list[Trial]:
+def _valued(run: RunView) -> list[Trial]:
     return [t for t in run.trials if t.state == TrialState.COMPLETE and t.value is not None]
 
 
 def _values(trials: Sequence[Trial], name: str) -> list[Any]:
-    """The parameter's values, as text if one is no number; None where a trial has none."""
+    """Return a parameter's values, as text unless all are numbers; None for missing values."""
     values = [t.params.get(name) for t in trials]
     if all(value is None or _is_number(value) for value in values):
         return [None if value is None else float(value) for value in values]
@@ -87,13 +90,13 @@ def _is_number(value: object) -> bool:
 
 
 def _is_drawn(trials: Sequence[Trial], name: str) -> bool:
-    """Text that is different in nearly every trial is a label, not a choice."""
-    found = {value for value in _values(trials, name) if value is not None}
-    return any(map(_is_number, found)) or 0 < len(found) <= MOST_CHOICES
+    """Return True for numbers and choices; text with many values is a label and is not drawn."""
+    values = {value for value in _values(trials, name) if value is not None}
+    return any(map(_is_number, values)) or 0 < len(values) <= MAX_CHOICES
 
 
 def _axis(label: str, values: Sequence[Any]) -> dict[str, Any]:
-    """An axis of `Parcoords`. Below the others stand those that have no value."""
+    """Return an axis of `Parcoords`. Trials without a value are drawn below all others."""
     marks = sorted({value for value in values if value is not None})
     is_numeric = _is_number(marks[0])
     wide = is_numeric and is_wide([value for value in values if value is not None])
@@ -101,7 +104,7 @@ def _axis(label: str, values: Sequence[Any]) -> dict[str, Any]:
     scale: Callable[[Any], float] = codes.__getitem__
     if is_numeric:
         scale = math.log10 if wide else float
-    ticks = _ticks(marks, wide) if is_numeric and len(marks) > MOST_TICKS else marks
+    ticks = _ticks(marks, wide) if is_numeric and len(marks) > MAX_TICKS else marks
     texts = {scale(mark): _tick(mark) for mark in ticks}
     low, high = scale(marks[0]), scale(marks[-1])
     below = low - (0.15 * (high - low) or 1.0)
@@ -116,12 +119,12 @@ def _axis(label: str, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _ticks(marks: Sequence[float], wide: bool) -> list[float]:
-    """The ends of an axis, and round or even numbers between them."""
+    """Return the ends of an axis, and round or evenly spaced numbers between them."""
     low, high = marks[0], marks[-1]
     if not wide:
         return [low + i * (high - low) / 5 for i in range(6)]
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    inside = [10.0**power for power in thinned(powers, MOST_TICKS)]
+    inside = [10.0**power for power in thinned(powers, MAX_TICKS)]
     return [low, *(mark for mark in inside if 1.5 * low < mark < high / 1.5), high]
 
 
@@ -130,21 +133,24 @@ def _tick(value: object) -> str:
     return text if len(text) <= 16 else f"{text[:13]}..."
 
 
-def importance(run: Shown) -> "Figure | None":
-    """How much of the value's variation goes with each parameter, by Optuna's PED-ANOVA.
+def importance(run: RunView) -> "Figure | None":
+    """Return a figure of the share of each parameter in the variation of the value.
 
-    None where fewer than `LEAST_TRIALS` trials have a value, fewer than two parameters vary, or the
-    value does not.
+    The shares are computed by Optuna's PED-ANOVA.
+
+    Returns:
+        The figure; None if fewer than `MIN_TRIALS` trials have a value, if fewer than two
+        parameters vary, or if the value does not vary.
     """
     from plotly.graph_objects import Bar
 
     valued = _valued(run)
-    names = [name for name in varying(valued) if _is_judged(valued, name)]
-    same = len({t.value for t in valued}) < 2
-    if len(valued) < LEAST_TRIALS or len(names) < 2 or same:
+    names = [name for name in varying(valued) if _can_evaluate(valued, name)]
+    is_constant = len({t.value for t in valued}) < 2
+    if len(valued) < MIN_TRIALS or len(names) < 2 or is_constant:
         return None
     shares = sorted(_importances(run, valued, names).items(), key=lambda item: item[1])
-    shares = shares[-2 * MOST_AXES :]
+    shares = shares[-2 * MAX_AXES :]
     bars = Bar(
         x=[share for _, share in shares],
         y=list(range(len(shares))),
@@ -169,42 +175,45 @@ def importance(run: Shown) -> "Figure | None":
     )
 
 
-def _is_judged(trials: Sequence[Trial], name: str) -> bool:
-    """Of one trial with or without a parameter PED-ANOVA can say nothing."""
+def _can_evaluate(trials: Sequence[Trial], name: str) -> bool:
+    """Return True if PED-ANOVA can evaluate a parameter: it needs two trials with a value."""
     absent = sum(value is None for value in _values(trials, name))
     return _is_drawn(trials, name) and absent != 1 and len(trials) - absent > 1
 
 
-def _importances(run: Shown, trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float]:
+def _importances(run: RunView, trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float]:
     import optuna
     from optuna.importance import get_param_importances
 
     columns = {name: _values(trials, name) for name in names}
-    kinds = {name: _distribution(values) for name, values in columns.items()}
+    distributions = {name: _distribution(values) for name, values in columns.items()}
     with _quiet():
         study = optuna.create_study(direction="maximize" if run.direction == "max" else "minimize")
     for number, trial in enumerate(trials):
         sampled = {name: columns[name][number] for name in names}
         params = {name: value for name, value in sampled.items() if value is not None}
-        distributions = {name: kinds[name] for name in params}
-        made = optuna.create_trial(params=params, distributions=distributions, value=trial.value)
-        study.add_trial(made)
+        finished = optuna.create_trial(
+            params=params,
+            distributions={name: distributions[name] for name in params},
+            value=trial.value,
+        )
+        study.add_trial(finished)
     return get_param_importances(study)
 
 
 def _distribution(values: Sequence[Any]) -> "BaseDistribution":
-    """What the values may have been sampled from."""
+    """Return a distribution from which the values may have been sampled."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    found = [value for value in values if value is not None]
-    if _is_number(found[0]):
-        return FloatDistribution(min(found), max(found), log=is_wide(found))
-    return CategoricalDistribution(sorted(set(found)))
+    values = [value for value in values if value is not None]
+    if _is_number(values[0]):
+        return FloatDistribution(min(values), max(values), log=is_wide(values))
+    return CategoricalDistribution(sorted(set(values)))
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna says of every study that it was made."""
+    """Silence Optuna, which logs the creation of every study."""
     import optuna
 
     before = optuna.logging.get_verbosity()

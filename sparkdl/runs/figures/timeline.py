@@ -1,4 +1,4 @@
-"""Runs on the driver. The figure of when each trial ran, and on how many slots at a time."""
+"""Runs on the driver. The figure of the slots over time: a bar for each attempt at a trial."""
 
 import heapq
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.runs.figures.base import COLORS, Shown, figure, hover
+from sparkdl.runs.figures.base import COLORS, RunView, figure, hover
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Bar", "assign_rows", "timeline"]
 
-MOST_BARS = 4000
-MOST_ROWS = 60
+# Limits that keep the figure readable, and fast in a browser.
+MAX_BARS = 4000
+MAX_ROWS = 60
 
-# On a screen some 1000 pixels wide nobody tells apart what is narrower.
-_NARROW = 3 / 1000
+# Bars narrower than 3 of about 1000 pixels cannot be distinguished.
+_MIN_WIDTH = 3 / 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One attempt, or several that follow each other too closely to be told apart.
+    """An attempt, or several successive attempts that are too short to be distinguished.
 
     Attributes:
-        start_s, end_s: seconds since 1970.
-        state: how it ended; of several the longest.
-        trial: the first one's.
-        count: how many attempts.
-        row: the slot.
+        start_s: seconds since 1970.
+        end_s: seconds since 1970.
+        state: the state at the end of the attempt, of several attempts the longest attempt's.
+        trial: the trial, of several attempts the first attempt's.
+        count: number of attempts.
+        row: the slot, from 0.
     """
 
     start_s: float
@@ -44,20 +46,22 @@ class Bar:
     row: int = 0
 
 
-def timeline(run: Shown) -> "Figure | None":
-    """A bar for each attempt at a trial, in as many rows as there were at the same time.
+def timeline(run: RunView) -> "Figure | None":
+    """Return a figure with a bar for each attempt; attempts at the same time are in separate rows.
 
-    None where no trial has started.
+    Returns:
+        The figure; None if no trial has started.
     """
     whole = assign_rows(_bars(run))
     if not whole:
         return None
     zero, end = min(bar.start_s for bar in whole), max(bar.end_s for bar in whole)
-    bars = _joined(whole, (end - zero) * _NARROW) if len(whole) > MOST_BARS else whole
-    rows, shown = 1 + max(bar.row for bar in whole), _rows_that_fit(bars)
-    unit, seconds = next((u, s) for u, s, most in _UNITS if end - zero <= most)
+    bars = _joined(whole, (end - zero) * _MIN_WIDTH) if len(whole) > MAX_BARS else whole
+    rows = 1 + max(bar.row for bar in whole)
+    shown = _rows_that_fit(bars)
+    unit, seconds = next((u, s) for u, s, limit in _UNITS if end - zero <= limit)
     notes = [f"{shown} of {rows} rows are drawn"] if shown < rows else []
-    notes += ["what is too narrow to tell apart is joined"] if len(bars) < len(whole) else []
+    notes += ["bars too narrow to distinguish are joined"] if len(bars) < len(whole) else []
     drawn = [bar for bar in bars if bar.row < shown]
     return figure(
         "Slots over time",
@@ -80,16 +84,16 @@ def timeline(run: Shown) -> "Figure | None":
 def _trace(bars: Sequence[Bar], state: TrialState, zero: float, unit_s: float) -> Any:
     from plotly import graph_objects
 
-    some = [bar for bar in bars if bar.state == state]
+    bars = [bar for bar in bars if bar.state == state]
     return graph_objects.Bar(
-        base=[(bar.start_s - zero) / unit_s for bar in some],
-        x=[(bar.end_s - bar.start_s) / unit_s for bar in some],
-        y=[bar.row + 1 for bar in some],
+        base=[(bar.start_s - zero) / unit_s for bar in bars],
+        x=[(bar.end_s - bar.start_s) / unit_s for bar in bars],
+        y=[bar.row + 1 for bar in bars],
         width=0.85,
         orientation="h",
         name=str(state),
         marker={"color": COLORS[state], "line": {"width": 0}},
-        text=[_said(bar) for bar in some],
+        text=[_hover_text(bar) for bar in bars],
         textposition="none",
         hovertemplate="%{text}<extra></extra>",
     )
@@ -103,27 +107,28 @@ _UNITS = (
 )
 
 
-def _said(bar: Bar) -> str:
+def _hover_text(bar: Bar) -> str:
     seconds = f"{bar.end_s - bar.start_s:.1f} s"
     if bar.count == 1:
         return hover(bar.trial, seconds)
     return f"<b>{bar.count} trials</b> {bar.state}<br>{seconds}, from trial {bar.trial.number} on"
 
 
-def _bars(run: Shown) -> list[Bar]:
-    """The attempts; one that has not ended lasts till now, or till the last that is known."""
+def _bars(run: RunView) -> list[Bar]:
+    """Return the attempts. A running attempt ends now, or at the last known time of a dead run."""
     known = [s for trial in run.trials for span in trial.spans for s in span if s is not None]
     last = time.time() if run.state == "RUNNING" else max(known, default=0.0)
     bars = []
     for trial in run.trials:
         for number, (start, end) in enumerate(trial.spans, start=1):
             state = trial.state if number == len(trial.spans) else TrialState.LOST
-            bars.append(Bar(start, last if end is None else end, state, trial))
+            end_s = last if end is None else end
+            bars.append(Bar(start_s=start, end_s=end_s, state=state, trial=trial))
     return bars
 
 
 def assign_rows(bars: Sequence[Bar]) -> list[Bar]:
-    """Each bar in the first row that is free when it starts, in the order of their starts."""
+    """Return the bars by their start, each in the first row that is free at its start."""
     busy: list[tuple[float, int]] = []
     free: list[int] = []
     rows = 0
@@ -140,13 +145,13 @@ def assign_rows(bars: Sequence[Bar]) -> list[Bar]:
 
 
 def _joined(bars: Sequence[Bar], narrow_s: float) -> list[Bar]:
-    """Neighbours in a row that together are narrow become one."""
+    """Join successive bars of a row that together are narrower than `narrow_s`."""
     last: dict[int, Bar] = {}
     joined = []
     for bar in bars:
         before = last.get(bar.row)
         if before and bar.end_s - before.start_s <= narrow_s:
-            longer = max(before, bar, key=lambda one: one.end_s - one.start_s)
+            longer = max(before, bar, key=lambda bar: bar.end_s - bar.start_s)
             both = replace(before, end_s=bar.end_s, state=longer.state)
             last[bar.row] = replace(both, count=before.count + 1)
         else:
@@ -157,5 +162,5 @@ def _joined(bars: Sequence[Bar], narrow_s: float) -> list[Bar]:
 
 def _rows_that_fit(bars: Sequence[Bar]) -> int:
     counts = Counter(bar.row for bar in bars)
-    sums = accumulate(counts[row] for row in sorted(counts)[:MOST_ROWS])
-    return max(1, sum(total <= MOST_BARS for total in sums))
+    sums = accumulate(counts[row] for row in sorted(counts)[:MAX_ROWS])
+    return max(1, sum(total <= MAX_BARS for total in sums))

@@ -1,4 +1,4 @@
-"""Runs on the driver. Figures of the values: trial by trial, step by step, and of two metrics."""
+"""Runs on the driver. Figures of the values: by trial, by step, and the Pareto front."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from sparkdl.runs.figures.base import (
     COLORS,
     GREY,
     SYMBOLS,
-    Shown,
+    RunView,
     figure,
     hover,
     is_wide,
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["curves", "history", "pareto"]
 
-# A browser stays quick, and the page small, with so many points, curves, and steps of a curve.
-MOST_POINTS = 1500
-MOST_CURVES = 30
-MOST_STEPS = 300
+# Limits that keep a figure fast in a browser, and the page small: points, curves, steps of a curve.
+MAX_POINTS = 1500
+MAX_CURVES = 30
+MAX_STEPS = 300
 
 _WITHOUT_VALUE = (
     TrialState.PRUNED,
@@ -41,10 +41,13 @@ _WITHOUT_VALUE = (
 )
 
 
-def history(run: Shown) -> "Figure | None":
-    """The value of each trial in their order, the best so far, and below those without a value.
+def history(run: RunView) -> "Figure | None":
+    """Return a figure of the value of each trial, and of the best value so far.
 
-    None where fewer than two trials have a value.
+    Trials without a value are drawn below, in a row for each state.
+
+    Returns:
+        The figure; None if fewer than two trials have a value.
     """
     valued = [t for t in run.trials if t.state == TrialState.COMPLETE and t.value is not None]
     if len(valued) < 2:
@@ -94,28 +97,30 @@ def _marks(trials: Sequence[Trial], values: Sequence[Any], state: TrialState) ->
     )
 
 
-def _strip(run: Shown) -> list[Any]:
-    """A row of marks for each state without a value."""
+def _strip(run: RunView) -> list[Any]:
+    """Return a row of marks for each state without a value."""
     traces = []
     for state in _WITHOUT_VALUE:
-        trials = thinned([t for t in run.trials if t.state == state], MOST_POINTS // 3)
+        trials = thinned([t for t in run.trials if t.state == state], MAX_POINTS // 3)
         if trials:
             marks = _marks(trials, [str(state)] * len(trials), state)
             traces.append(marks.update(yaxis="y2", showlegend=False))
     return traces
 
 
-def _chosen(run: Shown, valued: Sequence[Trial]) -> list[Trial]:
-    """The trials that are drawn: the best, and others evenly."""
-    if len(valued) <= MOST_POINTS:
+def _chosen(run: RunView, valued: Sequence[Trial]) -> list[Trial]:
+    """Return the trials to draw: the best, and an even selection of the others."""
+    if len(valued) <= MAX_POINTS:
         return list(valued)
-    some = {t.number: t for t in [*run.top(50), *thinned(valued, MOST_POINTS - 50)]}
-    return [some[number] for number in sorted(some)]
+    chosen = {t.number: t for t in [*run.top(50), *thinned(valued, MAX_POINTS - 50)]}
+    return [chosen[number] for number in sorted(chosen)]
 
 
-def _best_so_far(run: Shown, what: str) -> Any:
-    """A line through where the best became better, to the last trial; repeats count by their mean,
-    at their last."""
+def _best_so_far(run: RunView, label: str) -> Any:
+    """Return a line of the best value so far, up to the last trial.
+
+    With repeats, the mean of a configuration counts from its last trial on.
+    """
     from plotly.graph_objects import Scatter
 
     last = {t.configuration: t.number for t in run.trials if t.state == TrialState.COMPLETE}
@@ -129,39 +134,44 @@ def _best_so_far(run: Shown, what: str) -> Any:
     return Scatter(
         x=[number for number, _ in steps],
         y=[mean for _, mean in steps],
-        name=f"{what} so far",
+        name=f"{label} so far",
         mode="lines",
         line={"color": BEST, "width": 2, "shape": "hv"},
-        hovertemplate=f"{what} so far: %{{y:.6g}}<extra></extra>",
+        hovertemplate=f"{label} so far: %{{y:.6g}}<extra></extra>",
     )
 
 
-def curves(run: Shown) -> "Figure | None":
-    """What the best trials and some others reported, step by step; of a single trial all of it.
+def curves(run: RunView) -> "Figure | None":
+    """Return a figure of the values that the best trials and some others reported at each step.
 
-    It reads the files of at most `MOST_CURVES` trials. None where nothing was reported twice.
+    For a run of a single trial, all its metrics are drawn. The function reads the files of at most
+    `MAX_CURVES` trials.
+
+    Returns:
+        The figure; None if no trial reported a value at two steps.
     """
-    best = run.top(MOST_CURVES // 2)
+    best = run.top(MAX_CURVES // 2)
     numbers = {trial.number for trial in best}
     others = [t for t in run.trials if t.number not in numbers and t.attempts]
-    some = [*best, *thinned(others, MOST_CURVES - len(best))]
-    found = [(trial, trial.history) for trial in some]
-    column = _column(run, [frame for _, frame in found])
+    chosen = [*best, *thinned(others, MAX_CURVES - len(best))]
+    histories = [(trial, trial.history) for trial in chosen]
+    column = _column(run, [frame for _, frame in histories])
     traces: list[Any] = []
-    for trial, frame in found:
+    for trial, frame in histories:
         names = [column] if column else list(frame.columns) if len(run.trials) == 1 else []
-        series = [frame[name].dropna() for name in names if name in frame]
-        traces += [_curve(run, trial, one, trial in best[:1]) for one in series if len(one) > 1]
+        for series in [frame[name].dropna() for name in names if name in frame]:
+            if len(series) > 1:
+                traces.append(_curve(run, trial, series, trial in best[:1]))
     if not traces:
         return None
-    left = sum(bool(t.attempts) for t in run.trials) - len(some)
-    note = f"the best {len(best)} and {len(some) - len(best)} other trials; dashed: pruned"
+    left = sum(bool(t.attempts) for t in run.trials) - len(chosen)
+    note = f"the best {len(best)} and {len(chosen) - len(best)} other trials; dashed: pruned"
     values = [value for trace in traces for value in trace.y if math.isfinite(value)]
     title = name_of_value(run) if column in (run.metric, "value") else plain(column or "")
     return figure(
         "Learning curves",
         note if left > 0 else "dashed: pruned" * any(t.line.dash == "dash" for t in traces),
-        traces[::-1],  # The best is drawn last, above the others.
+        traces[::-1],  # The best trial is drawn last, above the others.
         xaxis={"title": {"text": "step"}, "zeroline": False},
         yaxis={
             "title": {"text": title},
@@ -172,42 +182,43 @@ def curves(run: Shown) -> "Figure | None":
     )
 
 
-def _column(run: Shown, frames: Sequence[pd.DataFrame]) -> str | None:
-    """The name under which the number that counts was reported, or the only number there is."""
+def _column(run: RunView, frames: Sequence[pd.DataFrame]) -> str | None:
+    """Return the name under which the metric was reported, or the only reported name."""
     names = list(dict.fromkeys(name for frame in frames for name in frame.columns))
     if run.metric in names:
         return run.metric
-    # Of a plain number the name is `value`, whatever the metric is called.
+    # A plain number is reported as `value`, whatever the name of the metric.
     return "value" if "value" in names else names[0] if len(names) == 1 else None
 
 
-def _curve(run: Shown, trial: Trial, series: "pd.Series[Any]", is_best: bool) -> Any:
+def _curve(run: RunView, trial: Trial, series: "pd.Series[Any]", is_best: bool) -> Any:
     from plotly.graph_objects import Scatter
 
-    points = thinned(list(zip(series.index.tolist(), series.tolist(), strict=True)), MOST_STEPS)
-    alone = len(run.trials) == 1
-    name = plain(series.name) if alone else f"trial {trial.number}"
+    points = thinned(list(zip(series.index.tolist(), series.tolist(), strict=True)), MAX_STEPS)
+    is_single = len(run.trials) == 1
+    name = plain(series.name) if is_single else f"trial {trial.number}"
     color = BEST if is_best else COLORS[trial.state]
     return Scatter(
         x=[step for step, _ in points],
         y=[value for _, value in points],
         name=name,
         mode="lines+markers" if len(points) < 3 else "lines",
-        opacity=1.0 if is_best or alone else 0.55,
+        opacity=1.0 if is_best or is_single else 0.55,
         line={
-            "color": None if alone else color,
+            "color": None if is_single else color,
             "width": 3 if is_best else 1.5,
             "dash": "dash" if trial.state == TrialState.PRUNED else "solid",
         },
-        text=hover(trial, name * alone),
+        text=hover(trial, name * is_single),
         hovertemplate="step %{x}: %{y:.6g}<br>%{text}<extra></extra>",
     )
 
 
-def pareto(run: Shown) -> "Figure | None":
-    """The first two metrics of each trial; those that no other trial beats in all are marked.
+def pareto(run: RunView) -> "Figure | None":
+    """Return a figure of the first two metrics of each trial, with the Pareto front marked.
 
-    None where the run has one metric, or no trial is COMPLETE.
+    Returns:
+        The figure; None if the run has a single metric, or if no trial is COMPLETE.
     """
     from plotly.graph_objects import Scatter
 
@@ -216,7 +227,7 @@ def pareto(run: Shown) -> "Figure | None":
         return None
     front = run.pareto
     numbers = {trial.number for trial in front}
-    rest = thinned([t for t in complete if t.number not in numbers], MOST_POINTS)
+    rest = thinned([t for t in complete if t.number not in numbers], MAX_POINTS)
     (x, x_way), (y, y_way), *more = run.objectives.items()
     looks: list[tuple[list[Trial], str, dict[str, Any]]] = [
         (rest, "dominated", {"color": GREY, "size": 8, "opacity": 0.6}),
@@ -236,7 +247,7 @@ def pareto(run: Shown) -> "Figure | None":
         for trials, name, marker in looks
     ]
     words = {"max": "higher", "min": "lower"}
-    note = "the front counts all metrics, of which two are drawn" if more else ""
+    note = "the front considers all metrics, of which two are drawn" if more else ""
     return figure(
         "Pareto front",
         note,
@@ -246,5 +257,5 @@ def pareto(run: Shown) -> "Figure | None":
     )
 
 
-def _metrics(run: Shown, trial: Trial) -> str:
+def _metrics(run: RunView, trial: Trial) -> str:
     return "<br>".join(f"{plain(name)}: {trial.metrics[name]:.6g}" for name in run.objectives)

@@ -211,7 +211,7 @@ class TFCluster:
                 storage.write(storage.join(self._paths.ranks(0), name), b"")
 
     def _training_nodes_are_done(self) -> bool:
-        names = set(storage.names(self._paths.ranks(0)))
+        names = set(storage.list_names(self._paths.ranks(0)))
         return names >= {f"{rank}.done" for rank in self._training_ranks}
 
     @property
@@ -230,7 +230,7 @@ class TFCluster:
 
     def _raise_failure(self) -> None:
         """Raise the exception of a node that has failed, if any."""
-        names = storage.names(self._paths.ranks(0))
+        names = storage.list_names(self._paths.ranks(0))
         if any(name.endswith(".failed") for name in names) or self.run.state != "RUNNING":
             self._wait(lambda: False, time.monotonic() + NODE_ERROR_TIMEOUT_S)
             if self.run.state != "RUNNING":
@@ -290,7 +290,7 @@ class TFCluster:
 
     def _all_have_started(self) -> bool:
         """Return True if all nodes run and the supervisors of detached nodes are alive."""
-        names = set(storage.names(self._paths.ranks(0)))
+        names = set(storage.list_names(self._paths.ranks(0)))
         detached = self._training_ranks if self._is_fed else ()
         alive = {f"{rank}.{ALIVE}" for rank in detached}
         return storage.exists(self._paths.attempt(0)) and names >= alive

@@ -366,4 +366,4 @@ def test_a_root_on_s3(s3: str, tmp_path: Path) -> None:
     folder = run.trials[0].path
     told = json.loads(storage.read(storage.join(folder, "data.jsonl")))
     assert (told["rows"], told["padded"]) == (1001, 1)
-    assert "ranks" not in storage.names(folder)
+    assert "ranks" not in storage.list_names(folder)

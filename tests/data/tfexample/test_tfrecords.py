@@ -328,7 +328,7 @@ def test_every_type_there_and_back(
 ) -> None:
     path = f"{root}/out"
     assert write_tfrecord(every, path, compression=compression) == 101
-    written = [name for name in storage.names(path) if name != "_SUCCESS"]
+    written = [name for name in storage.list_names(path) if name != "_SUCCESS"]
     ending = ".tfrecord.gz" if compression else ".tfrecord"
     assert [name[:11] + name[43:] for name in written] == [
         f"part-0000{i}-{ending}" for i in range(3)
@@ -445,10 +445,10 @@ def test_what_cannot_be_written_starts_no_job(spark: SparkSession, root: str) ->
     for mode in ("error", "overwrite"):
         with pytest.raises(ValueError, match="mine' is a file; expected a folder"):
             write_tfrecord(failing, f"{root}/full/mine", mode=mode)
-    assert storage.names(f"{root}/full") == ["mine"]
+    assert storage.list_names(f"{root}/full") == ["mine"]
     with pytest.raises(PySparkException, match="a job was started"):
         write_tfrecord(failing, f"{root}/full", mode="overwrite")
-    assert storage.names(f"{root}/full") == ["mine"]  # A job that fails leaves all as it was.
+    assert storage.list_names(f"{root}/full") == ["mine"]  # A job that fails leaves all as it was.
     with pytest.raises(PySparkException, match="'a' has an array with a null in it"):
         write_tfrecord(spark.range(1).selectExpr("array(id, null) a"), f"{root}/null")
 
@@ -461,7 +461,7 @@ def test_overwriting_what_is_read(spark: SparkSession, root: str) -> None:
     Path(path, "in", "other").write_bytes(b"")
     more = read_tfrecord(spark, path).selectExpr("id + 1 id")
     assert write_tfrecord(more, path, mode="overwrite", num_files=1) == 10
-    assert [name[:5] for name in storage.names(path)] == ["_SUCC", "part-"]
+    assert [name[:5] for name in storage.list_names(path)] == ["_SUCC", "part-"]
     assert {r.id for r in read_tfrecord(spark, path).collect()} == set(range(1, 11))
 
 
@@ -476,9 +476,12 @@ def test_names_with_dots(spark: SparkSession, root: str) -> None:
 def test_partitions_without_rows(spark: SparkSession, root: str) -> None:
     few = spark.range(0, 10, 1, 10).where("id = 3 or id = 7")
     assert write_tfrecord(few, f"{root}/few") == 2
-    assert [name[:10] for name in storage.names(f"{root}/few")[1:]] == ["part-00003", "part-00007"]
+    assert [name[:10] for name in storage.list_names(f"{root}/few")[1:]] == [
+        "part-00003",
+        "part-00007",
+    ]
     assert write_tfrecord(few.where("id = 0"), f"{root}/none") == 0
-    assert storage.names(f"{root}/none") == ["_SUCCESS"]
+    assert storage.list_names(f"{root}/none") == ["_SUCCESS"]
 
 
 @pytest.mark.slow
@@ -587,7 +590,7 @@ def test_a_task_that_runs_twice_leaves_its_rows_once(root: str) -> None:
         df = spark.range(0, 1000, 1, 2).mapInArrow(once, "id long")
         assert write_tfrecord(df, f"{root}/out") == 1000
         assert Path(failed).exists()
-        assert len(storage.names(f"{root}/out")) == 3
+        assert len(storage.list_names(f"{root}/out")) == 3
         found = [r.id for r in read_tfrecord(spark, f"{root}/out").collect()]
         assert sorted(found) == list(range(1000))
     finally:
@@ -605,7 +608,7 @@ def test_s3(s3: str, tmp_path: Path) -> None:
         assert write_tfrecord(df, f"{path}/out", mode="overwrite") == 101
         with pytest.raises(ValueError, match="exists already"):
             write_tfrecord(df, f"{path}/out")
-        assert [name[:5] for name in storage.names(f"{path}/out")] == ["_SUCC", *["part-"] * 3]
+        assert [name[:5] for name in storage.list_names(f"{path}/out")] == ["_SUCC", *["part-"] * 3]
         for where in (f"{path}/out", f"{path}/*/part-*.tfrecord", meant(f"{path}/out")):
             assert rows_of(read_tfrecord(spark, where, ALL)) == rows_of(df)
     finally:

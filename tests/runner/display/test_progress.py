@@ -8,31 +8,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl import context, experiment
-from sparkdl.runner.display.progress import LOOK_BYTES, LogTail
-
-
-def test_lines_come_whole_and_once(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    tail = LogTail(str(path))
-    assert tail.read() == []
-    path.write_bytes("one\ntwo ü".encode())
-    assert tail.read() == ["one"]
-    with path.open("ab") as file:
-        file.write(b" more\r\nlast")
-    assert tail.read() == ["two ü more"]
-    assert tail.read() == []
-    assert tail.read(last=True) == ["last"]
-
-
-def test_a_flood_is_skipped_over(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"x" * 79 + b"\n" + b"line of the flood\n" * 100_000)
-    tail = LogTail(str(path))
-    lines = tail.read()
-    assert sum(map(len, lines)) <= LOOK_BYTES
-    assert set(lines) == {"line of the flood"}
-    assert tail.skipped + sum(len(line) + 1 for line in lines) == path.stat().st_size
-    assert tail.read() == []
 
 
 def test_many_reports_do_no_harm(root: str, spark: SparkSession) -> None:

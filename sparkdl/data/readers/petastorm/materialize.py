@@ -98,7 +98,7 @@ def materialize(
     try:
         writer.parquet(f"file://{url}" if storage.is_local(url) else url)
     except BaseException:
-        if not storage.names(url):  # Spark leaves an empty folder.
+        if not storage.list_names(url):  # Spark leaves an empty folder.
             storage.remove(url)
         raise
     try:
