@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkdl.cluster.plan import Resources, Role
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError
 from sparkdl.options import Options, check_count, takes_options
 from sparkdl.runner.execute import execute
@@ -162,7 +162,7 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
     check_call(train, {})
     num_gpus = parsed.num_gpus
     if num_gpus is None:
-        num_gpus = Cluster(parsed.spark).most_gpus
+        num_gpus = SparkCluster(parsed.spark).most_gpus
     role = Role("worker", 1, Resources(parsed.num_cpus, num_gpus))
     return execute(Request("mirrored", (role,), train, parsed, [{}], data=data))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sparkdl import checkpoints, config, storage
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.gang.elastic import ElasticTask
 from sparkdl.cluster.gang.node_task import NodeTask
 from sparkdl.cluster.gang.task import GangTask
@@ -15,7 +16,7 @@ from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_pair
 from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.cluster.slots import check_gang
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.data.dataframe.inputs import Data, session_of
 from sparkdl.errors import ConfigError
@@ -87,7 +88,7 @@ class Prepared:
             ConfigError, PreflightError: it cannot.
         """
         options = request.options
-        cluster = Cluster(options.spark or session_of(request.data))
+        cluster = SparkCluster(options.spark or session_of(request.data))
         plan = plan_of(request, program, cluster)
         readers = len(plan.readers)
         given = None if request.data is None else Data.of(request.data, cluster.spark, readers)
@@ -147,7 +148,7 @@ class Prepared:
                 "spark": {
                     "master": cluster.master,
                     "application": cluster.application,
-                    "version": cluster.spark.version,
+                    "version": cluster.version,
                 },
                 "request": kept,
                 "versions": provenance.versions(),

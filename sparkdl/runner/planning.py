@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from sparkdl import checkpoints, config
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.program.packaging import Program, find_framework
-from sparkdl.cluster.spark import Cluster
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runner.request import Request
 

@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl import storage
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.gang.detached_job import KeptJob
 from sparkdl.cluster.gang.driver_nodes import DriverJob
 from sparkdl.cluster.gang.membership import Roster
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.cluster.trial_task import OUTCOME_SCHEMA, TrialTask
 from sparkdl.runs.layout import RunPaths

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.program.packaging import pack
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runner.execute import execute
 from sparkdl.runs import Run
@@ -103,7 +103,7 @@ def run(
     function = functools.partial(run_node, map_fun, tf_args, meta)
     spark = SparkSession.builder.getOrCreate()
     request = request_of(function, map_fun, tf_args, places, spark, fed, driver_ps_nodes)
-    on = Cluster(spark)
+    on = SparkCluster(spark)
     if fed and on.conf("spark.dynamicAllocation.enabled") == "true":
         raise PreflightError(
             "spark.dynamicAllocation.enabled is true, and Spark would end executors whose nodes "
@@ -135,7 +135,7 @@ def _check(map_fun: Any, input_mode: Any, driver_ps_nodes: bool, eval_node: bool
         raise ConfigError(f"{what}=True is for InputMode.TENSORFLOW, and input_mode is SPARK.")
 
 
-def _await_slots(cluster: Cluster, need: int, timeout_s: float) -> None:
+def _await_slots(cluster: SparkCluster, need: int, timeout_s: float) -> None:
     """Give the executors of a young application, whose number nobody knows, time to register."""
     deadline = time.monotonic() + timeout_s
     young = not cluster.is_local

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 
 __all__ = ["Client", "Reservations", "Server"]
 
@@ -94,7 +94,7 @@ class Server:
 
     def start(self) -> str:
         """Make the folder; returns the address that a `Client` takes."""
-        root = storage.absolute(Cluster().root())
+        root = storage.absolute(SparkCluster().root())
         self._folder = storage.join(root, f"reservations-{uuid.uuid4().hex}")
         storage.write(storage.join(self._folder, _COUNT), json.dumps(self._required))
         return self._folder
