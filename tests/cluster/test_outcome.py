@@ -9,8 +9,9 @@ import pytest
 from sparkdl.cluster.environ import gang_variables
 from sparkdl.cluster.outcome import End, describe_end, failure_of, is_follow_up
 from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.options import Options
 from sparkdl.runner.outcome import combined
-from sparkdl.runner.retries import Limits, Retries
+from sparkdl.runner.retries import Retries
 from sparkdl.runs.states import Failure
 
 
@@ -65,16 +66,16 @@ def test_the_first_to_fail_is_told_of_whatever_the_clocks_say() -> None:
 
 
 def test_budgets_are_apart() -> None:
-    retries = Retries(Limits(max_restarts=1, max_losses=2), is_gang=True)
-    assert [retries.again(0, Failure.SIGNAL) for _ in range(2)] == [True, False]
-    assert [retries.again(0, Failure.LOST) for _ in range(3)] == [True, True, False]
-    assert [retries.again(0, Failure.PORT) for _ in range(4)] == [True, True, True, False]
+    retries = Retries(Options(max_restarts=1, max_losses=2), is_gang=True)
+    assert [retries.allow(0, Failure.SIGNAL) for _ in range(2)] == [True, False]
+    assert [retries.allow(0, Failure.LOST) for _ in range(3)] == [True, True, False]
+    assert [retries.allow(0, Failure.PORT) for _ in range(4)] == [True, True, True, False]
     # What is lost as soon as it starts, each time, is not a matter of luck.
-    hopeless = Retries(Limits(), is_gang=True)
-    assert [hopeless.again(0, Failure.LOST, lived_s=1.0) for _ in range(5)] == [True] * 4 + [False]
-    assert hopeless.again(0, Failure.LOST, lived_s=60.0)
+    hopeless = Retries(Options(), is_gang=True)
+    assert [hopeless.allow(0, Failure.LOST, lived_s=1.0) for _ in range(5)] == [True] * 4 + [False]
+    assert hopeless.allow(0, Failure.LOST, lived_s=60.0)
     # A single process has no peers that a new port would help to find.
-    assert not Retries(Limits(), is_gang=False).again(0, Failure.PORT)
+    assert not Retries(Options(), is_gang=False).allow(0, Failure.PORT)
 
 
 def test_an_evaluator_is_not_in_the_world_of_the_others() -> None:

@@ -131,7 +131,7 @@ def test_files_and_odd_values_are_kept(root: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
-        (lambda: experiment.launch(lambda a: 0, {"b": [1]}), FunctionError, "args has 'b'"),
+        (lambda: experiment.launch(lambda a: 0, {"b": [1]}), FunctionError, "args contains 'b'"),
         (lambda: experiment.launch(lambda a: 0, {"a": 1}), ConfigError, r"Write \[1\]"),
         (lambda: experiment.launch(lambda: 0, mode="max"), ConfigError, "mean 'direction'"),
         (lambda: experiment.launch(lambda: 0, nmae="x"), ConfigError, "mean 'name'"),

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl.errors import ConfigError
-from sparkdl.runner.retries import Limits
-from sparkdl.runner.stopping import Stop, Stops
+from sparkdl.options import Options
+from sparkdl.runner.stopping import Stop, Stopping
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.runs.idle_time import idle_sentence
 from sparkdl.runs.opening import OpenRun, Wanted, continue_run, open_run
@@ -90,13 +90,13 @@ def ended(number: int, value: float | None, state: str = "COMPLETE", **fields: A
     return Trial(number, path="", state=TrialState(state), value=value, **fields)
 
 
-def stops(objectives: dict[str, str] | None = None, **fields: Any) -> Stops:
-    return Stops(Limits(), Search(SPACE, **fields), objectives or UP)
+def stops(objectives: dict[str, str] | None = None, **fields: Any) -> Stopping:
+    return Stopping(Options(), Search(SPACE, **fields), objectives or UP)
 
 
-def fate(rule: Stops, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
+def fate(rule: Stopping, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
     """At which trial the run ends, and why."""
-    found = ((trial.number, rule.ended(trial)) for trial in trials)
+    found = ((trial.number, rule.trial_ended(trial)) for trial in trials)
     return next(((number, why) for number, why in found if why), None)
 
 
@@ -156,15 +156,15 @@ def test_patience_with_repeats_leaves_the_best_alone() -> None:
 
 def test_stop_of_a_second_metric_and_none_of_what_did_not_complete() -> None:
     rule = stops({"score": "max", "ms": "min"}, stop={"ms": 5})
-    assert rule.ended(ended(0, 1.0, metrics={"score": 1.0, "ms": 6.0})) is None
-    assert rule.ended(ended(1, None, "PRUNED", metrics={"ms": 1.0})) is None
-    why = rule.ended(ended(2, 1.0, metrics={"score": 1.0, "ms": 4.0}))
+    assert rule.trial_ended(ended(0, 1.0, metrics={"score": 1.0, "ms": 6.0})) is None
+    assert rule.trial_ended(ended(1, None, "PRUNED", metrics={"ms": 1.0})) is None
+    why = rule.trial_ended(ended(2, 1.0, metrics={"score": 1.0, "ms": 4.0}))
     assert why == (RunState.COMPLETE, "stop: trial 2 has ms 4, of 5")
 
 
 def test_failures_end_a_run() -> None:
-    def failing(**limits: Any) -> Stops:
-        return Stops(Limits(**limits), Search(SPACE, num_trials=9), UP)
+    def failing(**limits: Any) -> Stopping:
+        return Stopping(Options(**limits), Search(SPACE, num_trials=9), UP)
 
     same = [ended(i, None, "FAILED", error="ValueError: no") for i in range(9)]
     assert fate(failing(max_failed_trials=2), same) is not None
@@ -186,12 +186,12 @@ def test_slot_hours_count_what_ran_before_and_what_runs_now() -> None:
 
     def used(slots: int, hours: float) -> Stop | None:
         search = Search(SPACE, max_slot_hours=hours)
-        return Stops(Limits(), search, UP, slots, before).used_up(running, 0.0)
+        return Stopping(Options(), search, UP, slots, before).used_up(running, 0.0)
 
     assert used(1, 1.9) == (RunState.COMPLETE, "max_slot_hours=1.9 are used up")
     assert used(1, 2.1) is None
     assert used(2, 3.9) is not None  # Two slots a trial.
-    late = Stops(Limits(timeout_s=5), None, UP).used_up([], 5.1)
+    late = Stopping(Options(timeout_s=5), None, UP).used_up([], 5.1)
     assert late == (RunState.CANCELLED, "timeout_s=5 is over")
 
 

@@ -1,0 +1,314 @@
+"""A cluster without Spark: tests decide what comes out of each trial, and when."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl import storage
+from sparkdl.cluster.plan import Plan, Resources
+from sparkdl.cluster.preflight import REPORT_SCHEMA
+from sparkdl.cluster.slots import Slots
+from sparkdl.cluster.spark_errors import JobEnd, JobFailed
+from sparkdl.cluster.trial_task import TrialTask
+from sparkdl.runs.layout import RunPaths, TrialPaths
+from sparkdl.runs.states import Failure
+
+__all__ = [
+    "Attempt",
+    "InMemoryCluster",
+    "killed",
+    "lost",
+    "not_importable",
+    "pruned",
+    "raised",
+    "returned",
+    "unusable",
+]
+
+WAIT_S = 20.0
+
+Outcome = dict[str, Any]
+
+
+# ---- what comes out of an attempt
+
+
+def returned(value: float | None = None, **outputs: Any) -> Outcome:
+    """The training function has returned."""
+    return {"outputs": outputs if value is None else {"value": value, **outputs}}
+
+
+def raised(error: str, failure: Failure = Failure.EXCEPTION) -> Outcome:
+    """The training function has raised, or its process has crashed."""
+    return {"error": f"{error}\n\nTraceback ...\n", "failure": str(failure)}
+
+
+def pruned() -> Outcome:
+    """The training function has raised `TrialPruned`."""
+    return {"pruned": True}
+
+
+def unusable(reason: str) -> Outcome:
+    """The training function has returned what cannot be kept."""
+    return {"invalid": reason}
+
+
+def not_importable(problem: str) -> Outcome:
+    """The executor cannot run the program."""
+    return {"preflight": problem}
+
+
+def lost() -> JobFailed:
+    """The executor was lost more often than Spark repeats a task."""
+    return JobFailed(JobEnd.LOST, "its executor was lost")
+
+
+def killed() -> JobFailed:
+    """Somebody has cancelled the Spark job."""
+    return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
+
+
+class Attempt:
+    """An attempt at a trial that has a slot.
+
+    Attributes:
+        task: what was submitted.
+        number: the number of the trial.
+        attempt: the number of the attempt.
+        paths: the files of the trial.
+    """
+
+    def __init__(self, task: TrialTask, end: "SimpleQueue[Outcome | BaseException]") -> None:
+        self.task = task
+        self.number = task.number
+        self.attempt = task.attempt
+        self.paths: TrialPaths = RunPaths(task.run_path).trial(task.number)
+        self._end = end
+
+    def start(self) -> None:
+        """Write the files that a task writes first."""
+        if self.attempt:
+            for name in {"metrics.jsonl", "orders.jsonl"} & set(storage.names(self.paths.folder)):
+                old = storage.join(self.paths.folder, name)
+                new = storage.join(self.paths.superseded(self.attempt - 1), name)
+                storage.rename(old, new)
+        ranks = {str(member): {"endpoint": "127.0.0.1:1"} for member in self.task.plan.members}
+        who = {"attempt": self.attempt, "pid": 1, "host": "localhost", "ranks": ranks}
+        storage.write(self.paths.attempt(self.attempt), json.dumps(who))
+
+    def repeat(self) -> None:
+        """Start again on another executor by Spark's own decision, within the same job."""
+        self.attempt += 1
+        self.start()
+
+    def report(self, step: int, **metrics: float) -> None:
+        """Write what `context.report` writes."""
+        line = json.dumps({"step": step, "metrics": metrics})
+        storage.append(self.paths.metrics, line.encode() + b"\n")
+
+    def orders(self) -> list[dict[str, Any]]:
+        """What the driver has ordered."""
+        if not storage.exists(self.paths.orders):
+            return []
+        return [json.loads(line) for line in storage.read(self.paths.orders).splitlines()]
+
+    def end(self, outcome: Outcome | BaseException) -> None:
+        """Let `wait` return or raise this."""
+        self._end.put(outcome)
+
+    def wait(self) -> Outcome:
+        """Wait until the test calls `end`, or the driver cancels the job."""
+        outcome = self._end.get()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+class InMemoryCluster:
+    """Implements `sparkdl.cluster.base.Cluster` with the threads that submit jobs.
+
+    Jobs get their slots in the order in which they are submitted.
+
+    Args:
+        run_task: is called with each attempt, and returns an outcome or raises `JobFailed`; by
+            default each attempt waits until the test calls its `end`.
+        num_slots: tasks at once.
+        conf: the cluster's configuration.
+
+    Attributes:
+        num_slots: may be changed at any time.
+        started: the numbers of the trial and the attempt, in the order of the starts.
+        submitted: the numbers of the trials, in the order of their submission.
+        max_running: the largest number of trials at once.
+        cancelled: the tags that were cancelled.
+        problems: what the preflight finds.
+    """
+
+    spark: SparkSession | None = None
+    version = "0"
+    master = "memory"
+    application = "memory-1"
+
+    def __init__(
+        self,
+        run_task: Callable[[Attempt], Outcome | list[Outcome]] = Attempt.wait,
+        num_slots: int = 2,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self._run_task = run_task
+        self._conf = dict(conf or {})
+        self._changed = threading.Condition()
+        self._queue: list[TrialTask] = []
+        self._ends: dict[int, tuple[tuple[str, ...], SimpleQueue[Outcome | BaseException]]] = {}
+        self._attempts: dict[tuple[int, int], Attempt] = {}
+        self._running: dict[int, Attempt] = {}
+        self.num_slots = num_slots
+        self.started: list[tuple[int, int]] = []
+        self.submitted: list[int] = []
+        self.max_running = 0
+        self.cancelled: list[str] = []
+        self.problems: list[str | None] = [None]
+
+    # ---- the protocol
+
+    def conf(self, key: str) -> str | None:
+        return self._conf.get(key)
+
+    def root(self) -> str:
+        return "runs"
+
+    def check(self, plan: Plan) -> None:
+        pass
+
+    def wait_for_executors(self, size: int) -> None:
+        pass
+
+    def slots(self, resources: Resources, override: int | None = None) -> Slots:
+        count = override or self.num_slots
+        return Slots(count, count, f"{count} slots in memory")
+
+    def slots_now(self, resources: Resources) -> int:
+        return max(1, self.num_slots)
+
+    def enforces(self, resources: Resources) -> bool:
+        return True
+
+    def submit(
+        self,
+        task: Callable[..., Iterator[Any]],
+        schema: str,
+        *,
+        num_tasks: int = 1,
+        resources: Resources,
+        description: str,
+        tags: tuple[str, ...],
+        barrier: bool = False,
+        rows: DataFrame | None = None,
+    ) -> list[Any]:
+        if schema == REPORT_SCHEMA:
+            return [{"problem": problem} for problem in self.problems]
+        assert isinstance(task, TrialTask)
+        end: SimpleQueue[Outcome | BaseException] = SimpleQueue()
+        attempt = Attempt(task, end)
+        with self._changed:
+            self.submitted.append(task.number)
+            self._queue.append(task)
+            self._ends[id(task)] = (tags, end)
+            self._changed.notify_all()
+            while self._queue[0] is not task or not self._has_slots(num_tasks):
+                if id(task) not in self._ends:
+                    self._queue.remove(task)
+                    self._changed.notify_all()
+                    raise killed()
+                self._changed.wait()
+            self._queue.remove(task)
+            self._running[id(task)] = attempt
+            self.max_running = max(self.max_running, len(self._running))
+        try:
+            # Spark's numbers begin at 0 again when a whole job is repeated.
+            attempt.attempt = max(attempt.attempt, attempt.paths.num_attempts())
+            attempt.start()
+            with self._changed:
+                self.started.append((attempt.number, attempt.attempt))
+                self._attempts[attempt.number, attempt.attempt] = attempt
+                self._changed.notify_all()
+            outcomes = self._run_task(attempt)
+            return _rows(attempt, outcomes if isinstance(outcomes, list) else [outcomes])
+        finally:
+            with self._changed:
+                del self._running[id(task)]
+                self._ends.pop(id(task), None)
+                self._changed.notify_all()
+
+    def _has_slots(self, num_tasks: int) -> bool:
+        used = sum(attempt.task.plan.size for attempt in self._running.values())
+        return used + num_tasks <= self.num_slots
+
+    def cancel(self, tag: str) -> None:
+        with self._changed:
+            self.cancelled.append(tag)
+            for key, (tags, end) in list(self._ends.items()):
+                if tag in tags:
+                    end.put(killed())
+                    del self._ends[key]
+            self._changed.notify_all()
+
+    # ---- for tests
+
+    def attempt(self, number: int, attempt: int = 0) -> Attempt:
+        """Wait until an attempt at a trial has started."""
+        key = (number, attempt)
+        with self._changed:
+            assert self._changed.wait_for(lambda: key in self._attempts, WAIT_S), (
+                key,
+                self.started,
+            )
+            return self._attempts[key]
+
+    def await_submitted(self, count: int) -> None:
+        """Wait until so many jobs of trials were submitted."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.submitted) >= count, WAIT_S)
+
+    @property
+    def num_running(self) -> int:
+        """The number of attempts that have a slot now."""
+        with self._changed:
+            return len(self._running)
+
+    def release(self, num_slots: int) -> None:
+        """Change the number of slots, as when executors come or go."""
+        with self._changed:
+            self.num_slots = num_slots
+            self._changed.notify_all()
+
+
+def _rows(attempt: Attempt, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The rows that real tasks would yield: one, or one for each rank of a gang."""
+    plan = attempt.task.plan
+    if not plan.is_gang:
+        return [_row(attempt, outcomes[0])]
+    rows = []
+    for member in plan.members:
+        outcome = outcomes[member.rank] if member.rank < len(outcomes) else {"outputs": {}}
+        who = {"rank": member.rank, "role": str(member), "host": "localhost"}
+        who |= {"is_chief": member.rank == 0, "ended_s": time.time()}
+        rows.append(_row(attempt, {**who, **outcome}))
+    return rows
+
+
+def _row(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
+    if "preflight" in outcome:
+        return {"outcome": json.dumps({**outcome, "attempt": attempt.attempt}), "exception": None}
+    reported: dict[str, float] = {}
+    if storage.exists(attempt.paths.metrics):
+        for line in storage.read(attempt.paths.metrics).splitlines():
+            reported |= json.loads(line)["metrics"]
+    usage = {"starting_s": 0.0, "running_s": 0.0, "cpu_s": 0.0, "peak_memory_mb": 1.0}
+    whole = {"reported": reported, "usage": usage, "attempt": attempt.attempt, **outcome}
+    return {"outcome": json.dumps(whole), "exception": None}
