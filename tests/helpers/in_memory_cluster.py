@@ -4,9 +4,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import storage
@@ -93,7 +96,9 @@ class Attempt:
     def start(self) -> None:
         """Write the files that a task writes first."""
         if self.attempt:
-            for name in {"metrics.jsonl", "orders.jsonl"} & set(storage.names(self.paths.folder)):
+            for name in {"metrics.jsonl", "asks.jsonl", "orders.jsonl"} & set(
+                storage.names(self.paths.folder)
+            ):
                 old = storage.join(self.paths.folder, name)
                 new = storage.join(self.paths.superseded(self.attempt - 1), name)
                 storage.rename(old, new)
@@ -117,6 +122,20 @@ class Attempt:
             return []
         return [json.loads(line) for line in storage.read(self.paths.orders).splitlines()]
 
+    def ask(self, number: int, **question: Any) -> Any:
+        """Ask the driver as an objective in Optuna's style does, and wait for the answer."""
+        line = json.dumps({"id": number, "attempt": self.attempt, **question})
+        storage.append(self.paths.asks, line.encode() + b"\n")
+        return self.await_order(lambda order: order.get("id") == number)
+
+    def await_order(self, is_meant: Callable[[dict[str, Any]], bool] = bool) -> Any:
+        """Wait for an order of the driver."""
+        deadline = time.monotonic() + WAIT_S
+        while not (found := [order for order in self.orders() if is_meant(order)]):
+            assert time.monotonic() < deadline, self.orders()
+            time.sleep(0.002)
+        return found[0]
+
     def end(self, outcome: Outcome | BaseException) -> None:
         """Let `wait` return or raise this."""
         self._end.put(outcome)
@@ -127,6 +146,14 @@ class Attempt:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+
+@dataclass(eq=False)
+class _Job:
+    tags: tuple[str, ...]
+    num_tasks: int
+    end: "SimpleQueue[Outcome | BaseException]" = field(default_factory=SimpleQueue)
+    is_cancelled: bool = False
 
 
 class InMemoryCluster:
@@ -163,10 +190,9 @@ class InMemoryCluster:
         self._run_task = run_task
         self._conf = dict(conf or {})
         self._changed = threading.Condition()
-        self._queue: list[TrialTask] = []
-        self._ends: dict[int, tuple[tuple[str, ...], SimpleQueue[Outcome | BaseException]]] = {}
+        self._queue: list[_Job] = []
+        self._running: list[_Job] = []
         self._attempts: dict[tuple[int, int], Attempt] = {}
-        self._running: dict[int, Attempt] = {}
         self.num_slots = num_slots
         self.started: list[tuple[int, int]] = []
         self.submitted: list[int] = []
@@ -212,24 +238,14 @@ class InMemoryCluster:
     ) -> list[Any]:
         if schema == REPORT_SCHEMA:
             return [{"problem": problem} for problem in self.problems]
-        assert isinstance(task, TrialTask)
-        end: SimpleQueue[Outcome | BaseException] = SimpleQueue()
-        attempt = Attempt(task, end)
-        with self._changed:
-            self.submitted.append(task.number)
-            self._queue.append(task)
-            self._ends[id(task)] = (tags, end)
-            self._changed.notify_all()
-            while self._queue[0] is not task or not self._has_slots(num_tasks):
-                if id(task) not in self._ends:
-                    self._queue.remove(task)
-                    self._changed.notify_all()
-                    raise killed()
-                self._changed.wait()
-            self._queue.remove(task)
-            self._running[id(task)] = attempt
-            self.max_running = max(self.max_running, len(self._running))
-        try:
+        job = _Job(tags, num_tasks)
+        if isinstance(task, TrialTask):
+            with self._changed:
+                self.submitted.append(task.number)
+        with self._slots_of(job):
+            if not isinstance(task, TrialTask):
+                return _run_anything(task, job)
+            attempt = Attempt(task, job.end)
             # Spark's numbers begin at 0 again when a whole job is repeated.
             attempt.attempt = max(attempt.attempt, attempt.paths.num_attempts())
             attempt.start()
@@ -239,23 +255,40 @@ class InMemoryCluster:
                 self._changed.notify_all()
             outcomes = self._run_task(attempt)
             return _rows(attempt, outcomes if isinstance(outcomes, list) else [outcomes])
+
+    @contextmanager
+    def _slots_of(self, job: _Job) -> Iterator[None]:
+        """Wait for the slots of a job, behind the jobs that were submitted before."""
+        with self._changed:
+            self._queue.append(job)
+            self._changed.notify_all()
+            while self._queue[0] is not job or not self._fits(job):
+                if job.is_cancelled:
+                    self._queue.remove(job)
+                    self._changed.notify_all()
+                    raise killed()
+                self._changed.wait()
+            self._queue.remove(job)
+            self._running.append(job)
+            self.max_running = max(self.max_running, len(self._running))
+            self._changed.notify_all()
+        try:
+            yield
         finally:
             with self._changed:
-                del self._running[id(task)]
-                self._ends.pop(id(task), None)
+                self._running.remove(job)
                 self._changed.notify_all()
 
-    def _has_slots(self, num_tasks: int) -> bool:
-        used = sum(attempt.task.plan.size for attempt in self._running.values())
-        return used + num_tasks <= self.num_slots
+    def _fits(self, job: _Job) -> bool:
+        return job.num_tasks + sum(other.num_tasks for other in self._running) <= self.num_slots
 
     def cancel(self, tag: str) -> None:
         with self._changed:
             self.cancelled.append(tag)
-            for key, (tags, end) in list(self._ends.items()):
-                if tag in tags:
-                    end.put(killed())
-                    del self._ends[key]
+            for job in (*self._queue, *self._running):
+                if tag in job.tags and not job.is_cancelled:
+                    job.is_cancelled = True
+                    job.end.put(killed())
             self._changed.notify_all()
 
     # ---- for tests
@@ -286,6 +319,28 @@ class InMemoryCluster:
         with self._changed:
             self.num_slots = num_slots
             self._changed.notify_all()
+
+
+def _run_anything(task: Callable[..., Iterator[Any]], job: _Job) -> list[Any]:
+    """Call a task that is not a trial, until it has ended or its job is cancelled."""
+
+    def run() -> None:
+        rows = []
+        try:
+            for number in range(job.num_tasks):
+                batches = iter([pa.RecordBatch.from_pydict({"id": [number]})])
+                rows += [row for batch in task(batches) for row in batch.to_pylist()]
+        except Exception as exc:
+            job.end.put(JobFailed(JobEnd.ERROR, f"{type(exc).__name__}: {exc}"))
+        else:
+            job.end.put({"rows": rows})
+
+    threading.Thread(target=run, daemon=True).start()
+    end = job.end.get()
+    if isinstance(end, BaseException):
+        raise end
+    rows: list[Any] = end["rows"]
+    return rows
 
 
 def _rows(attempt: Attempt, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

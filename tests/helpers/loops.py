@@ -53,6 +53,7 @@ def request_of(
     roles: Sequence[Role] = (Role("worker", 1, Resources()),),
     search: Search | None = None,
     objectives: dict[str, str] | None = None,
+    is_gang: bool = False,
     **options: Any,
 ) -> Request:
     """A request for trials with x = 0, 1, 2 ..., or for a search."""
@@ -63,7 +64,7 @@ def request_of(
         Options.parse({"progress": False, "run_id": "run", **options}),
         None if search else [{"x": float(i)} for i in range(num_trials)],
         search,
-        is_gang=kind == "allreduce",
+        is_gang=is_gang or kind == "allreduce",
         objectives=objectives or {},
     )
 
