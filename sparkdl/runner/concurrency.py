@@ -12,7 +12,7 @@ RECOUNT_S = 2.0
 
 
 class Concurrency:
-    """Decides how many trials are submitted.
+    """The rule for the number of trials that are submitted at once.
 
     Args:
         count_slots: returns the number of slots that the cluster has now.

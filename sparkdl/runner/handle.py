@@ -8,7 +8,7 @@ __all__ = ["RunHandle"]
 
 
 class RunHandle:
-    """Runs a `TrialLoop` in a thread; implements the `Handle` of its `Run`.
+    """A `TrialLoop` in a thread, as the `Handle` of its `Run`.
 
     Args:
         loop: the loop of the run.

@@ -18,7 +18,7 @@ MAX_SHORT_LIVES = 5
 
 
 class Retries:
-    """Counts the failures of each trial and compares them with the budgets of the user.
+    """The number of failures of each trial, compared with the budgets of the user.
 
     Lost executors (`max_losses`), failures of the user's function (`max_restarts`) and taken ports
     have separate budgets.

@@ -17,7 +17,7 @@ Stop = tuple[RunState, str]
 
 
 class Stopping:
-    """Counts the ends of trials and applies the rules that end a run.
+    """The rules that end a run, and the counts of ended trials to which they apply.
 
     Args:
         options: the limits for time and failures.

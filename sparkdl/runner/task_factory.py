@@ -19,7 +19,7 @@ __all__ = ["TaskFactory"]
 
 @dataclass(frozen=True)
 class TaskFactory:
-    """Makes the task of each attempt at a trial.
+    """The recipe for the task of each attempt at a trial.
 
     Attributes:
         prepared: the request, the program, the plan and the cluster.

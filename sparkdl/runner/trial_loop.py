@@ -33,7 +33,7 @@ REMOTE_POLL_S = 3.0
 
 
 class RunObserver(Protocol):
-    """Follows a run, for example to display it."""
+    """An object that follows a run, for example to display the run."""
 
     def trial_started(self, trial: Trial, attempt: int) -> None:
         """Process the start of an attempt at a trial."""
@@ -46,14 +46,14 @@ class RunObserver(Protocol):
 
 
 class TrialLoop:
-    """Runs the trials of one run to the end.
+    """The loop that runs the trials of one run to the end.
 
     Args:
         prepared: the request, its plan and the cluster.
         opened: the run directory.
         source: proposes trials, beyond those that the run already has.
         progress: displays the run.
-        observers: follow the run too.
+        observers: further objects that follow the run.
 
     Attributes:
         run: the run.

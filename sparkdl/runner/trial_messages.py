@@ -27,7 +27,7 @@ ASKING_POLL_S = 0.02
 
 
 class TrialMessages:
-    """Reads the new lines of all running trials at once.
+    """The messages between the driver and all running trials.
 
     Args:
         source: receives the reports, and answers the questions.

@@ -25,7 +25,7 @@ def is_notebook() -> bool:
 
 
 class LiveTable:
-    """Shows the running trials below the progress bar. A context manager.
+    """A table of the running trials below the progress bar. A context manager.
 
     Args:
         metric: the name of the metric, whose column comes first.

@@ -70,7 +70,7 @@ class LogTail:
 
 
 class Progress:
-    """Shows a progress bar, or lines where there is no terminal, and the output of the trials.
+    """A progress bar, or lines where there is no terminal, and the output of the trials.
 
     A context manager.
 

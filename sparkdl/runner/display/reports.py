@@ -14,7 +14,7 @@ REPORT_S = 30.0
 
 
 class Reports:
-    """Writes reports about a run. A report that cannot be written never harms the run.
+    """The reports about a run. A report that cannot be written never harms the run.
 
     Args:
         run: the run.
