@@ -1,6 +1,7 @@
 """The driver's loop without Spark: the rules that end a run before its last trial."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ SPACE = Space.of({"x": Float(0.0, 1.0)})
 
 
 # One trial after the other. With as many slots, one more would wait inside the cluster.
-ONE = {"parallelism": 1}
+ONE: dict[str, Any] = {"parallelism": 1}
 
 
 def outcomes(*values: float | Outcome) -> InMemoryCluster:
