@@ -113,8 +113,11 @@ def background(loop: TrialLoop) -> Iterator[TrialLoop]:
     finally:
         thread = handle._thread
         assert isinstance(thread, threading.Thread)
-        thread.join(30.0)
-        assert not thread.is_alive(), "the loop has not ended"
+        thread.join(20.0)
+        if thread.is_alive():
+            handle.cancel(None)
+            loop._flights.cancel()  # Whatever is wrong with the loop, its threads must end.
+            raise AssertionError("the loop has not ended")
 
 
 def events(run: Run | str, kind: str | None = None) -> list[dict[str, Any]]:
