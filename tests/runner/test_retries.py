@@ -153,11 +153,14 @@ def test_secrets_of_the_environment_are_masked_in_errors(root: str) -> None:
 
 
 def test_failed_trial_is_not_run_again_after_the_run_was_stopped(root: str) -> None:
-    cluster = InMemoryCluster(num_slots=1)
-    with background(new_loop(root, cluster, request_of(2, max_restarts=9))) as loop:
-        attempt = cluster.attempt(0)
-        attempt.end(raised("ValueError: no"))
+    def cancel_and_fail(attempt: Attempt) -> Outcome:
         loop.cancel(None)
-    assert loop.run.trials[0].attempts <= 2
-    assert all(trial.state.is_final for trial in loop.run.trials)
+        return raised("ValueError: no")
+
+    cluster = InMemoryCluster(cancel_and_fail)
+    loop = new_loop(root, cluster, request_of(2, max_restarts=9, parallelism=1))
+    with background(loop):
+        pass
+    assert [str(trial.state) for trial in loop.run.trials] == ["FAILED", "CANCELLED"]
+    assert cluster.started == [(0, 0)]
     assert loop.run.state == "CANCELLED"
