@@ -29,8 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 # Before Spark is loaded: nothing here needs another host.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -43,23 +42,22 @@ from machine import machine
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.cluster.plan import Plan, Role
+from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.cluster.program.packaging import pack
 from sparkdl.cluster.slots import Slots
-from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
-from sparkdl.cluster.topology import SingleTopology
-from sparkdl.runner.concurrency import Pace
+from sparkdl.options import Options
 from sparkdl.runner.display.progress import Progress
-from sparkdl.runner.display.reports import Pages
-from sparkdl.runner.retries import Limits
-from sparkdl.runner.stopping import Stops
-from sparkdl.runner.submitted import SubmittedTrials
-from sparkdl.runner.trial_loop import Execution
+from sparkdl.runner.display.reports import Reports
+from sparkdl.runner.execute import description_of
+from sparkdl.runner.prepare import prepare
+from sparkdl.runner.request import Request
+from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
-from sparkdl.runs.events import ReportsReceived, TrialChanged
+from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import OpenRun, RunDescription, open_run
+from sparkdl.runs.opening import OpenRun, open_run
 from sparkdl.runs.states import TrialState
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
@@ -234,24 +232,62 @@ class Asked(optuna.pruners.BasePruner):
         return False
 
 
-class Simulated:
-    """In place of Spark: its trials go on until they are cancelled.
+class SimulatedCluster:
+    """A cluster without Spark, whose trials run until they are cancelled.
 
     Args:
-        paths: of the run.
-        slots: when so many trials were submitted, a program begins to write what they report.
-        seconds: for which it does.
+        slots: number of slots; when a trial runs in each, a program starts to write reports.
+        seconds: seconds for which that program writes.
+
+    Attributes:
+        writing: set when the program has started.
+        writer: the program.
     """
 
-    def __init__(self, paths: RunPaths, slots: int, seconds: float) -> None:
-        self._paths, self._slots, self._seconds = paths, slots, seconds
-        self._over, self._lock, self._numbers = threading.Event(), threading.Lock(), set[int]()
+    spark: SparkSession | None = None
+    version = "0"
+    master = "simulated"
+    application = "simulated"
+
+    def __init__(self, slots: int, seconds: float) -> None:
+        self._slots = slots
+        self._seconds = seconds
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._numbers: set[int] = set()
         self.writing = threading.Event()
         self.writer: subprocess.Popen[bytes] | None = None
 
-    def submit(self, task: Any, *_: Any, **__: Any) -> list[Any]:
-        """Returns never: it is cancelled at the end."""
-        trial = self._paths.trial(task.number)
+    def conf(self, key: str) -> str | None:
+        """Return None for every key."""
+        return None
+
+    def root(self) -> str:
+        """Return the default folder of runs, which is not used."""
+        return "runs"
+
+    def check(self, plan: Plan) -> None:
+        """Accept every plan."""
+
+    def wait_for_executors(self, size: int) -> None:
+        """Return at once."""
+
+    def slots(self, resources: Resources, override: int | None = None) -> Slots:
+        """Return the number of slots."""
+        return Slots(self._slots, self._slots, "simulated")
+
+    def slots_now(self, resources: Resources) -> int:
+        """Return the number of slots."""
+        return self._slots
+
+    def enforces(self, resources: Resources) -> bool:
+        """Return True: no more trials run than there are slots."""
+        return True
+
+    def submit(self, task: Any, schema: str, **_: Any) -> list[Any]:
+        """Run until `cancel` is called."""
+        paths = RunPaths(task.run_path)
+        trial = paths.trial(task.number)
         Path(trial.attempts).mkdir()
         Path(trial.log).write_text("It prints a line.\n" * 20)
         Path(trial.attempt(0)).write_text("{}")
@@ -259,14 +295,14 @@ class Simulated:
             self._numbers.add(task.number)
             if len(self._numbers) == self._slots:
                 numbers = (str(min(self._numbers)), str(self._slots), str(self._seconds))
-                command = [sys.executable, __file__, "--write", self._paths.folder, *numbers]
+                command = [sys.executable, __file__, "--write", paths.folder, *numbers]
                 self.writer = subprocess.Popen(command)
                 self.writing.set()
         self._over.wait()
         raise JobFailed(JobEnd.CANCELLED, "the measurement is over")
 
     def cancel(self, tag: str) -> None:
-        """All of them."""
+        """End all trials."""
         self._over.set()
 
 
@@ -285,24 +321,6 @@ def write(folder: str, first: int, slots: int, seconds: float) -> None:
                 file.write(line + "\n")
 
 
-def opened_run(root: str, name: str) -> OpenRun:
-    """A run directory for a search that maximizes `value`."""
-    facts: Row = {"objectives": {}}
-    description = RunDescription(
-        id=name,
-        name=name,
-        kind="search",
-        description=None,
-        metric="value",
-        direction="max",
-        params=None,
-        seed=0,
-        secrets=(),
-        facts=facts,
-    )
-    return open_run(root, description, "error")
-
-
 def complete(opened: OpenRun, proposals: StudySource) -> None:
     """Trials that came before."""
     random = np.random.default_rng(1)
@@ -318,7 +336,6 @@ def complete(opened: OpenRun, proposals: StudySource) -> None:
 
 def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     """One pruner."""
-    opened = opened_run(root, name)
     pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
         "median": optuna.pruners.MedianPruner,
         "asha": optuna.pruners.SuccessiveHalvingPruner,
@@ -329,45 +346,38 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     search = SearchSettings(
         space=space, algorithm="random", pruner=asked, num_trials=COMPLETE + slots
     )
+    options = Options.parse({"metric": "value", "run_id": name, "seed": 0})
+    roles = (Role(name="worker", count=1),)
+    request = Request("search", roles, trivial_too, options, search=search)
+    # The writer goes on longer than is measured, as trials do.
+    cluster = SimulatedCluster(slots, 3 * WARM_S + measured_s)
+    prepared = prepare(request, pack(trivial_too), cluster)
+    opened = open_run(root, description_of(prepared), "error")
     proposals = StudySource.create(opened, search, (), say)
     complete(opened, proposals)
-    plan = Plan(kind="search", roles=(Role(name="worker", count=1),))
-    # The writer goes on longer than is measured, as trials do.
-    simulated = Simulated(opened.paths, slots, 3 * WARM_S + measured_s)
-    execution = Execution(
-        opened,
-        plan,
-        SubmittedTrials(cast(Cluster, simulated), plan, SingleTopology(), opened.paths),
-        lambda trial, _: cast(
-            Any, SimpleNamespace(run=SimpleNamespace(id=name), number=trial.number)
-        ),
-        pace=Pace(lambda: Slots(slots, slots, "simulated"), None, True),
-        stops=Stops(Limits(), search, {"value": "max"}, 1, opened.run.trials),
-        progress=Progress(opened.run, plan, shown=True),
-        pages=Pages(opened.run, say),
-        source=proposals,
-    )
+    progress = Progress(opened.run, prepared.plan, shown=True)
+    loop = TrialLoop(prepared, opened, proposals, progress, [Reports(opened.run, say)])
     found: Row = {}
 
     def measure_and_end() -> None:
-        simulated.writing.wait()
+        cluster.writing.wait()
         time.sleep(WARM_S)
         found["from"], cpu, wall = time.time(), time.process_time(), time.monotonic()
         time.sleep(measured_s)
         found["cpu"] = (time.process_time() - cpu) / (time.monotonic() - wall)
         found["to"] = time.time()
-        execution.cancel(None)
+        loop.cancel(None)
 
     thread = threading.Thread(target=measure_and_end)
     thread.start()
     with open(os.devnull, "w") as nowhere, redirected(nowhere):
-        execution.execute()
+        loop.execute()
     thread.join()
-    if simulated.writer:
-        simulated.writer.terminate()
-        simulated.writer.wait()
-    events = [e for e in read_journal(opened.paths.journal) if isinstance(e, ReportsReceived)]
-    heard = sum(len(e.reports) for e in events if found["from"] <= (e.time or 0.0) < found["to"])
+    if cluster.writer:
+        cluster.writer.terminate()
+        cluster.writer.wait()
+    events = [e for e in read_journal(opened.paths.journal) if e["event"] == "reports"]
+    heard = sum(len(e["reports"]) for e in events if found["from"] <= e["time"] < found["to"])
     return {
         "name": name,
         "slots": slots,

@@ -1,7 +1,9 @@
-"""A search on simulated slots: the package's own study, pruners and pace, with a clock that jumps.
+"""Simulate a search on a number of slots, with a clock that jumps from event to event.
 
-Nothing runs and nothing waits. A trial that is stopped goes on until its next report, or for as
-long as the package waits for that.
+The study, the pruners and the rule for the number of submitted trials (`Concurrency`) are those of
+the package. The loop around them is not: the loop of the package reads real files and waits on real
+clocks, and a comparison needs some hundred searches with thousands of reports each. A trial that
+is stopped continues until its next report, or for as long as the package waits for that report.
 """
 
 import heapq
@@ -15,8 +17,8 @@ from typing import Any
 from hartmann import EPOCHS, NAMES, Curve, curve
 
 from sparkdl.cluster.slots import Slots
-from sparkdl.runner.concurrency import Pace
-from sparkdl.runner.trial_messages import STOP_S
+from sparkdl.runner.concurrency import Concurrency
+from sparkdl.runner.trial_messages import STOP_GRACE_S
 from sparkdl.runs.states import TrialState
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
@@ -96,7 +98,7 @@ class Simulation:
         self._study = Study(search, {"value": "max"}, setting.seed)
         self._study.queue_initial()
         slots = Slots(setting.slots, setting.slots, "simulated")
-        self._pace = Pace(lambda: slots, None, True)
+        self._concurrency = Concurrency(lambda: slots)
         self._curves: list[Curve] = []
         self._ready: deque[int] = deque()
         self._running = self._started = 0
@@ -117,9 +119,10 @@ class Simulation:
         return self.found
 
     def _fill(self, now: float) -> None:
-        """As `Execution` does: trials run or wait inside Spark, some ahead of the free slots."""
+        """Submit trials as `TrialLoop` does; those without a slot wait inside Spark."""
         while True:
-            room = self._pace.submitted(self._started) - self._running - len(self._ready)
+            most = self._concurrency.max_submitted(self._started)
+            room = most - self._running - len(self._ready)
             if room > 0 and len(self._curves) < self._setting.trials:
                 trial = len(self._curves)
                 self._curves.append(self._setting.curve(self._study.ask(trial)))
@@ -144,7 +147,7 @@ class Simulation:
             self._end(trial, TrialState.COMPLETE, now, scores[step])
         elif stop:
             # It hears of it at its next report, and is ended if that takes too long.
-            self._at(now + min(epoch_s, STOP_S), trial, None)
+            self._at(now + min(epoch_s, STOP_GRACE_S), trial, None)
         else:
             self._at(now + epoch_s, trial, step + 1)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl.cluster.plan import Resources, Role
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError
 from sparkdl.options import Options, check_count, takes_options
 from sparkdl.runner.execute import execute
@@ -204,7 +204,7 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
     check_call(train, {})
     num_gpus = parsed.num_gpus
     if num_gpus is None:
-        num_gpus = Cluster(parsed.spark).most_gpus
+        num_gpus = SparkCluster(parsed.spark).most_gpus
     resources = Resources(num_cpus=parsed.num_cpus, num_gpus=num_gpus, default_gpus="share")
     role = Role(name="worker", count=1, resources=resources)
     return execute(

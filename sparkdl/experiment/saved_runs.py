@@ -8,7 +8,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 from sparkdl.options import Options
 from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run
@@ -49,7 +49,7 @@ def history(root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
         True
     """
     if root is None and (active := SparkSession.getActiveSession()):
-        root = Cluster(active).root()
+        root = SparkCluster(active).root()
     return _history.history(storage.absolute(config.resolve("root", root) or "runs"))
 
 

@@ -1,56 +1,65 @@
-"""Runs on the driver. How many trials run at once, and how many wait inside Spark."""
+"""Runs on the driver. Decide how many trials run at once, and how many wait inside Spark."""
 
 import time
 from collections.abc import Callable
 
 from sparkdl.cluster.slots import Slots
 
-__all__ = ["Pace"]
+__all__ = ["Concurrency"]
 
-COUNT_S = 2.0
+# Seconds between two counts of the slots.
+RECOUNT_S = 2.0
 
 
-class Pace:
-    """Decides how many trials Spark is given.
+class Concurrency:
+    """The rule for the number of trials that are submitted at once.
 
     Args:
-        count_slots: asks Spark how many fit at once.
-        parallelism: the person's limit, or None.
-        enforced: Spark itself runs no more at once than it has slots.
-        size: the processes of one trial, each in a slot of its own.
-        ahead: let Spark have trials before there is a slot for them; else each is made from all
-            that is known when its slot is free.
+        count_slots: returns the number of slots that the cluster has now.
+        parallelism: the largest number of trials at once that the user allows, or None.
+        is_enforced: the cluster itself never runs more processes than it has slots.
+        size: number of processes of one trial, each in a slot of its own.
+        ahead: submit some trials before there is a slot for them; otherwise each trial is
+            proposed from all that is known when its slot becomes free.
+
+    Attributes:
+        slots: the slots at the last count.
     """
 
     def __init__(
         self,
         count_slots: Callable[[], Slots],
-        parallelism: int | None,
-        enforced: bool,
+        parallelism: int | None = None,
+        is_enforced: bool = True,
         size: int = 1,
         ahead: bool = True,
     ) -> None:
-        self._count, self._parallelism, self._enforced = count_slots, parallelism, enforced
-        self._size, self._ahead = size, ahead
+        self._count_slots = count_slots
+        self._parallelism = parallelism
+        self._is_enforced = is_enforced
+        self._size = size
+        self._ahead = ahead
         self._counted_s = time.monotonic()
         self._short_since: float | None = None
         self.slots = count_slots()
 
     def recount(self) -> None:
-        """Slots come and go: ask again, if the last answer is some seconds old."""
-        if time.monotonic() - self._counted_s > COUNT_S:
+        """Count the slots again if the last count is older than RECOUNT_S seconds."""
+        if time.monotonic() - self._counted_s > RECOUNT_S:
             self._counted_s = time.monotonic()
-            self.slots = self._count()
+            self.slots = self._count_slots()
 
     @property
     def limit(self) -> int:
-        """How many trials may run at once, at least one."""
-        fit = self.slots.count // self._size
-        return max(1, min(fit, self._parallelism or fit))
+        """The number of trials that may run at once, at least one."""
+        num_fitting = self.slots.count // self._size
+        return max(1, min(num_fitting, self._parallelism or num_fitting))
 
     def short_s(self) -> float:
-        """For how many seconds Spark lacks the slots for even one trial; a lost executor may come
-        back."""
+        """Return the seconds for which there have been too few slots for a single trial.
+
+        A lost executor may come back, so that a shortage may end by itself.
+        """
         if self.slots.count >= self._size:
             self._short_since = None
             return 0.0
@@ -58,22 +67,31 @@ class Pace:
         self._short_since = self._short_since or now
         return max(now - self._short_since, 1e-3)
 
-    def too_few(self, for_s: float) -> str:
-        """What is missing where not even one trial fits."""
-        have = f"{self.slots.count} ({self.slots.reason})"
-        return f"{self._size} slots are needed, and for {for_s:g} s there are {have}."
+    def shortage(self, for_s: float) -> str:
+        """Return a sentence about slots that have been missing for some seconds."""
+        available = f"{self.slots.count} ({self.slots.reason})"
+        return f"{self._size} slots are needed, and for {for_s:g} s there are {available}."
 
-    def submitted(self, started: int) -> int:
-        """How many trials Spark may have: those that run, and some ready for the next free slot.
+    def max_submitted(self, num_started: int) -> int:
+        """Return the number of trials that may be submitted: running ones and some that wait.
 
-        None waits inside Spark before the first ones have started, which keeps their order, nor
-        where something else than Spark's slots limits how many may run at once.
+        No trial waits inside Spark before the first ones have started, which keeps their order.
+        No trial waits either where something other than Spark's slots limits the number at once,
+        nor for a gang: each of two waiting gangs could hold slots that the other one lacks.
+
+        Args:
+            num_started: number of attempts that have started so far.
         """
-        # Of two gangs inside Spark one might hold slots that the other lacks.
-        limited = self.limit < self.slots.count or not self._enforced or self._size > 1
-        ready = 0 if limited or not self._ahead or started < self.limit else max(1, self.limit // 4)
-        return self.limit + ready
+        is_limited = self.limit < self.slots.count or not self._is_enforced or self._size > 1
+        if is_limited or not self._ahead or num_started < self.limit:
+            return self.limit
+        return self.limit + max(1, self.limit // 4)
 
-    def cores(self, trials: int) -> int:
-        """The CPU cores for one process of so many trials that want to run now."""
-        return max(1, self.slots.cores // max(1, min(self.limit, trials) * self._size))
+    def cores(self, num_trials: int) -> int:
+        """Return the number of CPU cores for one process.
+
+        Args:
+            num_trials: number of trials that run now or could run now.
+        """
+        num_processes = min(self.limit, num_trials) * self._size
+        return max(1, self.slots.cores // max(1, num_processes))

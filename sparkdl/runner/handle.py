@@ -1,33 +1,37 @@
-"""Runs on the driver. A run that goes on while the person does something else."""
+"""Runs on the driver. A run in the background, which can be awaited and cancelled."""
 
 import threading
 
-from sparkdl.runner.trial_loop import Execution
+from sparkdl.runner.trial_loop import TrialLoop
 
-__all__ = ["Live"]
+__all__ = ["RunHandle"]
 
 
-class Live:
-    """Runs an `Execution` in a thread. The `Handle` of its `Run`."""
+class RunHandle:
+    """A `TrialLoop` in a thread, as the `Handle` of its `Run`.
 
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
+    Args:
+        loop: the loop of the run.
+    """
+
+    def __init__(self, loop: TrialLoop) -> None:
+        self._loop = loop
         self._thread: threading.Thread | None = None
         self._raised: BaseException | None = None
 
     def start(self) -> None:
-        """Run in the background until `wait` is called."""
+        """Start the loop in the background."""
         self._thread = threading.Thread(target=self._run, name="sparkdl-run")
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._execution.execute()
-        except BaseException as exc:  # noqa: BLE001 Raised again in whoever waits.
+            self._loop.execute()
+        except BaseException as exc:  # noqa: BLE001 `wait` raises the exception again.
             self._raised = exc
 
     def wait(self) -> None:
-        """Return when the run has ended; raise what `Execution.execute` raised."""
+        """Return when the run has ended; raise what `TrialLoop.execute` raised."""
         try:
             if self._thread:
                 self._thread.join()
@@ -38,5 +42,5 @@ class Live:
             raise self._raised
 
     def cancel(self, number: int | None) -> None:
-        """End one trial, or with None all that have not finished."""
-        self._execution.cancel(number)
+        """Cancel one trial, or with None all trials that have not finished."""
+        self._loop.cancel(number)

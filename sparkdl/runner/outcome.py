@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import cloudpickle
 
 from sparkdl.cluster.outcome import Outcome, Status, is_follow_up
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError, RemoteTraceback
-from sparkdl.jsonl import Line as Event
+from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.redact import mask_text
 from sparkdl.runs.states import Failure, TrialState, evaluate_metric
 from sparkdl.runs.trial import Usage
@@ -23,13 +24,13 @@ class Conclusion:
     """The end of an attempt at a trial.
 
     Attributes:
-        event: the fields of the journal's event.
+        event: the event for the journal.
         exception: the user's own exception, if the attempt failed.
         may_retry: another attempt may not meet this failure.
         fatal: the reason for which no trial can run.
     """
 
-    event: Event
+    event: TrialChanged
     exception: BaseException | None = None
     may_retry: bool = True
     fatal: PreflightError | None = None
@@ -53,59 +54,73 @@ def conclude(
 
     Example:
         >>> outcome = Outcome(status=Status.RETURNED, outputs={"accuracy": 0.9})
-        >>> conclude([outcome], 0, 1.0, ["accuracy"]).event["value"]
+        >>> conclude([outcome], 0, 1.0, ["accuracy"]).event.value
         0.9
     """
     outcome = combine(outcomes)
     if outcome.status is Status.REFUSED:
         fatal = PreflightError(f"trial {number}: {outcome.error}")
-        return Conclusion({"state": "CANCELLED", "error": str(fatal)}, fatal=fatal)
+        event = TrialChanged(number=number, state=TrialState.CANCELLED, error=str(fatal))
+        return Conclusion(event, fatal=fatal)
     used = outcome.usage
     queued_s = in_job_s - used.get("starting_s", 0.0) - used.get("running_s", 0.0)
-    event: Event = {
-        "usage": {**used, "queued_s": round(max(0.0, queued_s), 4)},
-        "attempt": outcome.attempt,
+    event = TrialChanged(
+        number=number,
+        usage={**used, "queued_s": round(max(0.0, queued_s), 4)},
+        attempt=outcome.attempt,
         **_result(outcome, metrics, required),
-    }
+    )
     if outcome.status is Status.FAILED:
         return Conclusion(event, exception_of(outcome.exception, outcome.error or ""))
     return Conclusion(event)
 
 
 def conclude_failed_job(
-    failed: JobFailed, attempt: int, secrets: Sequence[str], stopped: Event | None
+    failed: JobFailed,
+    number: int,
+    attempt: int,
+    secrets: Sequence[str],
+    stopped: TrialChanged | None,
 ) -> Conclusion:
     """Return the end of an attempt whose job brought no outcome.
 
     Args:
         failed: the error of the job.
+        number: the number of the trial.
         attempt: the number of the attempt.
         secrets: values to mask in the error.
         stopped: the event of a job that this driver cancelled; None if it did not.
     """
     error = mask_text(str(failed), tuple(secrets))
-    event: Event = {"error": error, "attempt": max(0, attempt)}
+    attempt = max(0, attempt)
     if failed.end is JobEnd.CANCELLED:
-        outside: Event = {
-            "state": "CANCELLED",
-            "error": "its Spark job was cancelled outside this run",
-        }
-        return Conclusion({**event, **(stopped or outside)})
+        outside = TrialChanged(
+            number=number,
+            state=TrialState.CANCELLED,
+            error="its Spark job was cancelled outside this run",
+        )
+        return Conclusion(replace(stopped or outside, attempt=attempt))
     failures = {JobEnd.LOST: Failure.LOST, JobEnd.MEMORY: Failure.MEMORY}
     failure = failures.get(failed.end, Failure.EXCEPTION)
-    event |= {"state": "FAILED", "failure": str(failure)}
+    event = TrialChanged(
+        number=number,
+        state=TrialState.FAILED,
+        attempt=attempt,
+        error=error,
+        failure=str(failure),
+    )
     return Conclusion(event, exception_of(None, error), failed.end is not JobEnd.ERROR)
 
 
-def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> Event:
+def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> dict[str, Any]:
     """Return the fields of the event that follow from the status of an outcome."""
     if outcome.status is Status.FAILED:
         failure = str(outcome.failure)
-        return {"state": str(TrialState.FAILED), "error": outcome.error, "failure": failure}
+        return {"state": TrialState.FAILED, "error": outcome.error, "failure": failure}
     if outcome.status is Status.PRUNED:
-        return {"state": str(TrialState.PRUNED), "metrics": dict(outcome.reported)}
+        return {"state": TrialState.PRUNED, "metrics": dict(outcome.reported)}
     if outcome.status is Status.INVALID:
-        return {"state": str(TrialState.INVALID), "error": f"InvalidTrial: {outcome.error}"}
+        return {"state": TrialState.INVALID, "error": f"InvalidTrial: {outcome.error}"}
     reported = dict(outcome.reported)
     if metrics[0] and "value" in reported:
         # A number that was reported without a name is the value of the first metric.
@@ -114,7 +129,7 @@ def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> 
     verdict = next((verdict for verdict in verdicts if verdict.reason), verdicts[0])
     numbers = {k: float(v) for k, v in outcome.outputs.items() if isinstance(v, int | float)}
     return {
-        "state": str(verdict.state),
+        "state": verdict.state,
         "value": verdict.value,
         "outputs": dict(outcome.outputs),
         "metrics": {**reported, **numbers},

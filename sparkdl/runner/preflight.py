@@ -1,10 +1,10 @@
 """Runs on the driver. See that every executor can run a plan, before the first trial."""
 
 from sparkdl import storage
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import REPORT_SCHEMA, PreflightTask, raise_for_problems
 from sparkdl.cluster.program.packaging import Program
-from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.errors import PreflightError
 from sparkdl.runs import provenance

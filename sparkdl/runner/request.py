@@ -1,4 +1,4 @@
-"""Runs on the driver. What a verb was asked for, as a value; its kept form is in `run.json`."""
+"""Runs on the driver. The arguments of a verb as a value, and their form in `run.json`."""
 
 import dataclasses
 import functools
@@ -20,31 +20,45 @@ from sparkdl.search.space.spaces import Space
 
 __all__ = ["Request"]
 
-# Options that are a matter of this call, not of the run; values of `env` are never kept.
-_NOT_KEPT = (
-    *("spark", "root", "wait", "progress", "env", "run_id", "if_exists"),
-    *("versioned_resources", "description", "name", "metric", "direction"),
+# Options that belong to a call rather than to the run, that `run.json` has elsewhere, or that must
+# not be written, such as the values of `env`.
+_NOT_WRITTEN = (
+    "spark",
+    "root",
+    "wait",
+    "progress",
+    "env",
+    "run_id",
+    "if_exists",
+    "versioned_resources",
+    "description",
+    "name",
+    "metric",
+    "direction",
 )
+
+# Options that a resumed run may get with another value although they are not written.
+_PER_CALL = {"spark", "wait", "progress", "env"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a verb was asked for.
+    """The arguments of a verb.
 
     Attributes:
-        kind: the verb.
+        kind: the name of the verb.
         roles: the processes of one trial.
-        train: the person's function; None for the one that the run has kept.
-        options: what every verb takes.
-        params: what `train` is called with in each trial; None where a search finds that.
-        search: what is searched; None for a run whose trials are known.
-        is_gang: the processes of a trial know of each other.
-        elastic: a gang goes on without a process that is lost.
-        data: the DataFrames whose rows the processes get.
-        objectives: of several metrics, the direction of each.
+        train: the user's function; None for the function in the directory of a resumed run.
+        options: the options that every verb takes.
+        params: the parameters of each trial; None if a search proposes them.
+        search: the settings of a search; None for a run whose trials are known.
+        is_gang: the processes of a trial run at the same time and communicate.
+        elastic: a gang continues without a process that is lost.
+        data: the DataFrames whose rows the processes read.
+        objectives: the direction of each metric of a search with several metrics.
         init_from: the trial whose checkpoint the trials begin with.
-        learn_from: runs whose trials the sampler is told of.
-        timeline: record where the time of collectives goes.
+        learn_from: runs whose results the sampler knows from the beginning.
+        timeline: record the time that collectives take.
         is_distributed: the run is one trial of a distributed verb.
         given_topology: the form of a trial on the cluster; None for that of its verb.
         detect_gpus: use GPUs that Spark does not schedule; None follows the setting.
@@ -84,9 +98,9 @@ class Request:
 
     @property
     def called(self) -> Callable[..., Any]:
-        """What is called in the training process."""
+        """The function that the training process calls: the user's, or a wrapper around it."""
         if self.train is None:
-            raise ValueError("the function of this request is the one that its run has kept")
+            raise ValueError("the function of a resumed run is in its directory, not here")
         if self.search is None or self.search.space is not None:
             return self.train
         from sparkdl.search.objective import call_objective
@@ -96,23 +110,23 @@ class Request:
 
     @property
     def metrics(self) -> list[str | None]:
-        """The names of the numbers that count."""
+        """The names of the metrics; None for the only number that a trial returns."""
         return [*self.objectives] or [self.options.metric]
 
     @property
     def initial(self) -> str | None:
-        """The folder of the trial, or the checkpoint, that trials begin with."""
-        given = self.init_from
-        if given is None:
+        """The folder of the trial, or of the checkpoint, that trials begin with."""
+        source = self.init_from
+        if source is None:
             return None
-        return storage.absolute(given.path if isinstance(given, Trial) else given)
+        return storage.absolute(source.path if isinstance(source, Trial) else source)
 
-    def kept(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form of the request."""
         options = {
             f.name: getattr(self.options, f.name)
             for f in dataclasses.fields(Options)
-            if f.name not in _NOT_KEPT
+            if f.name not in _NOT_WRITTEN
         }
         return {
             "roles": [dataclasses.asdict(role) for role in self.roles],
@@ -129,102 +143,118 @@ class Request:
         }
 
     @classmethod
-    def restored(
+    def from_dict(
         cls,
         description: Mapping[str, Any],
-        given: Mapping[str, Any],
+        options: Mapping[str, Any],
         changes: Mapping[str, Any],
         **fields: Any,
     ) -> "Request":
-        """From what `run.json` says of a run.
+        """Return the request that `run.json` describes, with changes.
 
         Args:
-            description: what it says.
-            given: options of this call.
-            changes: fields of the search that are not as they were.
-            fields: the function and the rows, which are not kept.
+            description: the contents of `run.json`.
+            options: the options of this call.
+            changes: fields of the search that have new values.
+            fields: the function and the data, which `run.json` does not contain.
 
         Raises:
-            ConfigError: something that is needed was not kept.
+            ConfigError: if something is needed that `run.json` does not contain.
         """
-        kept = description["request"]
-        _check_kept(description, given, changes, fields)
+        written = description["request"]
+        _check_resumable(description)
+        _check_options(description, options)
+        _check_data(description, fields)
+        _check_search(description, changes)
         named = {name: description[name] for name in ("name", "metric", "direction")}
         roles = tuple(
-            Role(**{**role, "resources": Resources(**role["resources"])}) for role in kept["roles"]
+            Role(**{**role, "resources": Resources(**role["resources"])})
+            for role in written["roles"]
         )
         return cls(
             description["kind"],
             roles,
-            options=Options.parse({**kept["options"], **named, **given}),
-            search=_search(kept["search"], changes),
-            is_gang=kept["is_gang"],
-            is_distributed=kept["is_distributed"],
-            elastic=kept.get("elastic", False),
+            options=Options.parse({**written["options"], **named, **options}),
+            search=_changed_search(written["search"], changes),
+            is_gang=written["is_gang"],
+            is_distributed=written["is_distributed"],
+            elastic=written.get("elastic", False),
             objectives=description.get("objectives", {}),
-            init_from=kept["init_from"],
-            learn_from=[load(path) for path in kept["learn_from"] if _is_there(path)],
-            timeline=kept.get("timeline", False),
+            init_from=written["init_from"],
+            learn_from=[load(path) for path in written["learn_from"] if _is_run(path)],
+            timeline=written.get("timeline", False),
             **fields,
         )
 
 
-def _is_there(path: str) -> bool:
+def _is_run(path: str) -> bool:
     return storage.exists(RunPaths(path).run)
 
 
-def _check_kept(
-    description: Mapping[str, Any],
-    given: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    fields: Mapping[str, Any],
-) -> None:
-    kept, run = description["request"], description["id"]
-    if "is_resumable" not in kept:
+def _check_resumable(description: Mapping[str, Any]) -> None:
+    run, written = description["id"], description["request"]
+    if "is_resumable" not in written:
         raise ConfigError(
-            f"run {run} was written by an earlier version of sparkdl, which cannot be resumed by "
-            "this one. experiment.load reads it; start a new run to continue."
+            f"run {run} was written by an earlier version of sparkdl and cannot be resumed by this "
+            "one. experiment.load reads it; start a new run to continue."
         )
-    if not kept["is_resumable"]:
+    if not written["is_resumable"]:
         raise ConfigError(
             f"run {run} is a TensorFlowOnSpark cluster and cannot be resumed: its data feed ended "
-            "with the driver. Run the program again."
+            "with the driver. Run its program again."
         )
-    fixed = {"seed", *_NOT_KEPT} - {"spark", "wait", "progress", "env"}
-    if differ := sorted(fixed & given.keys()):
+
+
+def _check_options(description: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    run = description["id"]
+    fixed = {"seed", *_NOT_WRITTEN} - _PER_CALL
+    if changed := sorted(fixed & options.keys()):
         raise ConfigError(
-            f"{', '.join(differ)} of run {run} cannot be another than it was. Leave that out, or "
-            "start a new run."
+            f"{', '.join(changed)} of run {run} cannot be changed. Remove the argument, or start "
+            "a new run."
         )
-    missing = set(description["env"]) - set(given.get("env", {}))
-    if missing:
+    if missing := set(description["env"]) - set(options.get("env", {})):
         raise ConfigError(
-            f"run {run} was given env={{{', '.join(sorted(missing))}}}, whose values are never "
-            "kept. Pass env= with them."
+            f"run {run} had env={{{', '.join(sorted(missing))}}}, whose values are never kept. "
+            "Pass env= with these values."
         )
-    if kept["reads_rows"] and fields.get("data") is None:
-        raise ConfigError(f"run {run} was given data=, which is not kept. Pass data= with it.")
-    if not kept["search"] and changes:
+
+
+def _check_data(description: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    if description["request"]["reads_rows"] and fields.get("data") is None:
         raise ConfigError(
-            f"run {run} is a {description['kind']}, and {', '.join(changes)} is for a search. "
-            "Leave that out."
+            f"run {description['id']} had data=, which is not kept. Pass data= with the same rows."
         )
-    if kept["search"] and kept["search"]["style"] == "function" and "space" not in changes:
-        raise ConfigError(
-            f"run {run} has a function for its space, which is not kept. Pass space= with it."
-        )
-    for name in ("algorithm", "pruner") if kept["search"] else ():
-        if (kept["search"][name] or "").endswith("object") and changes.get(name) is None:
+
+
+def _check_search(description: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    run, search = description["id"], description["request"]["search"]
+    if not search:
+        if changes:
             raise ConfigError(
-                f"run {run} has a {kept['search'][name]} for its {name}, which is not kept. Pass "
-                f"{name}= with one like it."
+                f"run {run} is a {description['kind']}, and {', '.join(changes)} belongs to a "
+                "search. Remove the argument."
+            )
+        return
+    if search["style"] == "function" and "space" not in changes:
+        raise ConfigError(
+            f"the space of run {run} is a function, which is not kept. Pass space= with the "
+            "function."
+        )
+    for name in ("algorithm", "pruner"):
+        if (search[name] or "").endswith("object") and changes.get(name) is None:
+            raise ConfigError(
+                f"the {name} of run {run} is a {search[name]}, which is not kept. Pass {name}= "
+                "with an object of the same kind."
             )
 
 
-def _search(kept: Mapping[str, Any] | None, changes: Mapping[str, Any]) -> SearchSettings | None:
-    if kept is None:
+def _changed_search(
+    written: Mapping[str, Any] | None, changes: Mapping[str, Any]
+) -> SearchSettings | None:
+    if written is None:
         return None
-    fields = {**kept, **changes}
+    fields = {**written, **changes}
     del fields["style"]
     if isinstance(fields["space"], Mapping):
         fields["space"] = Space.from_dict(fields["space"])

@@ -1,4 +1,4 @@
-"""Runs on the driver. Goes on with a run from what its directory keeps."""
+"""Runs on the driver. Resume a run from its directory."""
 
 import dataclasses
 import difflib
@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.options import check_count
-from sparkdl.runner.execute import Prepared
+from sparkdl.runner.prepare import prepare
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call
+from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
 from sparkdl.runs.events import RunStarted
 from sparkdl.runs.history import load, read_description
@@ -25,8 +27,8 @@ from sparkdl.search.space.spaces import Space
 
 __all__ = ["continue_search"]
 
-# Other than these and `num_trials`, what ends a search stays as it was.
-RULES = {"stop", "patience", "max_slot_hours"}
+# The rules for the end of a search that a resumed run may change, beside `num_trials`.
+STOP_RULES = {"stop", "patience", "max_slot_hours"}
 
 
 def continue_search(
@@ -36,110 +38,126 @@ def continue_search(
     retry_failed: bool,
     data: Any,
     options: Mapping[str, Any],
+    cluster: Cluster | None = None,
 ) -> Run:
-    """Finish what a run has not finished.
+    """Run the trials that a run has not finished.
 
     Args:
-        path: its directory.
-        train: a corrected function, or None for the one that it has kept.
-        changes: fields of its search that are not as they were.
-        retry_failed: run trials that have failed again.
-        data: the rows, if it had some.
-        options: options that are not as they were.
+        path: the directory of the run.
+        train: a corrected function, or None for the function in the directory.
+        changes: fields of the search that have new values.
+        retry_failed: also run the trials again that have failed.
+        data: the DataFrames, for a run that had some.
+        options: options that have new values.
+        cluster: the cluster; by default the Spark session of the options or of the data.
     """
     description, paths = read_description(path), RunPaths(path)
-    before = load(path)
+    run = load(path)
     if "num_trials" in changes:
         check_count("num_trials", changes["num_trials"])
     check_name("algorithm", changes.get("algorithm"), ALGORITHMS)
     check_name("pruner", changes.get("pruner"), PRUNERS)
-    changes = _checked(description, changes)
-    newest = _newest(paths)
-    made = before.num_configurations
-    more = (changes.get("num_trials") or 0) > made or bool(RULES & changes.keys())
-    if before.state == "COMPLETE" and not more and not (retry_failed and before.failed):
-        return before
-    request = Request.restored(description, options, {**newest, **changes}, train=train, data=data)
-    if storage.exists(paths.initial):  # The copy that the run keeps.
+    changes = _without_same_space(description, changes)
+    earlier = _earlier_changes(paths)
+    num_trials = changes.get("num_trials") or 0
+    has_more = num_trials > run.num_configurations or bool(STOP_RULES & changes.keys())
+    if run.state == "COMPLETE" and not has_more and not (retry_failed and run.failed):
+        return run
+    request = Request.from_dict(
+        description, options, {**earlier, **changes}, train=train, data=data
+    )
+    if storage.exists(paths.initial):  # The copy of the initial checkpoint.
         request = dataclasses.replace(request, init_from=paths.initial)
     secrets = tuple(request.options.env.values())
     if request.search:
         names = [name or "value" for name in request.metrics]
         request.search.check(names, request.options.timeout_s, secrets)
-    _check_params(before, request, retry_failed)
-    then = {**(description["request"]["search"] or {}), **newest}
-    changed = _changed(then, paths, train, changes)
+    _check_params(run, request, retry_failed)
+    old_search = {**(description["request"]["search"] or {}), **earlier}
+    changed = _changed(old_search, paths, train, changes)
     program = pack(request.called) if train else Program.from_dict(provenance.read_program(paths))
-    prepared = Prepared.of(request, program)
+    prepared = prepare(request, program, cluster)
     opened = continue_run(
-        path, reopen=more, retry_failed=retry_failed, changed=changed, secrets=secrets
+        path, reopen=has_more, retry_failed=retry_failed, changed=changed, secrets=secrets
     )
     if opened.finished_before:
         opened.owner.release()
         return opened.run
-    return prepared.start(opened)
+    return start(prepared, opened)
 
 
-def _checked(description: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes without a space that is the same."""
-    changes, then = dict(changes), description.get("space")
-    given = changes.get("space")
-    if given is None or (then == "function" and callable(given)):
+def _without_same_space(
+    description: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the changes without `space` if it is the space of the run.
+
+    Raises:
+        RunExistsError: if the space differs.
+    """
+    changes, old = dict(changes), description.get("space")
+    space = changes.get("space")
+    if space is None or (old == "function" and callable(space)):
         return changes
     del changes["space"]
-    if isinstance(given, str):
-        given = read_space(given).space
-    if isinstance(given, Mapping):
-        given = Space.of(given)
-    now = given.to_dict() if isinstance(given, Space) else "function"
-    if now != then:
-        was, new = difference(then, now), difference(now, then)
+    if isinstance(space, str):
+        space = read_space(space).space
+    if isinstance(space, Mapping):
+        space = Space.of(space)
+    new = space.to_dict() if isinstance(space, Space) else "function"
+    if new != old:
+        removed, added = difference(old, new), difference(new, old)
         raise RunExistsError(
-            f"run {description['id']} cannot be resumed: space was {was!r} and is now {new!r}. "
-            "Leave space= out, or start a new search with learn_from=. Nothing was changed."
+            f"run {description['id']} cannot be resumed: space was {removed!r} and is now "
+            f"{added!r}. Remove space=, or start a new search with learn_from=. Nothing was "
+            "changed."
         )
     return changes
 
 
-def _newest(paths: RunPaths) -> dict[str, Any]:
-    """What earlier calls changed of the search."""
-    found: dict[str, Any] = {}
+def _earlier_changes(paths: RunPaths) -> dict[str, Any]:
+    """Return the fields of the search that earlier calls of resume have changed."""
+    values: dict[str, Any] = {}
     for event in read_journal(paths.journal):
         changed = (event.changed or {}) if isinstance(event, RunStarted) else {}
-        found |= {name: changed[name][1] for name in (*RULES, "num_trials") if name in changed}
-    return found
+        names = (*STOP_RULES, "num_trials")
+        values |= {name: changed[name][1] for name in names if name in changed}
+    return values
 
 
-def _check_params(before: Run, request: Request, retry_failed: bool) -> None:
-    """See that the parameters of trials that will run are what they were."""
-    for trial in before.trials:
+def _check_params(run: Run, request: Request, retry_failed: bool) -> None:
+    """Validate that the function takes the parameters of the trials, and that all are known.
+
+    Raises:
+        ConfigError: if the parameters of a trial that will run were masked in the journal.
+        FunctionError: if the function does not take the parameters.
+    """
+    for trial in run.trials:
         if waits_again(trial, retry_failed) and MASK in str(trial.params):
             raise ConfigError(
-                f"trial {trial.number} of run {before.id} has parameters that look like "
+                f"trial {trial.number} of run {run.id} has parameters that look like "
                 f"credentials, which were not kept: {trial.params}. Call the verb again with "
-                f"run_id={before.id!r} and if_exists='resume'."
+                f"run_id={run.id!r} and if_exists='resume'."
             )
     if request.train and request.search is None:
-        check_call(request.train, before.trials[0].params)
+        check_call(request.train, run.trials[0].params)
     elif request.train and request.search and isinstance(request.search.space, Space):
         check_call(request.train, request.search.space.dimensions)
 
 
 def _changed(
-    then: Mapping[str, Any],
+    old_search: Mapping[str, Any],
     paths: RunPaths,
     train: Callable[..., Any] | None,
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the journal says of this start."""
+    """Return the part of the start event that describes the changes of this call."""
     changed: dict[str, Any] = {}
-    for name in {*RULES, "num_trials"} & changes.keys():
-        changed[name] = [then[name], changes[name]]
+    for name in {*STOP_RULES, "num_trials"} & changes.keys():
+        changed[name] = [old_search[name], changes[name]]
     if train:
-        old = storage.join(paths.source, "function.py")
-        before = storage.read(old).decode() if storage.exists(old) else ""
-        lines = difflib.unified_diff(
-            before.splitlines(), (provenance.source_of(train) or "").splitlines(), lineterm="", n=0
-        )
+        url = storage.join(paths.source, "function.py")
+        old = storage.read(url).decode() if storage.exists(url) else ""
+        new = provenance.source_of(train) or ""
+        lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
         changed["train"] = [line for line in lines if not line.startswith(("---", "+++"))]
     return changed

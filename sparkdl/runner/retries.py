@@ -1,81 +1,69 @@
-"""Runs on the driver (pure). When a run stops, and how much of it runs at once."""
+"""Runs on the driver (pure). Decide whether a failed trial is run again."""
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
+from sparkdl.options import Options
 from sparkdl.runs.states import Failure
 
-__all__ = ["Limits", "Retries"]
+__all__ = ["Retries"]
 
-# How often a gang meets again on other ports, where something else took one.
-MOST_PORTS = 3
+# A gang whose port was taken by another program starts again with other ports, this many times.
+MAX_PORT_RETRIES = 3
 
-# An attempt that is lost sooner than this after it was submitted has not come to do anything.
+# An attempt that is lost sooner than this after its submission has done nothing yet. A trial with
+# MAX_SHORT_LIVES such attempts in a row is given up: its executors probably never start.
 SHORT_LIFE_S = 10.0
-MOST_SHORT_LIVES = 5
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to stop, and how much at once. None is no limit.
-
-    Attributes:
-        parallelism: trials at once; None takes as many as Spark has slots.
-        timeout_s: seconds for all trials together, from when the first is submitted.
-        max_failed_trials: end the run when more trials than this have failed.
-        fail_fast_identical: end it when the first so many trials all failed with one error.
-        max_restarts: how often a trial is run again after its function raised or crashed.
-        max_losses: how often a trial is run again after its executor was lost.
-    """
-
-    parallelism: int | None = None
-    timeout_s: float | None = None
-    max_failed_trials: int | None = None
-    fail_fast_identical: int | None = None
-    max_restarts: int = 0
-    max_losses: int | None = None
+MAX_SHORT_LIVES = 5
 
 
 class Retries:
-    """Counts what went wrong with each trial, and says whether it may be run again.
+    """The number of failures of each trial, compared with the budgets of the user.
 
-    A loss of Spark's, a crash of the person's and a port that was taken are budgets of their own.
+    Lost executors (`max_losses`), failures of the user's function (`max_restarts`) and taken ports
+    have separate budgets.
+
+    Args:
+        options: the budgets.
+        is_gang: a trial has several processes that communicate.
 
     Example:
-        >>> retries = Retries(Limits(max_restarts=1), is_gang=False)
-        >>> retries.again(0, Failure.EXCEPTION), retries.again(0, Failure.EXCEPTION)
+        >>> retries = Retries(Options(max_restarts=1), is_gang=False)
+        >>> retries.allow(0, Failure.EXCEPTION), retries.allow(0, Failure.EXCEPTION)
         (True, False)
-        >>> retries.again(0, Failure.LOST)
+        >>> retries.allow(0, Failure.LOST)
         True
     """
 
-    def __init__(self, limits: Limits, is_gang: bool) -> None:
-        self._limits, self._is_gang = limits, is_gang
-        self._seen: Counter[tuple[int, str]] = Counter()
-        self._short: Counter[int] = Counter()
+    def __init__(self, options: Options, is_gang: bool) -> None:
+        self._options = options
+        self._is_gang = is_gang
+        self._num_failures: Counter[tuple[int, str]] = Counter()
+        self._num_short_lives: Counter[int] = Counter()
 
-    def again(self, number: int, failure: str, lived_s: float = math.inf) -> bool:
-        """Count this failure of a trial; whether its budget allows another attempt.
-
-        What is lost again and again as soon as it starts is not a matter of budget.
+    def allow(self, number: int, failure: str, lived_s: float = math.inf) -> bool:
+        """Count a failure of a trial; return True if its budget allows another attempt.
 
         Args:
-            number: the trial's.
-            failure: of which kind it is, see `cluster.ends.Failure`.
-            lived_s: how long the attempt was, in seconds.
+            number: the number of the trial.
+            failure: the kind of the failure, see `sparkdl.runs.states.Failure`.
+            lived_s: seconds between the submission of the attempt and its end.
         """
-        kind = self._kind(failure)
-        self._seen[number, kind] += 1
-        self._short[number] = self._short[number] + 1 if lived_s < SHORT_LIFE_S else 0
-        if kind == "loss" and self._short[number] >= MOST_SHORT_LIVES:
+        budget = self._budget_of(failure)
+        self._num_failures[number, budget] += 1
+        is_short = lived_s < SHORT_LIFE_S
+        self._num_short_lives[number] = self._num_short_lives[number] + 1 if is_short else 0
+        if budget == "loss" and self._num_short_lives[number] >= MAX_SHORT_LIVES:
             return False
-        most = {"loss": self._limits.max_losses, "port": MOST_PORTS}.get(
-            kind, self._limits.max_restarts
-        )
-        return most is None or self._seen[number, kind] <= most
+        limits = {
+            "loss": self._options.max_losses,
+            "port": MAX_PORT_RETRIES,
+            "crash": self._options.max_restarts,
+        }
+        limit = limits[budget]
+        return limit is None or self._num_failures[number, budget] <= limit
 
-    def _kind(self, failure: str) -> str:
+    def _budget_of(self, failure: str) -> str:
         if failure == Failure.LOST:
             return "loss"
         return "port" if failure == Failure.PORT and self._is_gang else "crash"

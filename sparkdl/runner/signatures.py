@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). Whether a function can be called as it will be."""
+"""Runs anywhere (pure). Check that a training function takes its parameters."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -10,10 +10,15 @@ __all__ = ["check_call", "takes_one"]
 
 
 def check_call(function: Callable[..., Any], names: Iterable[str]) -> None:
-    """See that `function` can be called with keyword arguments of these names.
+    """Validate that a function can be called with keyword arguments of these names.
+
+    Args:
+        function: the training function.
+        names: the names of the arguments.
 
     Raises:
-        FunctionError: it is no function, or does not take a name, or needs one that is missing.
+        FunctionError: if `function` is no function, does not take an argument of one of the
+            names, or has a parameter without a default that is not among the names.
 
     Example:
         >>> check_call(lambda learning_rate, dropout=0.5: 0, ["learning_rate"])
@@ -24,25 +29,22 @@ def check_call(function: Callable[..., Any], names: Iterable[str]) -> None:
         )
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise FunctionError(
-            f"train is {function!r}, whose body would never run; expected an ordinary function "
-            "that returns, without async or yield."
+            f"train is {function!r}, whose body would never run when it is called. Expected an "
+            "ordinary function that returns, without async or yield."
         )
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return  # Written in C: it says nothing about its parameters.
+        return  # A function written in C may have no signature.
     label = getattr(function, "__name__", repr(function))
     kinds = inspect.Parameter
-    named = {
-        n
-        for n, p in parameters.items()
-        if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
-    }
+    by_name = (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    named = {name for name, parameter in parameters.items() if parameter.kind in by_name}
     if not any(p.kind is kinds.VAR_KEYWORD for p in parameters.values()):
         for name in names:
             if name not in named:
                 raise FunctionError(
-                    f"args has {name!r}, which {label}({', '.join(parameters)}) does not take."
+                    f"args contains {name!r}, which {label}({', '.join(parameters)}) does not take."
                     f"{suggest(name, named)} Rename it, or add the parameter."
                 )
     for name, parameter in parameters.items():
@@ -51,13 +53,13 @@ def check_call(function: Callable[..., Any], names: Iterable[str]) -> None:
             continue
         if name not in set(names):
             raise FunctionError(
-                f"{label} needs {name!r}, which args does not have. Add {name!r}: [...] to args, "
-                "or give the parameter a default."
+                f"{label} needs {name!r}, which args does not contain. Add {name!r}: [...] to "
+                "args, or give the parameter a default."
             )
 
 
 def takes_one(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with a single argument.
+    """Return True if a function can be called with a single argument.
 
     Example:
         >>> takes_one(lambda trial: 0), takes_one(lambda learning_rate, dropout: 0)

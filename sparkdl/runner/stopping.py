@@ -1,120 +1,128 @@
-"""Runs on the driver (pure). When it is enough: what ends a run before its last trial."""
+"""Runs on the driver (pure). Decide whether a run ends before its last trial."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from sparkdl.runner.retries import Limits
+from sparkdl.options import Options
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.search.settings import SearchSettings
 
-__all__ = ["Stop", "Stops"]
+__all__ = ["Stop", "Stopping"]
 
-# A search whose first trials all fail with one error will not find a better one.
-ALIKE = 10
+# A search ends when its first trials, this many, all fail with the same error.
+MAX_IDENTICAL_FAILURES = 10
 
+# The state of the run and the reason that is written to the journal.
 Stop = tuple[RunState, str]
 
 
-class Stops:
-    """Counts how trials end, and says when that ends the run.
+class Stopping:
+    """The rules that end a run, and the counts of ended trials to which they apply.
 
     Args:
-        limits: of failures.
-        search: of what is good enough; None where nothing is.
-        objectives: the direction of each metric.
-        slots: of one trial.
-        ended: the trials that have ended before.
-
-    Attributes:
-        limits: of failures.
+        options: the limits for time and failures.
+        search: the rules of a search; None for a run whose trials are known.
+        objectives: the direction of each metric, `max` or `min`.
+        num_slots: number of slots of one trial.
+        ended: the trials that ended before this driver took the run over.
 
     Example:
-        >>> stops = Stops(Limits(max_failed_trials=0))
-        >>> one = Trial(0, {}, "", state=TrialState.FAILED, error="ValueError: no")
-        >>> stops.ended(one)[1]
+        >>> stopping = Stopping(Options(max_failed_trials=0))
+        >>> failed = Trial(0, {}, "", state=TrialState.FAILED, error="ValueError: no")
+        >>> stopping.trial_ended(failed)[1]
         'more than max_failed_trials=0 trials failed'
     """
 
     def __init__(
         self,
-        limits: Limits,
+        options: Options,
         search: SearchSettings | None = None,
         objectives: Mapping[str, str] | None = None,
-        slots: int = 1,
+        num_slots: int = 1,
         ended: Iterable[Trial] = (),
     ) -> None:
-        self.limits, self._search, self._slots = limits, search, slots
+        self._options = options
+        self._search = search
+        self._num_slots = num_slots
         self._signs = {n: 1.0 if d == "max" else -1.0 for n, d in (objectives or {}).items()}
-        self._is_open_ended = search is not None and search.max_configurations is None
-        self._failed = self._bad = self._ended = 0
+        self._num_ended = 0
+        self._num_failed = 0
+        self._num_bad = 0
         self._errors: set[str] = set()
         self._best: float | None = None
-        self._best_of: int | None = None
+        self._best_configuration: int | None = None
         self._since_best: set[int] = set()
         self._used_s = 0.0
         for trial in ended:
             self._count(trial)
 
-    def ended(self, trial: Trial) -> Stop | None:
-        """Count a trial that has ended; why that ends the run, None while it does not."""
+    def trial_ended(self, trial: Trial) -> Stop | None:
+        """Count a trial that has ended; return why the run ends, or None if the run goes on."""
         self._count(trial)
-        return self._failures() or self._good_enough(trial)
+        return self._too_many_failures() or self._target_reached(trial) or self._out_of_patience()
 
     def _count(self, trial: Trial) -> None:
-        self._ended += 1
+        self._num_ended += 1
         self._used_s += sum(end - begin for begin, end in trial.spans if end)
-        self._failed += trial.state == TrialState.FAILED
+        self._num_failed += trial.state == TrialState.FAILED
         if trial.state in (TrialState.FAILED, TrialState.INVALID):
-            self._bad += 1
+            self._num_bad += 1
             self._errors.add(trial.summary)
         sign = next(iter(self._signs.values()), 1.0)
         value = None if trial.value is None else sign * trial.value
         if value is not None and (self._best is None or value > self._best):
-            self._best, self._best_of = value, trial.configuration
+            self._best = value
+            self._best_configuration = trial.configuration
             self._since_best.clear()
-        elif trial.configuration != self._best_of:
+        elif trial.configuration != self._best_configuration:
             self._since_best.add(trial.configuration)
 
-    def _failures(self) -> Stop | None:
-        most, alike = self.limits.max_failed_trials, self.limits.fail_fast_identical
-        if alike is None and self._search:
-            alike = ALIKE
-        if most is not None and self._failed > most:
-            return RunState.FAILED, f"more than max_failed_trials={most} trials failed"
-        if alike and self._bad == self._ended >= alike and len(self._errors) == 1:
-            why = f"the first {self._bad} trials failed alike: {next(iter(self._errors))}"
-            return RunState.FAILED, why
+    def _too_many_failures(self) -> Stop | None:
+        max_failed = self._options.max_failed_trials
+        max_identical = self._options.fail_fast_identical
+        if max_identical is None and self._search:
+            max_identical = MAX_IDENTICAL_FAILURES
+        if max_failed is not None and self._num_failed > max_failed:
+            return RunState.FAILED, f"more than max_failed_trials={max_failed} trials failed"
+        is_same = self._num_bad == self._num_ended and len(self._errors) == 1
+        if is_same and max_identical and self._num_bad >= max_identical:
+            error = next(iter(self._errors))
+            return RunState.FAILED, f"the first {self._num_bad} trials failed alike: {error}"
         return None
 
-    def _good_enough(self, trial: Trial) -> Stop | None:
-        search = self._search
-        if search is None:
-            return None
-        for name, target in (search.stop or {}).items():
+    def _target_reached(self, trial: Trial) -> Stop | None:
+        targets = self._search.stop if self._search else None
+        for name, target in (targets or {}).items():
             value = trial.value if name == next(iter(self._signs)) else trial.metrics.get(name)
             if trial.state != TrialState.COMPLETE or value is None:
                 continue
             if self._signs[name] * value >= self._signs[name] * target:
-                why = f"stop: trial {trial.number} has {name} {value:g}, of {target:g}"
-                return RunState.COMPLETE, why
-        if search.patience and len(self._since_best) >= search.patience:
-            many = f"patience={search.patience} configurations"
-            return RunState.COMPLETE, f"{many} brought nothing better"
+                reason = f"stop: trial {trial.number} has {name} {value:g}, of {target:g}"
+                return RunState.COMPLETE, reason
         return None
 
-    def used_up(self, running: Sequence[Trial], lasted_s: float) -> Stop | None:
-        """Whether the time is over, or the slots' hours are used up.
+    def _out_of_patience(self) -> Stop | None:
+        patience = self._search.patience if self._search else None
+        if patience and len(self._since_best) >= patience:
+            return RunState.COMPLETE, f"patience={patience} configurations brought nothing better"
+        return None
+
+    def used_up(self, running: Sequence[Trial], elapsed_s: float) -> Stop | None:
+        """Return why the run ends if its time or its slot hours are used up, otherwise None.
 
         Args:
-            running: trials that run now.
-            lasted_s: seconds since the first trial was submitted.
+            running: the trials that run now.
+            elapsed_s: seconds since the first trial was submitted.
         """
-        limit, hours = self.limits.timeout_s, self._search and self._search.max_slot_hours
-        if limit and lasted_s > limit:
-            # A search without another end has done what it was asked for.
-            state = RunState.COMPLETE if self._is_open_ended else RunState.CANCELLED
+        limit = self._options.timeout_s
+        if limit and elapsed_s > limit:
+            # A search without num_trials= has done what it was asked for.
+            is_open_ended = self._search is not None and self._search.max_configurations is None
+            state = RunState.COMPLETE if is_open_ended else RunState.CANCELLED
             return state, f"timeout_s={limit:g} is over"
-        open_s = sum(time.time() - trial.spans[-1][0] for trial in running)
-        if hours and (self._used_s + open_s) * self._slots >= hours * 3600:
-            return RunState.COMPLETE, f"max_slot_hours={hours:g} are used up"
+        hours = self._search.max_slot_hours if self._search else None
+        if hours:
+            running_s = sum(time.time() - trial.spans[-1][0] for trial in running)
+            if (self._used_s + running_s) * self._num_slots >= hours * 3600:
+                return RunState.COMPLETE, f"max_slot_hours={hours:g} are used up"
         return None

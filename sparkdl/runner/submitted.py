@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl import storage
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.cluster.topology import Job, Topology
 from sparkdl.cluster.trial_task import OUTCOME_SCHEMA, TrialTask

@@ -1,25 +1,25 @@
-"""Runs on the driver. Runs the trials of a run on Spark, a job each; writes down what happened."""
+"""Runs on the driver. The loop of a run: submit trials, follow them, record how they end."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
 
 from sparkdl import storage
-from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark_errors import JobFailed
-from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.errors import PreflightError
-from sparkdl.jsonl import Line as Event
-from sparkdl.runner.concurrency import Pace
-from sparkdl.runner.display.progress import MOST_LOGS, Progress
-from sparkdl.runner.display.reports import Pages
-from sparkdl.runner.outcome import conclude, conclude_failed_job
+from sparkdl.polling import poll_s
+from sparkdl.runner.display.progress import MAX_LOGS, Progress
+from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job
+from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
-from sparkdl.runner.stopping import Stops
+from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
-from sparkdl.runner.trial_messages import Listener
-from sparkdl.runs.events import RunEnded, TrialChanged, event_from_dict
+from sparkdl.runner.task_factory import TaskFactory
+from sparkdl.runner.trial_messages import TrialMessages
+from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.idle_time import idle_now
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import STOPPED, OpenRun
@@ -28,61 +28,83 @@ from sparkdl.runs.step_time import where_time_went
 from sparkdl.runs.trial import Trial
 from sparkdl.search.trial_source import TrialSource
 
-__all__ = ["Execution"]
+__all__ = ["RunObserver", "TrialLoop"]
 
-LOOK_S = 0.2
-LOOK_REMOTE_S = 3.0
+LOCAL_POLL_S = 0.2
+REMOTE_POLL_S = 3.0
 
 
-class Execution:
-    """Runs the trials of one run to the end.
+class RunObserver(Protocol):
+    """An object that follows a run, for example to display the run."""
+
+    def trial_started(self, trial: Trial, attempt: int) -> None:
+        """Process the start of an attempt at a trial."""
+
+    def trial_ended(self, trial: Trial) -> None:
+        """Process the end of a trial, after its last attempt."""
+
+    def run_ended(self) -> None:
+        """Process the end of the run."""
+
+
+class TrialLoop:
+    """The loop that runs the trials of one run to the end.
 
     Args:
+        prepared: the request, its plan and the cluster.
         opened: the run directory.
-        plan, flights: what each trial needs, and the way to Spark.
-        make_task: from a trial and the cores it may use to what Spark executes.
-        pace: how many at once.
-        stops: when to stop.
-        progress, pages: show the person how it goes, and how it went.
-        source: makes trials, beyond those that the run has.
+        source: proposes trials, beyond those that the run already has.
+        progress: displays the run.
+        observers: further objects that follow the run.
+
+    Attributes:
+        run: the run.
     """
 
     def __init__(
         self,
+        prepared: PreparedRun,
         opened: OpenRun,
-        plan: Plan,
-        flights: SubmittedTrials,
-        make_task: Callable[[Trial, int], TrialTask],
-        pace: Pace,
-        stops: Stops,
-        progress: Progress,
-        pages: Pages,
         source: TrialSource,
+        progress: Progress,
+        observers: Sequence[RunObserver] = (),
     ) -> None:
-        self.run = opened.run
-        self._opened, self._plan, self._make_task = opened, plan, make_task
-        self._pace, self._stops, self._progress, self._pages = pace, stops, progress, pages
-        self._source, self._listener = source, Listener(source, opened.journal, plan.is_gang)
-        self._waiting = deque(t for t in opened.run.trials if not t.state.is_final)
-        self._flights, self._started = flights, 0
-        self._is_local = storage.is_local(opened.run.path)
+        run, plan, request = opened.run, prepared.plan, prepared.request
+        self.run = run
+        self._opened = opened
+        self._plan = plan
+        self._concurrency = prepared.concurrency
+        self._progress = progress
+        self._observers: list[RunObserver] = [progress, *observers]
+        self._source = source
+        self._messages = TrialMessages(source, opened.journal, plan.is_gang)
+        self._tasks = TaskFactory(prepared, opened, source)
+        self._submitted = SubmittedTrials(
+            prepared.cluster, plan, request.topology, opened.paths, prepared.rows()
+        )
+        self._retries = Retries(request.options, plan.is_gang)
+        ended = [trial for trial in run.trials if trial.state.is_final]
+        self._stopping = Stopping(request.options, request.search, run.directions, plan.size, ended)
+        self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
+        self._num_started = 0
         self._cancelled: set[int] = set()
-        self._retries = Retries(stops.limits, plan.is_gang)
         self._stopped: tuple[RunState, str] | None = None
-        self._begun = self._trials_begun = time.monotonic()
         self._fatal: PreflightError | None = None
+        self._is_local = storage.is_local(run.path)
+        self._begun_s = time.monotonic()
+        self._trials_begun_s = self._begun_s
 
     def cancel(self, number: int | None) -> None:
-        """End one trial, or with None all that have not finished."""
+        """Cancel one trial, or with None all trials that have not finished."""
         if number is None:
             self._stop(RunState.CANCELLED, "cancelled")
         else:
             self._cancelled.add(number)
-        self._flights.wake()
+        self._submitted.wake()
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """For what comes before the trials: if it raises, the run is over and says so."""
+        """Record the end of the run if the block, which comes before the trials, raises."""
         try:
             yield
         except BaseException as exc:
@@ -94,178 +116,214 @@ class Execution:
         """Run until every trial has ended or something stops the run.
 
         Raises:
-            AllTrialsFailedError, TrainingFailedError: no trial completed.
-            PreflightError: an executor cannot run the trials.
+            AllTrialsFailedError, TrainingFailedError: if no trial completed.
+            PreflightError: if an executor cannot run the trials.
             KeyboardInterrupt: after the run was stopped cleanly.
         """
         try:
             with self._progress:
-                self._trials_begun = time.monotonic()
-                count = len(self._waiting) + self._source.num_left
-                self._progress.announce(count, self._pace.limit, self._pace.slots)
-                while self._has_more or self._flights:
+                self._trials_begun_s = time.monotonic()
+                num_trials = len(self._waiting) + self._source.num_left
+                self._progress.announce(
+                    num_trials, self._concurrency.limit, self._concurrency.slots
+                )
+                while self._has_more or self._submitted:
                     self._fill()
                     self._take()
-                    self._look()
+                    self._follow()
         except BaseException as exc:
             self._stop_for(exc)
             raise
         finally:
             self._finish()
-            self._progress.finished()
-            self._pages.finished()
+            for observer in self._observers:
+                observer.run_ended()
         if self._fatal:
             raise self._fatal
         self.run.raise_if_none_completed()
 
     @property
     def _has_more(self) -> bool:
-        """Whether a trial waits, or may come."""
+        """True if a trial waits, or the source may propose one."""
         return bool(self._waiting) or (not self._stopped and self._source.num_left > 0)
 
+    # ---- submitting trials
+
     def _fill(self) -> None:
+        """Submit trials until there is no more room."""
         if self._stopped:
             self._drop_waiting()
         if self._has_more:
-            self._pace.recount()
-        while self._has_more and (self._is_over_before() or self._has_room()):
+            self._concurrency.recount()
+        while self._has_more and (self._next_is_stopped() or self._has_room()):
             trial = self._waiting.popleft() if self._waiting else self._source.next()
-            if why := self._why_stopped(trial):
-                self._conclude(trial, why)
+            if event := self._stop_event(trial):
+                self._conclude(trial, event)
             else:
-                wanted = min(len(self._waiting) + self._source.num_left, self._pace.limit)
-                cores = self._pace.cores(int(wanted) + len(self._flights) + 1)
-                self._flights.submit(trial, self._make_task(trial, cores))
+                num_coming = min(
+                    len(self._waiting) + self._source.num_left, self._concurrency.limit
+                )
+                cores = self._concurrency.cores(int(num_coming) + len(self._submitted) + 1)
+                self._submitted.submit(trial, self._tasks.make(trial, cores))
 
-    def _is_over_before(self) -> bool:
-        """Whether the next trial needs no room, as it will not run."""
-        return bool(self._waiting) and self._why_stopped(self._waiting[0]) is not None
+    def _next_is_stopped(self) -> bool:
+        """Return True if the next trial needs no room, as it was cancelled."""
+        return bool(self._waiting) and self._stop_event(self._waiting[0]) is not None
 
     def _has_room(self) -> bool:
-        short_s = self._pace.short_s() if self._plan.is_gang else 0.0
+        short_s = self._concurrency.short_s() if self._plan.is_gang else 0.0
         if not short_s:
-            return len(self._flights) < self._pace.submitted(self._started)
-        # An executor was lost: Spark may bring it back, but nobody waits for ever.
+            return len(self._submitted) < self._concurrency.max_submitted(self._num_started)
         if short_s > self._plan.start_timeout_s:
-            why = f"start deadline: {self._pace.too_few(self._plan.start_timeout_s)}"
-            if self.run.is_search:  # No fault of any of its trials: it can be resumed.
-                self._stop(RunState.FAILED, why)
-            else:
-                trial, kind = self._waiting.popleft(), str(Failure.DEADLINE)
-                error = f"{why} Before: {trial.error or 'it had not started'}"
-                self._conclude(trial, {"state": "FAILED", "failure": kind, "error": error})
+            self._give_up_on_slots()
         return False
 
+    def _give_up_on_slots(self) -> None:
+        """End the next trial, or a whole search: a gang has not got its slots for too long."""
+        shortage = self._concurrency.shortage(self._plan.start_timeout_s)
+        why = f"start deadline: {shortage}"
+        if self.run.is_search:  # No trial is to blame, and the search can be resumed.
+            self._stop(RunState.FAILED, why)
+            return
+        trial = self._waiting.popleft()
+        error = f"{why} Before: {trial.error or 'it had not started'}"
+        self._conclude(
+            trial,
+            TrialChanged(
+                number=trial.number,
+                state=TrialState.FAILED,
+                error=error,
+                failure=str(Failure.DEADLINE),
+            ),
+        )
+
+    # ---- following running trials
+
     def _take(self) -> None:
-        """Wait a moment for trials to end; write down what came out."""
-        look_s = LOOK_S if self._is_local else LOOK_REMOTE_S
-        if ended := self._flights.ended(self._listener.look_s(look_s)):
-            self._see_starts()
-        for flight in ended:
-            self._land(flight)
-            self._flights.forget(flight)
+        """Wait a moment for attempts to end, and record what came out of them."""
+        default_s = poll_s(self.run.path, LOCAL_POLL_S, REMOTE_POLL_S)
+        if ended := self._submitted.ended(self._messages.poll_s(default_s)):
+            self._record_starts()
+        for submitted in ended:
+            self._end_attempt(submitted)
+            self._submitted.forget(submitted)
 
-    def _look(self) -> None:
-        """See what runs: starts, lost executors, output. Pass on what is to end."""
-        self._see_starts()
-        # Until a trial runs, its log is an earlier one's.
-        running = [f.trial for f in self._flights if f.trial.state == TrialState.RUNNING]
+    def _follow(self) -> None:
+        """Record starts and losses, show output, and cancel the trials that must end."""
+        self._record_starts()
+        # The log of a trial that has not started yet is that of an earlier attempt.
+        running = [s.trial for s in self._submitted if s.trial.state == TrialState.RUNNING]
         if self._progress.shown or self._source.prunes or self._source.answers_requests:
-            self._listener.listen(running)
-        for trial in running if self._is_local else running[:MOST_LOGS]:  # A request each.
-            self._progress.look(trial)
-        self._progress.counts(running, self._listener.newest, self._listener.steps)
-        lasted_s = time.monotonic() - self._trials_begun
-        if (enough := self._stops.used_up(running, lasted_s)) and (self._has_more or self._flights):
-            self._stop(*enough)
-        over = self._cancelled | self._listener.overdue()
-        self._flights.cancel(None if self._stopped else over)
+            self._messages.read(running)
+        # On a remote store, each log costs a request.
+        for trial in running if self._is_local else running[:MAX_LOGS]:
+            self._progress.show_output(trial)
+        self._progress.show_counts(running, self._messages.newest, self._messages.steps)
+        elapsed_s = time.monotonic() - self._trials_begun_s
+        if (stop := self._stopping.used_up(running, elapsed_s)) and (
+            self._has_more or self._submitted
+        ):
+            self._stop(*stop)
+        overdue = self._cancelled | self._messages.overdue()
+        self._submitted.cancel(None if self._stopped else overdue)
 
-    def _see_starts(self) -> None:
-        for flight, attempt in self._flights.starts():
-            if attempt > flight.first:
-                self._retries.again(flight.trial.number, Failure.LOST)
-                self._lose(flight.trial, attempt - 1, "its executor was lost")
-            self._started += 1
-            self._listener.forget(flight.trial)
-            self._record(flight.trial, {"state": "RUNNING", "attempt": attempt})
-            self._progress.started(flight.trial, attempt)
+    def _record_starts(self) -> None:
+        for submitted, attempt in self._submitted.starts():
+            trial = submitted.trial
+            if attempt > submitted.first:  # Spark has repeated the task by itself.
+                self._retries.allow(trial.number, Failure.LOST)
+                self._record_loss(trial, attempt - 1, "its executor was lost")
+            self._num_started += 1
+            self._messages.trial_started(trial, attempt)
+            self._opened.record(
+                TrialChanged(number=trial.number, state=TrialState.RUNNING, attempt=attempt)
+            )
+            for observer in self._observers:
+                observer.trial_started(trial, attempt)
 
-    def _lose(self, trial: Trial, attempt: int, why: str) -> None:
-        self._progress.look(trial, last=True)
+    def _record_loss(self, trial: Trial, attempt: int, why: str) -> None:
+        self._progress.show_output(trial, last=True)
         self._progress.say(f"[trial {trial.number}] {why}; it is run again")
-        self._record(trial, {"state": "LOST", "attempt": attempt, "error": why})
+        self._opened.record(
+            TrialChanged(number=trial.number, state=TrialState.LOST, attempt=attempt, error=why)
+        )
 
-    # ---- the end of a trial
+    # ---- the end of an attempt
 
-    def _land(self, flight: SubmittedTrial) -> None:
-        trial = flight.trial
-        self._listener.listen([trial], ended=True)
-        stopped = self._why_stopped(trial)
-        try:
-            outcomes = self._flights.outcomes_of(flight)
-        except JobFailed as failed:
-            secrets = tuple(self._plan.env.values())
-            landing = conclude_failed_job(failed, flight.seen, secrets, stopped)
-        else:
-            in_job_s = time.monotonic() - flight.submitted_s
-            metrics: list[str | None] = [*self.run.objectives] or [self.run.metric]
-            required = self.run.is_search
-            landing = conclude(outcomes, trial.number, in_job_s, metrics, required)
-        trial.exception = landing.exception
-        event = landing.event
-        if landing.fatal:
-            # An executor that came later than the preflight: the run cannot go on.
-            self._fatal = landing.fatal
-            self._stop(RunState.FAILED, str(landing.fatal))
-            event = {"state": "CANCELLED", "error": self._why_cancelled()}
-        if event["state"] == "FAILED" and landing.may_retry:
-            self._fail(flight, event)
+    def _end_attempt(self, submitted: SubmittedTrial) -> None:
+        """Record how an attempt has ended, and run the trial again if that may help."""
+        trial = submitted.trial
+        self._messages.read([trial], ended=True)
+        conclusion = self._conclusion_of(submitted)
+        trial.exception = conclusion.exception
+        event = conclusion.event
+        if conclusion.fatal:
+            # An executor that joined after the preflight cannot run trials.
+            self._fatal = conclusion.fatal
+            self._stop(RunState.FAILED, str(conclusion.fatal))
+            event = self._cancelled_event(trial)
+        if event.state == TrialState.FAILED and conclusion.may_retry:
+            self._retry_or_conclude(submitted, event)
         else:
             self._conclude(trial, event)
 
-    def _why_stopped(self, trial: Trial) -> Event | None:
-        """What is written of it if its job was cancelled by us."""
-        if self._listener.is_stopped(trial):
-            return {"state": "PRUNED", "error": None}
+    def _conclusion_of(self, submitted: SubmittedTrial) -> Conclusion:
+        trial = submitted.trial
+        stopped = self._stop_event(trial)
+        try:
+            outcomes = self._submitted.outcomes_of(submitted)
+        except JobFailed as failed:
+            secrets = tuple(self._plan.env.values())
+            return conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
+        in_job_s = time.monotonic() - submitted.submitted_s
+        metrics: list[str | None] = [*self.run.objectives] or [self.run.metric]
+        return conclude(outcomes, trial.number, in_job_s, metrics, self.run.is_search)
+
+    def _stop_event(self, trial: Trial) -> TrialChanged | None:
+        """Return the event of a trial that was ordered to end; None for any other trial."""
+        if self._messages.is_stopped(trial):
+            return TrialChanged(number=trial.number, state=TrialState.PRUNED)
         if self._stopped or trial.number in self._cancelled:
-            return {"state": "CANCELLED", "error": self._why_cancelled()}
+            return self._cancelled_event(trial)
         return None
 
-    def _fail(self, flight: SubmittedTrial, event: Event) -> None:
-        """Run a failed trial again where its budget allows; else that was its end."""
-        trial, failure = flight.trial, event["failure"]
-        lived_s = time.monotonic() - flight.submitted_s
-        if self._stopped or not self._retries.again(trial.number, failure, lived_s):
+    def _cancelled_event(self, trial: Trial) -> TrialChanged:
+        why = self._why_cancelled()
+        return TrialChanged(number=trial.number, state=TrialState.CANCELLED, error=why)
+
+    def _retry_or_conclude(self, submitted: SubmittedTrial, event: TrialChanged) -> None:
+        trial, failure = submitted.trial, event.failure or str(Failure.EXCEPTION)
+        lived_s = time.monotonic() - submitted.submitted_s
+        if self._stopped or not self._retries.allow(trial.number, failure, lived_s):
             self._conclude(trial, event)
             return
         if failure == Failure.LOST:
-            self._lose(trial, event["attempt"], event["error"].split("\n")[0])
+            self._record_loss(trial, event.attempt or 0, (event.error or "").split("\n")[0])
         else:
-            self._progress.look(trial, last=True)
-        self._record(trial, {**event, "state": "WAITING"})
-        self._listener.forget(trial)
+            self._progress.show_output(trial, last=True)
+        self._opened.record(replace(event, state=TrialState.WAITING))
+        self._messages.attempt_ended(trial)
         self._source.restarted(trial, failure)
         self._waiting.append(trial)
 
-    def _conclude(self, trial: Trial, event: Event) -> None:
-        self._progress.look(trial, last=True)
-        self._record(trial, {"metrics": trial.metrics, **event})  # Unless it said them itself.
+    def _conclude(self, trial: Trial, event: TrialChanged) -> None:
+        """Record the final event of a trial and let all observers know."""
+        self._progress.show_output(trial, last=True)
+        if event.metrics is None:
+            # The last reported metrics, for a trial whose task did not return them.
+            event = replace(event, metrics=trial.metrics)
+        self._opened.record(event)
+        # No rank of a gang knows which rank failed first, and no task sees an error of Spark.
         error = TrialPaths(trial.path).error
-        # Of a gang's ranks none knows which failed first; and Spark's own error no task writes.
-        untold = trial.state == TrialState.FAILED and not storage.exists(error)
-        if trial.error and (self._plan.is_gang or untold):
+        is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
+        if trial.error and (self._plan.is_gang or is_missing):
             storage.write(error, trial.error)
-        self._listener.ended(trial)
+        self._messages.trial_ended(trial)
         self._source.ended(trial)
-        self._progress.ended(trial)
-        self._pages.ended(trial)
-        if enough := self._stops.ended(trial):
-            self._stop(*enough)
-
-    def _record(self, trial: Trial, event: Event) -> None:
-        fields = {"event": "trial", "number": trial.number, **event}
-        self._opened.record(event_from_dict(fields))
+        for observer in self._observers:
+            observer.trial_ended(trial)
+        if stop := self._stopping.trial_ended(trial):
+            self._stop(*stop)
 
     # ---- the end of the run
 
@@ -273,22 +331,18 @@ class Execution:
         self._stopped = self._stopped or (state, reason)
 
     def _stop_for(self, exc: BaseException) -> None:
-        """End everything, as the driver cannot go on; the person's Ctrl-C is not a failure."""
-        interrupted = isinstance(exc, KeyboardInterrupt)
-        why = "interrupted" if interrupted else f"{exc}".split("\n")[0]
-        self._stop(RunState.CANCELLED if interrupted else RunState.FAILED, why)
-        self._source = TrialSource()  # It may be what cannot go on.
-        self._listener = Listener(self._source, self._opened.journal, self._plan.is_gang)
+        """End everything, as the driver cannot go on; Ctrl-C of the user is not a failure."""
+        is_interrupt = isinstance(exc, KeyboardInterrupt)
+        why = "interrupted" if is_interrupt else f"{exc}".split("\n")[0]
+        self._stop(RunState.CANCELLED if is_interrupt else RunState.FAILED, why)
+        # The source may be what has raised.
+        self._source = TrialSource()
+        self._messages = TrialMessages(self._source, self._opened.journal, self._plan.is_gang)
         self._abandon()
 
     def _drop_waiting(self) -> None:
-        """Those that never started are written down as cancelled, all at once."""
-        why = self._why_cancelled()
-        events = [
-            TrialChanged(number=trial.number, state=TrialState.CANCELLED, error=why)
-            for trial in self._waiting
-        ]
-        if events:
+        """Record all trials that have never started as cancelled, in one write."""
+        if events := [self._cancelled_event(trial) for trial in self._waiting]:
             self._waiting.clear()
             self._opened.record(*events)
 
@@ -296,22 +350,24 @@ class Execution:
         return f"{STOPPED}: {self._stopped[1]}" if self._stopped else "cancelled"
 
     def _abandon(self) -> None:
-        """End everything that has not ended, whatever it is doing."""
-        while self._has_more or self._flights:
+        """Cancel everything that has not ended, and wait for the ends."""
+        while self._has_more or self._submitted:
             self._fill()
-            self._flights.cancel()
+            self._submitted.cancel()
             self._take()
 
     def _finish(self) -> None:
-        self._flights.close()
+        """Record the end of the run and give up its ownership."""
+        self._submitted.close()
         state, reason = self._stopped or (RunState.COMPLETE, "")
         state = natural_state(self.run.counts()) if state == RunState.COMPLETE else state
-        lasted_s = time.monotonic() - self._trials_begun
+        now_s = time.monotonic()
+        running_s = now_s - self._trials_begun_s
         event = RunEnded(
             state=state,
             reason=reason or None,
-            duration_s=round(time.monotonic() - self._begun, 3),
-            idle=idle_now(self.run.trials, self._pace.limit, lasted_s),
+            duration_s=round(now_s - self._begun_s, 3),
+            idle=idle_now(self.run.trials, self._concurrency.limit, running_s),
             timeline=where_time_went(self.run) if self._plan.timeline else None,
         )
         self._opened.record(event)

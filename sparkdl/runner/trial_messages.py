@@ -1,4 +1,7 @@
-"""Runs on the driver. Hears what running trials report and ask, through their files; answers."""
+"""Runs on the driver. Read what running trials report and ask for, and send answers and orders.
+
+Messages travel through files in the folder of each trial.
+"""
 
 import json
 import time
@@ -12,74 +15,84 @@ from sparkdl.runs.journal import Journal
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.search.trial_source import RequestRefused, TrialSource
 
-__all__ = ["Listener"]
+__all__ = ["STOP_GRACE_S", "TrialMessages"]
 
-# A trial that was told to stop gets so long until its next report; then its process is ended.
-STOP_S = 10.0
+# A trial that the pruner stops raises at its next report; after this many seconds without a report
+# its process is ended.
+STOP_GRACE_S = 10.0
 
-# While trials ask for their parameters they wait: look often.
-ASKED_S = 1.0
-LOOK_ASKED_S = 0.02
+# A trial that asks for a parameter waits for the answer: for ASKING_S seconds after a question the
+# files are read every ASKING_POLL_S seconds.
+ASKING_S = 1.0
+ASKING_POLL_S = 0.02
 
 
-class Listener:
-    """Reads the new lines of all running trials at once.
+class TrialMessages:
+    """The messages between the driver and all running trials.
 
     Args:
-        source: what hears of them, and answers.
-        journal: where an order to stop is written down.
-        is_gang: a trial's processes are ended together, as none may stop alone.
+        source: receives the reports, and answers the questions.
+        journal: where orders to stop are recorded.
+        is_gang: the processes of a trial are ended together, as no rank may stop alone.
 
     Attributes:
-        newest: the trial whose report came last.
-        steps: the last step that each running trial has reported, by number.
+        newest: the trial whose report arrived last.
+        steps: the last step that each running trial has reported, by the number of the trial.
     """
 
     def __init__(self, source: TrialSource, journal: Journal, is_gang: bool) -> None:
-        self._source, self._journal, self._is_gang = source, journal, is_gang
+        self._source = source
+        self._journal = journal
+        self._is_gang = is_gang
         self._reports = jsonl.Tail()
         self._asks = jsonl.Tail()
         self._stopped: dict[int, float] = {}
-        self._asked_s, self._running = -ASKED_S, 0
+        self._asked_s = -ASKING_S
+        self._num_running = 0
         self.newest: Trial | None = None
         self.steps: dict[int, int] = {}
 
-    def look_s(self, otherwise: float) -> float:
-        """Seconds until the next look, by default `otherwise`."""
-        if time.monotonic() - self._asked_s > ASKED_S:
-            return otherwise
-        # A look at very many takes a while itself.
-        return min(LOOK_ASKED_S * max(1.0, self._running / 50), otherwise)
+    def poll_s(self, default_s: float) -> float:
+        """Return the seconds until the next reading: less than the default while trials ask."""
+        if time.monotonic() - self._asked_s > ASKING_S:
+            return default_s
+        # Reading the files of many trials takes a while itself.
+        return min(ASKING_POLL_S * max(1.0, self._num_running / 50), default_s)
 
-    def listen(self, running: Sequence[Trial], ended: bool = False) -> None:
-        """Take over what these trials have said since the last time; `ended` ones for good."""
+    def read(self, trials: Sequence[Trial], ended: bool = False) -> None:
+        """Process the messages that the trials have written since the last call.
+
+        Args:
+            trials: the trials whose files are read.
+            ended: the attempts of the trials are over; none is stopped or answered any more.
+        """
         if not ended:
-            self._running = len(running)
+            self._num_running = len(trials)
+        # Asks are read first: the reports before an ask must be processed before its answer.
         asks = []
         if self._source.answers_requests and not ended:
-            askers = {TrialPaths(trial.path).asks: trial for trial in running}
+            askers = {TrialPaths(trial.path).asks: trial for trial in trials}
             asks = [(askers[url], line) for url, line in self._asks.read(askers)]
-        # Read the reports after the questions: a report that a trial made before its question is
-        # then passed on before the question is answered.
-        reporters = {TrialPaths(trial.path).metrics: trial for trial in running}
+        reporters = {TrialPaths(trial.path).metrics: trial for trial in trials}
         lines = self._reports.read(reporters)
         reports = [(reporters[url], line["step"], line["metrics"]) for url, line in lines]
         for trial, step, metrics in reports:
             trial.metrics.update(metrics)
-            self.newest, self.steps[trial.number] = trial, step
+            self.newest = trial
+            self.steps[trial.number] = step
         for trial in self._source.observe_reports(reports, ended):
             self._stop(trial)
-        for trial, asked in asks:
-            if asked["attempt"] == trial.attempts - 1:  # A lost one may still live, and ask.
-                self._answer(trial, asked)
+        for trial, ask in asks:
+            if ask["attempt"] == trial.attempts - 1:  # A lost attempt may still run, and ask.
+                self._answer(trial, ask)
 
-    def _answer(self, trial: Trial, asked: dict[str, Any]) -> None:
+    def _answer(self, trial: Trial, ask: dict[str, Any]) -> None:
         self._asked_s = time.monotonic()
         try:
-            answer = {"id": asked["id"], "value": self._source.answer(trial, asked)}
+            answer = {"id": ask["id"], "value": self._source.answer(trial, ask)}
         except RequestRefused as exc:
-            answer = {"id": asked["id"], "error": str(exc)}
-        _order(trial, answer)
+            answer = {"id": ask["id"], "error": str(exc)}
+        _send(trial, answer)
 
     def _stop(self, trial: Trial) -> None:
         if trial.number in self._stopped or trial.state.is_final:
@@ -87,28 +100,36 @@ class Listener:
         self._stopped[trial.number] = time.monotonic()
         self._journal.write([StopRequested(number=trial.number)])
         if not self._is_gang:
-            _order(trial, {"stop": "pruned"})
+            _send(trial, {"stop": "pruned"})
 
     def is_stopped(self, trial: Trial) -> bool:
-        """Whether it was told to stop."""
+        """Return True if the trial was ordered to stop."""
         return trial.number in self._stopped
 
     def overdue(self) -> set[int]:
-        """The numbers of trials whose processes are to be ended."""
-        wait_s, now = 0.0 if self._is_gang else STOP_S, time.monotonic()
-        return {number for number, since in self._stopped.items() if now - since >= wait_s}
+        """Return the numbers of stopped trials whose processes must now be ended."""
+        grace_s = 0.0 if self._is_gang else STOP_GRACE_S
+        now = time.monotonic()
+        return {number for number, since in self._stopped.items() if now - since >= grace_s}
 
-    def forget(self, trial: Trial) -> None:
-        """Its attempt is over; the next one writes new files."""
+    def attempt_ended(self, trial: Trial) -> None:
+        """Start reading from the beginning: the next attempt writes new files."""
         self._reports.forget(TrialPaths(trial.path).metrics)
         self._asks.forget(TrialPaths(trial.path).asks)
 
-    def ended(self, trial: Trial) -> None:
-        """Nothing more comes of it."""
-        self.forget(trial)
+    def trial_started(self, trial: Trial, attempt: int) -> None:
+        """Read the files of a new attempt from their beginning."""
+        self.attempt_ended(trial)
+
+    def trial_ended(self, trial: Trial) -> None:
+        """Drop what is known of a trial."""
+        self.attempt_ended(trial)
         self.steps.pop(trial.number, None)
         self._stopped.pop(trial.number, None)
 
+    def run_ended(self) -> None:
+        """Do nothing; no message arrives after the last trial."""
 
-def _order(trial: Trial, order: dict[str, Any]) -> None:
+
+def _send(trial: Trial, order: dict[str, Any]) -> None:
     storage.append(TrialPaths(trial.path).orders, json.dumps(order).encode() + b"\n")

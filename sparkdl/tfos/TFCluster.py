@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.program.packaging import pack
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runner.execute import execute
 from sparkdl.runs import Run
@@ -107,7 +107,7 @@ def run(
     function = functools.partial(run_node, map_fun, tf_args, info)
     spark = SparkSession.builder.getOrCreate()
     request = request_of(function, map_fun, tf_args, places, spark, is_fed, driver_ps_nodes)
-    spark_cluster = Cluster(spark)
+    spark_cluster = SparkCluster(spark)
     if is_fed and spark_cluster.conf("spark.dynamicAllocation.enabled") == "true":
         raise PreflightError(
             "spark.dynamicAllocation.enabled is true, so Spark would end executors whose nodes "
@@ -142,7 +142,7 @@ def _check(map_fun: Any, input_mode: Any, driver_ps_nodes: bool, eval_node: bool
         )
 
 
-def _await_slots(cluster: Cluster, num_slots: int, timeout_s: float) -> None:
+def _await_slots(cluster: SparkCluster, num_slots: int, timeout_s: float) -> None:
     """Wait for executors to register; the number of executors to expect is unknown."""
     if cluster.is_local:
         return

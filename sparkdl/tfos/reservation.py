@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 from sparkdl.polling import poll_s
 
 __all__ = ["Client", "Reservations", "Server"]
@@ -103,7 +103,7 @@ class Server:
 
     def start(self) -> str:
         """Create the folder and return its path, the address for `Client`."""
-        root = storage.absolute(Cluster().root())
+        root = storage.absolute(SparkCluster().root())
         self._folder = storage.join(root, f"reservations-{uuid.uuid4().hex}")
         storage.write(storage.join(self._folder, _COUNT), json.dumps(self._required))
         return self._folder

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.cluster.plan import Resources
-from sparkdl.cluster.spark import Cluster
+from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import (
     ConfigError,
     FunctionError,
@@ -101,7 +101,7 @@ def test_a_gang_waits_for_the_executor_that_replaces_a_lost_one(
 ) -> None:
     pids = lc.sparkContext.parallelize(range(3), 3).map(lambda _: os.getpid()).collect()
     os.kill(jvm_of(pids[0]), signal.SIGKILL)
-    assert eventually(lambda: Cluster(lc).slots(Resources()).count == 2)
+    assert eventually(lambda: SparkCluster(lc).slots(Resources()).count == 2)
     assert experiment.allreduce(lambda: 0, num_workers=3, **quiet(root)).state == "COMPLETE"
 
 

@@ -131,7 +131,7 @@ def test_outputs_keep_files_and_unusual_values(root: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: experiment.launch(lambda a: 0, {"b": [1]}), FunctionError, "args has 'b'"),
+        (lambda: experiment.launch(lambda a: 0, {"b": [1]}), FunctionError, "args contains 'b'"),
         (lambda: experiment.launch(lambda a: 0, {"a": 1}), ConfigError, r"Write \[1\]"),
         (lambda: experiment.launch(lambda: 0, mode="max"), ConfigError, "mean 'direction'"),
         (lambda: experiment.launch(lambda: 0, nmae="x"), ConfigError, "mean 'name'"),

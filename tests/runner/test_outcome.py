@@ -7,7 +7,8 @@ import pytest
 from sparkdl.cluster.outcome import Outcome, RankInfo, Status
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.runner.outcome import combine, conclude, conclude_failed_job
-from sparkdl.runs.states import Failure
+from sparkdl.runs.events import TrialChanged
+from sparkdl.runs.states import Failure, TrialState
 
 
 def of_rank(rank: int, status: Status = Status.FAILED, **fields: Any) -> Outcome:
@@ -67,24 +68,28 @@ def test_combine_prefers_the_refusal_of_an_executor() -> None:
 )
 def test_conclude_gives_each_status_its_state(outcome: Outcome, state: str, error: Any) -> None:
     event = conclude([outcome], 0, 1.0, ["a"]).event
-    assert event["state"] == state
-    assert (error or "") in (event.get("error") or "")
+    assert event.state == state
+    assert (error or "") in (event.error or "")
 
 
 def test_conclude_one_invalid_metric_of_two_is_invalid() -> None:
     outcome = Outcome(status=Status.RETURNED, outputs={"a": 1.0, "b": float("inf")})
-    assert conclude([outcome], 0, 1.0, ["a", "b"]).event["state"] == "INVALID"
+    assert conclude([outcome], 0, 1.0, ["a", "b"]).event.state == "INVALID"
 
 
 def test_conclude_counts_the_time_in_the_queue() -> None:
     outcome = Outcome(status=Status.RETURNED, usage={"starting_s": 1.0, "running_s": 2.0})
-    assert conclude([outcome], 0, 10.0, [None]).event["usage"]["queued_s"] == 7.0
+    assert conclude([outcome], 0, 10.0, [None]).event.usage == {
+        "starting_s": 1.0,
+        "running_s": 2.0,
+        "queued_s": 7.0,
+    }
 
 
 def test_conclude_a_refusal_is_fatal_for_the_run() -> None:
     conclusion = conclude([Outcome(status=Status.REFUSED, error="old Python")], 3, 1.0, [None])
     assert "trial 3: old Python" in str(conclusion.fatal)
-    assert conclusion.event["state"] == "CANCELLED"
+    assert conclusion.event.state == "CANCELLED"
 
 
 @pytest.mark.parametrize(
@@ -96,15 +101,15 @@ def test_conclude_a_refusal_is_fatal_for_the_run() -> None:
     ],
 )
 def test_conclude_failed_job(end: JobEnd, failure: str, may_retry: bool) -> None:
-    conclusion = conclude_failed_job(JobFailed(end, "gone with key-1"), 2, ["key-1"], None)
-    assert conclusion.event["failure"] == failure
-    assert conclusion.event["attempt"] == 2
+    conclusion = conclude_failed_job(JobFailed(end, "gone with key-1"), 0, 2, ["key-1"], None)
+    assert conclusion.event.failure == failure
+    assert conclusion.event.attempt == 2
     assert conclusion.may_retry is may_retry
-    assert "key-1" not in conclusion.event["error"]
+    assert "key-1" not in (conclusion.event.error or "")
 
 
 def test_conclude_failed_job_that_was_cancelled_tells_who_did_it() -> None:
     failed = JobFailed(JobEnd.CANCELLED, "cancelled")
-    assert "outside this run" in conclude_failed_job(failed, 0, (), None).event["error"]
-    ours = {"state": "PRUNED", "error": None}
-    assert conclude_failed_job(failed, 0, (), ours).event["state"] == "PRUNED"
+    assert "outside this run" in (conclude_failed_job(failed, 0, 0, (), None).event.error or "")
+    ours = TrialChanged(number=0, state=TrialState.PRUNED)
+    assert conclude_failed_job(failed, 0, 0, (), ours).event.state == "PRUNED"

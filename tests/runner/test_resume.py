@@ -207,7 +207,7 @@ def test_another_grid_of_launch(root: str) -> None:
     with pytest.raises(RunExistsError, match="args was"):
         options = quiet(root, run_id="grid", if_exists="resume")
         experiment.launch(linear, {"x": [0.1, 0.3]}, **options)
-    with pytest.raises(ConfigError, match="is for a search"):
+    with pytest.raises(ConfigError, match="num_trials belongs to a search"):
         experiment.resume(run.path, num_trials=9, progress=False)
     assert digest(run.path) == before
 

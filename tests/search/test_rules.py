@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl.errors import ConfigError
-from sparkdl.runner.retries import Limits
-from sparkdl.runner.stopping import Stop, Stops
+from sparkdl.options import Options
+from sparkdl.runner.stopping import Stop, Stopping
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.runs.events import TrialChanged, event_from_dict
 from sparkdl.runs.idle_time import idle_sentence
@@ -105,14 +105,14 @@ def ended(number: int, value: float | None, state: str = "COMPLETE", **fields: A
     return Trial(number, path="", state=TrialState(state), value=value, **fields)
 
 
-def stops(objectives: dict[str, str] | None = None, **fields: Any) -> Stops:
-    return Stops(Limits(), SearchSettings(space=SPACE, **fields), objectives or UP)
+def stops(objectives: dict[str, str] | None = None, **fields: Any) -> Stopping:
+    return Stopping(Options(), SearchSettings(space=SPACE, **fields), objectives or UP)
 
 
-def first_stop(rule: Stops, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
-    """Return the trial at which the run ends, and the reason."""
-    stops = ((trial.number, rule.ended(trial)) for trial in trials)
-    return next(((number, stop) for number, stop in stops if stop), None)
+def first_stop(rule: Stopping, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
+    """At which trial the run ends, and why."""
+    found = ((trial.number, rule.trial_ended(trial)) for trial in trials)
+    return next(((number, why) for number, why in found if why), None)
 
 
 @given(
@@ -171,15 +171,15 @@ def test_patience_ignores_a_worse_repeat_of_the_best_configuration() -> None:
 
 def test_stop_uses_a_second_metric_and_only_complete_trials() -> None:
     rule = stops({"score": "max", "ms": "min"}, stop={"ms": 5})
-    assert rule.ended(ended(0, 1.0, metrics={"score": 1.0, "ms": 6.0})) is None
-    assert rule.ended(ended(1, None, "PRUNED", metrics={"ms": 1.0})) is None
-    why = rule.ended(ended(2, 1.0, metrics={"score": 1.0, "ms": 4.0}))
+    assert rule.trial_ended(ended(0, 1.0, metrics={"score": 1.0, "ms": 6.0})) is None
+    assert rule.trial_ended(ended(1, None, "PRUNED", metrics={"ms": 1.0})) is None
+    why = rule.trial_ended(ended(2, 1.0, metrics={"score": 1.0, "ms": 4.0}))
     assert why == (RunState.COMPLETE, "stop: trial 2 has ms 4, of 5")
 
 
-def test_failure_limits_end_a_run() -> None:
-    def failing(**limits: Any) -> Stops:
-        return Stops(Limits(**limits), SearchSettings(space=SPACE, num_trials=9), UP)
+def test_failures_end_a_run() -> None:
+    def failing(**limits: Any) -> Stopping:
+        return Stopping(Options(**limits), SearchSettings(space=SPACE, num_trials=9), UP)
 
     same = [ended(i, None, "FAILED", error="ValueError: no") for i in range(9)]
     assert first_stop(failing(max_failed_trials=2), same) is not None
@@ -201,12 +201,12 @@ def test_slot_hours_include_ended_and_running_trials() -> None:
 
     def used(slots: int, hours: float) -> Stop | None:
         search = SearchSettings(space=SPACE, max_slot_hours=hours)
-        return Stops(Limits(), search, UP, slots, before).used_up(running, 0.0)
+        return Stopping(Options(), search, UP, slots, before).used_up(running, 0.0)
 
     assert used(1, 1.9) == (RunState.COMPLETE, "max_slot_hours=1.9 are used up")
     assert used(1, 2.1) is None
-    assert used(2, 3.9) is not None  # Two slots for each trial.
-    late = Stops(Limits(timeout_s=5), None, UP).used_up([], 5.1)
+    assert used(2, 3.9) is not None  # Two slots a trial.
+    late = Stopping(Options(timeout_s=5), None, UP).used_up([], 5.1)
     assert late == (RunState.CANCELLED, "timeout_s=5 is over")
 
 

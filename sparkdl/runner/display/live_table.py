@@ -1,4 +1,4 @@
-"""Runs on the driver. The trials that run now, as a table that stays in its place."""
+"""Runs on the driver. A table of the running trials that is updated in place."""
 
 import sys
 import time
@@ -9,26 +9,26 @@ from tqdm.auto import tqdm
 
 from sparkdl.runs import Trial, table
 
-__all__ = ["Board", "is_notebook"]
+__all__ = ["LiveTable", "is_notebook"]
 
-# Faster, nobody reads.
-TERMINAL_S = 0.5
-NOTEBOOK_S = 1.0
+# Seconds between two updates. More frequent updates cannot be read.
+TERMINAL_UPDATE_S = 0.5
+NOTEBOOK_UPDATE_S = 1.0
 
-MOST_ROWS = 12
+MAX_ROWS = 12
 
 
 def is_notebook() -> bool:
-    """Whether this runs in a Jupyter kernel; that one was imported says nothing."""
+    """Return True in a Jupyter kernel; that IPython was imported does not suffice."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
-class Board:
-    """Shows what changed, and not more often than a person reads. A context manager.
+class LiveTable:
+    """A table of the running trials below the progress bar. A context manager.
 
     Args:
-        metric: the number that counts.
+        metric: the name of the metric, whose column comes first.
     """
 
     def __init__(self, metric: str) -> None:
@@ -39,28 +39,30 @@ class Board:
         self._next_s = 0.0
         self._is_notebook = is_notebook()
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "LiveTable":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._draw([], [])
 
     def show(self, trials: Sequence[Trial], steps: Mapping[int, int]) -> None:
-        """Show the trials that run now.
+        """Update the table, unless the last update was a moment ago.
 
         Args:
-            trials: these, all of them.
-            steps: the last step that each has reported, by number.
+            trials: all trials that run now.
+            steps: the last step that each trial has reported, by the number of the trial.
         """
         if time.monotonic() < self._next_s:
             return
-        self._next_s = time.monotonic() + (NOTEBOOK_S if self._is_notebook else TERMINAL_S)
-        first = sorted(trials, key=lambda trial: trial.number)[:MOST_ROWS]
-        seconds = {t.number: time.time() - t.spans[-1][0] for t in first}
-        columns = table.running(first, steps, seconds, self._metric)
-        lines = table.padded(columns) if first else []
-        if len(trials) > len(first):
-            lines.append(f"... {len(trials) - len(first)} more are running")
+        self._next_s = time.monotonic() + (
+            NOTEBOOK_UPDATE_S if self._is_notebook else TERMINAL_UPDATE_S
+        )
+        visible = sorted(trials, key=lambda trial: trial.number)[:MAX_ROWS]
+        seconds = {t.number: time.time() - t.spans[-1][0] for t in visible}
+        columns = table.running(visible, steps, seconds, self._metric)
+        lines = table.padded(columns) if visible else []
+        if len(trials) > len(visible):
+            lines.append(f"... {len(trials) - len(visible)} more are running")
         if lines != self._shown:
             self._draw(lines, columns)
 
@@ -72,11 +74,11 @@ class Board:
         while len(self._lines) > len(lines):
             self._lines.pop().close()
         while len(self._lines) < len(lines):
-            place = len(self._lines) + 1  # Below the bar.
-            line = tqdm(total=0, position=place, leave=False, bar_format="{desc}")
+            position = len(self._lines) + 1  # The progress bar has position 0.
+            line = tqdm(total=0, position=position, leave=False, bar_format="{desc}")
             self._lines.append(line)
-        for shown, text in zip(self._lines, lines, strict=True):
-            shown.set_description_str(text)
+        for line, text in zip(self._lines, lines, strict=True):
+            line.set_description_str(text)
 
     def _display_html(self, html: str) -> None:
         from IPython.display import HTML, display

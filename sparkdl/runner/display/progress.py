@@ -1,4 +1,4 @@
-"""Runs on the driver. What the person sees while a run goes on: counts, results, live output."""
+"""Runs on the driver. Display a run while it goes on: counts, results, output of the trials."""
 
 import json
 import math
@@ -15,75 +15,87 @@ from sparkdl import storage
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.slots import Slots
 from sparkdl.jsonl import LogTail
-from sparkdl.runner.display.live_table import Board, is_notebook
+from sparkdl.runner.display.live_table import LiveTable, is_notebook
 from sparkdl.runs import Run, Trial, table
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import RunState, TrialState
 
-__all__ = ["MOST_LOGS", "Progress"]
+__all__ = ["MAX_LOGS", "Progress"]
 
 Steps = Mapping[int, int]
 
-# The ranks of a gang whose output is shown live; through a store, the trials.
-MOST_LOGS = 8
+# The number of ranks of a gang, or of trials on a remote store, whose output is shown live.
+MAX_LOGS = 8
 
-# What TensorFlow says on a host without a GPU, in every trial: kept in the log, not shown live.
-_CHATTER = re.compile(
+# Lines that TensorFlow prints in every process on a host without GPUs: only the log has them.
+_NOISE = re.compile(
     r"cuInit|cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc|AsGraphDefInternal"
 )
 
 
 class Progress:
-    """A progress bar, or lines where there is no terminal; prefixed live output of the trials.
+    """A progress bar, or lines where there is no terminal, and the output of the trials.
 
-    A context manager. With `shown=False` it says nothing.
+    A context manager.
+
+    Args:
+        run: the run.
+        plan: the processes of a trial.
+        shown: False shows nothing at all.
 
     Attributes:
-        shown: whether it says anything.
+        shown: True if anything is shown.
     """
 
     def __init__(self, run: Run, plan: Plan, shown: bool) -> None:
-        self._run, self._plan = run, plan
+        self._run = run
+        self._plan = plan
         self.shown = shown
         self._bar: Any = None
         self._tails: dict[int, dict[str, LogTail]] = {}
         self._is_text = not sys.stderr.isatty() and not is_notebook()
-        self._last_s = 0.0
+        self._last_line_s = 0.0
         self._counts = Counter(str(trial.state) for trial in run.trials)
         best = run.top(1)
         self._best = best[0].value if best else None
-        self._done = 0
+        self._num_done = 0
         self._total = float(len(run.trials))
-        self._board = Board(run.metric or "value")
+        self._table = LiveTable(run.metric or "value")
 
     def __enter__(self) -> "Progress":
         if self.shown and not self._is_text:
-            form = "{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
-            self._bar = tqdm(total=0, desc=self._run.name, bar_format=form)
+            bar_format = "{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
+            self._bar = tqdm(total=0, desc=self._run.name, bar_format=bar_format)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._board.__exit__()
+            self._table.__exit__()
             self._bar.close()
             self._bar = None
 
     def announce(self, trials: float, limit: int, slots: Slots) -> None:
-        """Say how many trials there are to run, how many at once, and why not more."""
-        self._done = sum(trial.state.is_final for trial in self._run.trials)
-        self._total = self._done + trials
+        """Show the number of trials, the number at once, and the reason for that limit.
+
+        Args:
+            trials: number of trials that will run; infinity for a search without an end.
+            limit: number of trials at once.
+            slots: the slots of the cluster.
+        """
+        self._num_done = sum(trial.state.is_final for trial in self._run.trials)
+        self._total = self._num_done + trials
         if self._bar is not None:
             self._bar.total = None if trials == math.inf else int(self._total)
-            self._bar.update(self._done)
+            self._bar.update(self._num_done)
         why = slots.reason
         if limit < slots.count // self._plan.size:
             why = f"parallelism={limit}; {why}"
         if trials == 1 and self._plan.is_gang:
             self.say(f"{self._plan.size} processes at once ({why})")
             return
-        many = f"all at once ({why})" if trials <= limit else f"{limit} at once ({why})"
+        at_once = f"all at once ({why})" if trials <= limit else f"{limit} at once ({why})"
         count = "Trials" if trials == math.inf else f"{trials} trial{'' if trials == 1 else 's'}"
-        self.say(f"{count}, {many}")
+        self.say(f"{count}, {at_once}")
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -91,11 +103,8 @@ class Progress:
             tqdm.write(text, file=sys.stdout)
             sys.stdout.flush()
 
-    def finished(self) -> None:
-        """Of a run that was stopped, say so, and how to look at what there is, or go on.
-
-        Of any, how much of the slots' time went unused, and where that of its steps went.
-        """
+    def run_ended(self) -> None:
+        """Show how the time of the slots was used, and how to continue a run that was stopped."""
         if self._run.idle:
             self.say(f"The slots were {self._run.idle}")
         if self._run.timeline:
@@ -106,22 +115,26 @@ class Progress:
             if self._run.state != RunState.COMPLETE and self._plan.repeatable:
                 self.say(f"To finish it: experiment.resume({self._run.path!r})")
 
-    def look(self, trial: Trial, last: bool = False) -> None:
-        """Show what a trial has printed since the last look."""
+    def show_output(self, trial: Trial, last: bool = False) -> None:
+        """Show what a trial has printed since the last call.
+
+        Args:
+            trial: the trial.
+            last: the attempt is over; also show a last line without a line end.
+        """
         if not self.shown:
             return
         for name, tail in self._tails.setdefault(trial.number, self._new_tails(trial)).items():
-            self._show(trial, name, tail, last)
+            self._show_lines(trial, name, tail, last)
         if last:
             del self._tails[trial.number]
 
     def _new_tails(self, trial: Trial) -> dict[str, LogTail]:
-        # Of a large gang only the first ranks are shown; each has its log file.
-        logs = dict(list(self._plan.logs.items())[:MOST_LOGS])
+        logs = dict(list(self._plan.logs.items())[:MAX_LOGS])
         return {name: LogTail(storage.join(trial.path, file)) for name, file in logs.items()}
 
-    def _show(self, trial: Trial, name: str, tail: LogTail, last: bool) -> None:
-        lines = [line for line in tail.lines(last) if not _CHATTER.search(line)]
+    def _show_lines(self, trial: Trial, name: str, tail: LogTail, last: bool) -> None:
+        lines = [line for line in tail.lines(last) if not _NOISE.search(line)]
         if tail.skipped:
             lines.insert(0, f"... {tail.skipped} bytes are in {tail.url}")
             tail.skipped = 0
@@ -129,61 +142,66 @@ class Progress:
         if lines:
             self.say("\n".join(f"[{label.strip()}] {line}" for line in lines))
 
-    def started(self, trial: Trial, attempt: int) -> None:
-        """Of a gang, say where its ranks run."""
+    def trial_started(self, trial: Trial, attempt: int) -> None:
+        """Show the hosts on which the ranks of a gang run."""
         if not (self.shown and self._plan.is_gang):
             return
         ranks = json.loads(storage.read(TrialPaths(trial.path).attempt(attempt)))["ranks"]
         places = [f"{name} at {rank['endpoint']}" for name, rank in ranks.items()]
-        more = f" and {len(places) - MOST_LOGS} more" if len(places) > MOST_LOGS else ""
-        again = f"attempt {attempt}: " if attempt else ""
-        self.say(f"{again}{', '.join(places[:MOST_LOGS])}{more}")
+        more = f" and {len(places) - MAX_LOGS} more" if len(places) > MAX_LOGS else ""
+        prefix = f"attempt {attempt}: " if attempt else ""
+        self.say(f"{prefix}{', '.join(places[:MAX_LOGS])}{more}")
 
-    def ended(self, trial: Trial) -> None:
-        """Count a trial that has ended. A bar's counts tell of good ends, lines of all others."""
-        self._done += 1
+    def trial_ended(self, trial: Trial) -> None:
+        """Count a trial that has ended; show a line for each that has not completed.
+
+        Where there is no progress bar, show a line for each trial.
+        """
+        self._num_done += 1
         self._counts[str(trial.state)] += 1
         if trial.value is not None and (self._best is None or self._beats(trial.value)):
             self._best = trial.value
         if self._bar is not None:
             self._bar.update()
         if self.shown and (self._is_text or trial.state != TrialState.COMPLETE):
-            self._line(trial)
+            self._show_result(trial)
 
-    def _line(self, trial: Trial) -> None:
-        # A line a trial, but in a long run not more often than a person reads.
-        if self._total > 50 and time.monotonic() - self._last_s < 5.0:
+    def _show_result(self, trial: Trial) -> None:
+        # In a run of many trials, at most one line in five seconds: more cannot be read.
+        if self._total > 50 and time.monotonic() - self._last_line_s < 5.0:
             return
-        self._last_s = time.monotonic()
+        self._last_line_s = time.monotonic()
         total = "" if self._total == math.inf else f"/{self._total:g}"
         params = "".join(f" {k}={table.cell(v)}" for k, v in trial.params.items())
         value = "" if trial.value is None else f": {self._run.metric or 'value'} {trial.value:.5g}"
         why = f" ({trial.summary[:100]})" if trial.error else ""
-        self.say(f"[{self._done}{total}] trial {trial.number}{params} {trial.state}{value}{why}")
+        self.say(
+            f"[{self._num_done}{total}] trial {trial.number}{params} {trial.state}{value}{why}"
+        )
 
     def _beats(self, value: float) -> bool:
         best = self._best or 0.0
         return value > best if self._run.direction == "max" else value < best
 
-    def counts(self, running: Sequence[Trial], newest: Trial | None, steps: Steps) -> None:
-        """Refresh the counts, the best value and the table of the trials that run.
+    def show_counts(self, running: Sequence[Trial], newest: Trial | None, steps: Steps) -> None:
+        """Update the counts, the best value and the table of the running trials.
 
         Args:
-            running: these trials.
-            newest: the one that reported last.
-            steps: the last step that each has reported.
+            running: the trials that run now.
+            newest: the trial that has reported last.
+            steps: the last step that each trial has reported, by the number of the trial.
         """
         if self._bar is None:
             return
-        shown: dict[str, Any] = {"running": len(running), "done": self._counts["COMPLETE"]}
+        counts: dict[str, Any] = {"running": len(running), "done": self._counts["COMPLETE"]}
         for state in ("PRUNED", "FAILED", "INVALID", "LOST", "CANCELLED"):
             if self._counts[state]:
-                shown[state.lower()] = self._counts[state]
+                counts[state.lower()] = self._counts[state]
         if self._best is not None:
-            shown["best"] = f"{self._best:.4g}"
+            counts["best"] = f"{self._best:.4g}"
         if newest and newest.state == TrialState.RUNNING:
             values = " ".join(f"{k}={v:.4g}" for k, v in list(newest.metrics.items())[:2])
-            shown[f"trial {newest.number}"] = values
-        self._bar.set_postfix(shown, refresh=True)
+            counts[f"trial {newest.number}"] = values
+        self._bar.set_postfix(counts, refresh=True)
         if not self._plan.is_gang:
-            self._board.show(running, steps)
+            self._table.show(running, steps)

@@ -1,4 +1,4 @@
-"""Runs on the driver. What is left to be looked at: the report, and TensorBoard's HParams."""
+"""Runs on the driver. Write the report of a run and the events for TensorBoard's HParams tab."""
 
 from collections.abc import Callable
 
@@ -6,26 +6,31 @@ from sparkdl import storage
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.layout import TrialPaths
 
-__all__ = ["Pages"]
+__all__ = ["Reports"]
 
-# The page takes a second to make: a short run does without, and `run.report()` makes it.
+# Writing the report takes about a second, too long for a short run; `run.report()` writes it at
+# any time.
 REPORT_S = 30.0
 
 
-class Pages:
-    """Writes pages about a run. That one cannot be written never harms the run.
+class Reports:
+    """The reports about a run. A report that cannot be written never harms the run.
 
     Args:
         run: the run.
-        say: shows the person a line.
+        say: shows the user a line.
     """
 
     def __init__(self, run: Run, say: Callable[[str], None]) -> None:
-        self._run, self._say = run, say
-        self._works = True
+        self._run = run
+        self._say = say
+        self._is_working = True
 
-    def ended(self, trial: Trial) -> None:
-        """Let TensorBoard's HParams tab show a trial of a search, or of one that writes events."""
+    def trial_started(self, trial: Trial, attempt: int) -> None:
+        """Do nothing; reports show results only."""
+
+    def trial_ended(self, trial: Trial) -> None:
+        """Write a trial for TensorBoard's HParams tab, of a search or of a trial with events."""
         if self._run.is_distributed or not trial.params or not trial.attempts:
             return
         if self._run.is_search or storage.exists(TrialPaths(trial.path).tensorboard):
@@ -33,15 +38,16 @@ class Pages:
 
             self._try("TensorBoard's HParams", lambda: write_hparams(self._run, trial))
 
-    def finished(self) -> None:
-        """Write the report of a search, and of any run of many trials that took a while."""
-        if self._run.is_search or (len(self._run.trials) > 1 and self._run.duration_s > REPORT_S):
+    def run_ended(self) -> None:
+        """Write the report of a search, and of a long run of several trials."""
+        is_long = self._run.duration_s > REPORT_S
+        if self._run.is_search or (len(self._run.trials) > 1 and is_long):
             self._try("report.html", lambda: self._say(f"Look at {self._run.report()}"))
 
-    def _try(self, what: str, write: Callable[[], object]) -> None:
+    def _try(self, name: str, write: Callable[[], object]) -> None:
         try:
-            if self._works:
+            if self._is_working:
                 write()
-        except Exception as exc:  # noqa: BLE001 Whatever it is, the results are safe without it.
-            self._works = False
-            self._say(f"Note: {what} could not be written: {type(exc).__name__}: {exc}")
+        except Exception as exc:  # noqa: BLE001 The results are safe without the report.
+            self._is_working = False
+            self._say(f"Note: {name} could not be written: {type(exc).__name__}: {exc}")

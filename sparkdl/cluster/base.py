@@ -1,0 +1,104 @@
+"""Runs on the driver. The interface of a cluster, as far as the runner needs it.
+
+`sparkdl.cluster.spark.SparkCluster` implements the interface over a Spark session. Tests and
+benchmarks implement it without Spark.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl.cluster.plan import Plan, Resources
+from sparkdl.cluster.slots import Slots
+
+__all__ = ["Cluster"]
+
+
+class Cluster(Protocol):
+    """A set of executors that run jobs; each job has a number of tasks, each task a slot."""
+
+    @property
+    def spark(self) -> SparkSession | None:
+        """The session that reads `data=`; None for a cluster without Spark."""
+
+    @property
+    def version(self) -> str:
+        """The version of the software that schedules the tasks."""
+        ...
+
+    @property
+    def master(self) -> str:
+        """The URL of the cluster, such as `local[*]`."""
+        ...
+
+    @property
+    def application(self) -> str:
+        """The id of the application whose executors run the tasks."""
+        ...
+
+    def conf(self, key: str) -> str | None:
+        """Return a value of the cluster's configuration, or None."""
+
+    def root(self) -> str:
+        """Return the default folder of runs, a path or an fsspec URL."""
+        ...
+
+    def check(self, plan: Plan) -> None:
+        """Validate that one executor can hold one process of the plan.
+
+        Raises:
+            SlotsError: if a process asks for more GPUs or CPUs than an executor has.
+        """
+
+    def wait_for_executors(self, size: int) -> None:
+        """Wait until `size` tasks fit at once, or until no more executors are to be expected."""
+
+    def slots(self, resources: Resources, override: int | None = None) -> Slots:
+        """Return the number of processes with these resources that can run at once.
+
+        Args:
+            resources: CPUs and GPUs of each process.
+            override: the number of slots that the user has set, which replaces the counted one.
+        """
+        ...
+
+    def slots_now(self, resources: Resources) -> int:
+        """Return the number of processes that fit on the present executors, at least one."""
+        ...
+
+    def enforces(self, resources: Resources) -> bool:
+        """Return True if the cluster itself never runs more such processes than it has slots."""
+        ...
+
+    def submit(
+        self,
+        task: Callable[..., Iterator[Any]],
+        schema: str,
+        *,
+        num_tasks: int = 1,
+        resources: Resources,
+        description: str,
+        tags: tuple[str, ...],
+        barrier: bool = False,
+        rows: DataFrame | None = None,
+    ) -> list[Any]:
+        """Run a job, wait for its end and return the rows that its tasks yielded.
+
+        Args:
+            task: the function that each task calls with an iterator of Arrow batches.
+            schema: the columns of the yielded rows, as a Spark DDL string.
+            num_tasks: number of tasks.
+            resources: CPUs and GPUs of each task.
+            description: a sentence for the cluster's user interface.
+            tags: the tags by which `cancel` finds the job.
+            barrier: start all tasks at once or none.
+            rows: a DataFrame with a partition for each task; by default a task gets its number.
+
+        Raises:
+            JobFailed: if the job was cancelled, lost its executor too often, or raised.
+        """
+        ...
+
+    def cancel(self, tag: str) -> None:
+        """End all jobs that carry the tag; their training processes end with their tasks."""

@@ -1,0 +1,208 @@
+"""Runs on the driver. Prepare a request: check the cluster, make the plan and count the slots.
+
+Nothing is started here, and nothing is written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from sparkdl import checkpoints, config
+from sparkdl.cluster.base import Cluster
+from sparkdl.cluster.plan import Plan
+from sparkdl.cluster.preflight import check_pair
+from sparkdl.cluster.program.packaging import Program, find_framework
+from sparkdl.cluster.slots import check_gang
+from sparkdl.cluster.spark import SparkCluster
+from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
+from sparkdl.errors import ConfigError, PreflightError
+from sparkdl.runner.concurrency import Concurrency
+from sparkdl.runner.request import Request
+
+__all__ = ["PreparedRun", "prepare", "stays_in_memory"]
+
+# Spark sends tasks up to 1 MiB to its executors in memory and writes larger tasks to a file. The
+# rest of a task, beside the function and its modules, takes less than 16 KiB.
+MAX_IN_MEMORY_BYTES = (1 << 20) - (1 << 14)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A request together with everything that was checked before its run is opened.
+
+    Attributes:
+        request: the arguments of the verb.
+        program: the training function, packed for the executors.
+        cluster: the cluster that runs the trials.
+        plan: the processes of a trial and their resources.
+        concurrency: the number of trials that run at once.
+        data: the datasets of `data=`, None without any.
+        init_from: the folder of a trial and the number of its checkpoint that trials begin with.
+    """
+
+    request: Request
+    program: Program
+    cluster: Cluster
+    plan: Plan
+    concurrency: Concurrency
+    data: DataFrameInputs | None = None
+    init_from: tuple[str, int] | None = None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that must never be written to the run directory."""
+        return tuple(self.request.options.env.values())
+
+    def rows(self) -> DataFrame | None:
+        """Return the rows of one job, a partition for each task; None for a run without data."""
+        if self.data is None:
+            return None
+        return self.data.rows(self.plan.size, self.plan.readers, self.plan.is_gang)
+
+
+def prepare(request: Request, program: Program, cluster: Cluster | None = None) -> PreparedRun:
+    """Check that a cluster can run a request.
+
+    Args:
+        request: the arguments of the verb.
+        program: the packed training function.
+        cluster: the cluster; by default the Spark session of the options or of the data.
+
+    Raises:
+        ConfigError: if the data, the checkpoint, the algorithm or the pruner is invalid.
+        PreflightError: if the cluster cannot run the plan.
+        SlotsError: if a process, or a gang of processes, does not fit on the cluster.
+    """
+    options = request.options
+    if cluster is None:
+        cluster = SparkCluster(options.spark or session_of(request.data))
+    plan = make_plan(request, program, cluster)
+    data = None
+    if request.data is not None:
+        data = DataFrameInputs.of(request.data, cluster.spark, len(plan.readers))
+    init_from = find_initial_checkpoint(request)
+    check_search(request)
+    cluster.check(plan)
+    check_pair(plan, config.resolve("allow_untested", None, cluster.conf))
+    cluster.wait_for_executors(plan.size)
+    concurrency = make_concurrency(request, plan, cluster)
+    if plan.elastic:
+        check_elastic(program, cluster.conf)
+    if plan.is_gang:
+        check_gang(plan, concurrency.slots, cluster.conf, cluster.master)
+    return PreparedRun(
+        request=request,
+        program=program,
+        cluster=cluster,
+        plan=plan,
+        concurrency=concurrency,
+        data=data,
+        init_from=init_from,
+    )
+
+
+def make_plan(request: Request, program: Program, cluster: Cluster) -> Plan:
+    """Return the plan of a request: the processes of a trial, their resources and time limits."""
+    options = request.options
+    framework = options.framework
+    if framework is None and any(role.runs_server for role in request.roles):
+        framework = "tensorflow"
+    framework = framework or find_framework(program.imports)
+    if framework is None and request.data is not None:
+        framework = "tensorflow"  # Rows reach a program as a tf.data.Dataset.
+    detect_gpus = request.detect_gpus
+    if detect_gpus is None:
+        detect_gpus = config.resolve("detect_gpus", None, cluster.conf)
+    return Plan(
+        kind=request.kind,
+        roles=request.roles,
+        framework=framework,
+        env=dict(options.env),
+        detect_gpus=detect_gpus,
+        fork_server=config.resolve("fork_server", None, cluster.conf),
+        trial_timeout_s=options.trial_timeout_s,
+        is_gang=request.is_gang,
+        start_timeout_s=config.resolve("start_timeout_s", None, cluster.conf),
+        collective_timeout_s=config.resolve("collective_timeout_s", None, cluster.conf),
+        interface=config.resolve("interface", None, cluster.conf),
+        elastic=request.elastic,
+        timeline=request.timeline,
+        meets_by_files=request.meets_by_files or request.elastic,
+        ends_by_order=request.ends_by_order,
+        repeatable=request.is_resumable,
+    )
+
+
+def make_concurrency(request: Request, plan: Plan, cluster: Cluster) -> Concurrency:
+    """Return the rule for the number of trials at once, from the slots of the cluster."""
+    options = request.options
+    override = config.resolve("slots", None, cluster.conf)
+    return Concurrency(
+        lambda: cluster.slots(plan.resources, override),
+        options.parallelism,
+        is_enforced=cluster.enforces(plan.resources),
+        size=plan.size,
+        # With parallelism=, a sampler proposes each trial from the results of all trials before.
+        ahead=request.search is None or options.parallelism is None,
+    )
+
+
+def check_search(request: Request) -> None:
+    """Validate the algorithm and the pruner of a search.
+
+    Raises:
+        ConfigError: if Optuna has no such sampler or pruner, or a module that it needs is missing.
+    """
+    if request.search:
+        from sparkdl.search.samplers import pruner_of, sampler_of
+
+        sampler_of(request.search.algorithm, seed=0)
+        pruner_of(request.search.pruner)
+
+
+def check_elastic(program: Program, conf: Callable[[str], str | None]) -> None:
+    """Validate that Spark keeps the tasks of an elastic gang in memory.
+
+    The tasks contain the secret of the ring, and Spark writes large tasks to a file
+    (`spark.broadcast.UDFCompressionThreshold`).
+
+    Raises:
+        PreflightError: if Spark would write the tasks to a file.
+    """
+    if not stays_in_memory(program, conf):
+        raise PreflightError(
+            f"the function and its modules have {_size(program)} bytes, and Spark writes tasks of "
+            f"more than {MAX_IN_MEMORY_BYTES} bytes to a file, with the secret by which the ranks "
+            "of an elastic gang recognize each other. Let the function read its large objects "
+            "itself, or start Spark with spark.io.encryption.enabled=true."
+        )
+
+
+def stays_in_memory(program: Program, conf: Callable[[str], str | None]) -> bool:
+    """Return True if Spark sends a program without writing it to a file that others may read."""
+    return _size(program) <= MAX_IN_MEMORY_BYTES or conf("spark.io.encryption.enabled") == "true"
+
+
+def _size(program: Program) -> int:
+    texts = (source.text.encode() for source in program.modules.values())
+    return len(program.function) + sum(map(len, texts))
+
+
+def find_initial_checkpoint(request: Request) -> tuple[str, int] | None:
+    """Return the folder of a trial and the number of its checkpoint that trials begin with.
+
+    Raises:
+        ConfigError: if there is no committed checkpoint at `init_from`.
+    """
+    path = request.initial
+    if path is None:
+        return None
+    folder = path.split(f"/{checkpoints.FOLDER}/")[0]
+    committed = [c for c in checkpoints.committed(folder) if folder == path or c.url == path]
+    if not committed:
+        raise ConfigError(
+            f"there is no checkpoint in init_from={path}. Expected a trial that has committed one "
+            "by context.report(..., checkpoint=), its folder, or trial.checkpoint."
+        )
+    return folder, committed[-1].number

@@ -1,0 +1,86 @@
+"""Runs on the driver. Make the tasks that the cluster runs for the trials of a run."""
+
+import functools
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from sparkdl.cluster.preflight import start_of
+from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
+from sparkdl.runner.prepare import PreparedRun, stays_in_memory
+from sparkdl.runs import Trial, provenance
+from sparkdl.runs.opening import OpenRun
+from sparkdl.search.trial_source import TrialSource
+
+__all__ = ["TaskFactory"]
+
+
+@dataclass(frozen=True)
+class TaskFactory:
+    """The recipe for the task of each attempt at a trial.
+
+    Attributes:
+        prepared: the request, the program, the plan and the cluster.
+        opened: the run directory.
+        source: knows the parameters of trials that a search has proposed.
+    """
+
+    prepared: PreparedRun
+    opened: OpenRun
+    source: TrialSource
+
+    def make(self, trial: Trial, cores: int) -> TrialTask:
+        """Return the task of the next attempt at a trial.
+
+        Args:
+            trial: the trial.
+            cores: number of CPU cores that each of its processes may use.
+        """
+        prepared, plan = self.prepared, self.prepared.plan
+        return TrialTask(
+            plan=plan,
+            program=prepared.program,
+            run=self._run,
+            trial=self._spec(trial),
+            start=start_of(plan, prepared.program, prepared.cluster.application),
+            cores=cores,
+            feed=prepared.data.feed(plan.readers) if prepared.data else None,
+        )
+
+    @functools.cached_property
+    def _run(self) -> RunRef:
+        cluster = self.prepared.cluster
+        return RunRef(
+            id=self.opened.run.id,
+            path=self.opened.paths.folder,
+            application=cluster.application,
+            versions=provenance.versions(),
+            driver=cluster.conf("spark.driver.host") or "",
+        )
+
+    def _spec(self, trial: Trial) -> TrialSpec:
+        prepared, request = self.prepared, self.prepared.request
+        return TrialSpec(
+            number=trial.number,
+            params=self._params_of(trial),
+            seed=trial.seed,
+            attempt=trial.attempts,
+            metrics=tuple(request.metrics),
+            direction=self.opened.run.direction,
+            keep_checkpoints=request.options.keep_checkpoints,
+            init_from=prepared.init_from and (self.opened.paths.initial, 1),
+            secret=secrets.token_bytes(32) if self._carries_secret else b"",
+        )
+
+    def _params_of(self, trial: Trial) -> dict[str, Any]:
+        """Return the parameters of a trial with nothing masked, unlike those in the journal."""
+        known = self.prepared.request.params
+        return self.source.params_of(trial) if known is None else known[trial.number]
+
+    @functools.cached_property
+    def _carries_secret(self) -> bool:
+        """True if ranks meet by files, which a secret cannot stand in, and tasks stay in memory."""
+        prepared = self.prepared
+        return prepared.plan.meets_by_files and stays_in_memory(
+            prepared.program, prepared.cluster.conf
+        )

@@ -1,0 +1,452 @@
+"""The driver's loop without Spark: order, concurrency, outcomes, cancellation, the journal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl import storage
+from sparkdl.cluster.plan import Resources, Role
+from sparkdl.errors import (
+    AllTrialsFailedError,
+    NoCompleteTrialError,
+    PreflightError,
+    TrainingFailedError,
+)
+from sparkdl.runner.execute import execute
+from sparkdl.runner.handle import RunHandle
+from sparkdl.runs import RunState, Trial
+from sparkdl.runs.history import load
+from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.owner import living_owner
+from sparkdl.runs.states import Failure
+from sparkdl.search.trial_source import TrialSource
+from tests.helpers.in_memory_cluster import (
+    Attempt,
+    InMemoryCluster,
+    Outcome,
+    killed,
+    lost,
+    not_importable,
+    pruned,
+    raised,
+    returned,
+    unusable,
+)
+from tests.helpers.loops import (
+    background,
+    events,
+    journal_states,
+    new_loop,
+    request_of,
+    run_trials,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_polls")
+
+
+def same(attempt: Attempt) -> Outcome:
+    """The training function returns its parameter."""
+    return returned(attempt.task.params["x"])
+
+
+# ---- order and number
+
+
+@pytest.mark.parametrize("num_slots", [1, 3, 8])
+def test_loop_runs_each_trial_once_in_order(root: str, num_slots: int) -> None:
+    cluster = InMemoryCluster(same, num_slots)
+    run = run_trials(root, cluster, 7)
+    assert run.state == "COMPLETE"
+    assert [trial.value for trial in run.trials] == [float(i) for i in range(7)]
+    assert sorted(cluster.submitted) == list(range(7))
+    assert sorted(cluster.started) == [(i, 0) for i in range(7)]
+    assert cluster.max_running <= num_slots
+
+
+def test_loop_with_one_slot_starts_trials_in_order(root: str) -> None:
+    cluster = InMemoryCluster(same, 1)
+    run_trials(root, cluster, 6)
+    assert [number for number, _ in cluster.started] == list(range(6))
+
+
+def test_task_gets_the_parameters_seed_and_cores_of_its_trial(root: str) -> None:
+    cluster = InMemoryCluster(num_slots=4)
+    with background(new_loop(root, cluster, request_of(2, seed=1, metric="score"))) as loop:
+        attempts = [cluster.attempt(number) for number in range(2)]
+        for attempt in attempts:
+            attempt.end(returned(1.0))
+    assert [a.task.params for a in attempts] == [{"x": 0.0}, {"x": 1.0}]
+    assert [a.task.seed for a in attempts] == [trial.seed for trial in loop.run.trials]
+    assert len({a.task.seed for a in attempts}) == 2
+    assert [a.task.cores for a in attempts] == [2, 2]  # Two trials share four cores.
+    assert {a.task.metric for a in attempts} == {"score"}
+
+
+# ---- concurrency
+
+
+def test_loop_runs_as_many_trials_as_there_are_slots(root: str) -> None:
+    cluster = InMemoryCluster(num_slots=3)
+    with background(new_loop(root, cluster, request_of(5))):
+        for number in range(3):
+            cluster.attempt(number)
+        assert cluster.num_running == 3
+        for number in range(5):
+            cluster.attempt(number).end(returned(1.0))
+    assert cluster.max_running == 3
+
+
+def test_parallelism_limits_trials_that_are_submitted(root: str) -> None:
+    cluster = InMemoryCluster(num_slots=4)
+    with background(new_loop(root, cluster, request_of(5, parallelism=2))):
+        for number in range(5):
+            attempt = cluster.attempt(number)
+            assert len(cluster.submitted) <= number + 2
+            attempt.end(returned(1.0))
+    assert cluster.max_running == 2
+
+
+def test_loop_submits_some_trials_ahead_after_the_first_have_started(root: str) -> None:
+    cluster = InMemoryCluster(num_slots=4)
+    with background(new_loop(root, cluster, request_of(9))):
+        cluster.await_submitted(5)  # Four run, and a quarter of them waits.
+        assert cluster.num_running == 4
+        for number in range(9):
+            cluster.attempt(number).end(returned(1.0))
+
+
+# ---- what comes out
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "error"),
+    [
+        (returned(0.5), "COMPLETE", None),
+        (raised("ValueError: no"), "FAILED", "ValueError: no"),
+        (raised("killed by SIGSEGV", Failure.SIGNAL), "FAILED", "killed by SIGSEGV"),
+        (pruned(), "PRUNED", None),
+        (unusable("too large"), "INVALID", "InvalidTrial: too large"),
+        (returned(float("nan")), "INVALID", "metric 'value' is nan"),
+    ],
+)
+def test_outcome_of_a_task_is_the_state_of_its_trial(
+    root: str, outcome: Outcome, state: str, error: str | None
+) -> None:
+    cluster = InMemoryCluster(lambda a: outcome if a.number == 0 else returned(1.0))
+    run = run_trials(root, cluster, 2)
+    assert run.trials[0].state == state
+    assert (run.trials[0].error or "").split("\n")[0] == (error or "")
+    assert run.trials[1].state == "COMPLETE"
+    assert run.state == "COMPLETE"  # One complete trial is enough.
+
+
+@pytest.mark.parametrize(("direction", "best"), [("max", 3), ("min", 1)])
+def test_best_trial_follows_the_direction(root: str, direction: str, best: int) -> None:
+    values = [0.5, 0.1, 0.3, 0.9]
+    cluster = InMemoryCluster(lambda a: returned(score=values[a.number], other=a.number))
+    run = run_trials(root, cluster, 4, metric="score", direction=direction)
+    assert run.best.number == best
+    assert [t.value for t in run.trials] == values
+    assert load(run.path).best.number == best
+
+
+def test_several_metrics_have_no_best_trial_but_a_front(root: str) -> None:
+    points = [(1.0, 4.0), (2.0, 5.0), (1.5, 9.5)]
+    cluster = InMemoryCluster(lambda a: returned(score=points[a.number][0], ms=points[a.number][1]))
+    objectives = {"score": "max", "ms": "min"}
+    run = run_trials(root, cluster, 3, objectives=objectives, metric="score")
+    assert [trial.number for trial in run.pareto] == [0, 1]
+    with pytest.raises(NoCompleteTrialError, match="no trial is the best"):
+        _ = run.best
+    assert [t.metrics["ms"] for t in run.trials] == [4.0, 5.0, 9.5]
+    missing = InMemoryCluster(lambda a: returned(score=1.0))
+    run = run_trials(root, missing, 1, objectives=objectives, metric="score", run_id="two")
+    assert run.trials[0].state == "INVALID"
+    assert "'ms'" in (run.trials[0].error or "")
+
+
+def test_metric_that_was_reported_counts_where_none_was_returned(root: str) -> None:
+    def reports(attempt: Attempt) -> Outcome:
+        attempt.report(0, score=1.0)
+        attempt.report(1, score=2.0)
+        return returned()
+
+    run = run_trials(root, InMemoryCluster(reports), 1, metric="score")
+    assert run.trials[0].value == 2.0
+    assert run.trials[0].metrics == {"score": 2.0}
+
+
+def test_job_that_is_cancelled_outside_the_run_cancels_its_trial(root: str) -> None:
+    def fails(attempt: Attempt) -> Outcome:
+        if attempt.number:
+            return returned(1.0)
+        raise killed()
+
+    cluster = InMemoryCluster(fails)
+    run = run_trials(root, cluster, 2)
+    assert run.trials[0].state == "CANCELLED"
+    assert run.trials[0].error == "its Spark job was cancelled outside this run"
+    assert run.trials[1].state == "COMPLETE"
+
+
+def test_run_without_a_complete_trial_raises_the_first_failure(root: str) -> None:
+    cluster = InMemoryCluster(lambda a: raised(f"ValueError: {a.number}"))
+    loop = new_loop(root, cluster, request_of(2))
+    with pytest.raises(AllTrialsFailedError, match=r"no trial of run run completed.*ValueError"):
+        loop.execute()
+    assert loop.run.state == "FAILED"
+    assert storage.read(RunPaths(loop.run.path).owner) == b"{}"
+
+
+# ---- cancellation
+
+
+def test_cancel_of_one_trial_leaves_the_others(root: str) -> None:
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(3))) as loop:
+        cluster.attempt(0), cluster.attempt(1)
+        loop.cancel(0)
+        for number in (1, 2):
+            cluster.attempt(number).end(returned(1.0))
+    assert [str(t.state) for t in loop.run.trials] == ["CANCELLED", "COMPLETE", "COMPLETE"]
+    assert loop.run.trials[0].error == "cancelled"
+    assert loop.run.state == "COMPLETE"
+
+
+def test_cancel_of_a_trial_that_waits_never_submits_it(root: str) -> None:
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(3, parallelism=1))) as loop:
+        first = cluster.attempt(0)
+        loop.cancel(1)
+        first.end(returned(1.0))
+        cluster.attempt(2).end(returned(1.0))
+    assert cluster.submitted == [0, 2]
+    assert loop.run.trials[1].state == "CANCELLED"
+    assert loop.run.trials[1].attempts == 0
+
+
+def test_cancel_of_the_run_ends_all_trials(root: str) -> None:
+    cluster = InMemoryCluster(num_slots=2)
+    with background(new_loop(root, cluster, request_of(5))) as loop:
+        cluster.attempt(0).end(returned(1.0))
+        cluster.attempt(1), cluster.attempt(2)
+        loop.cancel(None)
+    states = [str(trial.state) for trial in loop.run.trials]
+    assert states == ["COMPLETE"] + ["CANCELLED"] * 4
+    assert (loop.run.state, loop.run.reason) == ("CANCELLED", "cancelled")
+    assert loop.run.trials[4].error == "the run was stopped: cancelled"
+    assert "sparkdl:run" in cluster.cancelled
+    assert cluster.num_running == 0
+
+
+def test_trial_that_completes_while_its_run_is_cancelled_stays_complete(root: str) -> None:
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(1))) as loop:
+        attempt = cluster.attempt(0)
+        attempt.end(returned(1.0))
+        loop.cancel(None)
+    assert loop.run.trials[0].state == "COMPLETE"
+
+
+# ---- what ends the run
+
+
+def test_exception_of_an_observer_ends_the_run_and_its_trials(root: str) -> None:
+    class Broken:
+        def trial_started(self, trial: Trial, attempt: int) -> None:
+            pass
+
+        def trial_ended(self, trial: Trial) -> None:
+            if not raised_by_loop:
+                raised_by_loop.append(OSError("disk full\nat the second line"))
+                raise raised_by_loop[0]
+
+        def run_ended(self) -> None:
+            pass
+
+    raised_by_loop: list[OSError] = []
+    cluster = InMemoryCluster(num_slots=2)
+    loop = new_loop(root, cluster, request_of(4), [Broken()])
+    handle = RunHandle(loop)
+    handle.start()
+    cluster.attempt(1)
+    cluster.attempt(0).end(returned(1.0))
+    with pytest.raises(OSError, match="disk full"):
+        handle.wait()
+    assert (loop.run.state, loop.run.reason) == ("FAILED", "disk full")
+    states = [str(trial.state) for trial in load(loop.run.path).trials]
+    assert states == ["COMPLETE", "CANCELLED", "CANCELLED", "CANCELLED"]
+    assert living_owner(RunPaths(loop.run.path)) is None
+
+
+def test_interrupt_of_the_user_cancels_the_run(root: str) -> None:
+    class Interrupts(TrialSource):
+        """Ctrl-C arrives while the loop asks its source."""
+
+        num_left = 1.0
+
+        def next(self) -> Trial:
+            raise KeyboardInterrupt
+
+    loop = new_loop(root, InMemoryCluster(same), request_of(1))
+    loop._source = Interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        loop.execute()
+    assert (loop.run.state, loop.run.reason) == ("CANCELLED", "interrupted")
+
+
+def test_executor_that_cannot_run_the_program_ends_the_run(root: str) -> None:
+    cluster = InMemoryCluster(lambda a: not_importable("executor on host h lacks numpy"))
+    loop = new_loop(root, cluster, request_of(3, parallelism=1))
+    with pytest.raises(PreflightError, match="trial 0: executor on host h lacks numpy"):
+        loop.execute()
+    assert loop.run.state == "FAILED"
+    assert {str(t.state) for t in loop.run.trials} == {"CANCELLED"}
+    assert cluster.started == [(0, 0)]
+
+
+def test_preflight_problem_is_raised_before_any_trial(root: str) -> None:
+    cluster = InMemoryCluster(same)
+    cluster.problems = [None, "executor on host h lacks numpy"]
+    with pytest.raises(PreflightError, match="lacks numpy"):
+        execute(request_of(2, root=root), cluster)
+    assert cluster.submitted == []
+    run = load(f"{root}/run")
+    assert run.state == "FAILED"
+    assert {str(t.state) for t in run.trials} == {"CANCELLED"}
+
+
+def test_execute_keeps_the_program_and_returns_the_run(root: str) -> None:
+    run = execute(request_of(3, root=root, metric="score"), InMemoryCluster(score))
+    assert run.best.number == 2
+    assert storage.exists(RunPaths(run.path).program)
+    description = json.loads(storage.read(RunPaths(run.path).run))
+    assert description["spark"] == {"master": "memory", "application": "memory-1", "version": "0"}
+    # A finished run is returned as it is.
+    idle = InMemoryCluster(score)
+    again = execute(request_of(3, root=root, metric="score", if_exists="resume"), idle)
+    assert again.best.number == 2
+    assert idle.submitted == []
+
+
+def score(attempt: Attempt) -> Outcome:
+    return returned(score=attempt.task.params["x"])
+
+
+def test_background_run_returns_at_once(root: str) -> None:
+    cluster = InMemoryCluster()
+    run = execute(request_of(1, root=root, wait=False), cluster)
+    assert run.state == "RUNNING"
+    cluster.attempt(0).end(returned(1.0))
+    assert run.wait().state == "COMPLETE"
+
+
+# ---- gangs
+
+
+def gang(root: str, cluster: InMemoryCluster, **options: Any) -> Any:
+    roles = (Role(name="worker", count=2),)
+    return new_loop(root, cluster, request_of(1, kind="allreduce", roles=roles, **options))
+
+
+def test_gang_returns_what_its_chief_returned(root: str) -> None:
+    cluster = InMemoryCluster(lambda a: [returned(1.0), returned(2.0)])
+    loop = gang(root, cluster)
+    loop.execute()
+    assert loop.run.result == 1.0
+    assert not storage.exists(loop.run.trials[0].path + "/ranks")
+
+
+def test_gang_whose_rank_fails_is_failed_with_the_name_of_the_rank(root: str) -> None:
+    cluster = InMemoryCluster(lambda a: [returned(1.0), raised("ValueError: mine")])
+    loop = gang(root, cluster)
+    with pytest.raises(TrainingFailedError, match=r"worker 1 \(rank 1\).*ValueError: mine"):
+        loop.execute()
+    error = Path(loop.run.trials[0].path, "error.txt").read_text()
+    assert error.startswith("worker 1 (rank 1) on host localhost: ValueError: mine")
+
+
+def test_gang_whose_port_was_taken_starts_again(root: str) -> None:
+    def taken_twice(attempt: Attempt) -> Outcome:
+        if attempt.attempt < 2:
+            return raised("OSError: Address already in use", Failure.PORT)
+        return returned(1.0)
+
+    cluster = InMemoryCluster(taken_twice)
+    loop = gang(root, cluster)
+    loop.execute()
+    assert loop.run.trials[0].attempts == 3
+
+
+def test_gang_that_loses_its_slots_waits_and_then_fails(root: str) -> None:
+    conf = {"spark.sparkdl.startTimeoutS": "0.05"}
+    cluster = InMemoryCluster(num_slots=2, conf=conf)
+    loop = gang(root, cluster)
+    loop._concurrency.recount = lambda: None  # The loss is seen at once.
+    loop._concurrency.slots = cluster.slots(Resources(), 1)
+    with pytest.raises(TrainingFailedError, match=r"start deadline: 2 slots are needed"):
+        loop.execute()
+    trial = loop.run.trials[0]
+    assert trial.failure == Failure.DEADLINE
+    assert trial.error.endswith("Before: it had not started")
+    assert cluster.submitted == []
+
+
+# ---- the journal
+
+
+def test_journal_has_every_state_in_order(root: str) -> None:
+    def twice(attempt: Attempt) -> Outcome:
+        if attempt.attempt == 0:
+            raise lost()
+        return returned(2.0)
+
+    run = run_trials(root, InMemoryCluster(twice), 1)
+    kinds = [event["event"] for event in events(run)]
+    assert kinds == ["start", "trials", "trial", "trial", "trial", "trial", "trial", "end"]
+    states = ["RUNNING", "LOST", "WAITING", "RUNNING", "COMPLETE"]
+    assert journal_states(run, 0) == states
+    end = events(run, "end")[0]
+    assert end["state"] == "COMPLETE"
+    assert end["reason"] is None
+    final = events(run, "trial")[-1]
+    assert (final["attempt"], final["value"], final["outputs"]) == (1, 2.0, {"value": 2.0})
+
+
+def test_journal_read_back_is_the_run(root: str) -> None:
+    outcomes = [returned(1.0), raised("ValueError: no"), pruned(), unusable("a set")]
+    run = run_trials(root, InMemoryCluster(lambda a: outcomes[a.number]), 4)
+    again = load(run.path)
+    assert again.trials == run.trials
+    assert (again.state, again.reason, again.duration_s) == (
+        RunState.COMPLETE,
+        None,
+        run.duration_s,
+    )
+
+
+def test_observers_follow_the_run(root: str) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class Notes:
+        def trial_started(self, trial: Trial, attempt: int) -> None:
+            calls.append(("started", trial.number, attempt, str(trial.state)))
+
+        def trial_ended(self, trial: Trial) -> None:
+            calls.append(("ended", trial.number, str(trial.state)))
+
+        def run_ended(self) -> None:
+            calls.append(("run ended", str(loop.run.state)))
+
+    cluster = InMemoryCluster(same)
+    loop = new_loop(root, cluster, request_of(2, parallelism=1), [Notes()])
+    loop.execute()
+    assert calls == [
+        ("started", 0, 0, "RUNNING"),
+        ("ended", 0, "COMPLETE"),
+        ("started", 1, 0, "RUNNING"),
+        ("ended", 1, "COMPLETE"),
+        ("run ended", "COMPLETE"),
+    ]

@@ -1,0 +1,185 @@
+"""The driver's loop without Spark: reports, orders of a pruner, questions of an objective."""
+
+import json
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, distribution_to_json
+
+from sparkdl import storage
+from sparkdl.cluster.plan import Role
+from sparkdl.runner import trial_messages
+from sparkdl.runs.history import load
+from sparkdl.search.settings import SearchSettings
+from sparkdl.search.space.spaces import Float, Space
+from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, lost, pruned, raised, returned
+from tests.helpers.loops import background, events, journal_states, new_loop, request_of, run_trials
+
+pytestmark = pytest.mark.usefixtures("quick_polls")
+
+SPACE = Space.of({"x": Float(0.0, 1.0)})
+
+
+def pruning(num_trials: int = 2) -> SearchSettings:
+    """A search that prunes trials that report less than 0.5."""
+    return SearchSettings(
+        SPACE, "random", optuna.pruners.ThresholdPruner(lower=0.5), num_trials=num_trials
+    )
+
+
+def test_pruner_orders_a_trial_to_stop(root: str) -> None:
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(search=pruning()))) as loop:
+        bad, good = cluster.attempt(0), cluster.attempt(1)
+        good.report(0, value=0.9)
+        bad.report(0, value=0.7)
+        bad.report(1, value=0.2)
+        assert bad.await_order() == {"stop": "pruned"}
+        bad.end(pruned())
+        good.end(returned(0.9))
+    assert [str(t.state) for t in loop.run.trials] == ["PRUNED", "COMPLETE"]
+    assert loop.run.trials[0].metrics == {"value": 0.2}
+    assert good.orders() == []
+    assert [event["number"] for event in events(loop.run, "stop")] == [0]
+    reports = [tuple(r) for event in events(loop.run, "reports") for r in event["reports"]]
+    assert sorted(reports) == [(0, 0, 0.7), (0, 1, 0.2), (1, 0, 0.9)]
+
+
+def test_pruned_trial_that_does_not_end_is_cancelled_and_counts_as_pruned(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_messages, "STOP_GRACE_S", 0.02)
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(search=pruning()))) as loop:
+        cluster.attempt(0).report(0, value=0.2)
+        cluster.attempt(1).end(returned(0.9))
+    assert [str(t.state) for t in loop.run.trials] == ["PRUNED", "COMPLETE"]
+    assert "sparkdl:run:0" in cluster.cancelled
+    assert loop.run.state == "COMPLETE"
+
+
+def test_trial_is_ordered_to_stop_once(root: str) -> None:
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(search=pruning(1)))):
+        attempt = cluster.attempt(0)
+        attempt.report(0, value=0.2)
+        attempt.await_order()
+        attempt.report(1, value=0.1)
+        attempt.report(2, value=0.0)
+        attempt.end(pruned())
+    assert len(attempt.orders()) == 1
+
+
+def test_trial_that_completes_although_it_was_ordered_to_stop_is_complete(root: str) -> None:
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(search=pruning(1)))) as loop:
+        attempt = cluster.attempt(0)
+        attempt.report(0, value=0.2)
+        attempt.await_order()
+        attempt.end(returned(0.9))
+    assert loop.run.trials[0].state == "COMPLETE"
+
+
+def test_reports_just_before_the_end_are_read(root: str) -> None:
+    def reports_and_ends(attempt: Attempt) -> dict[str, object]:
+        attempt.report(0, value=0.1)  # Too late to be stopped.
+        attempt.report(1, value=0.8)
+        return returned(0.8)
+
+    run = run_trials(root, InMemoryCluster(reports_and_ends), search=pruning(1))
+    assert run.trials[0].state == "COMPLETE"
+    reports = [tuple(r) for event in events(run, "reports") for r in event["reports"]]
+    assert (0, 0, 0.1) in reports
+
+
+def test_reports_of_a_failed_attempt_do_not_count_for_the_next_one(root: str) -> None:
+    cluster = InMemoryCluster()
+    request = request_of(search=pruning(1), max_restarts=1)
+    with background(new_loop(root, cluster, request)) as loop:
+        first = cluster.attempt(0)
+        first.report(5, value=0.6)
+        first.end(raised("ValueError: no"))
+        second = cluster.attempt(0, 1)
+        second.report(0, value=0.9)
+        second.end(returned(0.9))
+    assert journal_states(loop.run, 0) == ["RUNNING", "WAITING", "RUNNING", "COMPLETE"]
+    assert second.orders() == []
+    reports = [tuple(r) for event in events(loop.run, "reports") for r in event["reports"]]
+    assert reports == [(0, 5, 0.6), (0, 0, 0.9)]
+
+
+def test_all_processes_of_a_gang_are_cancelled_when_it_is_pruned(root: str) -> None:
+    roles = (Role(name="worker", count=2),)
+    cluster = InMemoryCluster(num_slots=2)
+    request = request_of(search=pruning(1), roles=roles, is_gang=True)
+    with background(new_loop(root, cluster, request)) as loop:
+        attempt = cluster.attempt(0)
+        attempt.report(0, value=0.2)
+    assert loop.run.trials[0].state == "PRUNED"
+    assert attempt.orders() == []  # No rank may stop alone.
+
+
+# ---- objectives that ask
+
+
+ASKING = SearchSettings(space=None, algorithm="random", num_trials=1)
+
+
+def test_objective_gets_the_values_that_it_asks_for(root: str) -> None:
+    cluster = InMemoryCluster()
+    asked = distribution_to_json(FloatDistribution(0.0, 1.0))
+    with background(new_loop(root, cluster, request_of(search=ASKING))) as loop:
+        attempt = cluster.attempt(0)
+        assert attempt.task.params == {}
+        answer = attempt.ask(1, suggest="x", distribution=asked)
+        again = attempt.ask(2, suggest="x", distribution=asked)
+        attempt.end(returned(1.0))
+    assert 0.0 <= answer["value"] <= 1.0
+    assert again["value"] == answer["value"]
+    assert loop.run.trials[0].params == {"x": answer["value"]}
+    suggested = events(loop.run, "suggested")
+    assert [(e["name"], e["value"]) for e in suggested] == [("x", answer["value"])]
+    assert load(loop.run.path).trials[0].params == {"x": answer["value"]}
+
+
+def test_objective_that_asks_for_a_credential_gets_an_error(root: str) -> None:
+    cluster = InMemoryCluster()
+    asked = distribution_to_json(CategoricalDistribution(["a", "b"]))
+    with background(new_loop(root, cluster, request_of(search=ASKING))) as loop:
+        attempt = cluster.attempt(0)
+        answer = attempt.ask(1, suggest="api_key", distribution=asked)
+        attempt.end(returned(1.0))
+    assert "look like credentials" in answer["error"]
+    assert loop.run.trials[0].params == {}
+
+
+def test_questions_of_a_lost_attempt_are_not_answered(root: str) -> None:
+    cluster = InMemoryCluster()
+    asked = distribution_to_json(FloatDistribution(0.0, 1.0))
+    with background(new_loop(root, cluster, request_of(search=ASKING))):
+        cluster.attempt(0).end(lost())
+        second = cluster.attempt(0, 1)
+        line = json.dumps({"id": 7, "attempt": 0, "suggest": "y", "distribution": asked})
+        storage.append(second.paths.asks, line.encode() + b"\n")
+        second.ask(1, suggest="x", distribution=asked)
+        second.end(returned(1.0))
+    assert [order["id"] for order in second.orders()] == [1]
+
+
+def test_objective_that_asks_is_pruned_when_it_asks(root: str) -> None:
+    search = SearchSettings(
+        space=None,
+        algorithm="random",
+        pruner=optuna.pruners.ThresholdPruner(lower=0.5),
+        num_trials=1,
+    )
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(search=search))) as loop:
+        attempt = cluster.attempt(0)
+        attempt.report(0, value=0.9)
+        assert attempt.ask(1, should_prune=True)["value"] is False
+        attempt.report(1, value=0.1)
+        assert attempt.ask(2, should_prune=True)["value"] is True
+        attempt.end(pruned())
+    assert loop.run.trials[0].state == "PRUNED"
+    assert events(loop.run, "stop") == []
