@@ -24,7 +24,7 @@ NUM_SLOTS = 2
 
 def train_in_memory(attempt: Attempt) -> Outcome:
     """Return what `tests.helpers.loops.train` returns."""
-    return returned(attempt.task.params["x"])
+    return returned(attempt.task.trial.params["x"])
 
 
 @pytest.fixture(params=["in memory", pytest.param("spark", marks=pytest.mark.slow)])

@@ -64,6 +64,7 @@ def request_of(
         None if search else [{"x": float(i)} for i in range(num_trials)],
         search,
         is_gang=is_gang or kind == "allreduce",
+        is_distributed=kind == "allreduce",
         objectives=objectives or {},
     )
 

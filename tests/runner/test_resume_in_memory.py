@@ -33,7 +33,7 @@ SPACE = Space.of({"x": Float(0.0, 1.0)})
 
 
 def same(attempt: Attempt) -> Outcome:
-    return returned(attempt.task.params["x"])
+    return returned(attempt.task.trial.params["x"])
 
 
 def killed_driver(path: str, target: Path, num_lines: int | None = None) -> str:
@@ -117,7 +117,7 @@ def test_trial_that_was_cancelled_alone_is_not_run_again(root: str) -> None:
         loop.cancel(0)
         cluster.attempt(1).end(returned(1.0))
     again = InMemoryCluster(same)
-    continued_loop(loop.run.path, again, request_of(2), again=True).execute()
+    continued_loop(loop.run.path, again, request_of(2), reopen=True).execute()
     assert again.submitted == []
 
 
@@ -129,7 +129,7 @@ def test_failed_trials_are_run_again_where_that_is_asked_for(
     run = run_trials(root, cluster, 3)
     assert run.counts() == {"COMPLETE": 2, "FAILED": 1}
     again = InMemoryCluster(same)
-    opened = continued_loop(run.path, again, request_of(3), again=True, retry_failed=retry_failed)
+    opened = continued_loop(run.path, again, request_of(3), reopen=True, retry_failed=retry_failed)
     opened.execute()
     assert again.submitted == submitted
 

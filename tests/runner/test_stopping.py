@@ -33,7 +33,7 @@ def outcomes(*values: float | Outcome) -> InMemoryCluster:
 
     def run_task(attempt: Attempt) -> Outcome:
         value = values[attempt.number]
-        return value if isinstance(value, dict) else returned(value)
+        return value if isinstance(value, Outcome) else returned(value)
 
     return InMemoryCluster(run_task, num_slots=2)
 

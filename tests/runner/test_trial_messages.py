@@ -1,6 +1,8 @@
 """The driver's loop without Spark: reports, orders of a pruner, questions of an objective."""
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import optuna
 import pytest
@@ -9,11 +11,26 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, dis
 from sparkdl import storage
 from sparkdl.cluster.plan import Role
 from sparkdl.runner import trial_messages
+from sparkdl.runner.execute import description_of
+from sparkdl.runner.prepare import prepare
+from sparkdl.runner.trial_messages import TrialMessages
+from sparkdl.runs import Trial
 from sparkdl.runs.history import load
+from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.opening import open_run
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
+from sparkdl.search.trial_source import TrialSource
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, lost, pruned, raised, returned
-from tests.helpers.loops import background, events, journal_states, new_loop, request_of, run_trials
+from tests.helpers.loops import (
+    background,
+    events,
+    journal_states,
+    new_loop,
+    packed,
+    request_of,
+    run_trials,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
 
@@ -23,7 +40,10 @@ SPACE = Space.of({"x": Float(0.0, 1.0)})
 def pruning(num_trials: int = 2) -> SearchSettings:
     """A search that prunes trials that report less than 0.5."""
     return SearchSettings(
-        SPACE, "random", optuna.pruners.ThresholdPruner(lower=0.5), num_trials=num_trials
+        space=SPACE,
+        algorithm="random",
+        pruner=optuna.pruners.ThresholdPruner(lower=0.5),
+        num_trials=num_trials,
     )
 
 
@@ -119,6 +139,29 @@ def test_all_processes_of_a_gang_are_cancelled_when_it_is_pruned(root: str) -> N
     assert attempt.orders() == []  # No rank may stop alone.
 
 
+def test_order_to_stop_is_sent_once_however_often_the_source_wants_it(root: str) -> None:
+    class Insists(TrialSource):
+        def observe_reports(self, reports: Sequence[Any], ended: bool = False) -> list[Trial]:
+            return [trial for trial, _, _ in reports]
+
+    prepared = prepare(request_of(1), packed(), InMemoryCluster())
+    opened = open_run(root, description_of(prepared), "error")
+    opened.owner.release()
+    trial = opened.run.trials[0]
+    messages = TrialMessages(Insists(), opened.journal, is_gang=False)
+    for step in range(2):
+        line = json.dumps({"step": step, "metrics": {"value": 0.1}})
+        storage.append(TrialPaths(trial.path).metrics, line.encode() + b"\n")
+        messages.read([trial])
+        assert messages.is_stopped(trial)
+    assert storage.read(TrialPaths(trial.path).orders).splitlines() == [b'{"stop": "pruned"}']
+    assert len(events(opened.run, "stop")) == 1
+    assert messages.steps == {0: 1}
+    messages.trial_ended(trial)
+    assert not messages.is_stopped(trial)
+    assert messages.steps == {}
+
+
 # ---- objectives that ask
 
 
@@ -130,7 +173,7 @@ def test_objective_gets_the_values_that_it_asks_for(root: str) -> None:
     asked = distribution_to_json(FloatDistribution(0.0, 1.0))
     with background(new_loop(root, cluster, request_of(search=ASKING))) as loop:
         attempt = cluster.attempt(0)
-        assert attempt.task.params == {}
+        assert attempt.task.trial.params == {}
         answer = attempt.ask(1, suggest="x", distribution=asked)
         again = attempt.ask(2, suggest="x", distribution=asked)
         attempt.end(returned(1.0))
