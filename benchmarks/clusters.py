@@ -21,9 +21,9 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from clusters_tfos import SHAPES, measure, session
-from machine import machine
-from peer import Peer
+from lib.machine import machine
+from lib.peer import Peer
+from peers.clusters_tfos import SHAPES, measure, session
 
 from sparkdl.tfos import TFCluster
 
@@ -44,7 +44,7 @@ def main() -> None:
         ways = {"sparkdl": partial(measure, TFCluster, spark)}
         if options.tfos_python:
             peer = stack.enter_context(
-                Peer(options.tfos_python, "clusters_tfos.py", options.master)
+                Peer(options.tfos_python, "peers/clusters_tfos.py", options.master)
             )
             about["peer"], ways[PEER] = peer.versions, peer.ask
         for number in range(options.repeats + 1):

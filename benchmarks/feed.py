@@ -48,9 +48,9 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from feed_tfos import BATCH, LABEL, drain, session
-from machine import machine
-from peer import Peer
+from lib.machine import machine
+from lib.peer import Peer
+from peers.feed_tfos import BATCH, LABEL, drain, session
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
@@ -342,7 +342,7 @@ def main() -> None:
     options = parse()
     adopt_orphans()  # Their CPU time counts too.
     if options.tfos_python:
-        with Peer(options.tfos_python, "feed_tfos.py", options.master) as peer:
+        with Peer(options.tfos_python, "peers/feed_tfos.py", options.master) as peer:
             result = measure(options, peer)
     else:
         result = measure(options, None)

@@ -45,7 +45,7 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from machine import machine
+from lib.machine import machine
 from pyspark.sql import SparkSession
 
 from sparkdl import context, distribute, experiment

@@ -41,7 +41,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import tensorflow as tf
-from machine import machine
+from lib.machine import machine
 
 from sparkdl.data.readers.parquet import parquet
 

@@ -39,8 +39,8 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from floor import session
-from machine import machine
+from lib.floor import session
+from lib.machine import machine
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import array

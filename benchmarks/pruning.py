@@ -45,8 +45,8 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from hartmann import EPOCHS, NAMES, curve
-from machine import machine
+from lib.hartmann import EPOCHS, NAMES, curve
+from lib.machine import machine
 from pyspark.sql import SparkSession
 from simulated import ETA, SPACE, Found, Setting, configurations, in_stages, in_turns, simulate
 

@@ -37,7 +37,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from machine import machine
+from lib.machine import machine
 
 from sparkdl import context
 from sparkdl.cluster.environ import tf_config, thread_counts

@@ -38,11 +38,11 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from floor import session
-from machine import machine
-from peer import Peer, own_stdout
+from lib.floor import session
+from lib.machine import machine
+from lib.peer import Peer, own_stdout
+from peers.search_ray import METRIC, SLOTS, fit
 from pyspark.sql import SparkSession
-from search_ray import METRIC, SLOTS, fit
 
 from sparkdl import context, experiment
 from sparkdl.runs import Run
@@ -138,8 +138,8 @@ def measure_programs(ray: str | None, trials: int, rounds: int) -> list[Row]:
         "sparkdl": (sys.executable, ["search.py", "--peer"], False)
     }
     if ray:
-        contenders["Ray Tune"] = (ray, ["search_ray.py"], False)
-        contenders["Ray Tune, processes reused"] = (ray, ["search_ray.py"], True)
+        contenders["Ray Tune"] = (ray, ["peers/search_ray.py"], False)
+        contenders["Ray Tune, processes reused"] = (ray, ["peers/search_ray.py"], True)
     rows = []
     for pruner in (None, "asha"):
         found: dict[str, list[Row]] = {name: [] for name in contenders}
@@ -164,7 +164,7 @@ def run_program(python: str, program: list[str], wanted: Row) -> Row:
 
 
 def be_peer() -> None:
-    """The program of the third part that is sparkdl's: see `search_ray.py`, its twin."""
+    """The program of the third part that is sparkdl's: see `peers/search_ray.py`, its twin."""
     pipe = own_stdout()
     print(json.dumps(machine()["versions"]), file=pipe)
     for line in sys.stdin:

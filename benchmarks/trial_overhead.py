@@ -43,7 +43,7 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from floor import (
+from lib.floor import (
     IDEAL_S,
     SLEEP_S,
     SLOTS,
@@ -52,8 +52,8 @@ from floor import (
     sleep_in_one_job,
     time_round,
 )
-from machine import machine
-from peer import Peer
+from lib.machine import machine
+from lib.peer import Peer
 
 from sparkdl import experiment
 from sparkdl.runs import Trial
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--peers", help="the python of an environment that has the peers")
     options = parser.parse_args()
     if options.peers:
-        with Peer(options.peers, "peers.py") as peers:
+        with Peer(options.peers, "peers/trial_overhead_peers.py") as peers:
             result = measure(options.rounds, peers)
     else:
         result = measure(options.rounds, None)

@@ -12,10 +12,10 @@ from functools import partial
 
 import joblib
 import numpy
-from floor import SLEEP_S, SLOTS, Contenders, session, sleep_in_one_job, time_round
 from hyperopt import SparkTrials, fmin, hp, rand
 from joblibspark import register_spark
-from peer import own_stdout
+from lib.floor import SLEEP_S, SLOTS, Contenders, session, sleep_in_one_job, time_round
+from lib.peer import own_stdout
 from pyspark.sql import SparkSession
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from peer import own_stdout
+from lib.peer import own_stdout
 from pyspark.sql import SparkSession
 
 BATCH = 1024

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from peer import own_stdout
+from lib.peer import own_stdout
 from pyspark.sql import SparkSession
 
 BATCH = 1024

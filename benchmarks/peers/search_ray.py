@@ -21,7 +21,7 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from peer import own_stdout
+from lib.peer import own_stdout
 
 EPOCHS = 16
 METRIC = "val_accuracy"
