@@ -260,7 +260,7 @@ def add_ratios(rows: list[Row]) -> None:
 
 def aims(rows: list[Row]) -> list[Row]:
     """Compare the values with the aims; `met` is None if a value could not be measured."""
-    measured = []
+    result = []
     for row in (row for row in rows if row["name"] == "sparkdl"):
         shape = row["shape"]
         compared = {
@@ -269,8 +269,8 @@ def aims(rows: list[Row]) -> list[Row]:
         }
         for aim, (value, least) in compared.items():
             met = None if value is None else value >= least
-            measured.append({"aim": aim, "value": value, "at_least": least, "met": met})
-    return measured
+            result.append({"aim": aim, "value": value, "at_least": least, "met": met})
+    return result
 
 
 def table(result: Row) -> str:
