@@ -9,6 +9,7 @@ The folder is one that all executors see: a path or an fsspec URL. `data.tfrecor
 
 import os
 import sys
+from functools import partial
 
 import keras
 from pyspark.sql import SparkSession
@@ -31,11 +32,6 @@ def write_digits(folder: str) -> None:
 
 def train(folder: str) -> float:
     """Train a small network; return its accuracy on unseen digits."""
-    columns = {"feature_cols": "pixels", "label_cols": "digit"}
-    rows = data.parquet(
-        folder, filter=[("part", "==", "train")], global_batch_size=32, shuffle=True, **columns
-    )
-    unseen = data.parquet(folder, filter=[("part", "==", "test")], global_batch_size=128, **columns)
     with distribute.strategy().scope():
         model = keras.Sequential(
             [
@@ -45,6 +41,11 @@ def train(folder: str) -> float:
             ]
         )
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    columns = {"feature_cols": "pixels", "label_cols": "digit"}
+    rows = data.parquet(
+        folder, filter=[("part", "==", "train")], global_batch_size=32, shuffle=True, **columns
+    )
+    unseen = data.parquet(folder, filter=[("part", "==", "test")], global_batch_size=128, **columns)
     model.fit(rows, epochs=15, verbose=2)
     return model.evaluate(unseen, verbose=0)[1]
 
@@ -52,5 +53,5 @@ def train(folder: str) -> float:
 if __name__ == "__main__":
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.abspath("digits.parquet")
     write_digits(folder)
-    run = experiment.allreduce(lambda: train(folder), num_workers=2)
+    run = experiment.allreduce(partial(train, folder), num_workers=2)
     print(f"accuracy {run.result:.4f} on unseen digits")
