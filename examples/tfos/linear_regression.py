@@ -41,7 +41,7 @@ def main_fun(args: Any, ctx: Any) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster_size", type=int, default=1, help="nodes, each in a slot")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--export_dir", default=os.path.abspath("linear_model"))
     parser.add_argument("--learning_rate", type=float, default=0.05)
     args = parser.parse_args()
