@@ -50,7 +50,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import context, distribute, experiment
 from sparkdl.cluster.environ import tf_config, thread_counts
-from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.cluster.plan import Plan, Role
 from sparkdl.distribute import keras3_patches
 
 WORKERS = 2
@@ -168,7 +168,9 @@ def started_by_hand(command: list[str], environs: list[dict[str, str]]) -> Row:
 
 def by_hand(threads: Mapping[str, str], strategy: str, params: int) -> Row:
     """Start `train` without sparkdl: a process for each worker, with TF_CONFIG."""
-    members = Plan("allreduce", (Role("worker", WORKERS, Resources()),), is_gang=True).members
+    members = Plan(
+        kind="allreduce", roles=(Role(name="worker", count=WORKERS),), is_gang=True
+    ).members
     endpoints = [f"127.0.0.1:{port}" for port in free_ports()]
     environs: list[dict[str, str]] = [{**threads} for _ in members]
     if strategy != "none":

@@ -43,7 +43,7 @@ from lib.machine import machine
 
 from sparkdl import context
 from sparkdl.cluster.environ import tf_config, thread_counts
-from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.cluster.plan import Plan, Role
 from sparkdl.distribute import keras3_patches
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 
@@ -154,7 +154,9 @@ def workers(what: str, how: str, nodes: str, count: int, params: int) -> list[fl
         with end:
             Invitation(rank, endpoints, secret).send(end, servers[rank])
     channels = [theirs for _, theirs in pairs]
-    members = Plan("allreduce", (Role("worker", count, Resources()),), is_gang=True).members
+    members = Plan(
+        kind="allreduce", roles=(Role(name="worker", count=count),), is_gang=True
+    ).members
     processes = []
     for rank, invitation in enumerate(channels):
         environ = {**os.environ, **thread_counts(1, {}), "CUDA_VISIBLE_DEVICES": ""}

@@ -43,16 +43,17 @@ from lib.machine import machine
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
+from sparkdl.cluster.topology import SingleTopology
 from sparkdl.runner.concurrency import Pace
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.reports import Pages
 from sparkdl.runner.retries import Limits
 from sparkdl.runner.stopping import Stops
-from sparkdl.runner.submitted import Flights
+from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runner.trial_loop import Execution
 from sparkdl.runs import Run
 from sparkdl.runs.journal import read_journal
@@ -315,14 +316,16 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     search = Search(space, "random", asked, COMPLETE + slots)
     proposals = Proposals.of(opened, search, (), say)
     complete(opened, proposals)
-    plan = Plan("search", (Role("worker", 1, Resources()),))
+    plan = Plan(kind="search", roles=(Role(name="worker", count=1),))
     # The writer goes on longer than is measured, as trials do.
     simulated = Simulated(opened.paths, slots, 3 * WARM_S + measured_s)
     execution = Execution(
         opened,
         plan,
-        Flights(cast(Cluster, simulated), plan, opened.paths),
-        lambda trial, _: cast(Any, SimpleNamespace(run_id=name, number=trial.number)),
+        SubmittedTrials(cast(Cluster, simulated), plan, SingleTopology(), opened.paths),
+        lambda trial, _: cast(
+            Any, SimpleNamespace(run=SimpleNamespace(id=name), number=trial.number)
+        ),
         pace=Pace(lambda: Slots(slots, slots, "simulated"), None, True),
         stops=Stops(Limits(), search, {"value": "max"}, 1, opened.run.trials),
         progress=Progress(opened.run, plan, shown=True),

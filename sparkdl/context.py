@@ -62,6 +62,7 @@ class Context:
         is_elastic: the gang goes on without a rank that is lost, and takes it in again.
         is_late: this process takes the place of one that was lost; the others train already.
         timeline: whether this process records what its collectives do.
+        strategy: the strategy that `distribute.strategy()` returns, see `cluster.plan.Role`.
     """
 
     rank: int = 0
@@ -90,6 +91,7 @@ class Context:
     is_elastic: bool = False
     is_late: bool = False
     timeline: bool = False
+    strategy: str = "local"
 
     @property
     def is_chief(self) -> bool:

@@ -21,7 +21,7 @@ ROOMS = [
     {"options", "context", "devices", "cuda_visibility", "os_processes"},
     {"reporter"},
     {"checkpoints"},
-    {"polling", "jsonl"},
+    {"polling", "jsonl", "rank_files"},
     {"storage"},
     {"config"},
     {"errors", "_version"},

@@ -9,15 +9,15 @@ __all__ = ["gang_variables", "jax_variables", "tf_config", "thread_counts", "tor
 
 
 def thread_counts(cores: int, given: Mapping[str, str]) -> dict[str, str]:
-    """How many threads a training process may use, so that trials of one host share its cores.
+    """Return the variables that limit the threads of a training process to its share of cores.
 
     TensorFlow reads its two variables when it makes its thread pools (process_util.cc), after the
-    process was forked. OpenMP reads its own when it starts: a library that the fork server has
-    imported, such as NumPy's, keeps what Spark set for its Python workers.
+    process was forked. OpenMP reads its variable when it starts: a library that the fork server has
+    imported, such as that of NumPy, keeps the value that Spark set for its Python workers.
 
     Args:
-        cores: the share of this process.
-        given: variables that the person set; those are left alone.
+        cores: the number of cores of this process.
+        given: variables that the user has set, which are left alone.
 
     Example:
         >>> thread_counts(2, {"OMP_NUM_THREADS": "1"})
@@ -28,19 +28,19 @@ def thread_counts(cores: int, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def tf_config(members: Sequence[Member], endpoints: Sequence[str], rank: int) -> dict[str, str]:
-    """TensorFlow's description of a cluster, see `tf.distribute`'s TFConfigClusterResolver.
+    """Return TensorFlow's description of a cluster, see its `TFConfigClusterResolver`.
 
-    An evaluator is not part of the cluster that trains. `TF_GRPC_REUSE_PORT` lets TensorFlow's
-    server listen on a port that our task holds until the end (grpc_server_lib.cc).
+    An evaluator is not part of the cluster. `TF_GRPC_REUSE_PORT` lets TensorFlow's server listen on
+    a port that the Spark task holds until the end (grpc_server_lib.cc).
 
     Args:
-        members: who is in the gang, by rank.
-        endpoints: `address:port` of each.
-        rank: whose variables they are.
+        members: the members of the gang, by rank.
+        endpoints: `address:port` of each member.
+        rank: the rank whose variables are returned.
 
     Example:
-        >>> from sparkdl.cluster.plan import Plan, Resources, Role
-        >>> gang = Plan("allreduce", (Role("worker", 2, Resources()),)).members
+        >>> from sparkdl.cluster.plan import Plan, Role
+        >>> gang = Plan(kind="allreduce", roles=(Role(name="worker", count=2),)).members
         >>> tf_config(gang, ["10.0.0.1:4000", "10.0.0.2:4000"], 1)["TF_CONFIG"]
         '{"cluster": {"worker": ["10.0.0.1:4000", "10.0.0.2:4000"]}, \
 "task": {"type": "worker", "index": 1}}'
@@ -60,7 +60,7 @@ def tf_config(members: Sequence[Member], endpoints: Sequence[str], rank: int) ->
 def torch_variables(
     endpoints: Sequence[str], rank: int, local_rank: int, local_world_size: int
 ) -> dict[str, str]:
-    """What `torch.distributed.init_process_group` reads, see its `env://` initialization.
+    """Return the variables that `torch.distributed.init_process_group` reads (`env://`).
 
     Example:
         >>> torch_variables(["10.0.0.1:4000", "10.0.0.2:4000"], 1, 0, 1)["MASTER_ADDR"]
@@ -78,11 +78,11 @@ def torch_variables(
 
 
 def jax_variables(endpoints: Sequence[str], rank: int) -> dict[str, str]:
-    """What describes the gang to JAX and to Keras on JAX.
+    """Return the variables that describe the gang to JAX, and to Keras on JAX.
 
-    `jax.distributed.initialize` reads the address only; give it
-    `num_processes=int(os.environ["JAX_NUM_PROCESSES"])` and `process_id` alike.
-    `keras.distribution.initialize()` reads its own three (distribution_lib.py).
+    `jax.distributed.initialize` reads the address only: pass it
+    `num_processes=int(os.environ["JAX_NUM_PROCESSES"])` and `process_id` in the same way.
+    `keras.distribution.initialize()` reads its own three variables (distribution_lib.py).
 
     Example:
         >>> jax_variables(["10.0.0.1:4000", "10.0.0.2:4000"], 1)["JAX_PROCESS_ID"]
@@ -105,12 +105,14 @@ def gang_variables(
     rank: int,
     local: tuple[int, int],
 ) -> dict[str, str]:
-    """The variables with which the processes of a gang find each other, but an evaluator.
+    """Return the variables by which the processes of a gang find each other.
 
     Args:
-        framework: `torch` and `jax` get their own; anything else gets TensorFlow's.
-        members, endpoints, rank: see `tf_config`.
-        local: this process's local rank and local world size.
+        framework: `torch` and `jax` have variables of their own; others get TensorFlow's.
+        members: the members of the gang, by rank.
+        endpoints: `address:port` of each member.
+        rank: the rank whose variables are returned; an evaluator gets only TensorFlow's.
+        local: the local rank and local world size of the process.
     """
     if framework not in ("torch", "jax"):
         return tf_config(members, endpoints, rank)

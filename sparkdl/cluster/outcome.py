@@ -1,17 +1,31 @@
-"""Runs anywhere. How a training process ended, and what that means."""
+"""Runs anywhere (pure). The outcome of a training process, from its end to the journal.
 
+An `Outcome` is made in the training process, completed by the Spark task around it, carried to the
+driver as JSON in the row of that task, and turned into an event of the journal there.
+"""
+
+import base64
+import json
 import re
 import signal
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 from sparkdl.runs.states import Failure
 
-__all__ = ["End", "describe_end", "failed", "failure_of", "is_follow_up", "says_failure"]
+__all__ = [
+    "Outcome",
+    "ProcessExit",
+    "RankInfo",
+    "Status",
+    "classify_failure",
+    "describe_exit",
+    "is_follow_up",
+]
 
-# What a rank says when another one has gone: the other's failure is the one to tell of.
+# Errors of a rank whose peer has gone. The failure of that peer is the one to report.
 _FOLLOW_UP = re.compile(
     r"UnavailableError|AbortedError|CancelledError|DeadlineExceededError|Connection reset by peer|"
     r"Connection refused|Connection closed by peer|tasks are unhealthy|DistNetworkError|"
@@ -25,24 +39,132 @@ _GPU_MEMORY = re.compile(r"ResourceExhaustedError|CUDA_ERROR_OUT_OF_MEMORY|OutOf
 _PORT_TAKEN = re.compile(r"Address already in use|EADDRINUSE|Could not start gRPC server")
 
 
-@dataclass(frozen=True)
-class End:
-    """How a training process ended.
+class Status(str, Enum):
+    """The way in which a training process ended.
+
+    RETURNED: the training function returned. FAILED: it raised, or its process died or could not
+    be started. INVALID: it raised `InvalidTrial`. PRUNED: it raised `TrialPruned`. STOPPED: the
+    process was ended because of the other ranks of its gang. REFUSED: the executor cannot run the
+    trial. DETACHED: the process goes on after its Spark task.
+    """
+
+    RETURNED = "returned"
+    FAILED = "failed"
+    INVALID = "invalid"
+    PRUNED = "pruned"
+    STOPPED = "stopped"
+    REFUSED = "refused"
+    DETACHED = "detached"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankInfo:
+    """The rank of a gang that an outcome belongs to.
 
     Attributes:
-        code: its exit code, or the negative number of the signal that ended it.
-        outcome: what it said of its function before it ended, None if nothing.
-        starting_s, running_s: seconds until and in its function.
-        cpu_s, peak_memory_mb: from the process that reaped it, see wait4(2).
-        out_of_memory: the kernel killed some process for memory meanwhile.
-        timed_out: we ended it as it ran too long.
-        stopped: why whoever watched it had it ended, None if nobody did.
+        rank: the number of the rank, from 0.
+        role: the name of the role with the index in it, such as `worker 1`.
+        host: the name of the host.
+    """
+
+    rank: int
+    role: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.role} (rank {self.rank}) on host {self.host}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of one training process.
+
+    Attributes:
+        status: the way in which the process ended.
+        outputs: the values that the training function returned, by name; JSON values only.
+        is_chief: the outputs are those of the chief, which are the outputs of the trial.
+        error: the error message, or the reason of a STOPPED or REFUSED process.
+        traceback: the traceback of the user's code, until the task has added it to `error`.
+        failure: the kind of a failure.
+        exception: the user's exception, pickled.
+        usage: seconds, CPU seconds and MiB, by the names of the fields of `runs.Usage`.
+        reported: the last value of each metric that was reported.
+        attempt: the number of the attempt, from 0.
+        who: the rank; None for a trial of a single process.
+        ended_s: the time of the end, in seconds since 1970.
+
+    Example:
+        >>> outcome = Outcome(status=Status.RETURNED, outputs={"accuracy": 0.9})
+        >>> Outcome.from_json(outcome.to_json()) == outcome
+        True
+    """
+
+    status: Status
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    is_chief: bool = False
+    error: str | None = None
+    traceback: str | None = None
+    failure: Failure | None = None
+    exception: bytes | None = field(default=None, repr=False)
+    usage: Mapping[str, float] = field(default_factory=dict)
+    reported: Mapping[str, float] = field(default_factory=dict)
+    attempt: int = 0
+    who: RankInfo | None = None
+    ended_s: float = 0.0
+
+    @property
+    def is_failure(self) -> bool:
+        """True if the training function did not return: it raised, was pruned, or died."""
+        return self.status in (Status.FAILED, Status.INVALID, Status.PRUNED)
+
+    def without_exception(self) -> "Outcome":
+        """Return this outcome without the pickled exception, for files that others can write."""
+        return replace(self, exception=None)
+
+    def to_json(self) -> str:
+        """Return the outcome as JSON text; the pickled exception is encoded in base64."""
+        fields = asdict(self)
+        if self.exception is not None:
+            fields["exception"] = base64.b64encode(self.exception).decode()
+        return json.dumps(fields)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Outcome":
+        """Create an outcome from the text that `to_json` returned."""
+        fields: dict[str, Any] = json.loads(text)
+        fields["status"] = Status(fields["status"])
+        if fields["failure"] is not None:
+            fields["failure"] = Failure(fields["failure"])
+        if fields["exception"] is not None:
+            fields["exception"] = base64.b64decode(fields["exception"])
+        if fields["who"] is not None:
+            fields["who"] = RankInfo(**fields["who"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessExit:
+    """The exit of a training process.
+
+    Attributes:
+        code: the exit code, or the negative number of the signal that killed the process.
+        outcome: the outcome that the process sent before it ended; None if it sent none.
+        starting_s: seconds until the training function was called.
+        running_s: seconds in the training function.
+        cpu_s: CPU seconds, from the process that reaped this one, see wait4(2).
+        peak_memory_mb: the largest resident size in MiB, from wait4(2).
+        out_of_memory: the kernel killed a process for memory in the meantime.
+        timed_out: the process was killed because it ran for too long.
+        stopped: the reason for which the process was killed by its watcher; None if it was not.
     """
 
     code: int
-    outcome: dict[str, Any] | None
-    starting_s: float
-    running_s: float
+    outcome: Outcome | None = None
+    starting_s: float = 0.0
+    running_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_mb: float = 0.0
     out_of_memory: bool = False
@@ -51,34 +173,34 @@ class End:
 
     @property
     def is_failure(self) -> bool:
-        """Whether the function did not return, or raised."""
-        return self.outcome is None or says_failure(self.outcome)
+        """True if the training function did not return."""
+        return self.outcome is None or self.outcome.is_failure
+
+    @property
+    def usage(self) -> dict[str, float]:
+        """The resources that the process used, as `Outcome.usage` holds them."""
+        used = {
+            "starting_s": self.starting_s,
+            "running_s": self.running_s,
+            "cpu_s": self.cpu_s,
+            "peak_memory_mb": self.peak_memory_mb,
+        }
+        measured = self.outcome.usage if self.outcome else {}
+        return {name: round(value, 4) for name, value in {**used, **measured}.items()}
 
 
-def says_failure(outcome: Mapping[str, Any]) -> bool:
-    """Whether a function ended by an exception, by what its process, or its task, said of it.
+def describe_exit(end: ProcessExit, timeout_s: float | None) -> str:
+    """Return a sentence that explains why a process sent no outcome.
+
+    Args:
+        end: the exit of the process.
+        timeout_s: the limit of the trial, in seconds.
 
     Example:
-        >>> says_failure({"outputs": {}}), says_failure({"invalid": "too large"})
-        (False, True)
-    """
-    return not outcome.keys().isdisjoint(("error", "invalid", "pruned"))
-
-
-def failed(error: str, failure: Failure) -> dict[str, Any]:
-    """What is said of a rank that never came to run its function."""
-    said = {"error": f"{error}\n", "failure": str(failure), "ended_s": time.time()}
-    return {**said, "usage": {}}
-
-
-def describe_end(end: End, timeout_s: float | None) -> str:
-    """Why there is no outcome, in a sentence.
-
-    Example:
-        >>> end = End(-9, None, 0.1, 2.0, peak_memory_mb=900, out_of_memory=True)
-        >>> print(describe_end(end, None))  # doctest: +ELLIPSIS
+        >>> end = ProcessExit(code=-9, peak_memory_mb=900, out_of_memory=True)
+        >>> print(describe_exit(end, None))  # doctest: +ELLIPSIS
         killed by SIGKILL: the host ran out of memory (this process used up to 900 MiB). Raise ...
-        >>> describe_end(End(3, None, 0.1, 2.0), None)
+        >>> describe_exit(ProcessExit(code=3), None)
         'the process ended itself with exit code 3 (os._exit) before its function returned'
     """
     if end.timed_out:
@@ -100,18 +222,21 @@ def describe_end(end: End, timeout_s: float | None) -> str:
     return f"killed by {name} (this process used up to {end.peak_memory_mb:.0f} MiB)"
 
 
-def failure_of(end: End) -> Failure:
-    """The kind of a failed end.
+def classify_failure(end: ProcessExit) -> Failure:
+    """Return the kind of a failure.
 
     Example:
-        >>> failure_of(End(0, {"error": "InternalError: CUDA_ERROR_ILLEGAL_ADDRESS"}, 0.1, 2.0))
+        >>> text = "InternalError: CUDA_ERROR_ILLEGAL_ADDRESS"
+        >>> outcome = Outcome(status=Status.FAILED, error=text)
+        >>> classify_failure(ProcessExit(code=0, outcome=outcome))
         <Failure.GPU: 'GPU fault'>
     """
     if end.outcome is not None:
-        text = f"{end.outcome.get('error')}\n{end.outcome.get('traceback')}"
+        error = end.outcome.error or ""
+        text = f"{error}\n{end.outcome.traceback}"
         if _PORT_TAKEN.search(text):
             return Failure.PORT
-        if _GPU_MEMORY.search(text) or end.outcome.get("error", "").startswith("MemoryError"):
+        if _GPU_MEMORY.search(text) or error.startswith("MemoryError"):
             return Failure.MEMORY
         return Failure.GPU if _GPU.search(text) else Failure.EXCEPTION
     if end.timed_out:
@@ -123,7 +248,7 @@ def failure_of(end: End) -> Failure:
 
 
 def is_follow_up(error: str) -> bool:
-    """Whether an error only says that another rank has gone.
+    """Return True if an error only reports that another rank has gone.
 
     Example:
         >>> is_follow_up("UnavailableError: recvmsg:Connection reset by peer")

@@ -1,43 +1,65 @@
-"""Runs anywhere (pure). The plan: who will run where with what, before anything runs."""
+"""Runs anywhere (pure). The plan of a run: its processes and their resources, before any starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 __all__ = ["Member", "Plan", "Resources", "Role"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one process needs. None leaves it to Spark's own configuration."""
+    """The resources of one process. None leaves a number to Spark's own configuration.
+
+    Attributes:
+        num_cpus: the number of CPU cores.
+        num_gpus: the number of GPUs.
+        default_gpus: the GPUs of a process without `num_gpus` where Spark assigns none and the
+            search for GPUs is on: `visible` leaves all of the host visible without reserving any,
+            `share` reserves a share of the host's GPUs, `one` reserves at most one.
+    """
 
     num_cpus: int | None = None
     num_gpus: int | None = None
+    default_gpus: Literal["visible", "share", "one"] = "visible"
 
     def __str__(self) -> str:
-        asked = {"CPUs": self.num_cpus, "GPUs": self.num_gpus}
-        texts = [f"{count} {what}" for what, count in asked.items() if count is not None]
+        counts = {"CPUs": self.num_cpus, "GPUs": self.num_gpus}
+        texts = [f"{count} {name}" for name, count in counts.items() if count is not None]
         return ", ".join(texts) or "one slot"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Role:
-    """So many processes of one kind, each with the same resources.
+    """A number of processes of one kind, each with the same resources.
 
     Attributes:
-        name: `worker`, `chief`, `ps` or `evaluator`.
-        count: how many.
-        resources: what each gets.
-        served: we run TensorFlow's server in them, instead of the person's function.
-        needed: the run is complete only when these have returned; others are ended with it.
-        hides_gpus: they see no GPU, though Spark gives their tasks as many as the others.
-        on_driver: the driver runs them itself; the last of a plan's roles.
+        name: the job name in `TF_CONFIG`: `worker`, `chief`, `master`, `ps` or `evaluator`.
+        count: the number of processes.
+        resources: the resources of each process.
+        trains: the processes train: they get the rows of DataFrames.
+        in_ring: the processes take part in the collectives of the ring.
+        in_world: the processes are counted in `context.world_size`.
+        strategy: the strategy that `distribute.strategy()` returns: `multi_worker`,
+            `parameter_server`, `local`, or `none` for processes that another one drives.
+        runs_server: the processes run TensorFlow's server in place of the user's function.
+        must_return: the run is complete when the processes of all such roles have returned; the
+            processes of other roles are ended then.
+        grace_s: seconds that the processes may go on when the run is complete.
+        hides_gpus: the processes see no GPU, though Spark assigns some to their tasks.
+        on_driver: the processes run on the driver. Such a role is the last one of a plan.
     """
 
     name: str
     count: int
-    resources: Resources
-    served: bool = False
-    needed: bool = True
+    resources: Resources = Resources()
+    trains: bool = True
+    in_ring: bool = False
+    in_world: bool = True
+    strategy: Literal["multi_worker", "parameter_server", "local", "none"] = "local"
+    runs_server: bool = False
+    must_return: bool = True
+    grace_s: float = 0.0
     hides_gpus: bool = False
     on_driver: bool = False
 
@@ -47,7 +69,13 @@ class Role:
 
 @dataclass(frozen=True)
 class Member:
-    """One process of a gang: its rank, its role and its place among those of its role."""
+    """One process of a gang.
+
+    Attributes:
+        rank: the number of the process in the gang, from 0.
+        role: the role of the process.
+        index: the number of the process in its role, from 0.
+    """
 
     rank: int
     role: Role
@@ -55,39 +83,42 @@ class Member:
 
     @property
     def log(self) -> str:
-        """The name of the file that it prints into."""
+        """The name of the log file of the process."""
         return f"log-{self.role.name}-{self.index}.txt"
 
     def __str__(self) -> str:
         return f"{self.role.name} {self.index}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one trial needs to run. Every verb builds one, and everything else follows from it.
+    """All that one trial needs to run. Each verb builds a plan, and the rest follows from it.
 
     Attributes:
-        kind: the verb, such as `launch`.
+        kind: the verb, such as `launch`; only a label.
         roles: the processes of one trial.
-        framework: `tensorflow`, `torch`, `jax`, or None for a program that imports none.
-        env: environment variables of the training processes. Values are never shown.
-        detect_gpus: let a process see GPUs that Spark did not assign to its task.
-        fork_server: start from a process that has imported the framework.
-        trial_timeout_s: seconds after which a trial is ended, from the start of its function.
-        is_gang: its processes run at the same time and know of each other.
-        start_timeout_s: seconds until every process of a gang must have started, and again
-            until they must have found each other.
+        framework: `tensorflow`, `torch`, `jax`, or None for a program that imports none of them.
+        env: environment variables of the training processes. Their values are never shown.
+        detect_gpus: let processes use GPUs that Spark did not assign to their tasks.
+        fork_server: fork processes from a server that has imported the framework.
+        trial_timeout_s: seconds in the training function after which a trial is ended.
+        is_gang: the processes run at the same time and know of each other.
+        start_timeout_s: seconds until every process of a gang must have started, and again until
+            all must have joined each other.
         collective_timeout_s: seconds for which a rank may be silent in a collective of the ring.
-        interface: the network interface, or address, at which a gang's processes meet.
-        elastic: a gang goes on without a process that is lost, and takes it in again.
+        interface: the network interface, or address, at which the processes of a gang meet.
+        elastic: the gang goes on without a process that is lost, and takes it in again.
         timeline: each rank of the ring records where the time of its collectives goes.
-        kept: the processes that train go on when the Spark job that started them has ended.
+        meets_by_files: the ranks meet by files in the run directory, rather than by a barrier.
+        ends_by_order: the driver orders the end of the gang; it does not end by itself.
+        repeatable: the trial can be repeated and the run resumed; False if its rows are fed once.
 
     Example:
-        >>> print(Plan("launch", (Role("worker", 1, Resources(num_gpus=1)),), "tensorflow"))
+        >>> role = Role(name="worker", count=1, resources=Resources(num_gpus=1))
+        >>> print(Plan(kind="launch", roles=(role,), framework="tensorflow"))
         launch, tensorflow: 1 worker with 1 GPUs
-        >>> roles = (Role("worker", 2, Resources()), Role("evaluator", 1, Resources()))
-        >>> print(Plan("allreduce", roles, "tensorflow", is_gang=True))
+        >>> roles = (Role(name="worker", count=2), Role(name="evaluator", count=1, trains=False))
+        >>> print(Plan(kind="allreduce", roles=roles, framework="tensorflow", is_gang=True))
         allreduce, tensorflow: 2 workers with one slot, 1 evaluator with one slot; a gang of 3 \
 processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     """
@@ -105,11 +136,13 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     interface: str | None = None
     elastic: bool = False
     timeline: bool = False
-    kept: bool = False
+    meets_by_files: bool = False
+    ends_by_order: bool = False
+    repeatable: bool = True
 
     @property
     def resources(self) -> Resources:
-        """What each process gets: Spark gives the tasks of a gang all the same."""
+        """The resources of each process: Spark gives all tasks of a gang the same."""
         return self.roles[0].resources
 
     @property
@@ -121,39 +154,31 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     @property
     def readers(self) -> tuple[int, ...]:
         """The ranks that train, and get the rows of DataFrames."""
-        apart = ("ps", "evaluator")
-        members = (m for m in self.members if not m.role.served and m.role.name not in apart)
-        return tuple(member.rank for member in members)
+        return tuple(member.rank for member in self.members if member.role.trains)
 
     @property
     def ring(self) -> tuple[int, ...]:
-        """The ranks that are in the ring; none where each has another part to play."""
-        return self.readers if self.is_gang and self.kind != "parameter_server" else ()
-
-    @property
-    def meets_by_files(self) -> bool:
-        """Whether the ranks meet by files in the run directory, which a secret cannot stand in."""
-        return self.elastic or self.kind == "tfos"
+        """The ranks that take part in the ring."""
+        return tuple(member.rank for member in self.members if member.role.in_ring)
 
     @property
     def logs(self) -> dict[str, str]:
-        """The files that the processes of a trial print into, by the process's name."""
+        """The log files of the processes of a trial, by the name of the process."""
         return {str(m): m.log for m in self.members} if self.is_gang else {"": "log.txt"}
 
     @property
     def size(self) -> int:
-        """How many processes of one trial Spark runs."""
+        """The number of processes of one trial that Spark runs."""
         return sum(role.count for role in self.roles if not role.on_driver)
 
     @property
     def world_size(self) -> int:
-        """How many of them train; an evaluator stands outside."""
-        apart = ("ps", "evaluator") if self.kind == "tfos" else ("evaluator",)
-        return sum(role.count for role in self.roles if role.name not in apart)
+        """The number of processes that `context.world_size` counts."""
+        return sum(role.count for role in self.roles if role.in_world)
 
     def __str__(self) -> str:
         roles = ", ".join(
-            f"{r} with {r.resources}{' (served)' if r.served else ''}" for r in self.roles
+            f"{r} with {r.resources}{' (served)' if r.runs_server else ''}" for r in self.roles
         )
         env = f"; sets {', '.join(sorted(self.env))}" if self.env else ""
         gang = (

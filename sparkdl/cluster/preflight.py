@@ -1,6 +1,6 @@
-"""Runs on the driver, and in the Spark tasks that it asks.
+"""Runs on the driver, and in Spark tasks on all executors.
 
-Can this cluster run this plan? Known before any trial.
+Check, before the first trial, that every executor can run a plan.
 """
 
 import gc
@@ -37,7 +37,7 @@ __all__ = [
 
 REPORT_SCHEMA = "problem string"
 
-# How long tasks hold their slots for the others, so that each executor gets one of them.
+# Tasks hold their slots for this long, so that each executor gets one of them.
 MEET_S = 2.0
 
 
@@ -48,14 +48,14 @@ def check_executor(
     imports: Iterable[str],
     framework: str | None,
 ) -> str | None:
-    """What keeps this executor from running trials of a run, naming the host; None if nothing.
+    """Return the reason for which this executor cannot run a run's trials; None if it can.
 
     Args:
         run_id: the id that `run.json` in the run directory must hold.
-        paths: where the driver has made the run directory.
-        versions: what the driver has installed, see `runs.record.versions`.
-        imports: the modules that the program needs.
-        framework: the framework that it uses, if any.
+        paths: the run directory, as the driver made it.
+        versions: the versions on the driver, see `runs.provenance.versions`.
+        imports: the modules that the program imports.
+        framework: the framework of the program, if any.
     """
     host = socket.gethostname()
     try:
@@ -73,11 +73,11 @@ def check_executor(
             f"executor on host {host} limits Python's address space to {limit >> 20} MiB, in which "
             f"{framework} cannot be loaded. Unset spark.executor.pyspark.memory."
         )
-    here = installed_versions()
+    installed = installed_versions()
     wrong = [
-        f"{k} {here.get(k, 'absent')} (driver: {v})"
-        for k, v in versions.items()
-        if here.get(k) != v
+        f"{name} {installed.get(name, 'absent')} (driver: {version})"
+        for name, version in versions.items()
+        if installed.get(name) != version
     ]
     if wrong:
         return (
@@ -93,10 +93,10 @@ def check_executor(
 
 
 def check_pair(plan: Plan, allow_untested: bool) -> None:
-    """Refuse a framework that was not tested with more than one process, before anything starts.
+    """Refuse versions of TensorFlow and Keras that were not tested with several processes.
 
     Raises:
-        PreflightError: naming the versions found and those that were tested.
+        PreflightError: if the versions are untested; the message names the tested ones.
     """
     if plan.framework != "tensorflow" or plan.size == 1 or allow_untested:
         return
@@ -110,7 +110,7 @@ def _importable(imports: Iterable[str]) -> set[str]:
 
 
 def start_of(plan: Plan, program: Program, application: str) -> Start:
-    """How the plan's training processes are started on an executor."""
+    """Return the conditions under which the training processes of a plan are forked."""
     return Start(
         application=application,
         framework=plan.framework,
@@ -121,10 +121,10 @@ def start_of(plan: Plan, program: Program, application: str) -> Start:
 
 
 def spare_collector() -> None:
-    """Keep what this Python worker has imported out of its garbage collections.
+    """Exclude the imports of this Python worker from its garbage collections.
 
-    Spark's worker collects after every task: with our imports some 30 ms, for which the next task
-    on that worker waits.
+    Spark's worker collects garbage after every task. With our imports a collection takes some
+    30 ms, for which the next task waits.
     """
     if not gc.get_freeze_count():
         gc.collect()
@@ -133,14 +133,16 @@ def spare_collector() -> None:
 
 @dataclass(frozen=True)
 class PreflightTask:
-    """One task of the preflight job. Checks its executor, then holds its slot until all started.
+    """One task of the preflight job: check the executor, and hold the slot until all tasks run.
 
     Attributes:
-        plan, program: what will run; its framework is imported meanwhile.
-        run_id, run_path: the run directory that it must see.
-        application: Spark's application id.
-        versions: see `check_executor`.
-        count: how many tasks the job has.
+        plan: the plan of the run; its framework is imported in the meantime.
+        program: the user's program.
+        run_id: the id of the run.
+        run_path: the run directory, which the executor must see.
+        application: the id of the Spark application.
+        versions: the versions on the driver, see `check_executor`.
+        count: the number of tasks of the job.
     """
 
     plan: Plan
@@ -166,7 +168,7 @@ class PreflightTask:
 
     def _meet(self, folder: str, number: int) -> None:
         if self.count == 1 or not storage.is_local(folder):
-            return  # A store of objects is too slow for this; each trial checks its executor again.
+            return  # An object store is too slow; each trial checks its executor again.
         storage.write(storage.join(folder, number), b"")
         deadline = time.monotonic() + MEET_S
         while len(storage.names(folder)) < self.count and time.monotonic() < deadline:
@@ -174,14 +176,14 @@ class PreflightTask:
 
 
 def raise_for_problems(problems: Iterable[str | None]) -> None:
-    """Raise what the executors reported, each problem once.
+    """Raise the problems that the executors reported, each one once.
 
     Raises:
-        PreflightError: at least one executor cannot run the plan.
+        PreflightError: if at least one executor cannot run the plan.
     """
-    found = sorted({problem for problem in problems if problem})
-    if found:
+    reported = sorted({problem for problem in problems if problem})
+    if reported:
         raise PreflightError(
-            f"{len(found)} problem(s) on the executors, so no trial was started:\n- "
-            + "\n- ".join(found)
+            f"{len(reported)} problem(s) on the executors, so no trial was started:\n- "
+            + "\n- ".join(reported)
         )

@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). How many processes fit at once, and what to change if too few."""
+"""Runs anywhere (pure). The number of processes that fit at once, and advice if too few do."""
 
 import re
 from collections.abc import Callable
@@ -12,12 +12,12 @@ __all__ = ["Slots", "check_gang"]
 
 @dataclass(frozen=True)
 class Slots:
-    """How many processes fit at once, and what each has.
+    """The slots of a cluster.
 
     Attributes:
-        count: processes at once.
-        cores: CPU cores of all slots together.
-        reason: where the number comes from, for the person.
+        count: the number of processes that fit at once.
+        cores: the number of CPU cores of all slots together.
+        reason: the origin of the number, for messages.
     """
 
     count: int
@@ -26,20 +26,20 @@ class Slots:
 
 
 def check_gang(plan: Plan, slots: Slots, conf: Callable[[str], str | None], master: str) -> None:
-    """See that all processes of a gang fit at once: Spark itself would wait for ten minutes.
+    """Validate that all processes of a gang fit at once. Spark itself would wait for ten minutes.
 
     Args:
-        plan: of the gang.
-        slots: what Spark has now.
-        conf: looks up Spark's configuration.
+        plan: the plan of the gang.
+        slots: the slots that Spark has now.
+        conf: looks up a setting of Spark.
         master: Spark's master URL.
 
     Raises:
-        SlotsError: with the slots that it needs and has, and the setting to change.
+        SlotsError: if there are too few slots; the message names the setting to change.
 
     Example:
-        >>> from sparkdl.cluster.plan import Resources, Role
-        >>> plan = Plan("allreduce", (Role("worker", 5, Resources()),), is_gang=True)
+        >>> from sparkdl.cluster.plan import Role
+        >>> plan = Plan(kind="allreduce", roles=(Role(name="worker", count=5),), is_gang=True)
         >>> check_gang(plan, Slots(3, 3, "3 slots of local[3]"), {}.get, "local[3]")
         Traceback (most recent call last):
         sparkdl.errors.SlotsError: allreduce needs 5 slots at once (5 workers), and Spark has 3 \

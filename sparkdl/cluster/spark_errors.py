@@ -1,4 +1,4 @@
-"""Runs on the driver (pure). Why a Spark job ended without its rows."""
+"""Runs on the driver (pure). Classify the errors with which Spark jobs end."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ __all__ = ["JobEnd", "JobFailed", "job_failed"]
 
 
 class JobEnd(Enum):
-    """Why a Spark job did not give its rows."""
+    """The reason for which a Spark job brought no rows."""
 
     CANCELLED = "cancelled"
     LOST = "lost"
@@ -19,7 +19,7 @@ class JobEnd(Enum):
 
 
 class JobFailed(Exception):
-    """A Spark job ended without its rows; never seen by a person as such."""
+    """A Spark job ended without its rows. Users never see this exception itself."""
 
     def __init__(self, end: JobEnd, message: str) -> None:
         super().__init__(message)
@@ -27,10 +27,10 @@ class JobFailed(Exception):
 
 
 def job_failed(exc: BaseException) -> JobFailed:
-    """What an exception of Spark means; a cluster that cannot run us at all raises here.
+    """Classify an exception of Spark.
 
     Raises:
-        PreflightError: the executors lack sparkdl or run another Python.
+        PreflightError: if the executors lack sparkdl or run another Python.
 
     Example:
         >>> job_failed(RuntimeError("[SPARK_JOB_CANCELLED] Job 3 cancelled")).end
@@ -55,10 +55,10 @@ def job_failed(exc: BaseException) -> JobFailed:
         ) from exc
     if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
         return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
-    if found := re.search(
+    if match := re.search(
         r"[^\n]*(exceeding \w* ?memory limits|OOMKilled|container OOM)[^\n]*", text
     ):
-        why = f"the cluster ended its executor for its memory: {found[0].strip()}"
+        why = f"the cluster ended its executor for its memory: {match[0].strip()}"
         return JobFailed(JobEnd.MEMORY, f"{why}. Raise spark.executor.memoryOverhead")
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
         return JobFailed(JobEnd.LOST, "its executor was lost")
@@ -66,7 +66,7 @@ def job_failed(exc: BaseException) -> JobFailed:
 
 
 def _with_summary(text: str) -> str:
-    """Spark's message, the line first that says what a Python function of the person's raised.
+    """Return Spark's message, preceded by the line of the Python exception in it.
 
     Example:
         >>> text = "Traceback (most recent call last):\\n  File ...\\nValueError: no"
@@ -74,5 +74,7 @@ def _with_summary(text: str) -> str:
         'ValueError: no'
     """
     trace = r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\S[^\n]*)"
-    raised = re.findall(trace, text)  # The last of a chain is what was raised at last.
+    raised = re.findall(
+        trace, text
+    )  # The last traceback of a chain is that of the exception that was raised.
     return f"{raised[-1]}\n{text}" if raised else text

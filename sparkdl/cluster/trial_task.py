@@ -1,9 +1,7 @@
-"""Runs in a Spark task.
+"""Runs in a Spark task. Run one trial: the control plane around a training process.
 
-What Spark executes for a trial: the control plane around a training process.
-
-It never imports a framework. It takes its GPUs, runs the function in a fresh training process, and
-yields one row that says what came out. An exception in the person's function is such a row too.
+The task never imports a framework. It takes its GPUs, runs the function in a fresh training
+process, and yields one row with the outcome. An exception in the user's function is an outcome too.
 """
 
 import contextlib
@@ -21,11 +19,11 @@ from pyspark import TaskContext
 
 from sparkdl import checkpoints, storage
 from sparkdl.cluster.environ import thread_counts
-from sparkdl.cluster.gpus.assignment import assigned_gpus
+from sparkdl.cluster.gpus.assignment import assigned_gpus, spark_gpus
 from sparkdl.cluster.gpus.locks import DevicesTakenError
-from sparkdl.cluster.outcome import End, describe_end, failure_of
+from sparkdl.cluster.outcome import Outcome, ProcessExit, Status, classify_failure, describe_exit
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.preflight import check_executor, spare_collector, start_of
+from sparkdl.cluster.preflight import check_executor, spare_collector
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import last_reported, local_folder
 from sparkdl.cluster.program.packaging import Program
@@ -36,246 +34,300 @@ from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
 from sparkdl.runs.states import Failure
 
-__all__ = ["OUTCOME_SCHEMA", "PER_ATTEMPT", "TrialTask", "counted", "fed", "usage_of"]
+__all__ = [
+    "OUTCOME_SCHEMA",
+    "PER_ATTEMPT",
+    "RunRef",
+    "TrialSpec",
+    "TrialTask",
+    "exhaust",
+    "feed_sockets",
+    "outcome_row",
+    "with_feed_error",
+]
 
-OUTCOME_SCHEMA = "outcome string, exception binary"
+OUTCOME_SCHEMA = "outcome string"
 
 TAIL_LINES = 20
 
-# What an attempt leaves in the trial's folder, beside its logs and metrics.
+# The files that an attempt leaves in the trial's folder, beside its logs and metrics.
 PER_ATTEMPT = frozenset(
     ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl", ASKS, ORDERS, TIMELINE)
 )
 
 
-@dataclass(frozen=True)
-class TrialTask:
-    """Runs one trial; Spark calls it in a Python worker with the batches of its partition.
+@dataclass(frozen=True, kw_only=True)
+class RunRef:
+    """The run that a task belongs to.
 
     Attributes:
-        plan: what the trial needs.
-        program: the person's function.
-        run_id, run_path, application: which run it belongs to, where that is kept, Spark's id.
-        number, params, seed: which trial, and what the function is called with.
-        metric, direction: which number counts, and whether the larger is the better.
-        keep_checkpoints: which of its checkpoints are kept.
-        cores: the CPU cores that are this process's share.
-        attempt: how often the trial was submitted before; Spark's own attempts count on top.
-        versions: what the executor must have, see `preflight.check_executor`.
-        feed: the datasets whose rows are in the partition; None if it has none of the person's.
-        init_from: the folder of a trial, and the number of its checkpoint to begin with.
-        others: the names of more numbers that count.
+        id: the id of the run.
+        path: the run directory, as a path or URL.
+        application: the id of the Spark application.
+        versions: the versions that the executor must have, see `preflight.check_executor`.
+        driver: the host of the driver, as the executors know it.
+    """
+
+    id: str
+    path: str
+    application: str
+    versions: Mapping[str, str]
+    driver: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpec:
+    """The trial that a task runs.
+
+    Attributes:
+        number: the number of the trial in its run.
+        params: the arguments of the training function.
+        seed: the seed of the trial.
+        attempt: the number of earlier submissions; Spark's own attempts are added to it.
+        metrics: the names of the metrics; `[None]` if the user named none.
+        direction: `max` or `min`, for the first metric.
+        keep_checkpoints: the checkpoints to keep, such as `best+last`.
+        init_from: the folder of a trial and the number of its checkpoint to begin with.
+        secret: the key by which the ranks of this attempt recognise each other, if the task
+            carries one.
+    """
+
+    number: int
+    params: Mapping[str, Any] = field(repr=False)
+    seed: int
+    attempt: int = 0
+    metrics: tuple[str | None, ...] = (None,)
+    direction: str = "max"
+    keep_checkpoints: str | int = "best+last"
+    init_from: tuple[str, int] | None = None
+    secret: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialTask:
+    """Run one trial. Spark calls the task in a Python worker with the batches of its partition.
+
+    Attributes:
+        plan: the plan of the run.
+        program: the user's function.
+        run: the run.
+        trial: the trial.
+        start: the conditions under which its training processes are forked.
+        cores: the number of CPU cores of each training process.
+        feed: the datasets whose rows are in the partition; None without `data=`.
     """
 
     plan: Plan
     program: Program
-    run_id: str
-    run_path: str
-    application: str
-    number: int
-    params: Mapping[str, Any] = field(repr=False)
-    seed: int
-    metric: str | None
-    direction: str
-    keep_checkpoints: str | int
+    run: RunRef
+    trial: TrialSpec
+    start: Start
     cores: int
-    attempt: int
-    versions: Mapping[str, str]
     feed: Feed | None = None
-    init_from: tuple[str, int] | None = None
-    others: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the trial and yield its outcome as one row of `OUTCOME_SCHEMA`."""
         if self.feed is None:
             exhaust(batches)
         spare_collector()
-        outcome, exception = self._run(batches)
-        yield pa.RecordBatch.from_pydict(
-            {
-                "outcome": pa.array([json.dumps(outcome)]),
-                "exception": pa.array([exception], "binary"),
-            }
-        )
+        yield outcome_row(self._run(batches))
 
     @property
-    def start(self) -> Start:
-        """How its training processes are started."""
-        return start_of(self.plan, self.program, self.application)
+    def paths(self) -> TrialPaths:
+        """The files of the trial."""
+        return RunPaths(self.run.path).trial(self.trial.number)
 
-    def _run(self, batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, Any], bytes | None]:
-        context = TaskContext.get()
-        paths = RunPaths(self.run_path)
-        trial = paths.trial(self.number)
-        # Spark counts from 0 again when it repeats a whole stage: no attempt takes another's place.
-        attempt = self.attempt + (context.attemptNumber() if context else 0)
-        attempt = max(attempt, trial.num_attempts())
-        if problem := self._problem(paths):
-            return {"preflight": problem, "attempt": attempt}, None
-        self._supersede(trial, attempt)
-        self._begin(trial, attempt, {"host": socket.gethostname()})
-        with local_folder(trial) as folder:
-            said: dict[str, Any]
-            feeder = None
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        context, paths = TaskContext.get(), self.paths
+        # Spark counts from 0 again when it repeats a whole stage; attempts never share a number.
+        attempt = self.trial.attempt + (context.attemptNumber() if context else 0)
+        attempt = max(attempt, paths.num_attempts())
+        if problem := self.check():
+            return Outcome(status=Status.REFUSED, error=problem, attempt=attempt)
+        self.supersede(attempt)
+        self.begin(attempt, {"host": socket.gethostname()})
+        feeder = None
+        with local_folder(paths) as folder:
             try:
                 with (
-                    assigned_gpus(self.plan, self.run_id, context) as visible,
-                    self._feeding(batches, 0) as feeder,
+                    assigned_gpus(self.plan, self.run.id, spark_gpus(context)) as visible,
+                    self.feeding(batches, 0) as feeder,
                 ):
-                    who = {"attempt": attempt, "checkpoint": self._initial(folder)}
-                    with self._process(folder, "log.txt", visible, who, fed(feeder)) as process:
-                        end = process.wait(self.plan.trial_timeout_s)
-                    end = counted(end, feeder)
+                    outcome = self._train(folder, attempt, visible, feeder)
             except (DevicesTakenError, ValueError) as exc:
-                end = End(0, {}, 0.0, 0.0)
-                said = {"error": f"{exc}\n", "failure": str(Failure.GPU), "usage": usage_of(end)}
-            else:
-                said = self._say(end, storage.join(str(folder), "log.txt"), trial.log)
-            said["reported"] = last_reported(storage.join(str(folder), "metrics.jsonl"))
-        # One that was given up may wake when another has taken its place.
-        if attempt == trial.num_attempts() - 1:
-            if "error" in said:
-                storage.write(trial.error, said["error"])
-            storage.write(trial.outputs, json.dumps(said.get("outputs", {}), indent=1))
-        said["attempt"] = attempt
+                usage = ProcessExit(code=0).usage
+                outcome = Outcome(
+                    status=Status.FAILED, error=f"{exc}\n", failure=Failure.GPU, usage=usage
+                )
+            reported = last_reported(storage.join(str(folder), "metrics.jsonl"))
+        outcome = replace(outcome, reported=reported, attempt=attempt)
+        # A task that was given up may go on when another attempt has taken its place.
+        if attempt == paths.num_attempts() - 1:
+            if outcome.status is Status.FAILED:
+                storage.write(paths.error, outcome.error or "")
+            storage.write(paths.outputs, json.dumps(dict(outcome.outputs), indent=1))
         if feeder and feeder.is_cut_short:
-            # Spark computes all rows of a slow DataFrame before it looks at what a task says.
-            storage.write(trial.outcome(attempt), json.dumps(said))
-        return said, (end.outcome or {}).get("exception")
+            # Spark computes all rows of a slow DataFrame before it passes on the task's row.
+            storage.write(paths.outcome(attempt), outcome.without_exception().to_json())
+        return outcome
 
-    def _initial(self, folder: Path) -> str | None:
-        """The local path of the checkpoint that a trial without one of its own begins with."""
-        return self.init_from and checkpoints.fetch(*self.init_from, str(folder))
+    def _train(
+        self, folder: Path, attempt: int, visible: Mapping[str, str], feeder: Feeder | None
+    ) -> Outcome:
+        me = {"attempt": attempt, "checkpoint": self.initial_checkpoint(folder)}
+        with self.start_process(folder, "log.txt", visible, me, feed_sockets(feeder)) as process:
+            end = process.wait(self.plan.trial_timeout_s)
+        return self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
 
-    def _problem(self, paths: RunPaths) -> str | None:
-        imports, framework = self.program.imports, self.plan.framework
-        return check_executor(self.run_id, paths, self.versions, imports, framework)
+    def initial_checkpoint(self, folder: Path) -> str | None:
+        """Return the local path of the checkpoint that a new trial begins with, if any."""
+        return self.trial.init_from and checkpoints.fetch(*self.trial.init_from, str(folder))
 
-    def _supersede(
-        self, trial: TrialPaths, attempt: int, what: frozenset[str] = PER_ATTEMPT
-    ) -> None:
-        """Move away what a lost attempt wrote: its process may still be writing it."""
+    def check(self) -> str | None:
+        """Return the reason for which this executor cannot run the trial; None if it can."""
+        paths, imports = RunPaths(self.run.path), self.program.imports
+        return check_executor(self.run.id, paths, self.run.versions, imports, self.plan.framework)
+
+    def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
+        """Move away the files of a lost attempt: its process may still be writing them."""
         if not attempt:
             return
-        for name in storage.names(trial.folder):
-            if name.startswith(("log", "metrics")) or name in what:
-                old = storage.join(trial.folder, name)
-                storage.rename(old, storage.join(trial.superseded(attempt - 1), name))
+        paths = self.paths
+        for name in storage.names(paths.folder):
+            if name.startswith(("log", "metrics")) or name in names:
+                old = storage.join(paths.folder, name)
+                storage.rename(old, storage.join(paths.superseded(attempt - 1), name))
 
-    def _begin(self, trial: TrialPaths, attempt: int, who: Mapping[str, Any]) -> None:
-        kept = {"params": mask_params(self.params, self.plan.env.values()), "seed": self.seed}
-        storage.write(trial.params, json.dumps(kept, indent=1))
-        who = {"attempt": attempt, "pid": os.getpid(), **who}
-        storage.write(trial.attempt(attempt), json.dumps(who))
+    def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
+        """Write the parameters of the trial, and who makes this attempt."""
+        params = mask_params(self.trial.params, self.plan.env.values())
+        text = json.dumps({"params": params, "seed": self.trial.seed}, indent=1)
+        storage.write(self.paths.params, text)
+        attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
+        storage.write(self.paths.attempt(attempt), json.dumps(attempt_info))
 
-    def _process(
+    def start_process(
         self,
         folder: Path,
         log: str,
         environ: Mapping[str, str],
-        who: Mapping[str, Any],
-        more: Mapping[str, socket.socket],
-        served: bool = False,
+        me: Mapping[str, Any],
+        sockets: Mapping[str, socket.socket],
+        runs_server: bool = False,
     ) -> TrainingProcess:
         """Start a training process of this trial.
 
         Args:
-            folder: the local folder that it writes into; `log` is the file for its output there.
-            environ: its GPUs, and what lets it find its peers.
-            who: the fields of its `Context` that are not the same for all processes of a trial.
-            more: what it gets rows from, and what it joins a ring with, see `Context`.
-            served: it is to run TensorFlow's server instead of the person's function.
+            folder: the local folder that the process writes into.
+            log: the name of the file in it for the output of the process.
+            environ: variables for its GPUs, and to find its peers.
+            me: fields of its `Context` that differ between the processes of a trial.
+            sockets: sockets for its rows and for the ring, see `Context`.
+            runs_server: run TensorFlow's server in place of the user's function.
         """
-        plan, program = self.plan, self.program
-        cores = max(1, min(self.cores, len(os.sched_getaffinity(0))))
         payload = {
-            "function": None if served else program.function,
-            "modules": dict(program.modules),
+            "function": None if runs_server else self.program.function,
+            "modules": dict(self.program.modules),
             "path": list(sys.path),
             "cwd": os.getcwd(),
-            "environ": {
-                # The fork server is shared by the host's executors, and has the first one's.
-                **os.environ,
-                **plan.env,
-                **thread_counts(cores, plan.env),
-                **environ,
-                "SPARKDL_RUN": self.run_id,
-            },
-            "context": {
-                "kind": plan.kind,
-                "run": self.run_id,
-                "trial": self.number,
-                "params": dict(self.params),
-                "seed": self.seed,
-                "folder": str(folder),
-                "url": RunPaths(self.run_path).trial(self.number).folder,
-                "keep_checkpoints": self.keep_checkpoints,
-                "metric": self.metric,
-                "direction": self.direction,
-                "timeline": plan.timeline,
-                **who,
-            },
-            "metrics": [self.metric, *self.others],
-            "secrets": list(plan.env.values()),
+            "environ": self._environ(environ),
+            "context": {**self._context(folder), **me},
+            "metrics": list(self.trial.metrics),
+            "secrets": list(self.plan.env.values()),
         }
-        scratch = None if storage.is_local(self.run_path) else folder
-        timeout_s = plan.start_timeout_s if plan.is_gang else None
-        return TrainingProcess(self.start, payload, folder / log, scratch, timeout_s, more)
+        scratch = None if storage.is_local(self.run.path) else folder
+        timeout_s = self.plan.start_timeout_s if self.plan.is_gang else None
+        return TrainingProcess(self.start, payload, folder / log, scratch, timeout_s, sockets)
 
-    def _feeding(
+    def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
+        cores = max(1, min(self.cores, len(os.sched_getaffinity(0))))
+        return {
+            # The fork server is shared by the executors of a host and has the environment of one.
+            **os.environ,
+            **self.plan.env,
+            **thread_counts(cores, self.plan.env),
+            **environ,
+            "SPARKDL_RUN": self.run.id,
+        }
+
+    def _context(self, folder: Path) -> dict[str, Any]:
+        return {
+            "kind": self.plan.kind,
+            "run": self.run.id,
+            "trial": self.trial.number,
+            "params": dict(self.trial.params),
+            "seed": self.trial.seed,
+            "folder": str(folder),
+            "url": self.paths.folder,
+            "keep_checkpoints": self.trial.keep_checkpoints,
+            "metric": self.trial.metrics[0],
+            "direction": self.trial.direction,
+            "timeline": self.plan.timeline,
+            "strategy": self.plan.roles[0].strategy,
+        }
+
+    def feeding(
         self, batches: Iterable[pa.RecordBatch], rank: int
     ) -> "contextlib.AbstractContextManager[Feeder | None]":
-        """What streams the partition to the training process; None where it reads none."""
+        """Return the sender of the partition's rows; None for a rank that reads no rows."""
         if self.feed and rank in self.feed.readers:
             return Feeder(self.feed, batches)
         exhaust(batches)
         return contextlib.nullcontext()
 
-    def _say(self, end: End, local_log: str, log: str) -> dict[str, Any]:
+    def outcome_of(self, end: ProcessExit, folder: Path, log: str) -> Outcome:
+        """Return the outcome of a process that has ended, with secrets masked.
+
+        Args:
+            end: the exit of the process.
+            folder: the local folder that the process wrote into.
+            log: the name of its log file.
+        """
         secrets = tuple(self.plan.env.values())
-        said = {k: v for k, v in (end.outcome or {}).items() if k not in ("exception", "spent")}
-        if end.outcome is None:
-            said = {"error": end.stopped or describe_end(end, self.plan.trial_timeout_s)}
-            said["traceback"] = f"The last lines of its log:\n{_tail(local_log)}"
-        if "error" in said:
-            said["failure"] = str(failure_of(end))
-            text = f"{said['error']}\n\n{said.pop('traceback')}\n\nIts log: {log}\n"
-            said["error"] = mask_text(text, secrets)
-        if "invalid" in said:
-            said["invalid"] = mask_text(said["invalid"], secrets)
-        if "outputs" in said:
-            said["outputs"] = mask_params(said["outputs"], secrets)
-        return {**said, "usage": usage_of(end)}
+        outcome = end.outcome
+        if outcome is None:
+            tail = _tail(storage.join(str(folder), log))
+            outcome = Outcome(
+                status=Status.FAILED,
+                error=end.stopped or describe_exit(end, self.plan.trial_timeout_s),
+                traceback=f"The last lines of its log:\n{tail}",
+            )
+        error, failure = outcome.error, None
+        if outcome.status is Status.FAILED:
+            failure = classify_failure(end)
+            url = storage.join(self.paths.folder, log)
+            error = f"{outcome.error}\n\n{outcome.traceback or ''}\n\nIts log: {url}\n"
+        return replace(
+            outcome,
+            error=mask_text(error, secrets) if error else None,
+            traceback=None,
+            failure=failure,
+            outputs=mask_params(outcome.outputs, secrets),
+            usage=end.usage,
+        )
+
+
+def outcome_row(outcome: Outcome) -> pa.RecordBatch:
+    """Return an outcome as the one row that a task yields to Spark."""
+    return pa.RecordBatch.from_pydict({"outcome": pa.array([outcome.to_json()])})
 
 
 def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
-    """Read a partition to its end: one that is left unread costs Spark this Python worker."""
+    """Read a partition to its end: Spark ends a Python worker that leaves rows unread."""
     for _ in batches:
         pass
 
 
-def fed(feeder: Feeder | None) -> dict[str, socket.socket]:
-    """The channel of a training process's rows, if it gets any."""
+def feed_sockets(feeder: Feeder | None) -> dict[str, socket.socket]:
+    """Return the socket from which a training process receives its rows, if it gets any."""
     return {"feed": feeder.theirs} if feeder else {}
 
 
-def counted(end: End, feeder: Feeder | None) -> End:
-    """The end, a failure if the process has not got the rows that it was sent."""
+def with_feed_error(end: ProcessExit, feeder: Feeder | None) -> ProcessExit:
+    """Return the exit, as a failure if the process did not receive all rows sent to it."""
     if end.is_failure or not feeder or not feeder.problem:
         return end
-    return replace(end, outcome={"error": feeder.problem, "traceback": ""})
-
-
-def usage_of(end: End) -> dict[str, float]:
-    """What a training process used, as the journal keeps it."""
-    used = {
-        "starting_s": end.starting_s,
-        "running_s": end.running_s,
-        "cpu_s": end.cpu_s,
-        "peak_memory_mb": end.peak_memory_mb,
-    }
-    spent = (end.outcome or {}).get("spent", {})
-    return {name: round(value, 4) for name, value in {**used, **spent}.items()}
+    return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
 
 
 def _tail(log: str) -> str:

@@ -82,8 +82,11 @@ def chosen(world: Ring, kind: str = "GPU") -> Group | None:
         world: the ring of all ranks.
         kind: see `Group`; tests take another than `GPU`.
     """
-    is_gang = world.size > 1 and context.current().kind == "allreduce" and "TF_CONFIG" in os.environ
-    return _chosen(os.getpid(), world, kind) if is_gang and type(world) is Ring else None
+    me = context.current()
+    # A process that was given its port may run a TensorFlow server of its own on it.
+    is_worker = me.strategy == "multi_worker" and me.port is None and "TF_CONFIG" in os.environ
+    is_fixed = world.size > 1 and type(world) is Ring
+    return _chosen(os.getpid(), world, kind) if is_worker and is_fixed else None
 
 
 @functools.lru_cache(maxsize=1)

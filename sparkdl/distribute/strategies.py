@@ -66,21 +66,17 @@ def choose(me: Context) -> str:
         RuntimeError: it needs none.
 
     Example:
-        >>> choose(Context(kind="allreduce", world_size=2)), choose(Context())
+        >>> choose(Context(strategy="multi_worker", world_size=2)), choose(Context())
         ('multi_worker', 'local')
     """
-    if me.kind == "parameter_server" and me.role in ("worker", "ps"):
+    if me.strategy == "none":
         raise RuntimeError(
             f"distribute.strategy() was called on {me.role} {me.index} of a parameter-server run, "
             "which has none: the chief makes the strategy and drives all others. Call "
             "distribute.serve() here."
         )
-    if me.kind == "parameter_server" and me.role == "chief":
-        return "parameter_server"
-    # An evaluator computes by itself, with the checkpoints that the workers write.
-    trains = me.kind in ("allreduce", "tfos") and me.role not in ("evaluator", "ps")
-    shared = trains and me.world_size > 1
-    return "multi_worker" if shared else "local"
+    # A strategy of several workers with one worker only would lose what the local one can do.
+    return "local" if me.strategy == "multi_worker" and me.world_size == 1 else me.strategy
 
 
 def uses_tf_keras(environ: Mapping[str, str]) -> bool:

@@ -1,7 +1,6 @@
 """Runs on the driver. The verbs that run one training function in several processes at once."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from sparkdl.cluster.plan import Resources, Role
@@ -14,6 +13,9 @@ from sparkdl.runner.signatures import check_call
 from sparkdl.runs import Run
 
 __all__ = ["allreduce", "horovod", "mirrored", "parameter_server"]
+
+# An evaluator gets this long to look at the last checkpoint when all others have returned.
+EVALUATOR_GRACE_S = 60.0
 
 
 @takes_options
@@ -130,10 +132,34 @@ def _equal_workers(
             "sparkdl.data and validate in fit, or leave elastic=True out."
         )
     check_call(train, {})
-    resources = Resources(parsed.num_cpus, parsed.num_gpus)
-    roles = (Role("worker", num_workers, resources), *_evaluator(evaluator, resources))
-    request = Request(kind, roles, train, parsed, [{}], is_gang=True, data=data)
-    return execute(replace(request, elastic=how["elastic"], timeline=how["timeline"]))
+    resources = Resources(
+        num_cpus=parsed.num_cpus,
+        num_gpus=parsed.num_gpus,
+        default_gpus="visible" if how["elastic"] else "share",
+    )
+    workers = Role(
+        name="worker",
+        count=num_workers,
+        resources=resources,
+        in_ring=True,
+        strategy="multi_worker" if kind == "allreduce" else "local",
+    )
+    return _run_gang(
+        kind, (workers, *_evaluator(evaluator, resources)), train, parsed, data=data, **how
+    )
+
+
+def _run_gang(
+    kind: str,
+    roles: tuple[Role, ...],
+    train: Callable[[], Any],
+    options: Options,
+    **fields: Any,
+) -> Run:
+    request = Request(
+        kind, roles, train, options, [{}], is_gang=True, is_distributed=True, **fields
+    )
+    return execute(request)
 
 
 @takes_options
@@ -163,8 +189,11 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
     num_gpus = parsed.num_gpus
     if num_gpus is None:
         num_gpus = Cluster(parsed.spark).most_gpus
-    role = Role("worker", 1, Resources(parsed.num_cpus, num_gpus))
-    return execute(Request("mirrored", (role,), train, parsed, [{}], data=data))
+    resources = Resources(num_cpus=parsed.num_cpus, num_gpus=num_gpus, default_gpus="share")
+    role = Role(name="worker", count=1, resources=resources)
+    return execute(
+        Request("mirrored", (role,), train, parsed, [{}], data=data, is_distributed=True)
+    )
 
 
 @takes_options
@@ -222,16 +251,43 @@ def parameter_server(
             "gives all tasks of a job the same number of GPUs."
         )
     check_call(train, {})
-    resources = Resources(parsed.num_cpus, parsed.num_gpus)
-    served = roles == "coordinator"
-    gang = (
-        Role("chief", 1, resources),
-        Role("worker", num_workers, resources, served=served, needed=not served),
-        Role("ps", num_ps, resources, served, needed=False, hides_gpus=ps_num_gpus == 0),
-        *_evaluator(evaluator, resources),
+    resources = Resources(num_cpus=parsed.num_cpus, num_gpus=parsed.num_gpus, default_gpus="share")
+    is_served = roles == "coordinator"
+    chief = Role(name="chief", count=1, resources=resources, strategy="parameter_server")
+    workers = Role(
+        name="worker",
+        count=num_workers,
+        resources=resources,
+        trains=not is_served,
+        runs_server=is_served,
+        must_return=not is_served,
+        strategy="none",
     )
-    return execute(Request("parameter_server", gang, train, parsed, [{}], is_gang=True))
+    servers = Role(
+        name="ps",
+        count=num_ps,
+        resources=resources,
+        trains=False,
+        runs_server=is_served,
+        must_return=False,
+        hides_gpus=ps_num_gpus == 0,
+        strategy="none",
+    )
+    gang = (chief, workers, servers, *_evaluator(evaluator, resources))
+    return _run_gang("parameter_server", gang, train, parsed)
 
 
 def _evaluator(wanted: bool, resources: Resources) -> tuple[Role, ...]:
-    return (Role("evaluator", 1, resources, needed=False),) if wanted else ()
+    """Return the role of an evaluator, which looks at the last checkpoint after the others."""
+    if not wanted:
+        return ()
+    role = Role(
+        name="evaluator",
+        count=1,
+        resources=resources,
+        trains=False,
+        in_world=False,
+        must_return=False,
+        grace_s=EVALUATOR_GRACE_S,
+    )
+    return (role,)

@@ -74,7 +74,8 @@ def launch(
         values = args  # type: ignore[assignment]
     params = combine_values(values, combine)
     check_call(train, params[0])
-    role = Role("worker", 1, Resources(parsed.num_cpus, parsed.num_gpus))
+    resources = Resources(num_cpus=parsed.num_cpus, num_gpus=parsed.num_gpus)
+    role = Role(name="worker", count=1, resources=resources)
     return execute(
         Request("launch", (role,), train, parsed, params, data=data, init_from=init_from)
     )
@@ -167,7 +168,13 @@ def search(
     asked.check(names, parsed.timeout_s, tuple(parsed.env.values()))
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from
     _check_fit(train, found, bool(runs), workers_per_trial)
-    role = Role("worker", workers_per_trial, Resources(parsed.num_cpus, parsed.num_gpus))
+    is_gang = workers_per_trial > 1
+    resources = Resources(
+        num_cpus=parsed.num_cpus,
+        num_gpus=parsed.num_gpus,
+        default_gpus="share" if is_gang else "visible",
+    )
+    role = Role(name="worker", count=workers_per_trial, resources=resources, in_ring=is_gang)
     return execute(
         Request(
             "search",
@@ -175,7 +182,7 @@ def search(
             train,
             parsed,
             search=asked,
-            is_gang=workers_per_trial > 1,
+            is_gang=is_gang,
             data=data,
             objectives=objectives,
             init_from=init_from,

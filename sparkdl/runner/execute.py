@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sparkdl import checkpoints, config, storage
-from sparkdl.cluster.gang.elastic import ElasticTask
-from sparkdl.cluster.gang.node_task import NodeTask
-from sparkdl.cluster.gang.task import GangTask
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.preflight import check_pair
+from sparkdl.cluster.preflight import check_pair, start_of
 from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import Cluster
-from sparkdl.cluster.trial_task import TrialTask
+from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
 from sparkdl.data.dataframe.inputs import Data, session_of
 from sparkdl.errors import ConfigError
 from sparkdl.runner.concurrency import Pace
@@ -28,7 +25,7 @@ from sparkdl.runner.preflight import preflight
 from sparkdl.runner.request import Request
 from sparkdl.runner.retries import Limits
 from sparkdl.runner.stopping import Stops
-from sparkdl.runner.submitted import Flights
+from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runner.trial_loop import Execution
 from sparkdl.runs import Run, Trial, provenance
 from sparkdl.runs.ids_and_seeds import new_run_id
@@ -196,7 +193,7 @@ class Prepared:
         values = self._secrets
         texts = {name: source.text for name, source in self.program.modules.items()}
         provenance.write_source(opened.paths, train, texts, values)
-        return provenance.write_program(opened.paths, self.program.kept(), values)
+        return provenance.write_program(opened.paths, self.program.to_dict(), values)
 
     def _execution(self, opened: OpenRun, kept: bool) -> Execution:
         request, options, plan = self.request, self.request.options, self.plan
@@ -222,7 +219,7 @@ class Prepared:
                 "credential, so it is not kept: experiment.resume will need train=."
             )
         rows = self.data.rows(plan.size, plan.readers, plan.is_gang) if self.data else None
-        flights = Flights(self.cluster, plan, opened.paths, rows)
+        flights = SubmittedTrials(self.cluster, plan, self.request.topology, opened.paths, rows)
         source = self._source(opened, progress)
         task = self._make_task(opened, source)
         pages = Pages(run, progress.say)
@@ -239,38 +236,41 @@ class Prepared:
     def _make_task(self, opened: OpenRun, source: Source) -> Any:
         request, options, plan = self.request, self.request.options, self.plan
         feed = self.data.feed(plan.readers) if self.data else None
-        task_type: type[TrialTask] = GangTask if plan.is_gang else TrialTask
-        task_type = ElasticTask if plan.elastic else task_type
-        task_type = NodeTask if plan.kind == "tfos" else task_type
-        driver = self.cluster.conf("spark.driver.host") or ""
+        start = start_of(plan, self.program, self.cluster.application)
         is_private = stays_in_memory(self.program, self.cluster.conf)
+        carries_secret = plan.meets_by_files and is_private
+        run = RunRef(
+            id=opened.run.id,
+            path=opened.paths.folder,
+            application=self.cluster.application,
+            versions=provenance.versions(),
+            driver=self.cluster.conf("spark.driver.host") or "",
+        )
 
         def params_of(trial: Trial) -> dict[str, Any]:
             known = request.params
             return source.params_of(trial) if known is None else known[trial.number]
 
         def make_task(trial: Trial, cores: int) -> TrialTask:
-            secret = secrets.token_bytes(32) if is_private else b""
-            more = {"driver": driver, "secret": secret} if plan.meets_by_files else {}
-            return task_type(
-                **more,
-                plan=plan,
-                program=self.program,
-                run_id=opened.run.id,
-                run_path=opened.paths.folder,
-                application=self.cluster.application,
+            spec = TrialSpec(
                 number=trial.number,
                 params=params_of(trial),
                 seed=trial.seed,
-                metric=options.metric,
+                attempt=trial.attempts,
+                metrics=tuple(request.metrics),
                 direction=opened.run.direction,
                 keep_checkpoints=options.keep_checkpoints,
-                cores=cores,
-                attempt=trial.attempts,
-                versions=provenance.versions(),
-                feed=feed,
                 init_from=self.init_from and (opened.paths.initial, 1),
-                others=tuple(request.objectives)[1:],
+                secret=secrets.token_bytes(32) if carries_secret else b"",
+            )
+            return TrialTask(
+                plan=plan,
+                program=self.program,
+                run=run,
+                trial=spec,
+                start=start,
+                cores=cores,
+                feed=feed,
             )
 
         return make_task

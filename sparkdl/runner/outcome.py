@@ -1,133 +1,187 @@
-"""Runs on the driver (pure). From what a task said of a trial to what the journal says of it."""
+"""Runs on the driver (pure). From the outcomes of a trial's processes to the journal."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import cloudpickle
 
-from sparkdl.cluster.outcome import is_follow_up, says_failure
-from sparkdl.errors import RemoteTraceback
+from sparkdl.cluster.outcome import Outcome, Status, is_follow_up
+from sparkdl.cluster.spark_errors import JobEnd, JobFailed
+from sparkdl.errors import PreflightError, RemoteTraceback
 from sparkdl.runs.journal import Event
+from sparkdl.runs.redact import mask_text
 from sparkdl.runs.states import Failure, TrialState, judge
 from sparkdl.runs.trial import Usage
 
-__all__ = ["combined", "event_of", "exception_of"]
+__all__ = ["Conclusion", "combine", "conclude", "conclude_failed_job", "exception_of"]
 
 _NO_CHIEF = "the chief's executor was lost before what the chief had returned could be fetched\n"
 
 
-def event_of(
-    outcome: Mapping[str, Any],
-    queued_s: float,
-    metric: str | Sequence[str] | None,
-    needed: bool = False,
-) -> Event:
-    """The fields of a trial's final journal event.
+@dataclass(frozen=True)
+class Conclusion:
+    """The end of an attempt at a trial.
+
+    Attributes:
+        event: the fields of the journal's event.
+        exception: the user's own exception, if the attempt failed.
+        may_retry: another attempt may not meet this failure.
+        fatal: the reason for which no trial can run.
+    """
+
+    event: Event
+    exception: BaseException | None = None
+    may_retry: bool = True
+    fatal: PreflightError | None = None
+
+
+def conclude(
+    outcomes: Sequence[Outcome],
+    number: int,
+    in_job_s: float,
+    metrics: Sequence[str | None],
+    required: bool = False,
+) -> Conclusion:
+    """Return the end of an attempt whose job brought outcomes.
 
     Args:
-        outcome: the row of `cluster.task.TrialTask`, parsed.
-        queued_s: seconds that it waited for a slot.
-        metric: the name of the number that counts, or of several.
-        needed: a trial without such a number is INVALID.
+        outcomes: the outcome of each process of the trial.
+        number: the number of the trial.
+        in_job_s: seconds since the trial was submitted.
+        metrics: the names of the metrics; `[None]` if the user named none.
+        required: a trial without a value of each metric is INVALID.
 
     Example:
-        >>> said = {"outputs": {"accuracy": 0.9}, "reported": {}, "usage": {}, "attempt": 0}
-        >>> event_of(said, 0.5, "accuracy")["value"]
+        >>> outcome = Outcome(status=Status.RETURNED, outputs={"accuracy": 0.9})
+        >>> conclude([outcome], 0, 1.0, ["accuracy"]).event["value"]
         0.9
     """
+    outcome = combine(outcomes)
+    if outcome.status is Status.REFUSED:
+        fatal = PreflightError(f"trial {number}: {outcome.error}")
+        return Conclusion({"state": "CANCELLED", "error": str(fatal)}, fatal=fatal)
+    used = outcome.usage
+    queued_s = in_job_s - used.get("starting_s", 0.0) - used.get("running_s", 0.0)
     event: Event = {
-        "usage": {**outcome["usage"], "queued_s": round(queued_s, 4)},
-        "attempt": outcome["attempt"],
+        "usage": {**used, "queued_s": round(max(0.0, queued_s), 4)},
+        "attempt": outcome.attempt,
+        **_result(outcome, metrics, required),
     }
-    if "error" in outcome:
-        why = {"error": outcome["error"], "failure": outcome["failure"]}
-        return {**event, "state": str(TrialState.FAILED), **why}
-    if "pruned" in outcome:
-        pruned = {"state": str(TrialState.PRUNED), "metrics": dict(outcome["reported"])}
-        return {**event, **pruned}
-    if "invalid" in outcome:
-        return {
-            **event,
-            "state": str(TrialState.INVALID),
-            "error": f"InvalidTrial: {outcome['invalid']}",
+    if outcome.status is Status.FAILED:
+        return Conclusion(event, exception_of(outcome.exception, outcome.error or ""))
+    return Conclusion(event)
+
+
+def conclude_failed_job(
+    failed: JobFailed, attempt: int, secrets: Sequence[str], stopped: Event | None
+) -> Conclusion:
+    """Return the end of an attempt whose job brought no outcome.
+
+    Args:
+        failed: the error of the job.
+        attempt: the number of the attempt.
+        secrets: values to mask in the error.
+        stopped: the event of a job that this driver cancelled; None if it did not.
+    """
+    error = mask_text(str(failed), tuple(secrets))
+    event: Event = {"error": error, "attempt": max(0, attempt)}
+    if failed.end is JobEnd.CANCELLED:
+        outside: Event = {
+            "state": "CANCELLED",
+            "error": "its Spark job was cancelled outside this run",
         }
-    outputs, reported = outcome["outputs"], dict(outcome["reported"])
-    metrics = [metric] if isinstance(metric, str | None) else metric
+        return Conclusion({**event, **(stopped or outside)})
+    failures = {JobEnd.LOST: Failure.LOST, JobEnd.MEMORY: Failure.MEMORY}
+    failure = failures.get(failed.end, Failure.EXCEPTION)
+    event |= {"state": "FAILED", "failure": str(failure)}
+    return Conclusion(event, exception_of(None, error), failed.end is not JobEnd.ERROR)
+
+
+def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> Event:
+    """Return the fields of the event that follow from the status of an outcome."""
+    if outcome.status is Status.FAILED:
+        failure = str(outcome.failure)
+        return {"state": str(TrialState.FAILED), "error": outcome.error, "failure": failure}
+    if outcome.status is Status.PRUNED:
+        return {"state": str(TrialState.PRUNED), "metrics": dict(outcome.reported)}
+    if outcome.status is Status.INVALID:
+        return {"state": str(TrialState.INVALID), "error": f"InvalidTrial: {outcome.error}"}
+    reported = dict(outcome.reported)
     if metrics[0] and "value" in reported:
-        reported.setdefault(metrics[0], reported.pop("value"))  # A plain number stands for it.
-    verdicts = [judge(outputs, reported, name, needed) for name in metrics]
-    verdict = next((one for one in verdicts if one.reason), verdicts[0])
-    numbers = {k: float(v) for k, v in outputs.items() if isinstance(v, int | float)}
+        # A number that was reported without a name is the value of the first metric.
+        reported.setdefault(metrics[0], reported.pop("value"))
+    verdicts = [judge(outcome.outputs, reported, name, required) for name in metrics]
+    verdict = next((verdict for verdict in verdicts if verdict.reason), verdicts[0])
+    numbers = {k: float(v) for k, v in outcome.outputs.items() if isinstance(v, int | float)}
     return {
-        **event,
         "state": str(verdict.state),
         "value": verdict.value,
-        "outputs": outputs,
+        "outputs": dict(outcome.outputs),
         "metrics": {**reported, **numbers},
         "error": verdict.reason,
     }
 
 
-def combined(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], bytes | None]:
-    """What the tasks of one trial said together, and the pickled exception of the one that failed.
+def combine(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome of a trial from those of its processes.
 
-    Of a gang, the chief's value counts; if ranks failed, the one that failed first does. What only
-    says that another rank has gone is not what failed first, whatever the hosts' clocks say.
+    The value of a gang is that of its chief. If ranks failed, the outcome is that of the rank that
+    failed first. An error that only reports the loss of another rank does not count as the first
+    one, whatever the clocks of the hosts say.
 
     Args:
-        rows: the rows of `cluster.task.TrialTask` (one) or `cluster.gang.GangTask` (one a rank).
+        outcomes: one outcome of a single process, or one of each rank of a gang.
 
     Example:
-        >>> ok = {"rank": 0, "is_chief": True, "outputs": {"value": 1}, "usage": {"cpu_s": 1.0}}
-        >>> bad = {"rank": 1, "role": "worker 1", "host": "b", "usage": {"cpu_s": 1.0}}
-        >>> bad |= {"error": "ValueError: no", "failure": "exception", "ended_s": 1.0}
-        >>> rows = [{"outcome": json.dumps(said), "exception": None} for said in (ok, bad)]
-        >>> combined(rows)[0]["error"]
+        >>> from sparkdl.cluster.outcome import RankInfo
+        >>> chief = RankInfo(rank=0, role="worker 0", host="a")
+        >>> other = RankInfo(rank=1, role="worker 1", host="b")
+        >>> good = Outcome(status=Status.RETURNED, is_chief=True, who=chief)
+        >>> bad = Outcome(status=Status.FAILED, error="ValueError: no", who=other, ended_s=1.0)
+        >>> combine([good, bad]).error
         'worker 1 (rank 1) on host b: ValueError: no'
     """
-    said = [(json.loads(row["outcome"]), row["exception"]) for row in rows]
-    if "rank" not in said[0][0]:
-        return said[0]
-    failed = [one for one in said if says_failure(one[0])]
-    for outcome, _ in said:
-        if "preflight" in outcome:
-            return outcome, None
-    if not failed:
-        chief = next((one for one in said if one[0].get("is_chief")), None)
-        if chief is None:
-            why = {"error": _NO_CHIEF, "failure": str(Failure.LOST)}
-            return {**said[0][0], **why, "usage": _usage([o for o, _ in said])}, None
-        return {"reported": {}, **chief[0], "usage": _usage([o for o, _ in said])}, None
-    first, exception = min(failed, key=_order)
-    where = f"{first['role']} (rank {first['rank']}) on host {first['host']}"
-    texts = {k: f"{where}: {first[k]}" for k in ("error", "invalid") if k in first}
-    return {"reported": {}, **first, **texts, "usage": _usage([o for o, _ in said])}, exception
+    if outcomes[0].who is None:
+        return outcomes[0]
+    for outcome in outcomes:
+        if outcome.status is Status.REFUSED:
+            return outcome
+    usage = _total_usage(outcomes)
+    failed = [outcome for outcome in outcomes if outcome.is_failure]
+    if failed:
+        first = min(failed, key=_failure_order)
+        error = f"{first.who}: {first.error}" if first.error is not None else None
+        return replace(first, error=error, usage=usage)
+    for outcome in outcomes:
+        if outcome.is_chief:
+            return replace(outcome, usage=usage)
+    return replace(
+        outcomes[0], status=Status.FAILED, error=_NO_CHIEF, failure=Failure.LOST, usage=usage
+    )
 
 
-def _order(one: tuple[dict[str, Any], bytes | None]) -> tuple[bool, float]:
-    summary = str(one[0].get("error", "")).split("\n")[0]
-    return is_follow_up(summary), one[0]["ended_s"]
+def _failure_order(outcome: Outcome) -> tuple[bool, float]:
+    return is_follow_up((outcome.error or "").split("\n")[0]), outcome.ended_s
 
 
-def _usage(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The CPU seconds of all ranks, the longest times, the largest memory."""
-    found = {f.name: 0.0 for f in fields(Usage) if f.name != "queued_s"}
-    for used in (outcome["usage"] for outcome in outcomes):
-        for name, value in used.items():
-            found[name] = found[name] + value if name == "cpu_s" else max(found[name], value)
-    return found
+def _total_usage(outcomes: Sequence[Outcome]) -> Mapping[str, float]:
+    """Return the CPU seconds of all ranks, the longest times, and the largest memory."""
+    total = {f.name: 0.0 for f in fields(Usage) if f.name != "queued_s"}
+    for outcome in outcomes:
+        for name, value in outcome.usage.items():
+            total[name] = total[name] + value if name == "cpu_s" else max(total[name], value)
+    return total
 
 
 def exception_of(pickled: bytes | None, error: str) -> BaseException:
-    """The person's own exception, its cause the traceback where it was raised.
+    """Return the user's exception, with the traceback where it was raised as its cause.
 
-    One that could not travel, or a process that died, is a RuntimeError with the same text.
+    An exception that could not be pickled, or a process that died, becomes a RuntimeError with the
+    same text.
     """
     try:
         exception: BaseException = cloudpickle.loads(pickled) if pickled else RuntimeError(error)
-    except Exception:  # noqa: BLE001 Its class may be missing here, or fail in any way.
+    except Exception:  # noqa: BLE001 The class may be missing here, or fail in any way.
         exception = RuntimeError(error)
     exception.__cause__ = RemoteTraceback(error)
     return exception

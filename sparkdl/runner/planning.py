@@ -18,25 +18,31 @@ MOST_BYTES = (1 << 20) - (1 << 14)
 def plan_of(request: Request, program: Program, cluster: Cluster) -> Plan:
     """Who will run where with what."""
     options, roles = request.options, request.roles
-    served = any(role.served for role in roles)
+    served = any(role.runs_server for role in roles)
     found = "tensorflow" if served else find_framework(program.imports)
+    detect_gpus = request.detect_gpus
+    if detect_gpus is None:
+        detect_gpus = config.resolve("detect_gpus", None, cluster.conf)
     return Plan(
-        request.kind,
-        roles,
+        kind=request.kind,
+        roles=roles,
         # Rows reach a program as a tf.data.Dataset.
-        options.framework or found or ("tensorflow" if request.data is not None else None),
-        dict(options.env),
-        # TensorFlowOnSpark finds GPUs itself where Spark assigns none.
-        request.kind == "tfos" or config.resolve("detect_gpus", None, cluster.conf),
-        config.resolve("fork_server", None, cluster.conf),
-        options.trial_timeout_s,
-        request.is_gang,
-        config.resolve("start_timeout_s", None, cluster.conf),
-        config.resolve("collective_timeout_s", None, cluster.conf),
-        config.resolve("interface", None, cluster.conf),
-        request.elastic,
-        request.timeline,
-        request.stays,
+        framework=options.framework
+        or found
+        or ("tensorflow" if request.data is not None else None),
+        env=dict(options.env),
+        detect_gpus=detect_gpus,
+        fork_server=config.resolve("fork_server", None, cluster.conf),
+        trial_timeout_s=options.trial_timeout_s,
+        is_gang=request.is_gang,
+        start_timeout_s=config.resolve("start_timeout_s", None, cluster.conf),
+        collective_timeout_s=config.resolve("collective_timeout_s", None, cluster.conf),
+        interface=config.resolve("interface", None, cluster.conf),
+        elastic=request.elastic,
+        timeline=request.timeline,
+        meets_by_files=request.meets_by_files or request.elastic,
+        ends_by_order=request.ends_by_order,
+        repeatable=request.is_resumable,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.cluster.plan import Resources, Role
+from sparkdl.cluster.topology import ElasticTopology, GangTopology, SingleTopology, Topology
 from sparkdl.errors import ConfigError
 from sparkdl.options import Options
 from sparkdl.runs import Run, Trial
@@ -39,12 +40,17 @@ class Request:
         search: what is searched; None for a run whose trials are known.
         is_gang: the processes of a trial know of each other.
         elastic: a gang goes on without a process that is lost.
-        stays: its processes go on when the Spark job that started them has ended.
         data: the DataFrames whose rows the processes get.
         objectives: of several metrics, the direction of each.
         init_from: the trial whose checkpoint the trials begin with.
         learn_from: runs whose trials the sampler is told of.
         timeline: record where the time of collectives goes.
+        is_distributed: the run is one trial of a distributed verb.
+        given_topology: the form of a trial on the cluster; None for that of its verb.
+        detect_gpus: use GPUs that Spark does not schedule; None follows the setting.
+        meets_by_files: the ranks meet by files, and need a secret with their task.
+        ends_by_order: the driver orders the end of the gang.
+        is_resumable: the run can be resumed.
     """
 
     kind: str
@@ -60,7 +66,21 @@ class Request:
     learn_from: Sequence[Run] = ()
     elastic: bool = False
     timeline: bool = False
-    stays: bool = False
+    is_distributed: bool = False
+    given_topology: Topology | None = None
+    detect_gpus: bool | None = None
+    meets_by_files: bool = False
+    ends_by_order: bool = False
+    is_resumable: bool = True
+
+    @property
+    def topology(self) -> Topology:
+        """The form of a trial on the cluster."""
+        if self.given_topology:
+            return self.given_topology
+        if self.elastic:
+            return ElasticTopology()
+        return GangTopology() if self.is_gang else SingleTopology()
 
     @property
     def called(self) -> Callable[..., Any]:
@@ -97,6 +117,8 @@ class Request:
         return {
             "roles": [dataclasses.asdict(role) for role in self.roles],
             "is_gang": self.is_gang,
+            "is_distributed": self.is_distributed,
+            "is_resumable": self.is_resumable,
             "elastic": self.elastic,
             "options": options,
             "search": self.search and self.search.kept(),
@@ -137,6 +159,7 @@ class Request:
             options=Options.parse({**kept["options"], **named, **given}),
             search=_search(kept["search"], changes),
             is_gang=kept["is_gang"],
+            is_distributed=kept["is_distributed"],
             elastic=kept.get("elastic", False),
             objectives=description.get("objectives", {}),
             init_from=kept["init_from"],
@@ -157,10 +180,15 @@ def _check_kept(
     fields: Mapping[str, Any],
 ) -> None:
     kept, run = description["request"], description["id"]
-    if description["kind"] == "tfos":
+    if "is_resumable" not in kept:
         raise ConfigError(
-            f"run {run} is a cluster of sparkdl.tfos, and nobody would feed it. Run its program "
-            "again."
+            f"run {run} was written by an earlier version of sparkdl, which cannot be resumed by "
+            "this one. experiment.load reads it; start a new run to continue."
+        )
+    if not kept["is_resumable"]:
+        raise ConfigError(
+            f"run {run} is a TensorFlowOnSpark cluster and cannot be resumed: its data feed ended "
+            "with the driver. Run the program again."
         )
     fixed = {"seed", *_NOT_KEPT} - {"spark", "wait", "progress", "env"}
     if differ := sorted(fixed & given.keys()):

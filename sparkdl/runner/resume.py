@@ -68,7 +68,7 @@ def continue_search(
     _check_params(before, request, retry_failed)
     then = {**(description["request"]["search"] or {}), **newest}
     changed = _changed(then, paths, train, changes)
-    program = pack(request.called) if train else Program.restored(provenance.read_program(paths))
+    program = pack(request.called) if train else Program.from_dict(provenance.read_program(paths))
     prepared = Prepared.of(request, program)
     opened = continue_run(
         path, again=more, retry_failed=retry_failed, changed=changed, secrets=secrets

@@ -1,9 +1,8 @@
-"""Runs on the driver. The trials that Spark has now: a thread and a Spark job each."""
+"""Runs on the driver. The trials that were handed to Spark: a thread and a job for each."""
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -11,173 +10,175 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl import storage
-from sparkdl.cluster.gang.detached_job import KeptJob
-from sparkdl.cluster.gang.driver_nodes import DriverJob
-from sparkdl.cluster.gang.membership import Roster
+from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark import Cluster
 from sparkdl.cluster.spark_errors import JobFailed
+from sparkdl.cluster.topology import Job, Topology
 from sparkdl.cluster.trial_task import OUTCOME_SCHEMA, TrialTask
+from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.trial import Trial
 
-__all__ = ["Flight", "Flights"]
+__all__ = ["SubmittedTrial", "SubmittedTrials"]
 
-# A job whose training is over gets so long to end by itself.
-OVER_S = 5.0
+# A job whose training is over gets this long to end by itself.
+EXIT_GRACE_S = 5.0
 
 
-@dataclass
-class Flight:
+@dataclass(kw_only=True)
+class SubmittedTrial:
     """A trial that Spark has, waiting for a slot or running.
 
     Attributes:
         trial: the trial.
-        job: its rows, or what went wrong.
-        submitted_s: when, on the monotonic clock.
-        first: its first attempt; Spark may make more by itself.
-        seen: the last attempt whose start was seen, `first - 1` before any.
-        roster: decides on the rings of an elastic gang.
-        kept: follows the processes that go on when their job has ended.
-        over_s: when it was seen that its training is over while Spark goes on, None before.
+        job: its job, and all that runs beside it.
+        rows: the rows of the job, or the exception that ended it.
+        submitted_s: the time of the submission, on the monotonic clock.
+        first: the number of its first attempt; Spark may make more by itself.
+        seen: the number of the last attempt whose start was seen; `first - 1` before any.
+        over_s: the time at which its training was seen to be over while Spark goes on; None before.
     """
 
     trial: Trial
-    job: "Future[list[Any]]"
+    job: Job
+    rows: "Future[list[Any]]"
     submitted_s: float
     first: int
     seen: int
-    roster: Roster | None = None
-    kept: KeptJob | None = None
     over_s: float | None = None
 
 
-class Flights:
-    """Submits trials and waits for their ends.
+class SubmittedTrials:
+    """Submit trials, and wait for their ends.
 
     Args:
-        cluster, plan: where and with what trials run.
+        cluster: the cluster.
+        plan: the plan of each trial.
+        topology: makes the tasks and the job of a trial.
         paths: the run directory, where tasks show that they have started.
-        rows: what the tasks of each trial are given.
+        rows: the rows for the tasks of each trial; None without `data=`.
     """
 
     def __init__(
-        self, cluster: Cluster, plan: Plan, paths: RunPaths, rows: DataFrame | None = None
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        topology: Topology,
+        paths: RunPaths,
+        rows: DataFrame | None = None,
     ) -> None:
-        self._cluster, self._plan, self._paths, self._rows = cluster, plan, paths, rows
+        self._cluster = cluster
+        self._plan = plan
+        self._topology = topology
+        self._paths = paths
+        self._rows = rows
         self._tag = f"sparkdl:{paths.folder.rsplit('/', 1)[-1]}"
         self._pool = ThreadPoolExecutor(max_workers=4096, thread_name_prefix="sparkdl-trial")
-        self._news = threading.Event()
-        self._flights: dict[int, Flight] = {}
+        self._ended = threading.Event()
+        self._submitted: dict[int, SubmittedTrial] = {}
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._submitted)
 
-    def __iter__(self) -> Iterator[Flight]:
-        return iter(self._flights.values())
+    def __iter__(self) -> Iterator[SubmittedTrial]:
+        return iter(self._submitted.values())
 
     def submit(self, trial: Trial, task: TrialTask) -> None:
         """Hand a trial to Spark."""
         params = ", ".join(f"{name}={value}" for name, value in trial.params.items())
-        first, elastic = trial.attempts, self._plan.elastic
-        met = self._paths.trial(trial.number).ranks(first)
-        kept = KeptJob(self._plan, met, self._cluster.submit) if self._plan.kept else None
-        way: Callable[..., list[Any]] = kept.run if kept else self._way(met)
-        job = self._pool.submit(
-            way,
-            task,
+        first = trial.attempts
+        files = RankFiles(self._paths.trial(trial.number).ranks(first))
+        job = self._topology.job(self._plan, files, self._cluster.submit)
+        rows = self._pool.submit(
+            job.run,
+            self._topology.task(task),
             OUTCOME_SCHEMA,
             num_tasks=self._plan.size,
-            barrier=self._plan.is_gang and not elastic,
+            barrier=self._plan.is_gang and not self._plan.elastic,
             resources=self._plan.resources,
-            description=f"{task.run_id} trial {trial.number}: {params}",
+            description=f"{task.run.id} trial {trial.number}: {params}",
             tags=(self._tag, f"{self._tag}:{trial.number}"),
             rows=self._rows,
         )
-        roster = None
-        if elastic:
-            roster = Roster(met, self._plan.size, self._plan.collective_timeout_s)
-        flight = Flight(trial, job, time.monotonic(), first, first - 1, roster, kept)
-        self._flights[trial.number] = flight
-        job.add_done_callback(lambda _: self._news.set())
-
-    def _way(self, met: str) -> Callable[..., list[Any]]:
-        """What hands a job to Spark, and runs beside it what the driver runs itself."""
-        if any(role.on_driver for role in self._plan.roles):
-            return DriverJob(self._plan, met, self._cluster.submit).run
-        return self._cluster.submit
+        self._submitted[trial.number] = SubmittedTrial(
+            trial=trial,
+            job=job,
+            rows=rows,
+            submitted_s=time.monotonic(),
+            first=first,
+            seen=first - 1,
+        )
+        rows.add_done_callback(lambda _: self._ended.set())
 
     def wake(self) -> None:
-        """Make `ended` return soon."""
-        self._news.set()
+        """Let `ended` return soon."""
+        self._ended.set()
 
-    def ended(self, timeout_s: float) -> list[Flight]:
-        """Wait a moment for a flight to end; all that have. Each stays until it is `landed`."""
-        self._news.wait(timeout_s)
-        self._news.clear()
-        for flight in self._flights.values():
-            if flight.roster:
-                with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
-                    flight.roster.look()
+    def ended(self, timeout_s: float) -> list[SubmittedTrial]:
+        """Wait for a trial to end, and return all that have. Each stays until `forget`."""
+        self._ended.wait(timeout_s)
+        self._ended.clear()
+        for submitted in self:
+            submitted.job.look()
             if self._rows is not None and not self._plan.is_gang:
-                self._cut_short(flight)
-        return [flight for flight in self._flights.values() if flight.job.done()]
+                self._cut_short(submitted)
+        return [submitted for submitted in self if submitted.rows.done()]
 
-    def _cut_short(self, flight: Flight) -> None:
-        """End a job for which Spark goes on computing rows that nobody reads any more."""
-        if flight.over_s is None and storage.exists(self._outcome(flight)):
-            flight.over_s = time.monotonic()
-        if flight.over_s and time.monotonic() - flight.over_s > OVER_S:
-            self.cancel({flight.trial.number})
+    def _cut_short(self, submitted: SubmittedTrial) -> None:
+        """End a job for which Spark goes on computing rows that no process reads any more."""
+        if submitted.over_s is None and storage.exists(self._outcome_file(submitted)):
+            submitted.over_s = time.monotonic()
+        if submitted.over_s and time.monotonic() - submitted.over_s > EXIT_GRACE_S:
+            self.cancel({submitted.trial.number})
 
-    def _outcome(self, flight: Flight) -> str:
-        return self._paths.trial(flight.trial.number).outcome(flight.seen)
+    def _outcome_file(self, submitted: SubmittedTrial) -> str:
+        return self._paths.trial(submitted.trial.number).outcome(submitted.seen)
 
-    def rows_of(self, flight: Flight) -> list[Any]:
-        """What the tasks of a flight that has ended said.
+    def outcomes_of(self, submitted: SubmittedTrial) -> list[Outcome]:
+        """Return the outcomes of the processes of a trial that has ended.
 
         Raises:
-            JobFailed: Spark did not bring it.
+            JobFailed: if Spark did not bring them.
         """
         try:
-            return flight.job.result()
+            rows = submitted.rows.result()
         except JobFailed:
-            if flight.over_s is None:
+            if submitted.over_s is None:
                 raise
-            said = storage.read(self._outcome(flight)).decode()
-            return [{"outcome": said, "exception": None}]
+            return [Outcome.from_json(storage.read(self._outcome_file(submitted)))]
+        return [Outcome.from_json(row["outcome"]) for row in rows]
 
-    def landed(self, flight: Flight) -> None:
-        """Forget a flight whose end has been written down."""
+    def forget(self, submitted: SubmittedTrial) -> None:
+        """Remove a trial whose end has been recorded."""
         if self._plan.is_gang:
-            storage.remove(self._paths.trial(flight.trial.number).all_ranks)
-        del self._flights[flight.trial.number]
+            storage.remove(self._paths.trial(submitted.trial.number).all_ranks)
+        del self._submitted[submitted.trial.number]
 
-    def starts(self) -> Iterator[tuple[Flight, int]]:
-        """The attempts that have started since the last look, each with its flight."""
-        waiting = list(self._flights.values())
+    def starts(self) -> Iterator[tuple[SubmittedTrial, int]]:
+        """Yield the attempts that have started since the last call, each with its trial."""
+        waiting = list(self)
         while waiting:
-            # All are asked at once; one that has started once may have done so again.
-            urls = {self._attempt(flight): flight for flight in waiting}
-            found = storage.read_new(dict.fromkeys(urls, 0))
-            waiting = [urls[url] for url in found]
-            for flight in waiting:
-                flight.seen += 1
-                yield flight, flight.seen
+            # A store is asked for all files at once; a trial may have started more than once.
+            urls = {self._attempt_file(submitted): submitted for submitted in waiting}
+            waiting = [urls[url] for url in storage.read_new(dict.fromkeys(urls, 0))]
+            for submitted in waiting:
+                submitted.seen += 1
+                yield submitted, submitted.seen
 
-    def _attempt(self, flight: Flight) -> str:
-        return self._paths.trial(flight.trial.number).attempt(flight.seen + 1)
+    def _attempt_file(self, submitted: SubmittedTrial) -> str:
+        return self._paths.trial(submitted.trial.number).attempt(submitted.seen + 1)
 
     def cancel(self, numbers: "set[int] | None" = None) -> None:
-        """Tell Spark to end some of the flights, or with None all. Harmless when repeated."""
+        """Let Spark end some of the trials, or with None all. Repeating this is harmless."""
         if numbers is None:
             self._cluster.cancel(self._tag)
-        for number in (numbers or set()) & self._flights.keys():
+        for number in (numbers or set()) & self._submitted.keys():
             self._cluster.cancel(f"{self._tag}:{number}")
-        for number, flight in self._flights.items():
-            if flight.kept and (numbers is None or number in numbers):
-                flight.kept.end()
+        for number, submitted in self._submitted.items():
+            if numbers is None or number in numbers:
+                submitted.job.end()
 
     def close(self) -> None:
-        """No more flights."""
+        """Accept no more trials."""
         self._pool.shutdown(wait=False)

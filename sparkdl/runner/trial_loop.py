@@ -7,15 +7,16 @@ from contextlib import contextmanager
 
 from sparkdl import storage
 from sparkdl.cluster.plan import Plan
+from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.errors import PreflightError
 from sparkdl.runner.concurrency import Pace
 from sparkdl.runner.display.progress import MOST_LOGS, Progress
 from sparkdl.runner.display.reports import Pages
-from sparkdl.runner.landing import land
+from sparkdl.runner.outcome import conclude, conclude_failed_job
 from sparkdl.runner.retries import Retries
 from sparkdl.runner.stopping import Stops
-from sparkdl.runner.submitted import Flight, Flights
+from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runner.trial_messages import Listener
 from sparkdl.runs.idle_time import idle_now
 from sparkdl.runs.journal import Event
@@ -49,7 +50,7 @@ class Execution:
         self,
         opened: OpenRun,
         plan: Plan,
-        flights: Flights,
+        flights: SubmittedTrials,
         make_task: Callable[[Trial, int], TrialTask],
         pace: Pace,
         stops: Stops,
@@ -146,7 +147,7 @@ class Execution:
         # An executor was lost: Spark may bring it back, but nobody waits for ever.
         if short_s > self._plan.start_timeout_s:
             why = f"start deadline: {self._pace.too_few(self._plan.start_timeout_s)}"
-            if self.run.kind == "search":  # No fault of any of its trials: it can be resumed.
+            if self.run.is_search:  # No fault of any of its trials: it can be resumed.
                 self._stop(RunState.FAILED, why)
             else:
                 trial, kind = self._waiting.popleft(), str(Failure.DEADLINE)
@@ -161,7 +162,7 @@ class Execution:
             self._see_starts()
         for flight in ended:
             self._land(flight)
-            self._flights.landed(flight)
+            self._flights.forget(flight)
 
     def _look(self) -> None:
         """See what runs: starts, lost executors, output. Pass on what is to end."""
@@ -196,11 +197,20 @@ class Execution:
 
     # ---- the end of a trial
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: SubmittedTrial) -> None:
         trial = flight.trial
         self._listener.listen([trial], ended=True)
         stopped = self._why_stopped(trial)
-        landing = land(flight, self._flights, self.run, self._plan, stopped)
+        try:
+            outcomes = self._flights.outcomes_of(flight)
+        except JobFailed as failed:
+            secrets = tuple(self._plan.env.values())
+            landing = conclude_failed_job(failed, flight.seen, secrets, stopped)
+        else:
+            in_job_s = time.monotonic() - flight.submitted_s
+            metrics: list[str | None] = [*self.run.objectives] or [self.run.metric]
+            required = self.run.is_search
+            landing = conclude(outcomes, trial.number, in_job_s, metrics, required)
         trial.exception = landing.exception
         event = landing.event
         if landing.fatal:
@@ -221,7 +231,7 @@ class Execution:
             return {"state": "CANCELLED", "error": self._why_cancelled()}
         return None
 
-    def _fail(self, flight: Flight, event: Event) -> None:
+    def _fail(self, flight: SubmittedTrial, event: Event) -> None:
         """Run a failed trial again where its budget allows; else that was its end."""
         trial, failure = flight.trial, event["failure"]
         lived_s = time.monotonic() - flight.submitted_s

@@ -49,6 +49,8 @@ class Run:
         duration_s: seconds from its start to its end.
         idle: in a sentence, how much of the slots' time no trial used.
         timeline: of a run with `timeline=True`, in a sentence, where the time of a step went.
+        is_search: a search made the trials, rather than a list of parameters.
+        is_distributed: the run is one trial of a distributed verb.
     """
 
     id: str
@@ -64,6 +66,8 @@ class Run:
     duration_s: float = 0.0
     idle: str | None = None
     timeline: str | None = None
+    is_search: bool = False
+    is_distributed: bool = False
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     _started: float | None = field(default=None, repr=False, compare=False)
 
@@ -173,7 +177,7 @@ class Run:
         if self.state != RunState.FAILED or self.counts().get("COMPLETE") or not bad:
             return
         first = next((trial for trial in bad if trial.exception), bad[0])
-        if self.kind not in ("launch", "search"):
+        if self.is_distributed:
             raise TrainingFailedError(
                 f"{self.kind} {self.id} failed. {_without_traceback(first.error or '')}\n"
                 f"Everything is in {self.path}"

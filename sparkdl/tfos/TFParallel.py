@@ -12,7 +12,7 @@ from sparkdl.options import Options, check_count
 from sparkdl.runner.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runs.provenance import function_name
-from sparkdl.tfos.cluster.topology import check_args, num_gpus_of
+from sparkdl.tfos.cluster.topology import check_args, independent_request, num_gpus_of
 from sparkdl.tfos.node.runtime import run_alone
 from sparkdl.tfos.paths import default_filesystem
 
@@ -59,11 +59,9 @@ def run(
     )
     filesystem = default_filesystem(sc).removesuffix("/")
     function = functools.partial(run_alone, map_fn, tf_args, num_executors, filesystem)
-    resources = Resources(None, options.num_gpus)
     if use_barrier:
-        role = Role("worker", num_executors, resources)
-        execute(Request("tfos", (role,), function, options, [{}], is_gang=True))
+        execute(independent_request(function, options, num_executors))
         return
     params = [{"worker_num": number} for number in range(num_executors)]
-    role = Role("worker", 1, resources)
+    role = Role(name="worker", count=1, resources=Resources(num_gpus=options.num_gpus))
     execute(Request("launch", (role,), function, options, params)).raise_for_failures()

@@ -1,25 +1,27 @@
-"""What an end means: pure rules, in milliseconds."""
+"""The outcome of a training process: kinds of failures, texts, and JSON."""
 
-import json
 import signal
-from typing import Any
 
 import pytest
 
-from sparkdl.cluster.environ import gang_variables
-from sparkdl.cluster.outcome import End, describe_end, failure_of, is_follow_up
-from sparkdl.cluster.plan import Plan, Resources, Role
-from sparkdl.runner.outcome import combined
-from sparkdl.runner.retries import Limits, Retries
+from sparkdl.cluster.outcome import (
+    Outcome,
+    ProcessExit,
+    RankInfo,
+    Status,
+    classify_failure,
+    describe_exit,
+    is_follow_up,
+)
 from sparkdl.runs.states import Failure
 
 
-def raised(error: str) -> End:
-    return End(0, {"error": error, "traceback": ""}, 0.1, 1.0)
+def raised(error: str) -> ProcessExit:
+    return ProcessExit(code=0, outcome=Outcome(status=Status.FAILED, error=error))
 
 
 @pytest.mark.parametrize(
-    ("end", "kind"),
+    ("end", "failure"),
     [
         (raised("ValueError: no"), Failure.EXCEPTION),
         (raised("InternalError: CUDA_ERROR_ILLEGAL_ADDRESS"), Failure.GPU),
@@ -28,60 +30,50 @@ def raised(error: str) -> End:
         (raised("MemoryError: unable to allocate"), Failure.MEMORY),
         (raised("OSError: [Errno 98] Address already in use"), Failure.PORT),
         (raised("UnknownError: Could not start gRPC server"), Failure.PORT),
-        (End(1, None, 0.1, 1.0), Failure.EXIT),
-        (End(-signal.SIGSEGV, None, 0.1, 1.0), Failure.SIGNAL),
-        (End(-signal.SIGKILL, None, 0.1, 1.0), Failure.SIGNAL),
-        (End(-signal.SIGKILL, None, 0.1, 1.0, out_of_memory=True), Failure.MEMORY),
-        (End(-signal.SIGKILL, None, 0.1, 1.0, timed_out=True), Failure.TIMEOUT),
+        (ProcessExit(code=1), Failure.EXIT),
+        (ProcessExit(code=-signal.SIGSEGV), Failure.SIGNAL),
+        (ProcessExit(code=-signal.SIGKILL), Failure.SIGNAL),
+        (ProcessExit(code=-signal.SIGKILL, out_of_memory=True), Failure.MEMORY),
+        (ProcessExit(code=-signal.SIGKILL, timed_out=True), Failure.TIMEOUT),
     ],
 )
-def test_kinds_of_failure(end: End, kind: Failure) -> None:
-    assert failure_of(end) is kind
+def test_classify_failure(end: ProcessExit, failure: Failure) -> None:
+    assert classify_failure(end) is failure
 
 
-def test_out_of_memory_names_the_peak_and_the_setting() -> None:
-    end = End(-signal.SIGKILL, None, 0.1, 1.0, peak_memory_mb=2048.4, out_of_memory=True)
-    said = describe_end(end, None)
-    assert "up to 2048 MiB" in said
-    assert "spark.executor.memoryOverhead" in said
+def test_describe_exit_out_of_memory_names_the_peak_and_the_setting() -> None:
+    end = ProcessExit(code=-signal.SIGKILL, peak_memory_mb=2048.4, out_of_memory=True)
+    text = describe_exit(end, None)
+    assert "up to 2048 MiB" in text
+    assert "spark.executor.memoryOverhead" in text
 
 
-def row(rank: int, ended_s: float = 0.0, **said: Any) -> dict[str, Any]:
-    outcome = {"rank": rank, "role": f"worker {rank}", "host": "h", "usage": {"cpu_s": 1.0}}
-    outcome |= {"ended_s": ended_s, "failure": "exception", **said}
-    return {"outcome": json.dumps(outcome), "exception": f"of {rank}".encode()}
+@pytest.mark.parametrize("status", list(Status))
+def test_json_round_trip_keeps_every_field(status: Status) -> None:
+    outcome = Outcome(
+        status=status,
+        outputs={"accuracy": 0.5, "path": "artifacts/a", "nested": {"n": [1, None]}},
+        is_chief=True,
+        error="ValueError: ü \ud800",
+        traceback="line 1\nline 2",
+        failure=Failure.EXCEPTION,
+        exception=bytes(range(256)),
+        usage={"cpu_s": 1.5},
+        reported={"loss": float("inf")},
+        attempt=3,
+        who=RankInfo(rank=1, role="worker 1", host="b"),
+        ended_s=12.5,
+    )
+    assert Outcome.from_json(outcome.to_json()) == outcome
+    assert outcome.without_exception().exception is None
 
 
-def test_the_first_to_fail_is_told_of_whatever_the_clocks_say() -> None:
-    follow = "UnavailableError: Connection reset by peer"
-    rows = [row(0, 1.0, error=follow), row(1, 9.0, error="ValueError: mine"), row(2, outputs={})]
-    said, exception = combined(rows)
-    assert said["error"] == "worker 1 (rank 1) on host h: ValueError: mine"
-    assert exception == b"of 1"
-    assert said["usage"]["cpu_s"] == 3.0
-    assert is_follow_up(follow)
-    both = [row(0, 2.0, error="KeyError: late"), row(1, 1.0, error="ValueError: early")]
-    assert "ValueError: early" in combined(both)[0]["error"]
+@pytest.mark.parametrize("status", list(Status))
+def test_failures_are_what_the_training_function_did_not_return_from(status: Status) -> None:
+    expected = status in ("failed", "invalid", "pruned")
+    assert Outcome(status=status).is_failure is expected
 
 
-def test_budgets_are_apart() -> None:
-    retries = Retries(Limits(max_restarts=1, max_losses=2), is_gang=True)
-    assert [retries.again(0, Failure.SIGNAL) for _ in range(2)] == [True, False]
-    assert [retries.again(0, Failure.LOST) for _ in range(3)] == [True, True, False]
-    assert [retries.again(0, Failure.PORT) for _ in range(4)] == [True, True, True, False]
-    # What is lost as soon as it starts, each time, is not a matter of luck.
-    hopeless = Retries(Limits(), is_gang=True)
-    assert [hopeless.again(0, Failure.LOST, lived_s=1.0) for _ in range(5)] == [True] * 4 + [False]
-    assert hopeless.again(0, Failure.LOST, lived_s=60.0)
-    # A single process has no peers that a new port would help to find.
-    assert not Retries(Limits(), is_gang=False).again(0, Failure.PORT)
-
-
-def test_an_evaluator_is_not_in_the_world_of_the_others() -> None:
-    roles = (Role("worker", 2, Resources()), Role("evaluator", 1, Resources(), needed=False))
-    gang = Plan("allreduce", roles, is_gang=True).members
-    endpoints = ["10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3"]
-    assert gang_variables("torch", gang, endpoints, 1, (1, 2))["WORLD_SIZE"] == "2"
-    assert gang_variables("jax", gang, endpoints, 1, (1, 2))["JAX_NUM_PROCESSES"] == "2"
-    assert gang_variables("torch", gang, endpoints, 2, (0, 1)) == {}
-    assert '"evaluator"' in gang_variables("tensorflow", gang, endpoints, 2, (0, 1))["TF_CONFIG"]
+def test_is_follow_up_only_of_errors_about_lost_peers() -> None:
+    assert is_follow_up("UnavailableError: Connection reset by peer")
+    assert not is_follow_up("ValueError: mine")

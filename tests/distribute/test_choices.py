@@ -11,29 +11,25 @@ from sparkdl.distribute.tested_versions import untested
 
 
 @pytest.mark.parametrize(
-    ("kind", "role", "world_size", "expected"),
+    ("strategy", "world_size", "expected"),
     [
-        ("local", "worker", 1, "local"),
-        ("launch", "worker", 1, "local"),
-        ("mirrored", "worker", 1, "local"),
-        ("horovod", "worker", 4, "local"),
-        ("allreduce", "worker", 1, "local"),
-        ("allreduce", "worker", 2, "multi_worker"),
-        ("allreduce", "evaluator", 3, "local"),
-        ("parameter_server", "chief", 4, "parameter_server"),
-        ("parameter_server", "evaluator", 4, "local"),
+        ("local", 1, "local"),
+        ("local", 4, "local"),
+        ("multi_worker", 1, "local"),
+        ("multi_worker", 2, "multi_worker"),
+        ("parameter_server", 4, "parameter_server"),
     ],
 )
-def test_the_strategy_follows_from_the_run(
-    kind: str, role: str, world_size: int, expected: str
+def test_choose_takes_the_strategy_of_the_role(
+    strategy: str, world_size: int, expected: str
 ) -> None:
-    assert choose(Context(kind=kind, role=role, world_size=world_size)) == expected
+    assert choose(Context(strategy=strategy, world_size=world_size)) == expected
 
 
 @pytest.mark.parametrize("role", ["worker", "ps"])
 def test_a_server_has_no_strategy(role: str) -> None:
     with pytest.raises(RuntimeError, match=rf"on {role} 2 .* Call distribute.serve\(\) here"):
-        choose(Context(kind="parameter_server", role=role, index=2, world_size=4))
+        choose(Context(strategy="none", role=role, index=2, world_size=4))
 
 
 def test_only_servers_serve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.cluster.plan import Plan, Role
 from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import HEADER, Ring
 from sparkdl.distribute.timed_links import TimedLinks, begins_step, make_links
@@ -191,9 +191,9 @@ def test_who_is_waited_for_is_said_only_if_it_matters() -> None:
 
 
 def test_the_plan_says_so() -> None:
-    roles = (Role("worker", 2, Resources()),)
-    assert "timeline" not in str(Plan("allreduce", roles, is_gang=True))
-    told = str(Plan("allreduce", roles, is_gang=True, timeline=True))
+    roles = (Role(name="worker", count=2),)
+    assert "timeline" not in str(Plan(kind="allreduce", roles=roles, is_gang=True))
+    told = str(Plan(kind="allreduce", roles=roles, is_gang=True, timeline=True))
     assert told.endswith("; records a timeline")
 
 

@@ -389,10 +389,10 @@ def test_a_rank_may_judge_the_run_invalid(root: str) -> None:
 
 
 def test_dynamic_allocation_is_explained(lc: SparkSession, root: str) -> None:
-    from sparkdl.cluster.plan import Plan, Resources, Role
+    from sparkdl.cluster.plan import Plan, Role
     from sparkdl.cluster.slots import Slots, check_gang
 
-    plan = Plan("allreduce", (Role("worker", 2, Resources()),), is_gang=True)
+    plan = Plan(kind="allreduce", roles=(Role(name="worker", count=2),), is_gang=True)
     conf = {"spark.dynamicAllocation.enabled": "true"}
     with pytest.raises(SlotsError, match=r"dynamicAllocation\.enabled=false"):
         check_gang(plan, Slots(8, 8, "8"), conf.get, "yarn")

@@ -55,7 +55,10 @@ def launch(
         for rank, role in enumerate(roles):
             index = roles[:rank].count(role)
             me = {"rank": rank, "world_size": len(roles), "role": role, "index": index}
-            me |= {"kind": "allreduce", "folder": str(folder)}
+            driven = "none" if role != "chief" else "parameter_server"
+            strategy = driven if "ps" in roles else "multi_worker"
+            strategy = "local" if role == "evaluator" else strategy
+            me |= {"kind": "allreduce", "folder": str(folder), "strategy": strategy}
             if role == "worker":
                 me["ring"] = channels[index].fileno()
             task = {"cluster": cluster, "task": {"type": role, "index": index}}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sparkdl.cluster.gang.node_supervisor import listening
 from sparkdl.cluster.process.training_process import dial
 from sparkdl.tfos import TFManager
+from sparkdl.tfos.cluster.node_supervisor import listening
 from sparkdl.tfos.feed import protocol
 from sparkdl.tfos.feed.inbox import Inbox
 from sparkdl.tfos.node.runtime import NodeManager

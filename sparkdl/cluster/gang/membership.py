@@ -1,136 +1,157 @@
-"""Runs on the driver and in Spark tasks.
+"""Runs on the driver and in Spark tasks. The members of an elastic gang, as files record them.
 
-Who is in an elastic gang, as files in the run directory say it.
-
-Each process of a rank is a life of it. Its task writes `began-<rank>-<life>`; a later life of a
-rank means that the one before is over. `here-<generation>-<rank>-<life>` says that this one wants
-to be in that ring, and `alive-...` that it is busy and will come. The driver alone decides, when
-nobody is missing any more: it writes `generation-<number>` with those that make this ring.
+Each process of a rank is an incarnation of the rank. Its task posts `began-<rank>-<incarnation>`; a
+later incarnation of a rank means that the one before has ended. `here-<generation>-<rank>-
+<incarnation>` asks for a place in the ring of that generation, and `alive-...` reports that a
+process is busy and will ask. Only the driver decides: when no process is missing, it writes
+`generation-<number>` with the processes that form that ring.
 """
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkdl import storage
+from sparkdl.rank_files import Listing, RankFiles
 
-__all__ = ["Here", "Roster", "generations", "lives_of", "read_generation", "told"]
+__all__ = [
+    "Generation",
+    "JoinRequest",
+    "Membership",
+    "generations",
+    "incarnations",
+    "read_generation",
+]
 
-# Tasks that say nothing for so long, while others wait for their rank, are gone.
-SILENT_S = 10.0
+# A process that posts nothing for this long, while others wait for its rank, is taken for lost.
+SILENCE_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True)
-class Here:
-    """A process that wants to be in a ring.
+@dataclass(frozen=True, kw_only=True)
+class JoinRequest:
+    """A request of a process for a place in a ring.
 
     Attributes:
-        rank, life: which process.
-        address, port, node: where it listens, see `Endpoint`.
-        is_calm: it has no collective that was cut short.
+        rank: the rank of the process.
+        incarnation: the number of the process among those of its rank.
+        address: the address at which it listens, see `Endpoint`.
+        port: the port at which it listens.
+        node: the name of its host, see `Endpoint`.
+        between_steps: it has no collective that was cut short.
         has_state: it has the state of the training.
     """
 
     rank: int
-    life: int
+    incarnation: int
     address: str
     port: int
     node: str
-    is_calm: bool = True
+    between_steps: bool = True
     has_state: bool = True
 
 
-def told(names: Iterable[str], what: str) -> list[tuple[int, ...]]:
-    """The numbers in the names that begin with a word.
+@dataclass(frozen=True)
+class Generation:
+    """The processes of one ring.
 
-    Example:
-        >>> told(["began-0-2", "here-1-0-2", "began-1-0", "0.done"], "began")
-        [(0, 2), (1, 0)]
+    Attributes:
+        members: the requests of the processes, by rank.
+        between_steps: no process has a collective that was cut short.
     """
-    # A store may show files that are being written, by a longer name.
-    found = (name.split("-") for name in names if "." not in name)
-    return [tuple(int(part) for part in parts[1:]) for parts in found if parts[0] == what]
+
+    members: Sequence[JoinRequest]
+    between_steps: bool
+
+    @property
+    def processes(self) -> set[tuple[int, int]]:
+        """The rank and incarnation of each process."""
+        return {(member.rank, member.incarnation) for member in self.members}
 
 
-def lives_of(names: Iterable[str]) -> dict[int, int]:
-    """The newest life of each rank."""
-    return dict(sorted(told(names, "began")))  # type: ignore[arg-type]
+def incarnations(seen: Listing) -> dict[int, int]:
+    """Return the newest incarnation of each rank."""
+    return dict(seen.numbered("began"))  # type: ignore[arg-type]
 
 
-def generations(names: Iterable[str]) -> list[int]:
-    """The rings that were decided on."""
-    return [number for (number,) in told(names, "generation")]
+def generations(seen: Listing) -> list[int]:
+    """Return the numbers of the rings that the driver has decided on."""
+    return [number for (number,) in seen.numbered("generation")]
 
 
-def read_generation(folder: str, number: int) -> tuple[list[Here], bool]:
-    """The processes of a ring by rank; whether all of them were calm."""
-    said = json.loads(storage.read(storage.join(folder, f"generation-{number}")))
-    return [Here(**one) for one in said["members"]], said["is_calm"]
+def read_generation(files: RankFiles, number: int) -> Generation:
+    """Return the processes of a ring."""
+    record = json.loads(files.read_numbered("generation", number))
+    members = [JoinRequest(**request) for request in record["members"]]
+    return Generation(members, record["between_steps"])
 
 
-class Roster:
-    """Decides who makes the next ring; the driver's.
+class Membership:
+    """Decide, on the driver, which processes form the next ring.
 
     Args:
-        folder: where the tasks of this attempt tell what they know.
-        size: how many ranks there are in the beginning.
-        patience_s: how long the others wait for a rank that is busy, or hangs.
+        files: the files by which the ranks of the attempt talk.
+        size: the number of ranks at the beginning.
+        patience_s: seconds that other ranks wait for a rank that is busy, or hangs.
     """
 
-    def __init__(self, folder: str, size: int, patience_s: float) -> None:
-        self._folder, self._size, self._patience_s = folder, size, patience_s
-        self._number, self._members = -1, dict[int, int]()
-        self._asked_s: float | None = None
+    def __init__(self, files: RankFiles, size: int, patience_s: float) -> None:
+        self._files = files
+        self._size = size
+        self._patience_s = patience_s
+        self._number = -1
+        self._members: dict[int, int] = {}
+        self._waiting_since: float | None = None
 
     def look(self) -> None:
-        """Decide, if all is known."""
-        names = storage.names(self._folder)
-        lives = lives_of(names)
+        """Decide on the next ring, if all that is needed is known."""
+        seen = self._files.look()
+        newest = incarnations(seen)
         number = self._number + 1
-        here = {(rank, life) for n, rank, life in told(names, "here") if n == number}
-        here = {(rank, life) for rank, life in here if lives.get(rank) == life}
+        asking = {(r, i) for n, r, i in seen.numbered("here") if n == number}
+        asking = {(rank, inc) for rank, inc in asking if newest.get(rank) == inc}
         if number == 0:
-            if len(here) == self._size:
-                self._publish(here)
+            if len(asking) == self._size:
+                self._publish(asking)
             return
-        done = {int(name.split(".")[0]) for name in names if name.endswith((".done", ".failed"))}
-        members = {(r, life) for r, life in self._members.items() if lives.get(r) == life}
-        members = {one for one in members if one[0] not in done}
-        if not members and not done and self._members:
-            self._publish(set())  # Nobody is left to go on from.
-        asked, missing = members & here, members - here
-        if asked and missing:
+        ended = seen.ranks("done") | seen.ranks("failed")
+        members = {(r, inc) for r, inc in self._members.items() if newest.get(r) == inc}
+        members = {member for member in members if member[0] not in ended}
+        if not members and not ended and self._members:
+            self._publish(set())  # No process is left that has the state.
+        present, missing = members & asking, members - asking
+        if present and missing:
             waited_s = self._waited_s()
-            if waited_s > SILENT_S:
-                missing &= {(rank, life) for n, rank, life in told(names, "alive") if n == number}
+            if waited_s > SILENCE_TIMEOUT_S:
+                missing &= {(r, i) for n, r, i in seen.numbered("alive") if n == number}
             if waited_s > self._patience_s:
                 missing = set()
-        if asked and not missing:
-            self._publish(here if self._are_calm(number, asked) else self._stateful(number, asked))
+        if present and not missing:
+            between_steps = all(self._request(number, *m).between_steps for m in present)
+            # A process that was just let in cannot repeat a collective that was cut short.
+            self._publish(asking if between_steps else self._with_state(number, present))
 
     def _waited_s(self) -> float:
-        self._asked_s = self._asked_s or time.monotonic()
-        return time.monotonic() - self._asked_s
+        self._waiting_since = self._waiting_since or time.monotonic()
+        return time.monotonic() - self._waiting_since
 
-    def _here(self, number: int, rank: int, life: int) -> Here:
-        name = f"here-{number}-{rank}-{life}"
-        said: dict[str, Any] = json.loads(storage.read(storage.join(self._folder, name)))
-        return Here(**said)
+    def _request(self, number: int, rank: int, incarnation: int) -> JoinRequest:
+        data = self._files.read_numbered("here", number, rank, incarnation)
+        fields: dict[str, Any] = json.loads(data)
+        return JoinRequest(**fields)
 
-    def _are_calm(self, number: int, asked: set[tuple[int, int]]) -> bool:
-        return all(self._here(number, *one).is_calm for one in asked)
+    def _with_state(self, number: int, processes: set[tuple[int, int]]) -> set[tuple[int, int]]:
+        return {process for process in processes if self._request(number, *process).has_state}
 
-    def _stateful(self, number: int, asked: set[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Those that can repeat a collective: one that was just let in knows nothing of it."""
-        return {one for one in asked if self._here(number, *one).has_state}
-
-    def _publish(self, members: set[tuple[int, int]]) -> None:
+    def _publish(self, processes: set[tuple[int, int]]) -> None:
         number = self._number + 1
-        those = [self._here(number, *one) for one in sorted(members)]
-        is_calm = all(one.is_calm for one in those)
-        said = {"members": [asdict(one) for one in those], "is_calm": is_calm}
-        storage.write(storage.join(self._folder, f"generation-{number}"), json.dumps(said))
-        # Only now: should the store have failed, it is done again.
-        self._number, self._members, self._asked_s = number, dict(members), None
+        requests = [self._request(number, *process) for process in sorted(processes)]
+        record = {
+            "members": [asdict(request) for request in requests],
+            "between_steps": all(request.between_steps for request in requests),
+        }
+        self._files.post_numbered("generation", number, data=json.dumps(record))
+        # Only now: if the store failed above, the decision is taken again.
+        self._number = number
+        self._members = dict(processes)
+        self._waiting_since = None

@@ -1,62 +1,70 @@
-"""Runs in a Spark task. The place that a rank has in its gang, and its process in the ring."""
+"""Runs in a Spark task. The place of a rank in its gang, and of its process in the ring."""
 
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.plan import Member
+from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 
-__all__ = ["InRing", "Placed"]
+__all__ = ["Placement", "RingSeat"]
 
 
-@dataclass(frozen=True)
-class Placed:
-    """What is known of a rank once all have met.
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """A rank whose gang has met.
 
     Attributes:
-        listener, held: where it listens for the ring, and its port, which nobody listens on yet.
-        inbox: where it is fed from, if its process is one that is fed.
+        member: the rank and its role.
+        attempt: the number of the attempt.
+        peers: all ranks of the gang, by rank.
+        paths: the files of the trial.
+        held: a socket bound to the rank's port, on which no process listens yet.
+        listener: a socket that listens for the ring; None for a rank outside the ring.
     """
 
     member: Member
     attempt: int
     peers: Sequence[Peer]
-    trial: TrialPaths
-    folder: Path
-    listener: socket.socket | None
+    paths: TrialPaths
     held: socket.socket | None = None
-    inbox: socket.socket | None = None
+    listener: socket.socket | None = None
 
     @property
     def rank(self) -> int:
         return self.member.rank
 
+    @property
+    def files(self) -> RankFiles:
+        """The files by which the ranks of this attempt talk."""
+        return RankFiles(self.paths.ranks(self.attempt))
 
-class InRing:
-    """The place of a training process in the ring; a context manager while that process runs.
+
+class RingSeat:
+    """The seat of a training process in the ring; a context manager while the process runs.
 
     Args:
-        ends: the process's end of a channel, by its name in `Context`.
-        who: more fields of its `Context`.
+        sockets: sockets for the process, by the names of fields of its `Context`.
+        me: more fields of its `Context`.
     """
 
     def __init__(
         self,
-        ends: Mapping[str, socket.socket] = MappingProxyType({}),
-        who: Mapping[str, Any] = MappingProxyType({}),
+        sockets: Mapping[str, socket.socket] = MappingProxyType({}),
+        me: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.ends, self.who = ends, who
+        self.sockets = sockets
+        self.me = me
 
     def watch(self) -> str | None:
-        """Why to end the process; None to let it go on."""
+        """Return the reason to end the process; None to let it go on."""
         return None
 
-    def __enter__(self) -> "InRing":
+    def __enter__(self) -> "RingSeat":
         return self
 
     def __exit__(self, *_: object) -> None:

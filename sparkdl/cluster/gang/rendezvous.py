@@ -1,4 +1,4 @@
-"""Runs in a Spark task. The tasks of a gang meet: each holds a port, all learn of all."""
+"""Runs in a Spark task. The meeting of a gang: each task holds a port and learns of all others."""
 
 import contextlib
 import fcntl
@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -28,16 +29,18 @@ _SIOCGIFADDR = 0x8915  # netdevice(7)
 
 @dataclass(frozen=True)
 class Peer:
-    """What the others know of one rank.
+    """A rank, as the other ranks know it.
 
     Attributes:
-        address, port: where its training process may listen.
-        host: the name of its host, for the person.
-        node: the same for ranks that share a host, and for no others.
-        ring_port: where it listens for the ring; 0 for one that is not in it.
-        secret: what it would have the ranks of the ring know each other by; that of rank 0 counts.
-        problem: what keeps it from starting, None if nothing.
-        checkpoint: the newest committed checkpoint's number that it saw.
+        address: the IP address at which its training process may listen.
+        port: the port at which its training process may listen.
+        host: the name of its host, for messages.
+        node: a name that is the same for all ranks of a host, and for no others.
+        ring_port: the port at which it listens for the ring; 0 for a rank outside the ring.
+        secret: a proposal for the key by which the ranks of the ring recognise each other; that
+            of rank 0 is used.
+        problem: the reason for which it cannot start; None if it can.
+        checkpoint: the number of the newest committed checkpoint that it saw.
     """
 
     address: str
@@ -51,20 +54,24 @@ class Peer:
 
     @property
     def endpoint(self) -> str:
-        """`address:port`, the address in brackets where it has colons itself."""
+        """`address:port`, with brackets around an address that has colons itself."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{address}:{self.port}"
 
 
 @contextlib.contextmanager
 def deadline(timeout_s: float) -> Iterator[None]:
-    """Raise where this thread is when it takes longer: Spark would let tasks wait for a year.
+    """Raise in the block when it takes longer: Spark would let tasks wait for a year.
 
-    Only for the main thread of a process, which the tasks of Spark's Python workers run in.
+    Only the main thread of a process can be interrupted, in which Spark's Python workers run their
+    tasks. In another thread there is no limit.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: if the block takes longer than `timeout_s` seconds.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def late(*_: object) -> None:
         raise TimeoutError(
@@ -73,7 +80,7 @@ def deadline(timeout_s: float) -> Iterator[None]:
         )
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)  # Again, should somebody swallow it.
+    signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)  # Repeated, in case it is caught.
     try:
         yield
     finally:
@@ -82,20 +89,20 @@ def deadline(timeout_s: float) -> Iterator[None]:
 
 
 def meet(context: BarrierTaskContext, mine: Peer) -> list[Peer]:
-    """Tell all tasks of this barrier stage about `mine`; return what all told, by rank.
+    """Send `mine` to all tasks of this barrier stage; return the peers of all, by rank.
 
-    One `allGather`: each costs a second, however few the tasks.
+    One `allGather` serves for all: each costs a second, however few the tasks.
     """
-    told = context.allGather(json.dumps(asdict(mine)))
-    return [Peer(**json.loads(text)) for text in told]
+    records = context.allGather(json.dumps(asdict(mine)))
+    return [Peer(**json.loads(record)) for record in records]
 
 
 def local_places(peers: Sequence[Peer], rank: int) -> tuple[int, int]:
-    """The local rank and local world size of a rank: its place among those of its host.
+    """Return the local rank and local world size: the place of a rank among those of its host.
 
     Example:
-        >>> here, there = Peer("10.0.0.1", 1, "a", "a"), Peer("10.0.0.2", 1, "b", "b")
-        >>> local_places([here, there, here], 2)
+        >>> a, b = Peer("10.0.0.1", 1, "a", "a"), Peer("10.0.0.2", 1, "b", "b")
+        >>> local_places([a, b, a], 2)
         (1, 2)
     """
     same = [i for i, peer in enumerate(peers) if peer.node == peers[rank].node]
@@ -103,13 +110,13 @@ def local_places(peers: Sequence[Peer], rank: int) -> tuple[int, int]:
 
 
 def hold_port(address: str) -> socket.socket:
-    """A free port of this host that nobody else is given while the socket is open.
+    """Return a socket bound to a free port, which no other process is given while it is open.
 
-    It is bound and never listens. Both ways of sharing are set: the server that a framework
-    starts on it sets one of them too, so that it can listen while we hold the port.
+    The socket never listens. Both options for sharing a port are set: the server that a framework
+    starts on the port sets one of them too, so that it can listen while the task holds the port.
 
     Raises:
-        OSError: the address is not this host's.
+        OSError: if the address is not one of this host.
     """
     held = socket.socket(_family(address), socket.SOCK_STREAM)
     try:
@@ -123,10 +130,10 @@ def hold_port(address: str) -> socket.socket:
 
 
 def listen(address: str) -> socket.socket:
-    """A socket that listens on a free port, and goes on doing so in whoever it is handed to.
+    """Return a socket that listens on a free port, also in a process that it is handed to.
 
     Raises:
-        OSError: the address is not this host's.
+        OSError: if the address is not one of this host.
     """
     return socket.create_server((address, 0), family=_family(address), backlog=128)
 
@@ -136,14 +143,14 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def own_address(interface: str | None, hosts: Iterable[str]) -> str:
-    """The IP address at which the other ranks reach this host: an address, never a name.
+    """Return the IP address at which the other ranks reach this host.
 
     Args:
-        interface: the person's choice: an interface such as `eth1`, or an address of this host.
-        hosts: the executors' hosts as Spark knows them, with or without a port.
+        interface: the user's choice: an interface such as `eth1`, or an address of this host.
+        hosts: the hosts of the executors as Spark knows them, with or without a port.
 
     Raises:
-        ValueError: there is no such interface here.
+        ValueError: if this host has no such interface.
 
     Example:
         >>> own_address("127.0.0.1", []), own_address("lo", [])
@@ -155,7 +162,7 @@ def own_address(interface: str | None, hosts: Iterable[str]) -> str:
         return local
     names = dict.fromkeys(host.rsplit(":", 1)[0].strip("[]") for host in hosts)
     for name in names:
-        # The way to a host that is not this one leaves by the interface that all use.
+        # Packets to another host leave by the interface that all ranks use.
         if (address := _address_towards(name)) and not address.startswith("127."):
             return address
     return "127.0.0.1"
@@ -171,9 +178,9 @@ def _is_address(text: str) -> bool:
 
 def _address_of(interface: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        asked = struct.pack("256s", interface.encode()[:15])
+        request = struct.pack("256s", interface.encode()[:15])
         try:
-            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
         except OSError as exc:
             have = ", ".join(name for _, name in socket.if_nameindex())
             raise ValueError(
@@ -185,11 +192,11 @@ def _address_of(interface: str) -> str:
 
 
 def _address_towards(host: str) -> str | None:
-    """The address with which this host talks to another; no packet is sent."""
+    """Return the address from which this host sends to another one; no packet is sent."""
     try:
         family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError:
-        return None  # A name that nobody here can resolve, such as a pod's.
+        return None  # A name that this host cannot resolve, such as that of a pod.

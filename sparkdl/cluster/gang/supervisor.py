@@ -1,130 +1,124 @@
-"""Runs in a Spark task. What one rank's task tells the others of its gang, and learns from them.
+"""Runs in a Spark task. Report the state of one rank to its gang, and watch the other ranks.
 
-Each rank tells by files in `ranks/<attempt>/` of the trial: `<rank>.joining`, `.done`, `.failed`,
-and `.pid` for onlookers; its training process adds `.joining` and `.joined` around the constructor
-of its strategy.
-A task that is gone tells nothing: then Spark ends the barrier stage, and all tasks with it.
+Each rank posts `joining`, `done` or `failed`, and its process id for onlookers; its training
+process adds `joining` and `joined` around the constructor of its strategy. A task that is gone
+posts nothing: Spark then ends the barrier stage, and all tasks with it.
 """
 
-import contextlib
 import time
 from pathlib import Path
 
-from sparkdl import storage
-from sparkdl.cluster.outcome import says_failure
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process.training_process import TrainingProcess
+from sparkdl.polling import Outages, poll_s
+from sparkdl.rank_files import Listing, RankFiles
 
-__all__ = ["COMPLETE", "DEADLINE", "PEER_FAILED", "Supervisor", "look_s"]
+__all__ = ["COMPLETE", "DEADLINE", "PEER_FAILED", "Supervisor"]
 
-LOOK_S = 0.2
-LOOK_REMOTE_S = 2.0
+# After another rank has failed, a process gets this long to exit and report its own error.
+FOLLOW_UP_GRACE_S = 1.0
+# A process that has reported an exception gets this long to exit.
+EXIT_GRACE_S = 3.0
 
-# What follows another rank's failure gets so long to end by itself, and to say what it saw.
-GRACE_S = 1.0
-# A process that has said how its function failed gets so long for its exit.
-EXIT_S = 3.0
-# An evaluator gets so long to look at the last checkpoint when all others have returned.
-EVALUATOR_S = 60.0
-
-# How the reasons begin for which a process is ended.
+# The beginnings of the reasons for which a process is ended.
 PEER_FAILED = "another rank failed"
 COMPLETE = "the gang is complete"
 DEADLINE = "start deadline"
 
 
-def look_s(folder: str) -> float:
-    """How often the tasks of a gang look at what the others tell in a folder."""
-    return LOOK_S if storage.is_local(folder) else LOOK_REMOTE_S
-
-
 class Supervisor:
-    """Watches one rank of a gang, and tells the others how it goes.
+    """Watch one rank of a gang, and report its state to the others.
 
     Args:
-        plan, rank: who is in the gang, and who this is.
-        folder: the URL in which ranks tell each other.
-        local: the same folder as the training process of this rank sees it.
+        plan: the plan of the gang.
+        rank: the rank.
+        files: the files by which the ranks talk.
+        local: the folder of these files, as the training process of this rank sees it.
     """
 
-    def __init__(self, plan: Plan, rank: int, folder: str, local: Path) -> None:
-        self._plan, self._rank, self._folder, self._local = plan, rank, folder, local
+    def __init__(self, plan: Plan, rank: int, files: RankFiles, local: Path) -> None:
+        self._plan = plan
+        self._rank = rank
+        self._files = files
+        self._local = local
         self._role = plan.members[rank].role
-        self._look_s = look_s(folder)
+        self._poll_s = poll_s(files.url)
+        self._outages = Outages("list the messages of the ranks")
         self._looked_s = 0.0
-        self._names: frozenset[str] = frozenset()
-        self.told: dict[str, float] = {}  # When, in seconds since 1970.
+        self._seen = Listing()
         self._since: dict[str, float] = {}
+        self.posted: dict[str, float] = {}  # Times in seconds since 1970, by topic.
 
-    def tell(self, what: str) -> None:
-        """Let the others know that this rank is `joining`, `done` or `failed`."""
-        if what not in self.told:
-            self.told[what] = time.time()
-            storage.write(storage.join(self._folder, f"{self._rank}.{what}"), b"")
+    def post(self, topic: str) -> None:
+        """Report that this rank is `joining`, `done` or `failed`; at most once."""
+        if topic not in self.posted:
+            self.posted[topic] = time.time()
+            self._files.post(self._rank, topic)
 
     def began(self, pid: int) -> None:
-        """A process of this rank's has begun, perhaps after another; its id is for onlookers."""
+        """Report the start of a process of this rank, the first one or a later one."""
         self._since.clear()
-        storage.write(storage.join(self._folder, f"{self._rank}.pid"), f"{pid}")
+        self._files.post(self._rank, "pid", f"{pid}")
 
     def watch(self, process: TrainingProcess) -> str | None:
-        """Why to end this process now, None to let it go on."""
-        if (outcome := process.outcome) and says_failure(outcome):
-            self.tell("failed")
-            return "its function raised" if self._for("exit") > EXIT_S else None
+        """Return the reason to end the process now; None to let it go on."""
+        if (outcome := process.outcome) and outcome.is_failure:
+            self.post("failed")
+            return "its function raised" if self._elapsed("exit") > EXIT_GRACE_S else None
         if self.peer_failed():
-            return PEER_FAILED if self._for("peer") > GRACE_S else None
+            return PEER_FAILED if self._elapsed("peer") > FOLLOW_UP_GRACE_S else None
         return self._complete() or self._late(process)
 
     def peer_failed(self) -> bool:
-        """Whether another rank has failed, as of a moment ago."""
+        """Return True if another rank has failed, as of the last look."""
         self._look()
         return bool(self.others("failed"))
 
-    def others(self, what: str) -> set[int]:
-        """The other ranks that have told this, as of the last look."""
-        told = {int(n.partition(".")[0]) for n in self._names if n.endswith(f".{what}")}
-        return told - {self._rank}
+    def others(self, topic: str) -> set[int]:
+        """Return the other ranks that have posted a topic, as of the last look."""
+        return self._seen.ranks(topic) - {self._rank}
 
     def _look(self) -> None:
-        if time.monotonic() - self._looked_s > self._look_s:
+        if time.monotonic() - self._looked_s > self._poll_s:
             self._looked_s = time.monotonic()
-            with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
-                self._names = frozenset(storage.names(self._folder))
+            with self._outages.tolerated():
+                self._seen = self._files.look()
 
-    def _for(self, what: str) -> float:
-        """Seconds since this was first asked for `what`."""
-        return time.monotonic() - self._since.setdefault(what, time.monotonic())
+    def _elapsed(self, event: str) -> float:
+        """Return the seconds since the first call for this event."""
+        return time.monotonic() - self._since.setdefault(event, time.monotonic())
 
     def _complete(self) -> str | None:
-        needed = {m.rank for m in self._plan.members if m.role.needed}
-        if self._plan.kind == "tfos":
-            return None  # Its driver says when, see `node`.
-        if self._role.needed or not needed <= self.others("done"):
+        if self._plan.ends_by_order or self._role.must_return:
             return None
-        wait_s = EVALUATOR_S if self._role.name == "evaluator" else 0.0
-        return COMPLETE if self._for("complete") >= wait_s else None
+        required = {m.rank for m in self._plan.members if m.role.must_return}
+        if not required <= self.others("done"):
+            return None
+        return COMPLETE if self._elapsed("complete") >= self._role.grace_s else None
 
     def _late(self, process: TrainingProcess) -> str | None:
-        most = self._plan.start_timeout_s
+        limit_s = self._plan.start_timeout_s
         if not process.started:
-            late = self._for("start") > most
-            return f"{DEADLINE}: its function was not called within {most:g} s" if late else None
+            is_late = self._elapsed("start") > limit_s
+            return (
+                f"{DEADLINE}: its function was not called within {limit_s:g} s" if is_late else None
+            )
         mine = self._local / f"{self._rank}"
         if not mine.with_suffix(".joining").exists() or mine.with_suffix(".joined").exists():
             self._since.pop("join", None)
             return None
-        self.tell("joining")  # The others may not see the file of this rank's process.
-        if self._for("join") <= most:
+        self.post("joining")  # Other hosts may not see the file of this rank's process.
+        if self._elapsed("join") <= limit_s:
             return None
         absent = self._absent()
+        others = f"ranks {absent}" if absent else "the other ranks"
         return (
-            f"{DEADLINE}: it waited {most:g} s for the other ranks to call distribute.strategy() "
-            f"or a collective{f'; {absent} did not' if absent else ''}. Every rank must call it"
+            f"{DEADLINE}: timed out after {limit_s:g} s waiting for {others} to call "
+            "distribute.strategy() or a collective. Every rank must call it"
         )
 
     def _absent(self) -> str:
-        joining = self.others("joining")
+        """Return the ranks of the same role that have not begun to join."""
+        joining = self.others("joining") | {self._rank}
         members = [m for m in self._plan.members if m.role.name == self._role.name]
-        there = joining | {self._rank}
-        return ", ".join(str(m) for m in members if m.rank not in there)
+        return ", ".join(str(m) for m in members if m.rank not in joining)

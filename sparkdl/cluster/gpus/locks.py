@@ -1,7 +1,8 @@
-"""Runs in a Spark task. One lock per GPU and host, where Spark does not schedule GPUs.
+"""Runs in a Spark task. Lock the GPUs of a host, where Spark does not schedule GPUs.
 
-The kernel releases a lock with the task that holds it, however that ends. Free memory says nothing:
-a process that has just started has not taken any.
+There is one lock file for each GPU. The kernel releases a lock with the task that holds it, however
+the task ends. Free GPU memory is no sign of a free GPU: a process that has just started has not
+taken any yet.
 """
 
 import contextlib
@@ -14,9 +15,9 @@ from pathlib import Path
 
 __all__ = ["DevicesTakenError", "locked_devices"]
 
-# Shared by all users of the host, whatever temporary folder a job was given.
+# Fixed, since the locks are shared by all users of the host, whatever TMPDIR their jobs have.
 FOLDER = Path("/tmp/sparkdl-gpus")
-LOOK_S = 0.1
+POLL_S = 0.1
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -32,18 +33,18 @@ def locked_devices(
     timeout_s: float | None = None,
     ended: Callable[[], bool] = lambda: False,
 ) -> Iterator[list[str]]:
-    """Hold the locks of `count` of these devices; yields which.
+    """Hold the locks of some devices; yield the devices.
 
     Args:
         candidates: the devices to choose from, best first.
-        count: how many; all are taken at once, or none.
-        holder: who takes them, told to those who find them taken.
-        timeout_s: how long to wait for others; None waits until they have ended.
-        ended: asked while waiting whether that has become pointless.
+        count: the number of devices to take; all are taken at once, or none.
+        holder: the name of the holder, for the error messages of other runs.
+        timeout_s: seconds to wait for other runs; None waits until they have ended.
+        ended: called while waiting; returns True if waiting has become pointless.
 
     Raises:
-        DevicesTakenError: there are too few, or they stay taken.
-        PermissionError: the folder of the locks is not what it should be.
+        DevicesTakenError: if there are too few devices, or other runs hold them.
+        PermissionError: if a lock file is not a plain file.
     """
     if count > len(candidates):
         raise DevicesTakenError(
@@ -60,13 +61,13 @@ def locked_devices(
                     f"{len(taken)} are free; held by {_holders(folder, candidates)}. Wait for "
                     "those runs, or lower num_gpus."
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         yield taken
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[int]:
-    """The folder of the locks, open; whoever comes first makes it for all users."""
+    """Open the folder of the locks; the first process makes it for all users."""
     with contextlib.suppress(FileExistsError):
         FOLDER.mkdir()
         FOLDER.chmod(0o1777)
@@ -81,9 +82,11 @@ def _take(
     folder: int, candidates: Sequence[str], count: int, holder: str, held: contextlib.ExitStack
 ) -> list[str]:
     taken: list[str] = []
-    with contextlib.ExitStack() as all_of_them:  # Two that take some each would wait for ever.
+    with (
+        contextlib.ExitStack() as all_locks
+    ):  # Two runs that take some GPUs each would wait for each other.
         try:
-            all_of_them.enter_context(_locked(folder, "all.lock"))
+            all_locks.enter_context(_locked(folder, "all.lock"))
         except BlockingIOError:
             return taken
         for device in candidates:
@@ -108,10 +111,10 @@ def _locked(folder: int, name: str) -> Iterator[int]:
 
 
 def _open(folder: int, name: str) -> int:
-    """A lock file of any user's. No link is followed, and nobody else's file is changed.
+    """Open a lock file, which any user may have made, without following links.
 
-    An existing one is opened without O_CREAT: with it, the kernel refuses another user's file in
-    a folder that all may write to, see fs.protected_regular in proc_sys_fs(5).
+    An existing file is opened without O_CREAT: with it, the kernel refuses the file of another user
+    in a folder that all users may write to, see fs.protected_regular in proc_sys_fs(5).
     """
     while True:
         with contextlib.suppress(FileNotFoundError):
@@ -123,7 +126,7 @@ def _open(folder: int, name: str) -> int:
             raise PermissionError(f"{FOLDER}/{name} is no plain file; remove {FOLDER}")
         with contextlib.suppress(FileExistsError):
             descriptor = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
-            os.fchmod(descriptor, 0o666)  # Whatever the umask of the user who came first.
+            os.fchmod(descriptor, 0o666)  # The umask of the first user must not count.
             return descriptor
 
 
@@ -132,10 +135,10 @@ def _name(device: str) -> str:
 
 
 def _holders(folder: int, candidates: Sequence[str]) -> str:
-    found = set()
+    holders = set()
     for device in candidates:
         with contextlib.suppress(OSError):
             descriptor = _open(folder, _name(device))
-            found.add(os.pread(descriptor, 200, 0).decode(errors="replace"))
+            holders.add(os.pread(descriptor, 200, 0).decode(errors="replace"))
             os.close(descriptor)
-    return ", ".join(sorted(filter(None, found))) or "somebody"
+    return ", ".join(sorted(filter(None, holders))) or "another process"

@@ -1,13 +1,13 @@
 """Runs in a process of its own on each executor host, started by the first task there.
 
-It imports a framework once and forks a fresh training process for each trial. It owns what it
-forked: it reaps each process and reports how it ended and what it used, it kills a process group
-whose task is gone, and it ends when the last executor that used it is gone.
+The fork server imports a framework once and forks a fresh training process for each trial. It owns
+the processes that it forked: it reaps each process and reports its exit code and resource usage, it
+kills a process group whose task is gone, and it ends when the last executor that used it is gone.
 
-Tasks talk to it over a Unix socket in a folder that only this user can enter. One packet asks for
-a process and carries descriptors: the channel between task and training process, the log file, and
-those that it names beside them. Two packets answer: the process id at once, and the end of the
-process later. A process that is asked for to be `kept` goes on when its task is gone.
+Tasks talk to the server over a Unix socket in a folder that only this user can enter. One packet
+requests a process and carries descriptors: the channel between task and training process, the log
+file, and further ones that the packet names. Two packets answer: the process id at once, and the
+exit of the process later. A process that was requested as `kept` goes on when its task is gone.
 
 Only the standard library is imported here: this module is loaded before any framework.
 """
@@ -37,14 +37,14 @@ from sparkdl.os_processes import adopt_orphans, die_with, kill, process_start, s
 __all__ = ["PACKET_BYTES", "locked", "main", "peer"]
 
 PACKET_BYTES = 1 << 17
-MOST_DESCRIPTORS = 8
+MAX_DESCRIPTORS = 8
 
-# What a process that is forked runs, unless it is asked for another.
+# The module that a forked process runs, unless the request names another one.
 _CHILD = "sparkdl.cluster.process.child"
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """The process id and user id at the other end of a Unix socket."""
+    """Return the process id and user id at the other end of a Unix socket."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
     return pid, uid
@@ -52,7 +52,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a folder's lock. Yields False where the folder is gone, or taken and not waited for."""
+    """Hold the lock of a folder. Yield False if the folder is gone, or locked without `wait`."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
@@ -78,7 +78,7 @@ class _Child:
 
 
 class _Server:
-    """The loop: connections, requests, ends of children, ends of executors."""
+    """The loop over connections, requests, exits of children and of executors."""
 
     def __init__(self, folder: Path, listener: socket.socket) -> None:
         self._folder = folder
@@ -96,7 +96,7 @@ class _Server:
         self._selector.register(self._wakeup, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Run until no executor is left that could ask for a process."""
+        """Serve until no executor is left that could request a process."""
         while not self._finished():
             for key, _ in self._selector.select(timeout=1.0):
                 if key.fileobj is self._listener:
@@ -114,7 +114,7 @@ class _Server:
         if self._children or self._leases or connections:
             return False
         with locked(self._folder.parent, wait=False) as mine:
-            # A task that is about to connect holds the lock, or stands in the queue already.
+            # A task that is about to connect holds the lock, or is in the queue already.
             if not mine or _readable(self._listener):
                 return False
             self._listener.close()
@@ -126,7 +126,7 @@ class _Server:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError as exc:  # Too many open files, say; those who wait are served later.
+        except OSError as exc:  # Such as too many open files: the connection is accepted later.
             print(f"accepting: {exc!r}", file=sys.stderr)
             return
         if peer(connection)[1] != os.getuid():
@@ -136,13 +136,13 @@ class _Server:
 
     def _read(self, connection: socket.socket) -> None:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES, MOST_DESCRIPTORS)
+            packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES, MAX_DESCRIPTORS)
         except ConnectionError:
             packet, descriptors = b"", []
         if packet:
             try:
                 self._serve_request(connection, json.loads(packet), descriptors)
-            except Exception as exc:  # noqa: BLE001 One bad request must not end the others.
+            except Exception as exc:  # noqa: BLE001 A bad request must not end the server.
                 _answer(connection, {"error": repr(exc)})
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -150,7 +150,7 @@ class _Server:
         self._selector.unregister(connection)
         for pid, child in self._children.items():
             if child.connection is connection and not child.is_kept:
-                kill(pid)  # Its task is gone: killed, cancelled, or its executor lost.
+                kill(pid)  # The task was killed or cancelled, or its executor was lost.
                 if child.scratch:
                     shutil.rmtree(child.scratch, ignore_errors=True)
         connection.close()
@@ -198,7 +198,7 @@ class _Server:
             os.dup2(log, 2)
             adopt_orphans()
             code = importlib.import_module(entry).main(socket.socket(fileno=channel), more)
-        except BaseException:  # noqa: BLE001 Whatever it was must not return into the server.
+        except BaseException:  # noqa: BLE001 No exception may return into the server.
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -209,16 +209,16 @@ class _Server:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                child = self._children.pop(pid, None)  # None: left to us by a training process.
+                child = self._children.pop(pid, None)  # None: an orphan of a training process.
                 if child:
-                    # It adopted its own orphans. What is left now, nobody else will end.
+                    # The child adopted its orphans; no other process ends those that are left.
                     stop_descendants(spare=self._children)
                     if child.is_kept and child.scratch:
                         shutil.rmtree(child.scratch, ignore_errors=True)
-                    _answer(child.connection, _end_of(status, used, child))
+                    _answer(child.connection, _exit_of(status, used, child))
 
 
-def _end_of(status: int, used: resource.struct_rusage, child: _Child) -> dict[str, Any]:
+def _exit_of(status: int, used: resource.struct_rusage, child: _Child) -> dict[str, Any]:
     return {
         "code": os.waitstatus_to_exitcode(status),
         "cpu_s": used.ru_utime + used.ru_stime,
@@ -228,7 +228,7 @@ def _end_of(status: int, used: resource.struct_rusage, child: _Child) -> dict[st
 
 
 def _out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for memory since boot, see /proc/vmstat."""
+    """Return the number of processes that the kernel killed for memory, see /proc/vmstat."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -243,7 +243,7 @@ def _readable(sock: socket.socket) -> bool:
 
 
 def _answer(connection: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # The task is gone; its end is seen on the connection.
+    with contextlib.suppress(OSError):  # The task is gone, which the connection shows.
         connection.send(json.dumps(message).encode())
 
 
@@ -253,15 +253,15 @@ def _preload(modules: list[str], path: list[str]) -> None:
     for name in new:
         try:
             importlib.import_module(name)
-        except BaseException as exc:  # noqa: BLE001 The person's own import will show it again.
+        except BaseException as exc:  # noqa: BLE001 The import in the program shows it again.
             print(f"preloading {name}: {exc!r}", file=sys.stderr)
     if new:
         gc.collect()
-        gc.freeze()  # What children share stays shared: their collector leaves it alone.
+        gc.freeze()  # Memory that children share stays shared.
 
 
 def main(folder: str) -> None:
-    """Listen in `folder`, return in the process that was started, serve in a daemon."""
+    """Listen in `folder`; return in the process that was started, and serve in a daemon."""
     descriptor = os.open(folder, os.O_RDONLY)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # Through /proc, as a path in a socket address may have 107 bytes only, see unix(7).

@@ -1,4 +1,4 @@
-"""Runs in a Spark task. A training process as its task sees it: start, wait, outcome, end."""
+"""Runs in a Spark task. Start a training process, wait for its end, receive its outcome."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sparkdl.cluster.outcome import End
+from sparkdl.cluster.outcome import Outcome, ProcessExit
 from sparkdl.cluster.process.fork_server import PACKET_BYTES, locked, peer
 from sparkdl.os_processes import kill, process_start
 
@@ -33,22 +33,22 @@ __all__ = [
 ]
 
 
-# How often a watcher is asked.
+# Seconds between two calls of a watcher.
 WATCH_S = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Start:
-    """How training processes are started: what has to be in place before the fork.
+    """The conditions for a fork: everything that must be in place before it.
 
     Attributes:
         application: the Spark application id; its tasks on a host share a fork server.
-        framework: what is imported before the fork; servers of frameworks are apart.
+        framework: the framework of the program; each framework has a fork server of its own.
         preload: modules to import before the fork.
-        env: variables that are set before anything is imported.
-        shared: use the host's fork server; else one that serves this process only.
-        is_task: a task asks, whose executor the fork server lives as long as; not a process that
-            it has forked itself.
+        env: environment variables to set before anything is imported.
+        shared: use the fork server of the host; False starts a server for one process.
+        is_task: the caller is a Spark task, and the fork server lives as long as the executor of
+            that task; False for a process that the fork server has forked itself.
     """
 
     application: str
@@ -60,10 +60,10 @@ class Start:
 
 
 def private_folder() -> Path:
-    """A folder on this host that only this user can enter; fork servers live below it.
+    """Return the folder of this user's fork servers on this host; no other user can enter it.
 
     Raises:
-        PermissionError: somebody else made a folder of that name.
+        PermissionError: if another user has made a folder of that name.
     """
     folder = Path(tempfile.gettempdir()) / f"sparkdl-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -77,7 +77,7 @@ def private_folder() -> Path:
 
 
 def _server_key(start: Start) -> str:
-    """Names the fork server: same application, container, interpreter and import setting."""
+    """Return the name of a fork server: by application, container, interpreter and imports."""
     parts = [
         start.application,
         Path("/proc/self/cgroup").read_text(),
@@ -91,7 +91,7 @@ def _server_key(start: Start) -> str:
 
 
 def connect(start: Start) -> socket.socket:
-    """A connection to the fork server, which is started if there is none."""
+    """Connect to the fork server; start it if there is none."""
     key = _server_key(start)
     while True:
         base = private_folder()
@@ -106,11 +106,11 @@ def connect(start: Start) -> socket.socket:
 
 
 def dial(folder: Path, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
-    """A connection to the socket in a folder of this user's.
+    """Connect to the socket in a folder of this user.
 
     Raises:
-        FileNotFoundError, ConnectionRefusedError: nobody listens there.
-        PermissionError: another user does.
+        FileNotFoundError, ConnectionRefusedError: if no process listens there.
+        PermissionError: if a process of another user listens there.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     connection = socket.socket(socket.AF_UNIX, kind)
@@ -145,11 +145,11 @@ def _start_server(folder: Path, env: Mapping[str, str]) -> None:
 
 
 def packet(start: Start, **more: Any) -> bytes:
-    """What a fork server is asked."""
-    daemon = os.getppid()  # Lives as long as the executor, and so does the fork server.
+    """Return the packet of a request to a fork server."""
+    daemon = os.getppid()  # Spark's daemon lives as long as the executor; so does the server.
     lease = [daemon, process_start(daemon)] if start.shared and start.is_task else None
-    asked = {"lease": lease, "preload": start.preload, "path": sys.path, **more}
-    data = json.dumps(asked).encode()
+    request = {"lease": lease, "preload": start.preload, "path": sys.path, **more}
+    data = json.dumps(request).encode()
     if len(data) > PACKET_BYTES:
         raise ValueError(
             f"sys.path of the executors has {len(sys.path)} entries, {len(data)} bytes; expected "
@@ -159,26 +159,27 @@ def packet(start: Start, **more: Any) -> bytes:
 
 
 def warm(start: Start) -> None:
-    """Let this host's fork server begin to import, without waiting for it."""
+    """Let the fork server of this host begin its imports; do not wait for them."""
     if start.shared:
         with connect(start) as server:
             server.send(packet(start, fork=False))
 
 
 class TrainingProcess:
-    """A fresh process that runs one function. A context manager: at its end nothing is left.
+    """A fresh process that runs one function; a context manager that ends it with all it started.
 
     Args:
-        start: how it is started.
-        payload: what it does, a picklable value for `child.main`.
-        log: the local file that its output is appended to.
-        scratch: a folder that is removed if this task dies before the process.
-        timeout_s: how long it may take to fork it, imports included; None for any time.
-        more: sockets of its own, by the name that they have in its `Context`; ours are closed.
+        start: the conditions of the fork.
+        payload: the picklable request for `child.main`.
+        log: the local file to which the output of the process is appended.
+        scratch: a folder to remove if this task dies before the process.
+        timeout_s: seconds that the fork may take, imports included; None for no limit.
+        sockets: sockets for the process, by the names of fields of its `Context`; they are closed
+            in this process.
 
     Raises:
-        OSError: the fork server could not be started or is gone.
-        TimeoutError: it took too long.
+        OSError: if the fork server could not be started or is gone.
+        TimeoutError: if the fork took longer than `timeout_s`.
     """
 
     def __init__(
@@ -188,59 +189,59 @@ class TrainingProcess:
         log: Path,
         scratch: Path | None = None,
         timeout_s: float | None = None,
-        more: Mapping[str, socket.socket] = MappingProxyType({}),
+        sockets: Mapping[str, socket.socket] = MappingProxyType({}),
     ) -> None:
         self._begun = time.monotonic()
-        self._said = b""
-        self.started: float | None = None  # When its function was called, monotonic clock.
+        self._received = b""
+        self.started: float | None = None  # Time of the call of its function, monotonic clock.
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._channel, theirs = socket.socketpair()
         self._server = connect(start)
-        asked = {"fork": True, "scratch": str(scratch) if scratch else None, "more": [*more]}
-        descriptors = [theirs.fileno(), output, *(one.fileno() for one in more.values())]
-        socket.send_fds(self._server, [packet(start, **asked)], descriptors)
-        for one in (theirs, *more.values()):
-            one.close()
+        request = {"fork": True, "scratch": str(scratch) if scratch else None, "more": [*sockets]}
+        descriptors = [theirs.fileno(), output, *(sock.fileno() for sock in sockets.values())]
+        socket.send_fds(self._server, [packet(start, **request)], descriptors)
+        for sock in (theirs, *sockets.values()):
+            sock.close()
         os.close(output)
         self._server.settimeout(timeout_s)
         try:
             self.pid: int = self._answer()["pid"]
         except TimeoutError as exc:
             raise TimeoutError(
-                f"the fork server of this host has not imported what the program needs within "
-                f"{timeout_s:g} s"
+                f"timed out after {timeout_s:g} s while the fork server on this host imported the "
+                "program's modules"
             ) from exc
         self._server.settimeout(None)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            told = pickle.dumps(dict(payload))
-            self._channel.sendall(len(told).to_bytes(8, "big") + told)
+            data = pickle.dumps(dict(payload))
+            self._channel.sendall(len(data).to_bytes(8, "big") + data)
 
     def _answer(self) -> dict[str, Any]:
-        said = self._server.recv(PACKET_BYTES)
-        if not said:
+        data = self._server.recv(PACKET_BYTES)
+        if not data:
             raise ConnectionError("the fork server of this host ended; see its executor's log")
-        answer: dict[str, Any] = json.loads(said)
+        answer: dict[str, Any] = json.loads(data)
         if "error" in answer:
             raise OSError(f"the fork server of this host could not serve: {answer['error']}")
         return answer
 
     @property
-    def outcome(self) -> dict[str, Any] | None:
-        """What the process has said of its function, None as long as it has not."""
-        # What comes behind the first outcome is from a copy of the process that the person forked.
-        begin = self._said.find(b"o") + 1
-        end = begin + 8 + int.from_bytes(self._said[begin : begin + 8], "big")
-        complete = begin and begin + 8 < end <= len(self._said)
-        return pickle.loads(self._said[begin + 8 : end]) if complete else None
+    def outcome(self) -> Outcome | None:
+        """The outcome that the process has sent; None as long as it has sent none."""
+        # A copy of the process that the user forked may send a second outcome: the first counts.
+        begin = self._received.find(b"o") + 1
+        end = begin + 8 + int.from_bytes(self._received[begin : begin + 8], "big")
+        complete = begin and begin + 8 < end <= len(self._received)
+        return Outcome.from_json(self._received[begin + 8 : end]) if complete else None
 
     def wait(
         self, timeout_s: float | None = None, watch: "Callable[[], str | None] | None" = None
-    ) -> End:
-        """Return when the process has ended.
+    ) -> ProcessExit:
+        """Wait until the process has ended.
 
         Args:
-            timeout_s: end it so long after its function started.
-            watch: asked several times a second whether to end it, and why.
+            timeout_s: seconds in its function after which the process is killed.
+            watch: called several times a second; returns the reason to kill the process, or None.
         """
         timed_out, stopped = False, None
         with selectors.DefaultSelector() as selector:
@@ -253,32 +254,32 @@ class TrainingProcess:
                     kill(self.pid)
                 if watch and not stopped and (stopped := watch()):
                     kill(self.pid)
-                look_s = WATCH_S if watch else None
-                waits = [s for s in (None if timed_out else left, look_s) if s is not None]
+                watch_s = WATCH_S if watch else None
+                waits = [s for s in (None if timed_out else left, watch_s) if s is not None]
                 ready = {key.fileobj for key, _ in selector.select(min(waits, default=None))}
                 if self._channel in ready:
-                    self._hear(selector)
+                    self._receive(selector)
                 elif self._server in ready:
-                    return self._end(self._answer(), timed_out, stopped)
+                    return self._exit(self._answer(), timed_out, stopped)
 
     def _left(self, timeout_s: float | None) -> float | None:
         if timeout_s is None or self.started is None:
             return None
         return self.started + timeout_s - time.monotonic()
 
-    def _hear(self, selector: selectors.BaseSelector) -> None:
+    def _receive(self, selector: selectors.BaseSelector) -> None:
         chunk = b""
         with contextlib.suppress(ConnectionResetError):
             chunk = self._channel.recv(1 << 20)
         if not chunk:
             selector.unregister(self._channel)
-        self._said += chunk
+        self._received += chunk
         self.started = self.started or time.monotonic()
 
-    def _end(self, answer: dict[str, Any], timed_out: bool, stopped: str | None) -> End:
+    def _exit(self, answer: dict[str, Any], timed_out: bool, stopped: str | None) -> ProcessExit:
         now = time.monotonic()
         started = self.started or now
-        return End(
+        return ProcessExit(
             code=answer["code"],
             outcome=self.outcome,
             starting_s=started - self._begun,
@@ -294,5 +295,5 @@ class TrainingProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.close()  # The fork server kills what still runs, and its descendants.
+        self._server.close()  # The fork server kills the process and its descendants.
         self._channel.close()

@@ -1,9 +1,5 @@
-"""Runs in a Spark task.
+"""Runs in a Spark task. The local folder of a training process, and its copy in a remote store."""
 
-The local folder that a training process writes into; what it says there.
-"""
-
-import contextlib
 import json
 import shutil
 import tempfile
@@ -13,6 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from sparkdl import storage
+from sparkdl.polling import Outages
 from sparkdl.reporter import ASKS, ORDERS
 from sparkdl.runs.layout import TrialPaths
 
@@ -21,13 +18,13 @@ __all__ = ["Mirror", "again", "last_reported", "local_folder"]
 MIRROR_S = 5.0
 ASKED_S = 1.0
 
-# Checkpoints are published as a whole by whoever commits them; ranks tell each other directly;
-# orders go the other way.
+# Checkpoints are published as a whole when they are committed; ranks write their messages to
+# the store directly; orders come from the store.
 _NOT_MIRRORED = ("checkpoints", "ranks", ORDERS)
 
 
 def last_reported(metrics: str) -> dict[str, float]:
-    """The last number of each name in a metrics file; none where there is no such file."""
+    """Return the last value of each metric in a metrics file; empty if there is no file."""
     last: dict[str, float] = {}
     try:
         lines = storage.read(metrics).split(b"\n")[:-1]
@@ -39,15 +36,15 @@ def last_reported(metrics: str) -> dict[str, float]:
 
 
 class Mirror:
-    """Copies what changes in a local folder to a URL.
+    """Copy the changes of a local folder to a URL.
 
     TensorFlow, and a log file that grows, need a local disk; the run directory may be on an
     object store. The training process writes into the local folder, and its task calls `sync`.
 
     Args:
         folder: the local folder.
-        url: where it is copied to.
-        skip: names in `folder` that stay here, with all below them.
+        url: the target of the copy.
+        skip: names in `folder` that are not copied, with all that is below them.
     """
 
     def __init__(self, folder: Path, url: str, skip: Collection[str] = ()) -> None:
@@ -57,21 +54,21 @@ class Mirror:
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def sync(self) -> None:
-        """Upload every file whose size or time of change differs from the last call."""
+        """Upload every file whose size or modification time has changed since the last call."""
         for path in sorted(self.folder.rglob("*")):
             if path.relative_to(self.folder).parts[0] in self._skip:
                 continue
             try:
                 status = path.stat()
             except FileNotFoundError:
-                continue  # It was there a moment ago; programs remove files of theirs.
+                continue  # A program may remove its files at any time.
             mark = (status.st_size, status.st_mtime_ns)
             if path.is_file() and self._seen.get(path) != mark:
                 storage.put(self.folder, path.relative_to(self.folder).as_posix(), self.url)
                 self._seen[path] = mark
 
     def close(self) -> None:
-        """A last `sync`, tried again where the store fails for a moment; the local folder goes."""
+        """Sync a last time, with retries, and remove the local folder."""
         try:
             again(self.sync)
         finally:
@@ -79,10 +76,10 @@ class Mirror:
 
 
 def again(write: Callable[[], object]) -> None:
-    """Write to a store; tried again where that fails for a moment.
+    """Write to a store, with two retries.
 
     Raises:
-        OSError: it fails for longer.
+        OSError: if the last retry fails too.
     """
     for pause_s in (1.0, 5.0, None):
         try:
@@ -95,30 +92,31 @@ def again(write: Callable[[], object]) -> None:
 
 
 class local_folder:
-    """The folder that a training process writes into: the trial's own, or one mirrored to it."""
+    """The folder that a training process writes into: that of the trial, or one mirrored to it."""
 
     def __init__(self, trial: TrialPaths) -> None:
         self._mirror: Mirror | None = None
-        self._obeyed = 0
+        self._orders_size = 0
+        self._outages = Outages("copy the files of a trial to the run directory")
         if storage.is_local(trial.folder):
             self.folder = storage.local_path(trial.folder)
             return
         self.folder = Path(tempfile.mkdtemp(prefix="sparkdl-"))
         self._mirror = Mirror(self.folder, trial.folder, _NOT_MIRRORED)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep_in_step, daemon=True)
+        self._thread = threading.Thread(target=self._sync_repeatedly, daemon=True)
 
-    def _keep_in_step(self) -> None:
+    def _sync_repeatedly(self) -> None:
         mirror = self._mirror
-        while mirror and not self._stop.wait(self._pause_s()):
-            with contextlib.suppress(OSError):  # The store fails for a moment: the next time.
+        while mirror and not self._stop.wait(self._interval_s()):
+            with self._outages.tolerated():
                 mirror.sync()
-                orders = storage.read_new({storage.join(mirror.url, ORDERS): self._obeyed})
+                orders = storage.read_new({storage.join(mirror.url, ORDERS): self._orders_size})
                 for new in orders.values():
-                    self._obeyed += len(new)
+                    self._orders_size += len(new)
                     storage.append(str(self.folder / ORDERS), new)
 
-    def _pause_s(self) -> float:
+    def _interval_s(self) -> float:
         return ASKED_S if (self.folder / ASKS).exists() else MIRROR_S
 
     def __enter__(self) -> Path:

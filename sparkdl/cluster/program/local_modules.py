@@ -1,9 +1,8 @@
 """Runs on the driver to find modules, in the training process to import them.
 
-The person's own modules, which no executor has installed.
-
-They travel as source text and are imported from memory, so that nothing is written to an
-executor's disk, and the same module of another run never gets in the way.
+The user's own modules are installed on no executor. They travel as source text and are imported
+from memory, so that nothing is written to an executor's disk, and a module of the same name of
+another run never gets in the way.
 """
 
 import ast
@@ -23,7 +22,7 @@ __all__ = ["Source", "find", "imported_by", "install", "local_source"]
 
 
 class Source(NamedTuple):
-    """The source of a module, and the file it came from."""
+    """The source of a module, and the file that it came from."""
 
     text: str
     path: str
@@ -31,26 +30,26 @@ class Source(NamedTuple):
 
 
 def imported_by(name: str, source: Source) -> list[str]:
-    """The names that a module's imports mention; some name no module but something in one."""
+    """Return the names that a module imports; some are names of objects inside a module."""
     package = name if source.is_package else name.rpartition(".")[0]
-    found: list[str] = []
+    names: list[str] = []
     try:
         tree = ast.parse(source.text)
     except SyntaxError:
-        return []  # Its import will say so, to whoever imports it.
+        return []  # The import of the module will raise the error.
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 base = importlib.util.resolve_name("." * node.level + base, package)
-            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return found
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def find(name: str) -> importlib.machinery.ModuleSpec | None:
-    """A module's spec, found without importing anything."""
+    """Find the spec of a module without importing anything."""
     path = None
     spec: importlib.machinery.ModuleSpec | None = None
     parts = name.split(".")
@@ -65,7 +64,7 @@ def find(name: str) -> importlib.machinery.ModuleSpec | None:
         try:
             path = list(spec.submodule_search_locations or ())
         except (ImportError, KeyError):
-            return spec  # A namespace package tells its folders only once it is imported.
+            return spec  # The folders of a namespace package are known only after its import.
     return spec
 
 
@@ -77,19 +76,19 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 def local_source(spec: importlib.machinery.ModuleSpec) -> Source | None:
-    """A module's source if it is the person's own; None if it is installed, or no Python file."""
+    """Return the source of a user's own module; None for installed modules and other files."""
     origin = spec.origin
     if not origin or not origin.endswith(".py") or origin.startswith(_installed_folders()):
         return None
     if not Path(origin).is_file():
         return None
     is_package = spec.submodule_search_locations is not None
-    with tokenize.open(origin) as file:  # Minds the encoding that it declares.
+    with tokenize.open(origin) as file:  # Uses the encoding that the file declares.
         return Source(file.read(), origin, is_package)
 
 
 class _FromMemory(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Imports the modules that came with the program."""
+    """Import the modules that travelled with the program."""
 
     def __init__(self, modules: Mapping[str, Source]) -> None:
         self._modules = modules
@@ -120,6 +119,6 @@ class _FromMemory(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def install(modules: Mapping[str, Source]) -> None:
-    """Make the program's local modules importable in this process, before any others."""
+    """Make the local modules of a program importable in this process, before all others."""
     if modules:
         sys.meta_path.insert(0, _FromMemory(modules))

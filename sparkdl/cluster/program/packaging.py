@@ -1,8 +1,8 @@
-"""Runs on the driver. The person's program: a function and the modules it needs.
+"""Runs on the driver. Pack the user's program: a function and the modules that it needs.
 
-The function is pickled (by value where it was typed in a script or notebook), and modules of the
-person's own go with it, see `modules`. What is installed on the driver must be installed on the
-executors; the preflight compares.
+The function is pickled, by value if it was defined in a script or notebook, and the user's own
+modules travel with it, see `local_modules`. Packages that are installed on the driver must be
+installed on the executors too; the preflight compares them.
 """
 
 import base64
@@ -22,10 +22,10 @@ from sparkdl.errors import FunctionError
 
 __all__ = ["Program", "find_framework", "pack", "preloadable"]
 
-# Large enough that sending it with each trial costs more than a person expects.
+# A function of this size makes sending each trial slow, which users do not expect.
 LARGE_BYTES = 10 << 20
 
-# Packages known to be safe to import before a fork: they start nothing that a child would miss.
+# Packages that are safe to import before a fork: they start no threads that a child would miss.
 _PRELOADABLE = {
     *("jax", "keras", "numpy", "pandas", "PIL", "pyarrow", "pyspark", "scipy", "sklearn"),
     *("sparkdl", "tensorflow", "tf_keras", "torch"),
@@ -39,13 +39,13 @@ _FRAMEWORKS = {
 
 @dataclass(frozen=True)
 class Program:
-    """A function ready to travel.
+    """A function ready to be sent to the executors.
 
     Attributes:
         function: the pickled function.
-        modules: the local modules it imports, by name.
-        imports: names of the installed modules it imports.
-        warning: what the person should know, such as that it is very large.
+        modules: the local modules that it imports, by name.
+        imports: the names of the installed modules that it imports.
+        warning: a warning for the user, such as that the function is very large.
     """
 
     function: bytes = field(repr=False)
@@ -53,8 +53,8 @@ class Program:
     imports: frozenset[str] = frozenset()
     warning: str | None = None
 
-    def kept(self) -> dict[str, Any]:
-        """As JSON can hold it; the function stays pickled, and the driver never loads it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON; the function stays pickled, and the driver never loads it."""
         return {
             "function": base64.b64encode(self.function).decode(),
             "modules": {name: list(source) for name, source in self.modules.items()},
@@ -62,18 +62,18 @@ class Program:
         }
 
     @classmethod
-    def restored(cls, kept: Mapping[str, Any]) -> "Program":
-        """From what `kept` gave."""
-        modules = {name: Source(*source) for name, source in kept["modules"].items()}
-        function = base64.b64decode(kept["function"])
-        return cls(function, modules, frozenset(kept["imports"]))
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Program":
+        """Create a program from the dict returned by `to_dict`."""
+        modules = {name: Source(*source) for name, source in fields["modules"].items()}
+        function = base64.b64decode(fields["function"])
+        return cls(function, modules, frozenset(fields["imports"]))
 
 
 def pack(function: Callable[..., Any]) -> Program:
     """Pickle a function and find the modules it needs.
 
     Raises:
-        FunctionError: it holds something that cannot leave this process, which is named.
+        FunctionError: if the function holds an object that cannot leave this process.
     """
     try:
         pickled = cloudpickle.dumps(_with_names_of_classes(function))
@@ -90,10 +90,10 @@ def pack(function: Callable[..., Any]) -> Program:
         name = names.pop()
         if name in modules or name in imports:
             continue
-        found = find(name)
-        if found is None:
-            continue  # Not here either: an optional import, or a name from `from x import name`.
-        if source := local_source(found):
+        spec = find(name)
+        if spec is None:
+            continue  # An optional import, or an object that `from x import name` imports.
+        if source := local_source(spec):
             modules[name] = source
             names += imported_by(name, source)
         else:
@@ -103,8 +103,8 @@ def pack(function: Callable[..., Any]) -> Program:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """A function, and names that it needs beside those that cloudpickle finds."""
+class _WithGlobals:
+    """A function, and global names that it needs beside those that cloudpickle finds."""
 
     function: FunctionType
     names: Mapping[str, Any]
@@ -116,29 +116,29 @@ class _Told:
 
 
 def _with_names_of_classes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with the global names that bodies of classes inside it use.
+    """Return the function with the global names that the bodies of its inner classes use.
 
-    cloudpickle 3.1 takes along the names of LOAD_GLOBAL; the body of a class has LOAD_NAME.
+    cloudpickle 3.1 finds the names of LOAD_GLOBAL only; the body of a class has LOAD_NAME.
     """
     if not isinstance(function, FunctionType) or not _by_value(function):
         return function
-    here = function.__globals__
-    names = {n: here[n] for n in _names_in_classes(function.__code__) if n in here}
-    return _Told(function, names) if names else function
+    module = function.__globals__
+    names = {n: module[n] for n in _names_in_classes(function.__code__) if n in module}
+    return _WithGlobals(function, names) if names else function
 
 
 def _names_in_classes(code: CodeType) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
         if not inner.co_flags & inspect.CO_OPTIMIZED:  # The body of a class.
             steps = dis.get_instructions(inner)
-            found |= {str(step.argval) for step in steps if step.opname == "LOAD_NAME"}
-        found |= _names_in_classes(inner)
-    return found - {"__name__"}
+            names |= {str(step.argval) for step in steps if step.opname == "LOAD_NAME"}
+        names |= _names_in_classes(inner)
+    return names - {"__name__"}
 
 
 def find_framework(imports: frozenset[str]) -> str | None:
-    """The framework that a program imports; None for none of those known here.
+    """Return the framework that a program imports; None if it imports none of the known ones.
 
     Example:
         >>> find_framework(frozenset({"numpy", "keras.layers"}))
@@ -149,14 +149,14 @@ def find_framework(imports: frozenset[str]) -> str | None:
 
 
 def preloadable(imports: frozenset[str], framework: str | None) -> tuple[str, ...]:
-    """The modules of a program that a fork server should import, sorted; the framework first."""
-    wanted = sorted(name for name in imports if name.partition(".")[0] in _PRELOADABLE)
+    """Return the modules that a fork server should import for a program, the framework first."""
+    safe = sorted(name for name in imports if name.partition(".")[0] in _PRELOADABLE)
     first = (framework,) if framework else ()
-    return ("sparkdl.cluster.process.child", *first, *wanted)
+    return ("sparkdl.cluster.process.child", *first, *safe)
 
 
 def _named_values(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a function takes along from where it was written, by the names it uses."""
+    """Return the globals and closure variables that a function uses, by name."""
     inner = inspect.unwrap(getattr(function, "func", function))
     if not isinstance(inner, FunctionType):
         return {}
@@ -168,7 +168,7 @@ def _culprit(function: Callable[..., Any]) -> str:
     for name, value in _named_values(function).items():
         try:
             cloudpickle.dumps(value)
-        except Exception:  # noqa: BLE001 Any error of its pickling makes it the culprit.
+        except Exception:  # noqa: BLE001 Pickling may raise any error.
             return f"it uses {name!r}, a {type(value).__name__}"
     return f"{function!r} holds something that cannot be pickled"
 
@@ -185,7 +185,7 @@ def _too_large(function: Callable[..., Any], pickled: bytes) -> str | None:
 
 
 def _referenced(pickled: bytes) -> Iterator[str]:
-    """The modules that a pickle imports when it is loaded, read from its opcodes."""
+    """Yield the modules that a pickle imports when it is loaded, read from its opcodes."""
     memo: list[Any] = []
     strings: list[str] = []
     last: Any = None
@@ -201,7 +201,9 @@ def _referenced(pickled: bytes) -> Iterator[str]:
             last = memo[int(argument or 0)]
         elif opcode.name == "STACK_GLOBAL":
             yield strings[-2]
-            module_next = strings[-1] == "subimport"  # How cloudpickle writes a module itself.
+            module_next = (
+                strings[-1] == "subimport"
+            )  # The form in which cloudpickle writes a module.
         if isinstance(last, str):
             strings.append(last)
             if module_next:
@@ -210,7 +212,7 @@ def _referenced(pickled: bytes) -> Iterator[str]:
 
 
 def _imported_by_bodies(thing: Any, seen: set[int]) -> Iterator[str]:
-    """Modules that are imported inside functions which travel by value, wherever they are held."""
+    """Yield the modules that are imported inside the functions that are pickled by value."""
     if isinstance(thing, staticmethod | classmethod | MethodType):
         yield from _imported_by_bodies(getattr(thing, "__self__", None), seen)
         thing = thing.__func__
@@ -232,7 +234,7 @@ def _imported_by_bodies(thing: Any, seen: set[int]) -> Iterator[str]:
 
 
 def _by_value(thing: type | FunctionType) -> bool:
-    """Whether cloudpickle writes a class or function as a whole, not only its module and name."""
+    """Return True if cloudpickle writes a class or function as a whole, not by its name."""
     return thing.__module__ == "__main__" or "<" in thing.__qualname__
 
 

@@ -139,7 +139,7 @@ class Progress:
         if self._run.reason:
             self.say(f"{self._run!r}")
             self.say(f"What it finished: experiment.load({self._run.path!r})")
-            if self._run.state != RunState.COMPLETE and self._plan.kind != "tfos":
+            if self._run.state != RunState.COMPLETE and self._plan.repeatable:
                 self.say(f"To finish it: experiment.resume({self._run.path!r})")
 
     def look(self, trial: Trial, last: bool = False) -> None:

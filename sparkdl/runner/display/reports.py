@@ -26,18 +26,16 @@ class Pages:
 
     def ended(self, trial: Trial) -> None:
         """Let TensorBoard's HParams tab show a trial of a search, or of one that writes events."""
-        if self._run.kind not in ("launch", "search") or not trial.params or not trial.attempts:
+        if self._run.is_distributed or not trial.params or not trial.attempts:
             return
-        if self._run.kind == "search" or storage.exists(TrialPaths(trial.path).tensorboard):
+        if self._run.is_search or storage.exists(TrialPaths(trial.path).tensorboard):
             from sparkdl.runs.hparams import write_hparams
 
             self._try("TensorBoard's HParams", lambda: write_hparams(self._run, trial))
 
     def finished(self) -> None:
         """Write the report of a search, and of any run of many trials that took a while."""
-        if self._run.kind == "search" or (
-            len(self._run.trials) > 1 and self._run.duration_s > REPORT_S
-        ):
+        if self._run.is_search or (len(self._run.trials) > 1 and self._run.duration_s > REPORT_S):
             self._try("report.html", lambda: self._say(f"Look at {self._run.report()}"))
 
     def _try(self, what: str, write: Callable[[], object]) -> None:

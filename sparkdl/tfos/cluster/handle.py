@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.cluster.gang.node_supervisor import ALIVE
-from sparkdl.cluster.gang.node_task import FEED_OVER, OVER
 from sparkdl.errors import ConfigError
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.tfos.cluster.node_files import ALIVE, FEED_OVER, OVER
 from sparkdl.tfos.cluster.topology import ranks_of
 from sparkdl.tfos.feed.source import feed
 from sparkdl.tfos.feed.task import FeedTask
@@ -271,7 +270,7 @@ class TFCluster:
         """Whether all nodes run, and where they are fed, their keepers listen."""
         names = set(storage.names(self._paths.ranks(0)))
         kept = self._needed if self._fed else ()
-        return storage.exists(self._paths.attempt(0)) and names >= {f"{r}{ALIVE}" for r in kept}
+        return storage.exists(self._paths.attempt(0)) and names >= {f"{r}.{ALIVE}" for r in kept}
 
     def _board_rank(self) -> int:
         """The rank of the node that runs TensorBoard: ranks begin with those that train."""

@@ -10,6 +10,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.options import Options
 from sparkdl.runner.request import Request
 from sparkdl.runs.provenance import function_name
+from sparkdl.tfos.cluster.node_topology import NodeTopology
 
 __all__ = [
     "board_place",
@@ -72,8 +73,14 @@ def _roles(
     counts = {job: sum(one == job for one, _ in places) for job in jobs}
     return tuple(
         Role(
-            *(job, counts[job], resources),
-            needed=job not in apart,
+            name=job,
+            count=counts[job],
+            resources=resources,
+            trains=job not in apart,
+            in_ring=job not in apart,
+            in_world=job not in apart,
+            strategy="local" if job in apart else "multi_worker",
+            must_return=job not in apart,
             hides_gpus=job == "ps",
             on_driver=job == "ps" and driver_ps,
         )
@@ -125,8 +132,47 @@ def request_of(
             "spark": spark,
         }
     )
-    roles = _roles(places, Resources(None, options.num_gpus), driver_ps)
-    return Request("tfos", roles, function, options, [{}], is_gang=True, stays=stays)
+    resources = Resources(num_gpus=options.num_gpus, default_gpus="one")
+    return _request(_roles(places, resources, driver_ps), function, options, stays)
+
+
+def independent_request(
+    function: Callable[..., Any], options: Options, num_executors: int
+) -> Request:
+    """Return the request for several runs of a function at the same time.
+
+    Args:
+        function: the function; each process calls it.
+        options: the options of the run.
+        num_executors: the number of processes.
+    """
+    role = Role(
+        name="worker",
+        count=num_executors,
+        resources=Resources(num_gpus=options.num_gpus, default_gpus="one"),
+        in_ring=True,
+        strategy="multi_worker",
+    )
+    return _request((role,), function, options, detached=False)
+
+
+def _request(
+    roles: tuple[Role, ...], function: Callable[..., Any], options: Options, detached: bool
+) -> Request:
+    return Request(
+        "tfos",
+        roles,
+        function,
+        options,
+        [{}],
+        is_gang=True,
+        is_distributed=True,
+        given_topology=NodeTopology(detached),
+        detect_gpus=True,
+        meets_by_files=True,
+        ends_by_order=True,
+        is_resumable=False,  # Rows that were fed cannot be fed again.
+    )
 
 
 def check_args(tf_args: Any) -> None:

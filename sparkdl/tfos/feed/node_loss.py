@@ -3,12 +3,12 @@
 import json
 import socket
 import time
-from typing import Any
 
 from sparkdl import storage
-from sparkdl.cluster.gang.node_task import read_outcome
-from sparkdl.cluster.outcome import says_failure
+from sparkdl.cluster.outcome import Outcome, Status
+from sparkdl.rank_files import Listing, RankFiles
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.tfos.cluster.node_files import OUTCOME, read_outcome
 
 __all__ = ["explain"]
 
@@ -31,11 +31,12 @@ def explain(run_path: str, trial: TrialPaths, rank: int | None) -> None:
     deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline:
         names = storage.names(folder)
-        rows = [name for name in names if name.endswith(".row")]
-        outcomes = [read_outcome(storage.join(folder, name)) for name in rows]
-        for outcome in filter(says_failure, outcomes):
-            where = f"{outcome['role']} (rank {outcome['rank']}) on host {outcome['host']}"
-            raise RuntimeError(f"a node has failed: {where}: {outcome.get('error', outcome)}")
+        ended = Listing(frozenset(names)).ranks(OUTCOME)
+        outcomes = [read_outcome(RankFiles(folder), ended_rank) for ended_rank in sorted(ended)]
+        for outcome in outcomes:
+            if outcome.is_failure:
+                error = outcome.error or outcome.status
+                raise RuntimeError(f"a node has failed: {outcome.who}: {error}")
         if any(name.endswith(".terminated") for name in names if _is_of(name, rank)):
             return
         if not names:
@@ -58,7 +59,7 @@ def _explain_end(run_path: str, trial: TrialPaths) -> None:
     raise RuntimeError(f"the cluster has ended: {why}")
 
 
-def _explain_peaceful(trial: TrialPaths, rank: int | None, outcomes: list[dict[str, Any]]) -> None:
+def _explain_peaceful(trial: TrialPaths, rank: int | None, outcomes: list[Outcome]) -> None:
     ranks = json.loads(storage.read(trial.attempt(0)))["ranks"]
     hosts = {name: where["host"] for name, where in ranks.items()}
     host = socket.gethostname()
@@ -68,11 +69,11 @@ def _explain_peaceful(trial: TrialPaths, rank: int | None, outcomes: list[dict[s
             f"no node runs on host {host} that this task could feed: the nodes are {places}. "
             "Let num_executors be the number of the application's executors."
         )
-    done = [o for o in outcomes if rank is None or o["rank"] == rank]
-    if done and "stopped" in done[0]:
-        raise RuntimeError(f"{done[0]['role']} has been stopped: {done[0]['stopped']}")
-    if done:
+    done = [(o, o.who) for o in outcomes if o.who and (rank is None or o.who.rank == rank)]
+    for outcome, who in done[:1]:
+        if outcome.status is Status.STOPPED:
+            raise RuntimeError(f"{who.role} has been stopped: {outcome.error}")
         raise RuntimeError(
-            f"{done[0]['role']} returned before all rows were fed to it. Let its function take "
+            f"{who.role} returned before all rows were fed to it. Let its function take "
             "rows until should_stop(), or call terminate() of its DataFeed to end earlier."
         )

@@ -13,11 +13,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkdl import storage
-from sparkdl.cluster.gang.node_supervisor import ALIVE, executor_of_task, node_folder
 from sparkdl.cluster.process.fork_server import locked
 from sparkdl.cluster.process.training_process import dial
 from sparkdl.cluster.trial_task import exhaust
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.tfos.cluster.node_files import ALIVE
+from sparkdl.tfos.cluster.node_supervisor import executor_of_task, node_folder
 from sparkdl.tfos.feed import protocol
 from sparkdl.tfos.feed.node_loss import explain
 
@@ -145,11 +146,11 @@ class FeedTask:
     def _ended(self, executor: int) -> int | None:
         """The rank of an executor's node; its folder is gone, as it has ended."""
         folder = self.trial.ranks(0)
-        names = [name for name in storage.names(folder) if name.endswith(ALIVE)]
+        names = [name for name in storage.names(folder) if name.endswith(f".{ALIVE}")]
         for name in names:
             keeper = storage.read(storage.join(folder, name)).decode().split()
             if keeper[2:] == [f"{executor}", socket.gethostname()]:
-                return int(name.removesuffix(ALIVE))
+                return int(name.removesuffix(f".{ALIVE}"))
         return None
 
     def _nodes(self, executor: int | str) -> list[Path]:

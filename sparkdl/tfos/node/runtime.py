@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl import context, storage
-from sparkdl.cluster.gang.node_task import NODES
 from sparkdl.context import Context
 from sparkdl.distribute.strategies import correct_keras
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos import TFNode
+from sparkdl.tfos.cluster.node_files import NODES
 from sparkdl.tfos.feed.inbox import Inbox
 from sparkdl.tfos.node import tensorboard_server
 

@@ -1,62 +1,66 @@
-"""Who makes the next ring of an elastic gang, by the files that its tasks write."""
+"""The decisions on the next ring of an elastic gang, from the files that its tasks write."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
-from sparkdl.cluster.gang.membership import Here, Roster, read_generation
+from sparkdl.cluster.gang.elastic_seat import post_request
+from sparkdl.cluster.gang.membership import JoinRequest, Membership, read_generation
+from sparkdl.rank_files import RankFiles
 
 
-def begin(folder: Path, rank: int, life: int) -> None:
-    (folder / f"began-{rank}-{life}").touch()
+def begin(files: RankFiles, rank: int, incarnation: int) -> None:
+    files.post_numbered("began", rank, incarnation)
 
 
-def want(folder: Path, number: int, rank: int, life: int, **what: bool) -> None:
-    here = Here(rank, life, "127.0.0.1", 1, "a", **what)
-    (folder / f"here-{number}-{rank}-{life}").write_text(json.dumps(asdict(here)))
+def ask(files: RankFiles, number: int, rank: int, incarnation: int, **state: bool) -> None:
+    request = JoinRequest(
+        rank=rank, incarnation=incarnation, address="127.0.0.1", port=1, node="a", **state
+    )
+    post_request(files, number, request)
 
 
-def ranks(folder: Path, number: int) -> list[int]:
-    return [one.rank for one in read_generation(str(folder), number)[0]]
+def ranks(files: RankFiles, number: int) -> list[int]:
+    return [member.rank for member in read_generation(files, number).members]
 
 
-def started(folder: Path, size: int) -> Roster:
-    roster = Roster(str(folder), size, 60)
+def started(files: RankFiles, size: int) -> Membership:
+    membership = Membership(files, size, 60)
     for rank in range(size):
-        begin(folder, rank, 0)
-        want(folder, 0, rank, 0)
-    roster.look()
-    assert ranks(folder, 0) == [*range(size)]
-    return roster
+        begin(files, rank, 0)
+        ask(files, 0, rank, 0)
+    membership.look()
+    assert ranks(files, 0) == [*range(size)]
+    return membership
 
 
-def test_those_that_are_left_make_a_ring_and_then_let_a_new_one_in(tmp_path: Path) -> None:
-    roster = started(tmp_path, 3)
-    begin(tmp_path, 1, 1)  # Spark has started it again: the process before is gone.
-    want(tmp_path, 1, 0, 0, is_calm=False)
-    roster.look()
+def test_survivors_form_a_ring_and_then_let_a_new_process_in(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 3)
+    begin(files, 1, 1)  # Spark has started the rank again: the process before is gone.
+    ask(files, 1, 0, 0, between_steps=False)
+    membership.look()
     assert not (tmp_path / "generation-1").exists()  # Rank 2 may still come.
-    want(tmp_path, 1, 2, 0, is_calm=False)
-    want(tmp_path, 1, 1, 1, has_state=False)
-    roster.look()
-    assert ranks(tmp_path, 1) == [0, 2]
-    for rank, life in ((0, 0), (2, 0)):
-        want(tmp_path, 2, rank, life)
-    want(tmp_path, 2, 1, 1, has_state=False)
-    roster.look()
-    assert ranks(tmp_path, 2) == [0, 1, 2]
+    ask(files, 1, 2, 0, between_steps=False)
+    ask(files, 1, 1, 1, has_state=False)
+    membership.look()
+    assert ranks(files, 1) == [0, 2]
+    for rank in (0, 2):
+        ask(files, 2, rank, 0)
+    ask(files, 2, 1, 1, has_state=False)
+    membership.look()
+    assert ranks(files, 2) == [0, 1, 2]
 
 
-def test_a_loss_while_one_is_let_in_leaves_that_one_out(tmp_path: Path) -> None:
-    roster = started(tmp_path, 3)
-    begin(tmp_path, 1, 1)
-    for rank, life in ((0, 0), (2, 0)):
-        want(tmp_path, 1, rank, life)
-    want(tmp_path, 1, 1, 1, has_state=False)
-    roster.look()
-    assert ranks(tmp_path, 1) == [0, 1, 2]
-    begin(tmp_path, 2, 1)  # Lost while the others told each other who has the state.
-    want(tmp_path, 2, 0, 0, is_calm=False)
-    want(tmp_path, 2, 1, 1, is_calm=True, has_state=False)
-    roster.look()
-    assert ranks(tmp_path, 2) == [0]
+def test_a_loss_while_a_process_is_let_in_leaves_that_process_out(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 3)
+    begin(files, 1, 1)
+    for rank in (0, 2):
+        ask(files, 1, rank, 0)
+    ask(files, 1, 1, 1, has_state=False)
+    membership.look()
+    assert ranks(files, 1) == [0, 1, 2]
+    begin(files, 2, 1)  # Lost while the others agreed on who has the state.
+    ask(files, 2, 0, 0, between_steps=False)
+    ask(files, 2, 1, 1, between_steps=True, has_state=False)
+    membership.look()
+    assert ranks(files, 2) == [0]

@@ -12,11 +12,12 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from sparkdl.cluster.outcome import ProcessExit
 from sparkdl.cluster.process.fork_server import locked
-from sparkdl.cluster.process.training_process import End, Start, TrainingProcess, private_folder
+from sparkdl.cluster.process.training_process import Start, TrainingProcess, private_folder
 from tests.helpers.processes import eventually
 
-ALONE = Start("test", shared=False)
+ALONE = Start(application="test", shared=False)
 
 
 def payload(function: Any, folder: Path, **params: Any) -> dict[str, Any]:
@@ -32,14 +33,14 @@ def payload(function: Any, folder: Path, **params: Any) -> dict[str, Any]:
     }
 
 
-def run(function: Any, folder: Path, timeout_s: float | None = None, **params: Any) -> End:
+def run(function: Any, folder: Path, timeout_s: float | None = None, **params: Any) -> ProcessExit:
     with TrainingProcess(ALONE, payload(function, folder, **params), folder / "log.txt") as one:
         return one.wait(timeout_s)
 
 
-def outputs_of(end: End) -> Any:
+def outputs_of(end: ProcessExit) -> Any:
     assert end.outcome is not None
-    return end.outcome["outputs"]
+    return end.outcome.outputs
 
 
 def test_outcome_output_and_usage(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def train():
     import os, signal
     (folder / "pid").write_text(f"{os.getpid()} {os.getppid()}")
     signal.pause()
-start = Start("app", shared=sys.argv[2] == "shared")
+start = Start(application="app", shared=sys.argv[2] == "shared")
 scratch = folder / "scratch"
 scratch.mkdir()
 with TrainingProcess(start, payload(train, folder), folder / "log.txt", scratch) as process:

@@ -1,0 +1,146 @@
+"""Runs on the driver. How the processes of a trial become Spark tasks, and how their job is run.
+
+A topology is chosen by the verb and is the only place in which trials of different kinds differ
+on the driver. It wraps the task of a trial, and makes the job that submits it. A new topology needs
+no change in this package: see `docs/architecture.md`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from sparkdl.cluster.gang.elastic_policy import ElasticPolicy
+from sparkdl.cluster.gang.membership import Membership
+from sparkdl.cluster.gang.policies import BarrierPolicy, RankPolicy
+from sparkdl.cluster.gang.task import RankTask
+from sparkdl.cluster.plan import Plan
+from sparkdl.cluster.trial_task import TrialTask
+from sparkdl.polling import Outages
+from sparkdl.rank_files import RankFiles
+
+__all__ = [
+    "ElasticTopology",
+    "GangTopology",
+    "Job",
+    "SingleTopology",
+    "SparkJob",
+    "Submit",
+    "Task",
+    "Topology",
+]
+
+Submit = Callable[..., list[Any]]
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Job(Protocol):
+    """The Spark job of one attempt at a trial, and all that runs beside it."""
+
+    def run(self, task: Any, *args: Any, **options: Any) -> list[Any]:
+        """Run the job and return the rows of its tasks; arguments are those of `Cluster.submit`.
+
+        Raises:
+            JobFailed: if the job was cancelled, or failed.
+        """
+        ...
+
+    def look(self) -> None:
+        """Do what is due while the job runs; called several times a second, must return soon."""
+        ...
+
+    def end(self) -> None:
+        """Order the end of all that runs beside the Spark job."""
+        ...
+
+
+class Topology(Protocol):
+    """The form of a trial on the cluster."""
+
+    def task(self, task: TrialTask) -> Task:
+        """Return what Spark executes for each process of a trial."""
+        ...
+
+    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
+        """Return the job of one attempt.
+
+        Args:
+            plan: the plan of the run.
+            files: the files by which the ranks of the attempt talk.
+            submit: hands a job to Spark and returns the rows of its tasks.
+        """
+        ...
+
+
+class SparkJob:
+    """A job of which all processes are Spark tasks.
+
+    Args:
+        submit: hands a job to Spark and returns the rows of its tasks.
+    """
+
+    def __init__(self, submit: Submit) -> None:
+        self._submit = submit
+
+    def run(self, task: Any, *args: Any, **options: Any) -> list[Any]:
+        return self._submit(task, *args, **options)
+
+    def look(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class ElasticJob(SparkJob):
+    """A job whose lost tasks Spark starts again, while the driver decides who forms the ring.
+
+    Args:
+        submit: see `SparkJob`.
+        membership: takes the decisions.
+    """
+
+    def __init__(self, submit: Submit, membership: Membership) -> None:
+        super().__init__(submit)
+        self._membership = membership
+        self._outages = Outages("list the messages of an elastic gang")
+
+    def look(self) -> None:
+        with self._outages.tolerated():
+            self._membership.look()
+
+
+@dataclass(frozen=True)
+class SingleTopology:
+    """A trial of one process."""
+
+    def task(self, task: TrialTask) -> Task:
+        return task
+
+    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
+        return SparkJob(submit)
+
+
+@dataclass(frozen=True)
+class GangTopology:
+    """A trial of several processes that run together in a barrier stage."""
+
+    policy: RankPolicy = field(default_factory=BarrierPolicy)
+
+    def task(self, task: TrialTask) -> Task:
+        return RankTask(task, self.policy)
+
+    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
+        return SparkJob(submit)
+
+
+@dataclass(frozen=True)
+class ElasticTopology:
+    """A gang that goes on without a rank that is lost."""
+
+    def task(self, task: TrialTask) -> Task:
+        return RankTask(task, ElasticPolicy())
+
+    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
+        return ElasticJob(submit, Membership(files, plan.size, plan.collective_timeout_s))

@@ -1,0 +1,73 @@
+"""Runs on the driver and in Spark tasks. The files of a cluster's nodes beside those of any gang.
+
+The driver gives three orders: `FEED_OVER` when no more rows come, `OVER` to the nodes that need not
+return, and `END` to all nodes. Each node leaves its outcome as a message, so that the tasks that
+feed it can read the outcome too. Each node supervisor shows that it lives by a changing message.
+"""
+
+import base64
+import hmac
+import json
+from dataclasses import replace
+
+from sparkdl.cluster.outcome import Outcome
+from sparkdl.rank_files import RankFiles
+
+__all__ = [
+    "ALIVE",
+    "END",
+    "FEED_OVER",
+    "MET",
+    "NODES",
+    "OUTCOME",
+    "OVER",
+    "post_outcome",
+    "read_outcome",
+]
+
+FEED_OVER = "feed-over"
+OVER = "over"
+END = "end"
+
+# The variable that gives a node the `address:port` of all nodes, by name.
+NODES = "SPARKDL_NODES"
+
+ALIVE = "alive"
+MET = "met"
+OUTCOME = "row"
+
+
+def post_outcome(files: RankFiles, rank: int, outcome: Outcome, secret: bytes) -> None:
+    """Leave the outcome of a node in the run directory.
+
+    Args:
+        files: the files of the attempt.
+        rank: the rank of the node.
+        outcome: the outcome.
+        secret: the secret of the run. The pickled exception is left out without one: no reader
+            could tell that the exception is from a node of the run.
+    """
+    record = {"outcome": outcome.without_exception().to_json()}
+    if outcome.exception and secret:
+        record["exception"] = base64.b64encode(outcome.exception).decode()
+        record["proof"] = hmac.digest(secret, outcome.exception, "sha256").hex()
+    files.post(rank, OUTCOME, json.dumps(record))
+
+
+def read_outcome(files: RankFiles, rank: int, secret: bytes = b"") -> Outcome:
+    """Return the outcome that a node has left.
+
+    Args:
+        files: the files of the attempt.
+        rank: the rank of the node.
+        secret: the secret of the run. Only with it is the exception of the node returned, if the
+            node that pickled the exception knew the secret.
+    """
+    record = json.loads(files.read(rank, OUTCOME))
+    outcome = Outcome.from_json(record["outcome"])
+    if secret and "exception" in record:
+        pickled = base64.b64decode(record["exception"])
+        proof = hmac.digest(secret, pickled, "sha256").hex()
+        if hmac.compare_digest(proof, record["proof"]):
+            return replace(outcome, exception=pickled)
+    return outcome

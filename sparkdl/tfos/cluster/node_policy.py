@@ -1,0 +1,197 @@
+"""Runs in a Spark task, and in the supervisor of a node. A node of a TensorFlowOnSpark cluster.
+
+A node differs from other ranks of a gang in two ways. The ranks meet by files in the run directory,
+which takes a moment only. And where Spark feeds the nodes, those that train are handed over to node
+supervisors: their tasks return, so that their slots are free for the tasks that feed the nodes.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from sparkdl.cluster.gang.placement import Placement, RingSeat
+from sparkdl.cluster.gang.policies import (
+    announce,
+    barrier_hosts,
+    framework_variables,
+    invite_to_ring,
+    share_gpus,
+)
+from sparkdl.cluster.gang.rendezvous import Peer
+from sparkdl.cluster.gang.supervisor import COMPLETE, Supervisor
+from sparkdl.cluster.gang.task import identified
+from sparkdl.cluster.gpus.assignment import spark_gpus
+from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
+from sparkdl.cluster.plan import Member
+from sparkdl.cluster.trial_task import TrialTask
+from sparkdl.os_processes import process_start
+from sparkdl.polling import Outages, poll_s
+from sparkdl.rank_files import Listing, RankFiles
+from sparkdl.runs.ids_and_seeds import trial_seed
+from sparkdl.tfos.cluster.node_files import END, FEED_OVER, MET, NODES, OVER, post_outcome
+
+__all__ = ["NodePolicy", "NodeSeat", "Supervision"]
+
+ENDED = "the cluster was ended"
+MEET_POLL_S = 0.02
+ORDERS_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """What a node supervisor knows of the task whose node it goes on with.
+
+    Attributes:
+        executor: the process id of the executor of the task, and the start time of the executor.
+        gpus: the GPUs that Spark assigned to the task; None if it schedules none.
+        inbox: the socket on which the node is fed.
+        feed_over: tells the node that no more rows come.
+    """
+
+    executor: tuple[int, int]
+    gpus: tuple[str, ...] | None
+    inbox: Any = None
+    feed_over: Callable[[], None] = lambda: None
+
+    @property
+    def executor_is_gone(self) -> bool:
+        return process_start(self.executor[0]) != self.executor[1]
+
+
+@dataclass(frozen=True)
+class NodePolicy:
+    """A node of a cluster.
+
+    Attributes:
+        hand_over: hands a node that trains over to a supervisor, so that the node goes on when its
+            task has ended; None for nodes that end with their task.
+        on_driver: the node runs on the driver, rather than in a Spark task.
+        supervision: set in a node supervisor, None in a task.
+    """
+
+    hand_over: Callable[[TrialTask, Placement], None] | None = None
+    on_driver: bool = False
+    supervision: Supervision | None = None
+
+    def meet(self, task: TrialTask, member: Member, stack: ExitStack) -> Placement:
+        hosts = [task.run.driver] if self.on_driver else barrier_hosts()
+        mine, held, listener = announce(task, member, hosts, stack)
+        files = RankFiles(task.paths.ranks(task.trial.attempt))
+        peers = _meet(files, len(task.plan.members), member.rank, mine)
+        secret = task.trial.secret.hex()
+        return Placement(
+            member=member,
+            attempt=task.trial.attempt,
+            peers=[replace(peer, secret=secret) for peer in peers],
+            paths=task.paths,
+            held=held,
+            listener=listener,
+        )
+
+    def run(
+        self, task: TrialTask, placement: Placement, batches: Iterable[pa.RecordBatch]
+    ) -> Outcome | None:
+        if self.hand_over and placement.member.role.must_return:
+            self.hand_over(task, placement)
+            return Outcome(status=Status.DETACHED)
+        return None
+
+    def gpus(
+        self, task: TrialTask, placement: Placement, supervisor: Supervisor
+    ) -> AbstractContextManager[Mapping[str, str]]:
+        addresses = self.supervision.gpus if self.supervision else spark_gpus(TaskContext.get())
+        return share_gpus(task, placement, supervisor, addresses)
+
+    def environ(self, task: TrialTask, placement: Placement) -> dict[str, str]:
+        named = zip(task.plan.members, placement.peers, strict=True)
+        nodes = {f"{m.role.name}:{m.index}": peer.endpoint for m, peer in named}
+        return {**framework_variables(task, placement), NODES: json.dumps(nodes)}
+
+    def seat(self, task: TrialTask, placement: Placement, folder: Path) -> RingSeat:
+        # Without a secret any process could join the ring: then there is no ring.
+        ring = invite_to_ring(task, placement) if task.trial.secret else {}
+        inbox = self.supervision.inbox if self.supervision else None
+        sockets = {"port": placement.held, "inbox": inbox}
+        given = {name: sock for name, sock in sockets.items() if sock}
+        return NodeSeat({**ring, **given}, placement, self.supervision, task.trial.seed)
+
+    def restarts(self, task: TrialTask, placement: Placement, end: ProcessExit) -> bool:
+        return False
+
+    def concluded(self, task: TrialTask, placement: Placement, outcome: Outcome) -> None:
+        outcome = identified(outcome, task, placement.member)
+        post_outcome(placement.files, placement.rank, outcome, task.trial.secret)
+
+
+class NodeSeat(RingSeat):
+    """The seat of a node in the ring; passes the driver's orders on to the node.
+
+    Args:
+        sockets: sockets for the node, by the names of fields of its `Context`.
+        placement: the rank of the node.
+        supervision: set in a node supervisor, None in a task.
+        seed: the seed of the run. Each node gets a seed of its own: programs made for unseeded
+            nodes expect each node to draw other numbers.
+    """
+
+    def __init__(
+        self, sockets: Any, placement: Placement, supervision: Supervision | None, seed: int
+    ) -> None:
+        super().__init__(sockets, {"seed": trial_seed(seed, placement.rank)})
+        self._placement = placement
+        self._supervision = supervision
+        self._feed_is_over = False
+        self._poll_s = poll_s(placement.files.url, ORDERS_POLL_S)
+        self._outages = Outages("read the orders for the nodes of a cluster")
+        self._looked_s = 0.0
+
+    def watch(self) -> str | None:
+        """Return the reason to end the node; None to let it go on."""
+        if self._supervision and self._supervision.executor_is_gone:
+            raise ConnectionError(f"the executor of {self._placement.member} is gone")
+        if time.monotonic() - self._looked_s < self._poll_s:
+            return None
+        self._looked_s = time.monotonic()
+        reason = None
+        with self._outages.tolerated():
+            reason = self._obey(self._placement.files.look())
+        return reason
+
+    def _obey(self, seen: Listing) -> str | None:
+        # The driver removes the folder, with this node's own message, when the cluster has ended.
+        if seen.has_order(END) or (self._placement.rank,) not in seen.numbered(MET):
+            return ENDED
+        if seen.has_order(OVER) and not self._placement.member.role.must_return:
+            return COMPLETE
+        if seen.has_order(FEED_OVER) and self._supervision and not self._feed_is_over:
+            self._feed_is_over = True
+            self._supervision.feed_over()
+        return None
+
+
+def _meet(files: RankFiles, size: int, rank: int, mine: Peer) -> list[Peer]:
+    """Post `mine` for the other ranks; return what all ranks have posted, by rank.
+
+    Args:
+        files: the files of the attempt.
+        size: the number of ranks.
+        rank: this rank.
+        mine: what the other ranks must know of this one.
+
+    Raises:
+        ConnectionError: if the cluster is ended in the meantime.
+    """
+    files.post_numbered(MET, rank, data=json.dumps(asdict(replace(mine, secret=""))))
+    while len(met := (seen := files.look()).numbered(MET)) < size:
+        if seen.has_order(END) or (rank,) not in met:
+            raise ConnectionError(ENDED)
+        time.sleep(poll_s(files.url, MEET_POLL_S))
+    records = (files.read_numbered(MET, other) for other in range(size))
+    return [Peer(**json.loads(record)) for record in records]

@@ -1,0 +1,110 @@
+"""From the outcomes of the processes of a trial to the event of the journal."""
+
+from typing import Any
+
+import pytest
+
+from sparkdl.cluster.outcome import Outcome, RankInfo, Status
+from sparkdl.cluster.spark_errors import JobEnd, JobFailed
+from sparkdl.runner.outcome import combine, conclude, conclude_failed_job
+from sparkdl.runs.states import Failure
+
+
+def of_rank(rank: int, status: Status = Status.FAILED, **fields: Any) -> Outcome:
+    who = RankInfo(rank=rank, role=f"worker {rank}", host="h")
+    failure = Failure.EXCEPTION if status is Status.FAILED else None
+    return Outcome(
+        status=status,
+        who=who,
+        failure=failure,
+        usage={"cpu_s": 1.0, "running_s": float(rank)},
+        exception=f"of {rank}".encode(),
+        **fields,
+    )
+
+
+def test_combine_names_the_first_failure_whatever_the_clocks_of_the_hosts() -> None:
+    follow_up = of_rank(0, error="UnavailableError: Connection reset by peer", ended_s=1.0)
+    cause = of_rank(1, error="ValueError: mine", ended_s=9.0)
+    combined = combine([follow_up, cause, of_rank(2, Status.RETURNED)])
+    assert combined.error == "worker 1 (rank 1) on host h: ValueError: mine"
+    assert combined.exception == b"of 1"
+    assert combined.usage["cpu_s"] == 3.0
+    assert combined.usage["running_s"] == 2.0
+
+
+def test_combine_takes_the_earliest_of_two_failures() -> None:
+    late = of_rank(0, error="KeyError: late", ended_s=2.0)
+    early = of_rank(1, error="ValueError: early", ended_s=1.0)
+    assert "ValueError: early" in (combine([late, early]).error or "")
+
+
+def test_combine_takes_the_outputs_of_the_chief() -> None:
+    ranks = [of_rank(0, Status.RETURNED), of_rank(1, Status.RETURNED, outputs={"value": 2})]
+    chief = of_rank(2, Status.RETURNED, outputs={"value": 1}, is_chief=True)
+    assert combine([*ranks, chief]).outputs == {"value": 1}
+
+
+def test_combine_without_a_chief_is_a_lost_executor() -> None:
+    combined = combine([of_rank(0, Status.STOPPED), of_rank(1, Status.RETURNED)])
+    assert (combined.status, combined.failure) == (Status.FAILED, Failure.LOST)
+
+
+def test_combine_prefers_the_refusal_of_an_executor() -> None:
+    refused = of_rank(1, Status.REFUSED, error="no TensorFlow")
+    assert combine([of_rank(0, error="ValueError: x"), refused]) is refused
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "error"),
+    [
+        (Outcome(status=Status.RETURNED, outputs={"a": 1.0}), "COMPLETE", None),
+        (Outcome(status=Status.RETURNED, outputs={"a": float("nan")}), "INVALID", "nan"),
+        (Outcome(status=Status.INVALID, error="too large"), "INVALID", "InvalidTrial: too large"),
+        (Outcome(status=Status.PRUNED, reported={"a": 0.5}), "PRUNED", None),
+        (Outcome(status=Status.FAILED, error="E", failure=Failure.EXIT), "FAILED", "E"),
+    ],
+)
+def test_conclude_gives_each_status_its_state(outcome: Outcome, state: str, error: Any) -> None:
+    event = conclude([outcome], 0, 1.0, ["a"]).event
+    assert event["state"] == state
+    assert (error or "") in (event.get("error") or "")
+
+
+def test_conclude_one_invalid_metric_of_two_is_invalid() -> None:
+    outcome = Outcome(status=Status.RETURNED, outputs={"a": 1.0, "b": float("inf")})
+    assert conclude([outcome], 0, 1.0, ["a", "b"]).event["state"] == "INVALID"
+
+
+def test_conclude_counts_the_time_in_the_queue() -> None:
+    outcome = Outcome(status=Status.RETURNED, usage={"starting_s": 1.0, "running_s": 2.0})
+    assert conclude([outcome], 0, 10.0, [None]).event["usage"]["queued_s"] == 7.0
+
+
+def test_conclude_a_refusal_is_fatal_for_the_run() -> None:
+    conclusion = conclude([Outcome(status=Status.REFUSED, error="old Python")], 3, 1.0, [None])
+    assert "trial 3: old Python" in str(conclusion.fatal)
+    assert conclusion.event["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("end", "failure", "may_retry"),
+    [
+        (JobEnd.LOST, "lost executor", True),
+        (JobEnd.MEMORY, "out of memory", True),
+        (JobEnd.ERROR, "exception", False),
+    ],
+)
+def test_conclude_failed_job(end: JobEnd, failure: str, may_retry: bool) -> None:
+    conclusion = conclude_failed_job(JobFailed(end, "gone with key-1"), 2, ["key-1"], None)
+    assert conclusion.event["failure"] == failure
+    assert conclusion.event["attempt"] == 2
+    assert conclusion.may_retry is may_retry
+    assert "key-1" not in conclusion.event["error"]
+
+
+def test_conclude_failed_job_that_was_cancelled_tells_who_did_it() -> None:
+    failed = JobFailed(JobEnd.CANCELLED, "cancelled")
+    assert "outside this run" in conclude_failed_job(failed, 0, (), None).event["error"]
+    ours = {"state": "PRUNED", "error": None}
+    assert conclude_failed_job(failed, 0, (), ours).event["state"] == "PRUNED"
