@@ -1,9 +1,10 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Both make .venv first; `make help` lists the rest.
+# Two commands are enough on a fresh machine: `make demo` and `make test`.
+# Both create .venv first; `make help` lists all targets.
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests and the demo stay on this machine.
+BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale clusters
+# Spark listens on the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
 .PHONY: help setup demo test test-fast check format bench clean
@@ -11,41 +12,34 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
 
-setup: $(VENV)/.done  ## make .venv with everything, and see that there is a Java
+setup: $(VENV)/.done  ## create .venv with all dependencies, and check for Java
 
 $(VENV)/.done: setup.cfg pyproject.toml scripts/setup.sh
 	@bash scripts/setup.sh $(VENV)
 	@touch $@
 
-demo: setup  ## six Keras trainings on embedded Spark
+demo: setup  ## train six Keras models on embedded Spark
 	@. scripts/java.sh && $(BIN)/python examples/grid_search.py
 
-test: setup  ## all tests
+test: setup  ## run all tests
 	@. scripts/java.sh && $(BIN)/python -m pytest
 
-test-fast: setup  ## the tests that need no cluster and no TensorFlow
+test-fast: setup  ## run the tests that need no cluster and no TensorFlow
 	@. scripts/java.sh && $(BIN)/python -m pytest -m "not slow"
 
-check: setup  ## ruff and mypy
+check: setup  ## run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## let ruff put the code in order
+format: setup  ## let ruff correct and format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: setup  ## benchmarks; each prints a table and JSON
-	@. scripts/java.sh && $(BIN)/python benchmarks/trial_overhead.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/gang.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/ring.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/feed.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/parquet.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/predict.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/pruning.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/search.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/scale.py
-	@. scripts/java.sh && $(BIN)/python benchmarks/clusters.py
+bench: setup  ## run all benchmarks, or those of BENCHMARKS="ring feed"
+	@. scripts/java.sh && for name in $(BENCHMARKS); do \
+		$(BIN)/python benchmarks/$$name.py || exit 1; \
+	done
 
-clean:  ## remove what the targets made
+clean:  ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache runs

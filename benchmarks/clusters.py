@@ -1,12 +1,12 @@
-"""What a TensorFlowOnSpark program takes here and there: its start, its feeding, its end.
+"""Compare TensorFlowOnSpark programs on sparkdl and on TensorFlowOnSpark: start, feeding, end.
 
-The same program, of which only the import differs, on the same rows, in turns: a cluster of one
-node that takes lists of floats with `next_batch`, of an RDD and of a DataFrame. The first turn of
-each is not counted: it starts processes and imports TensorFlow.
+The same program, in which only the import differs, runs on the same rows in turns: a cluster of one
+node reads lists of floats with `next_batch`, from an RDD and from a DataFrame. The first turn of
+each is not counted, since it starts processes and imports TensorFlow.
 
     python benchmarks/clusters.py --tfos-python <environment>/bin/python
 
-Without `--tfos-python` it measures ours alone. It prints JSON and a table.
+Without `--tfos-python`, only sparkdl is measured. The program prints JSON and a table.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from clusters_tfos import SHAPES, measure, session
-from machine import machine
-from peer import Peer
+from lib.machine import machine
+from lib.peer import Peer
+from peers.clusters_tfos import SHAPES, measure, session
 
 from sparkdl.tfos import TFCluster
 
@@ -31,7 +31,7 @@ PEER = "TensorFlowOnSpark"
 
 
 def main() -> None:
-    """Measure both in turns."""
+    """Measure both systems in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tfos-python", default=os.environ.get("SPARKDL_TFOS_PYTHON"))
     parser.add_argument("--master", default="local-cluster[1,1,2048]")
@@ -39,34 +39,34 @@ def main() -> None:
     options = parser.parse_args()
     about = machine()
     spark = session(options.master)
-    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    measured: dict[str, dict[str, list[dict[str, float]]]] = {}
     with contextlib.ExitStack() as stack:
-        ways = {"sparkdl": partial(measure, TFCluster, spark)}
+        systems = {"sparkdl": partial(measure, TFCluster, spark)}
         if options.tfos_python:
             peer = stack.enter_context(
-                Peer(options.tfos_python, "clusters_tfos.py", options.master)
+                Peer(options.tfos_python, "peers/clusters_tfos.py", options.master)
             )
-            about["peer"], ways[PEER] = peer.versions, peer.ask
+            about["peer"], systems[PEER] = peer.versions, peer.ask
         for number in range(options.repeats + 1):
             for shape in SHAPES:
-                times = {name: way(shape) for name, way in ways.items()}
-                for name, one in times.items() if number else ():
-                    found.setdefault(shape, {}).setdefault(name, []).append(one)
+                turns = {name: run(shape) for name, run in systems.items()}
+                for name, times in turns.items() if number else ():
+                    measured.setdefault(shape, {}).setdefault(name, []).append(times)
     spark.stop()
-    print(json.dumps({"about": about, "found": found}))
-    print(table(found))
+    print(json.dumps({"machine": about, "measured": measured}))
+    print(table(measured))
 
 
-def table(found: dict[str, Any]) -> str:
-    """Medians, and how many times the peer's."""
+def table(measured: dict[str, Any]) -> str:
+    """Return the medians, and the gain over the peer."""
     lines = []
-    for shape, names in found.items():
-        for what in ("start_s", "rows_per_s", "shutdown_s"):
-            medians = {k: statistics.median(one[what] for one in v) for k, v in names.items()}
-            line = f"{shape:<24}{what:<12}{medians['sparkdl']:>12.2f}"
+    for shape, names in measured.items():
+        for metric in ("start_s", "rows_per_s", "shutdown_s"):
+            medians = {k: statistics.median(turn[metric] for turn in v) for k, v in names.items()}
+            line = f"{shape:<24}{metric:<12}{medians['sparkdl']:>12.2f}"
             if PEER in medians:
                 ratio = medians["sparkdl"] / medians[PEER]
-                ratio = ratio if what == "rows_per_s" else 1 / ratio
+                ratio = ratio if metric == "rows_per_s" else 1 / ratio
                 line += f"{medians[PEER]:>12.2f}{ratio:>8.1f}x"
             lines.append(line)
     return "\n".join([f"{'':<36}{'sparkdl':>12}{'TFoS':>12}", *lines])

@@ -1,28 +1,29 @@
-"""What it costs to bring rows from Spark into a training process, against peers, in one run.
+"""Measure the cost of moving rows from Spark into a training process, against peers, in one run.
 
-Parquet is read through Spark, as one partition, and a training process takes it as batches of
-1024 from tf.data. Two shapes of rows: wide ones, an array of 784 float32 and a label; and narrow
-ones, 20 columns of float32 and a label. For each these take turns, some rounds long:
+Spark reads Parquet as one partition, and a training process reads the rows as batches of 1024 from
+tf.data. There are two shapes of rows: wide rows, an array of 784 float32 and a label, and narrow
+rows, 20 columns of float32 and a label. For each shape, the contenders take turns in several
+rounds:
 
-- ceiling: `mapInArrow` with a function that throws away what it gets; no training process
+- ceiling: `mapInArrow` with a function that discards its batches; no training process
 - sparkdl: `experiment.launch(train, data=df)` with `data.dataset(cache=False)` in the function: a
-  single pass, as all others make
-- sparkdl, kept: the same with the copy on the local disk that further passes are read from
-- TensorFlowOnSpark: `TFCluster.train`, its rows taken 1024 at a time and stacked with NumPy, which
-  is faster than the row by row of its own examples; in an environment of its own
+  single epoch, like all contenders
+- sparkdl, kept: the same with the copy on the local disk from which later epochs are read
+- TensorFlowOnSpark: `TFCluster.train` in an environment of its own. Rows are read 1024 at a time
+  and stacked with NumPy, which is faster than the row-by-row reading of its own examples
 
-All read the same kind of file on the same kind of master. Each has two sizes of data. What a row
-takes is the difference between the two, divided by the rows between: that leaves out what starting
-takes, and counts what was read ahead before the function began. Seconds are those until the last
-batch: from the call of the function that takes them, or from the first batch for TensorFlowOnSpark,
-which feeds only some time after that call. CPU seconds are those of everything: drivers, JVMs,
-Python workers, training process. What counts is a contender's best round of each size: what else
-the machine does only ever adds.
+All contenders read the same kind of file on the same kind of master, in two sizes. The cost of a
+row is the difference between the sizes, divided by the difference in rows. This leaves out the
+start, and includes rows that were read ahead before the function began. Seconds are measured until
+the last batch: from the call of the function that reads the batches, or, for TensorFlowOnSpark,
+which feeds only some time after that call, from the first batch. CPU seconds are those of all
+processes: drivers, JVMs, Python workers, training process. The result is the best round of each
+size, since other load on the machine only adds time.
 
     python benchmarks/feed.py --rounds 3
 
-It prints a table, then one JSON document. Nothing passes or fails here: each aim is reported as
-met or not. TensorFlowOnSpark needs an environment of its own:
+The program prints a table, then one JSON document. Each aim is reported as met or not; the exit
+code does not depend on the aims. TensorFlowOnSpark needs an environment of its own:
 
     python3 -m venv /tmp/tfos
     /tmp/tfos/bin/pip install tensorflowonspark==2.2.5 pyspark==4.2.1 tensorflow-cpu==2.21.0 \\
@@ -41,28 +42,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Before Spark is loaded: nothing here needs another host.
+# Set before Spark is loaded: the benchmark stays on this host.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from feed_tfos import BATCH, LABEL, drain, session
-from machine import machine
-from peer import Peer
+from lib.machine import machine
+from lib.peer import Peer
+from peers.feed_tfos import BATCH, LABEL, drain, session
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.os_processes import adopt_orphans
 
-SHAPES = {"wide": 784, "narrow": 20}  # Floats in a row.
-ROW_GROUP_BYTES = 128 << 20  # As Spark writes them.
+SHAPES = {"wide": 784, "narrow": 20}  # Number of floats in a row.
+ROW_GROUP_BYTES = 128 << 20  # The default of Spark.
 PEER = "TensorFlowOnSpark"
 AIM_CPU = 0.85
 AIM_PEER = {"wide": 20.0, "narrow": 80.0}
 
-# Batches of the small and of the large size: so many that the rows between outweigh the noise.
+# Batches of the small and of the large size; the difference must outweigh the noise.
 BATCHES = {"wide": (50, 200), "narrow": (1000, 4000)}
 PEER_BATCHES = {"wide": (5, 20), "narrow": (10, 80)}
 QUICK_BATCHES = {"wide": (5, 20), "narrow": (100, 400)}
@@ -75,7 +76,7 @@ Contenders = Mapping[str, Callable[[Path], Row]]
 
 
 def write_rows(folder: Path, shape: str, batches: int) -> Path:
-    """Write a Parquet file with so many batches of random rows, unless it is there."""
+    """Write a Parquet file with `batches` batches of random rows, unless it exists."""
     path, width = folder / f"{shape}-{batches}.parquet", SHAPES[shape]
     if path.exists():
         return path
@@ -92,7 +93,7 @@ def write_rows(folder: Path, shape: str, batches: int) -> Path:
 
 
 def table_of(shape: str, floats: Any) -> pa.Table:
-    """The columns of some rows."""
+    """Return rows of floats as a table of the given shape, with labels."""
     rows, width = floats.shape
     labels = pa.array(np.arange(rows, dtype=np.int32) % 10)
     if shape == "wide":
@@ -106,31 +107,31 @@ def table_of(shape: str, floats: Any) -> pa.Table:
 
 
 def processes() -> dict[tuple[int, int], float]:
-    """CPU seconds of this process and its descendants, with those of the children they reaped.
+    """Return the CPU seconds of this process and its descendants, with those of reaped children.
 
-    The key is the process id and when it started. Those that have ended and wait to be reaped are
-    among them. See proc(5) for the fields of `/proc/<pid>/stat`.
+    A key is a process id and the start time of the process. Zombies are included. See proc(5) for
+    the fields of `/proc/<pid>/stat`.
     """
-    found: dict[int, tuple[int, int, int]] = {}
+    stats: dict[int, tuple[int, int, int]] = {}
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
-            continue  # It has ended just now.
-        # From the third field on: the parent is 4, utime to cstime 14 to 17, the start 22.
-        found[pid] = int(fields[1]), sum(map(int, fields[11:15])), int(fields[19])
+            continue  # The process has just ended.
+        # Counted from the third field: parent is field 4, utime to cstime 14 to 17, start time 22.
+        stats[pid] = int(fields[1]), sum(map(int, fields[11:15])), int(fields[19])
     members = [os.getpid()]
     for member in members:
-        members += [pid for pid, (parent, _, _) in found.items() if parent == member]
+        members += [pid for pid, (parent, _, _) in stats.items() if parent == member]
     ticks = os.sysconf("SC_CLK_TCK")
-    return {(pid, found[pid][2]): found[pid][1] / ticks for pid in members}
+    return {(pid, stats[pid][2]): stats[pid][1] / ticks for pid in members}
 
 
 def cpu_since(before: Mapping[tuple[int, int], float]) -> float:
-    """CPU seconds since then.
+    """Return the CPU seconds used since `before` was measured.
 
-    What a Python worker of Spark used is known as long as it lives: nobody waits for them. They
-    live for a minute after their last task, so one that is gone now was idle in between.
+    The CPU time of a Python worker of Spark is lost when the worker ends, since no process waits
+    for it. A worker ends a minute after its last task, so a missing worker was idle.
     """
     return sum(cpu_s - before.get(key, 0.0) for key, cpu_s in processes().items())
 
@@ -139,9 +140,9 @@ def cpu_since(before: Mapping[tuple[int, int], float]) -> float:
 
 
 def ceiling(spark: SparkSession, path: Path) -> Row:
-    """Spark's own way to Python, with nothing behind it."""
+    """Read all rows with `mapInArrow`, and discard them."""
 
-    def throw_away(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def discard(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first_s = time.time()
         rows = sum(batch.num_rows for batch in batches)
         last_s = time.time()
@@ -149,12 +150,12 @@ def ceiling(spark: SparkSession, path: Path) -> Row:
 
     frame = spark.read.parquet(str(path)).coalesce(1)
     schema = "rows long, first_s double, last_s double"
-    found: Row = frame.mapInArrow(throw_away, schema).collect()[0].asDict()
-    return found
+    measured: Row = frame.mapInArrow(discard, schema).collect()[0].asDict()
+    return measured
 
 
 def through_sparkdl(spark: SparkSession, root: str, cache: bool, path: Path) -> Row:
-    """What this package does."""
+    """Read all rows in a training process with `data.dataset`."""
     frame = spark.read.parquet(str(path)).coalesce(1)
     features = [name for name in frame.columns if name != LABEL]
 
@@ -176,42 +177,42 @@ def through_sparkdl(spark: SparkSession, root: str, cache: bool, path: Path) -> 
 
 
 def batches_of(options: argparse.Namespace, name: str, shape: str) -> tuple[int, int]:
-    """The small and the large size of a contender."""
+    """Return the small and the large size of a contender, in batches."""
     if name == PEER:
         return PEER_BATCHES[shape]
     return (QUICK_BATCHES if options.quick else BATCHES)[shape]
 
 
 def measure_one(run: Callable[[Path], Row], path: Path, batches: int) -> Row:
-    """What one contender takes for one file."""
+    """Run a contender on a file; return its rows, seconds, CPU seconds and load."""
     before, load = processes(), os.getloadavg()[0]
-    found = run(path)
+    measured = run(path)
     cpu_s = cpu_since(before)
-    if found["rows"] != batches * BATCH:
-        raise RuntimeError(f"{found['rows']} rows came of the {batches * BATCH} in {path}")
-    seconds = found["last_s"] - found["first_s"]
-    return {"rows": found["rows"], "seconds": seconds, "cpu_s": cpu_s, "load": load}
+    if measured["rows"] != batches * BATCH:
+        raise RuntimeError(f"{measured['rows']} rows arrived of {batches * BATCH} in {path}")
+    seconds = measured["last_s"] - measured["first_s"]
+    return {"rows": measured["rows"], "seconds": seconds, "cpu_s": cpu_s, "load": load}
 
 
 def measure_round(
     options: argparse.Namespace, contenders: Contenders, folder: Path, number: int
 ) -> list[Row]:
-    """A row for each shape, contender and size; every other round goes backwards."""
+    """Return a row for each shape, contender and size; odd rounds run in reverse order."""
     names = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
     rows = []
     for shape in SHAPES:
         for name in names:
             sizes = batches_of(options, name, shape)
             paths = [write_rows(folder, shape, batches) for batches in sizes]
-            # Spark ends Python workers that were idle for a minute: each round warms up.
+            # Spark ends Python workers that are idle for a minute, so each round warms up.
             contenders[name](paths[0])
             for path, batches in zip(paths, sizes, strict=True):
-                found = measure_one(contenders[name], path, batches)
+                measured = measure_one(contenders[name], path, batches)
                 say(
-                    f"{shape}, {name}, {found['rows']} rows: {found['seconds']:.2f} s, "
-                    f"{found['cpu_s']:.2f} CPU s, load {found['load']:.1f}"
+                    f"{shape}, {name}, {measured['rows']} rows: {measured['seconds']:.2f} s, "
+                    f"{measured['cpu_s']:.2f} CPU s, load {measured['load']:.1f}"
                 )
-                rows.append({"name": name, "shape": shape, "round": number, **found})
+                rows.append({"name": name, "shape": shape, "round": number, **measured})
     return rows
 
 
@@ -219,26 +220,26 @@ def measure_round(
 
 
 def say(text: str) -> None:
-    """Show that it goes on, apart from the result."""
+    """Print progress to standard error, apart from the result."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
 def result_row(rows: list[Row], shape: str, name: str) -> Row:
-    """What a row takes one contender; without numbers where it did not run."""
+    """Return the cost of a row for one contender; without numbers if it did not run."""
     mine = [row for row in rows if row["shape"] == shape and row["name"] == name]
-    found: Row = {"name": name, "shape": shape}
+    measured: Row = {"name": name, "shape": shape}
     if not mine:
-        return found
+        return measured
     sizes = sorted({row["rows"] for row in mine})
 
     def per_million(key: str) -> float:
-        """The difference between the sizes, in seconds per million rows."""
+        """Return the difference between the sizes, in seconds per million rows."""
         small, large = (min(row[key] for row in mine if row["rows"] == size) for size in sizes)
         return float((large - small) / (sizes[1] - sizes[0]) * 1e6)
 
     each = {key: [round(row[key], 3) for row in mine] for key in ("rows", "seconds", "cpu_s")}
     return {
-        **found,
+        **measured,
         "rows_per_s": round(1e6 / per_million("seconds")),
         "cpu_s_per_million": round(per_million("cpu_s"), 4),
         "each": each,
@@ -247,7 +248,7 @@ def result_row(rows: list[Row], shape: str, name: str) -> Row:
 
 
 def add_ratios(rows: list[Row]) -> None:
-    """CPU efficiency against the ceiling's, and rows per second against the peer's."""
+    """Add the CPU efficiency relative to the ceiling, and the rate relative to the peer."""
     for row in rows:
         floor, _, _, peer = (other for other in rows if other["shape"] == row["shape"])
         if "rows_per_s" in row:
@@ -258,22 +259,22 @@ def add_ratios(rows: list[Row]) -> None:
 
 
 def aims(rows: list[Row]) -> list[Row]:
-    """What was aimed at; `met` is None where it could not be measured."""
-    found = []
+    """Compare the values with the aims; `met` is None if a value could not be measured."""
+    result = []
     for row in (row for row in rows if row["name"] == "sparkdl"):
         shape = row["shape"]
-        wanted = {
+        compared = {
             f"{shape}: CPU efficiency / ceiling": (row["cpu_efficiency"], AIM_CPU),
             f"{shape}: rows per second / {PEER}": (row.get("times_peer"), AIM_PEER[shape]),
         }
-        for aim, (value, least) in wanted.items():
+        for aim, (value, least) in compared.items():
             met = None if value is None else value >= least
-            found.append({"aim": aim, "value": value, "at_least": least, "met": met})
-    return found
+            result.append({"aim": aim, "value": value, "at_least": least, "met": met})
+    return result
 
 
 def table(result: Row) -> str:
-    """The result for a person."""
+    """Return the result as a table to read."""
     lines = [f"{'':<28}{'rows/s':>12}{'CPU s / M rows':>16}{'/ ceiling':>11}{'/ peer':>9}"]
     for row in result["contenders"]:
         label = f"{row['shape']}, {row['name']}"
@@ -294,7 +295,7 @@ def table(result: Row) -> str:
 
 
 def measure(options: argparse.Namespace, peer: Peer | None) -> Row:
-    """Everything, as the JSON document."""
+    """Measure everything; return the JSON document."""
     about, rows = {**machine("pyarrow", "numpy"), "peer": peer.versions if peer else None}, []
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
         spark = session(options.master)
@@ -312,37 +313,39 @@ def measure(options: argparse.Namespace, peer: Peer | None) -> Row:
         finally:
             spark.stop()
     names = ("ceiling", "sparkdl", "sparkdl, kept", PEER)
-    found = [result_row(rows, shape, name) for shape in SHAPES for name in names]
-    add_ratios(found)
+    measured = [result_row(rows, shape, name) for shape in SHAPES for name in names]
+    add_ratios(measured)
     return {
         "benchmark": "feed",
         "machine": about,
         "setting": {"master": options.master, "batch": BATCH, "rounds": options.rounds},
-        "contenders": found,
-        "aims": aims(found),
+        "contenders": measured,
+        "aims": aims(measured),
     }
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn")
-    parser.add_argument("--master", default="local-cluster[1,1,2048]", help="of Spark")
-    parser.add_argument("--quick", action="store_true", help="fewer rows: does it run at all")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
+    parser.add_argument("--master", default="local-cluster[1,1,2048]", help="the Spark master")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rows, to check that the benchmark runs"
+    )
     parser.add_argument(
         "--tfos-python",
         default=os.environ.get("SPARKDL_TFOS_PYTHON"),
-        help=f"the python of an environment with {PEER}",
+        help=f"path of the python of an environment with {PEER}",
     )
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the result."""
     options = parse()
-    adopt_orphans()  # Their CPU time counts too.
+    adopt_orphans()  # The CPU time of orphaned processes counts too.
     if options.tfos_python:
-        with Peer(options.tfos_python, "feed_tfos.py", options.master) as peer:
+        with Peer(options.tfos_python, "peers/feed_tfos.py", options.master) as peer:
             result = measure(options, peer)
     else:
         result = measure(options, None)

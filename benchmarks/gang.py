@@ -1,27 +1,27 @@
-"""What `experiment.allreduce` costs against the same program started by hand, in one run.
+"""Compare `experiment.allreduce` with the same program started by hand, in one run.
 
 Two workers train a dense Keras model with a global batch of 128, through `fit`. For each size of
-the model these take turns, some rounds long:
+the model, the contenders take turns in several rounds:
 
-- no communication: two single processes at once, half the batch each; the floor
+- no communication: two separate processes at once, half of the batch each; the floor
 - allreduce: `experiment.allreduce` with `distribute.strategy()`
 - by hand: two processes with TF_CONFIG, and the same strategy
 - by hand, defaults: the same with a plain `tf.distribute.MultiWorkerMirroredStrategy()`, and the
   correction of Keras that `fit` needs under it
-- gloo: PyTorch's all-reduce of as many bytes, without any training; with `--torch-python` only
+- gloo: PyTorch's all-reduce of as many bytes, without training; with `--torch-python` only
 
-All run with the same numbers of threads. A step is timed inside the function, after warm-up steps,
-from one batch's end to the next one's. What counts is a contender's best round, its smallest median
-over steps, against that of `by hand`: what else the machine does only ever adds. The ratios of
-each round show how much that was.
+All contenders use the same numbers of threads. A step is timed inside the function, after warm-up
+steps, from the end of a batch to the end of the next batch. The result is the best round of a
+contender (its smallest median over steps) relative to that of `by hand`, since other load on the
+machine only adds time. The ratios of each round show how much load there was.
 
-Besides, the time from the call of `allreduce` to the first line of the function: cold, the first
-call in a new Spark session, and warm, the calls after it.
+The benchmark also measures the time from the call of `allreduce` to the first line of the function:
+cold, for the first call in a new Spark session, and warm, for the calls after it.
 
     python benchmarks/gang.py --rounds 3 --params 1e6 25e6
 
-It prints a table, then one JSON document. Nothing passes or fails here: each aim is reported as
-met or not. gloo needs an environment of its own:
+The program prints a table, then one JSON document. Each aim is reported as met or not; the exit
+code does not depend on the aims. gloo needs an environment of its own:
 
     python3 -m venv /tmp/torch && /tmp/torch/bin/pip install torch
     python benchmarks/gang.py --torch-python /tmp/torch/bin/python
@@ -41,11 +41,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-# Before Spark is loaded: nothing here needs another host.
+# Set before Spark is loaded: the benchmark stays on this host.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from machine import machine
+from lib.machine import machine
 from pyspark.sql import SparkSession
 
 from sparkdl import context, distribute, experiment
@@ -59,7 +59,7 @@ LAYERS = 6
 WARM_UP = 10
 AIM_BY_HAND = 1.02
 AIM_DEFAULTS = 1.4
-AIM_DEFAULTS_FROM = 25_000_000  # Parameters: below, fixed costs of a step count most.
+AIM_DEFAULTS_FROM = 25_000_000  # Parameters; fixed costs dominate the steps of smaller models.
 TIMEOUT_S = 600.0
 
 GLOO = """
@@ -81,20 +81,20 @@ Row = dict[str, Any]
 Contenders = Mapping[str, Callable[[int], Row]]
 
 
-# ---- what is measured
+# ---- the training function
 
 
 def num_steps(params: int) -> int:
-    """More of them where they are short."""
+    """Return the number of steps: more steps if a step is short."""
     return max(30, 200_000_000 // params)
 
 
 def train(params: int, strategy: str) -> Row:
-    """The function that every contender runs: steps of `fit` on one batch.
+    """Run the training function of all contenders: steps of `fit` on one batch.
 
     Returns:
-        `first_line_s` and `formed_s` (the workers have found each other) on the wall clock, the
-        seconds of each step, and the threads that the process may use.
+        `first_line_s` and `formed_s` (the workers are connected) on the wall clock, the seconds of
+        each step, and the numbers of threads of the process.
     """
     first_line_s = time.time()
     import keras
@@ -131,7 +131,7 @@ def train(params: int, strategy: str) -> Row:
 
 
 def through_spark(spark: SparkSession, root: str, threads: Mapping[str, str], params: int) -> Row:
-    """The chief's numbers of a gang that Spark starts."""
+    """Return the numbers of the chief of a gang that Spark starts."""
     called_s = time.time()
     run = experiment.allreduce(
         partial(train, params, "tuned"),
@@ -145,7 +145,7 @@ def through_spark(spark: SparkSession, root: str, threads: Mapping[str, str], pa
 
 
 def started_by_hand(command: list[str], environs: list[dict[str, str]]) -> Row:
-    """The first process's numbers, which it prints last."""
+    """Start a command in several processes; return the numbers that the first one prints last."""
     called_s = time.time()
     processes = [
         subprocess.Popen(
@@ -162,12 +162,12 @@ def started_by_hand(command: list[str], environs: list[dict[str, str]]) -> Row:
         for process in processes:
             process.kill()
     if failed := [process.args for process in processes if process.returncode]:
-        raise RuntimeError(f"this failed, see above: {failed[0]}")
+        raise RuntimeError(f"command failed, see above: {failed[0]}")
     return {"called_s": called_s, **json.loads(printed[0].splitlines()[-1])}
 
 
 def by_hand(threads: Mapping[str, str], strategy: str, params: int) -> Row:
-    """As `train` would be started without sparkdl: a process for each worker, with TF_CONFIG."""
+    """Start `train` without sparkdl: a process for each worker, with TF_CONFIG."""
     members = Plan(
         kind="allreduce", roles=(Role(name="worker", count=WORKERS),), is_gang=True
     ).members
@@ -180,7 +180,7 @@ def by_hand(threads: Mapping[str, str], strategy: str, params: int) -> Row:
 
 
 def gloo(python: str, threads: Mapping[str, str], params: int) -> Row:
-    """An all-reduce of one tensor with as many float32 as the model has parameters."""
+    """Run an all-reduce of one tensor with as many float32 as the model has parameters."""
     port = str(free_ports()[0])
     common = {**threads, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     common |= {"GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(WORKERS)}
@@ -190,21 +190,22 @@ def gloo(python: str, threads: Mapping[str, str], params: int) -> Row:
 
 
 def free_ports() -> list[int]:
-    """A port for each worker."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(WORKERS)]
+    """Return a free port for each worker."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(WORKERS)]
     try:
-        return [one.getsockname()[1] for one in held]
+        return [server.getsockname()[1] for server in sockets]
     finally:
-        for one in held:
-            one.close()
+        for server in sockets:
+            server.close()
 
 
 def train_here(params: int, strategy: str) -> None:
-    """One worker that was started by hand: tell `distribute` who it is, and print its numbers."""
+    """Run as a worker that was started by hand: activate its context, print its numbers."""
     if config := json.loads(os.environ.get("TF_CONFIG", "{}")):
         rank = config["task"]["index"]
-        me = context.Context(kind="allreduce", rank=rank, index=rank, world_size=WORKERS)
-        context.activate(me)
+        context.activate(
+            context.Context(kind="allreduce", rank=rank, index=rank, world_size=WORKERS)
+        )
     print(json.dumps(train(params, strategy)))
 
 
@@ -212,7 +213,7 @@ def train_here(params: int, strategy: str) -> None:
 
 
 def session(master: str) -> SparkSession:
-    """A new Spark session."""
+    """Return a new Spark session."""
     builder = SparkSession.builder.master(master).appName("gang")
     builder = builder.config("spark.ui.enabled", "false").config("spark.executor.memory", "1g")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -221,7 +222,7 @@ def session(master: str) -> SparkSession:
 
 
 def measure_round(options: argparse.Namespace, root: str, number: int) -> list[Row]:
-    """A row for each size and contender; every other round goes backwards."""
+    """Return a row for each size and contender; odd rounds run in reverse order."""
     threads = thread_counts(options.threads, {})
     spark = session(options.master)
     contenders: dict[str, Callable[[int], Row]] = {
@@ -240,11 +241,11 @@ def measure_round(options: argparse.Namespace, root: str, number: int) -> list[R
         for params in options.params:
             for name in names:
                 load = os.getloadavg()[0]
-                found = contenders[name](params)
-                step_ms = median(found["steps_s"]) * 1e3
+                measured = contenders[name](params)
+                step_ms = median(measured["steps_s"]) * 1e3
                 say(f"{params / 1e6:g} M parameters, {name}: {step_ms:.1f} ms, load {load:.1f}")
                 rows.append(
-                    {"name": name, "params": params, "round": number, "load": load, **found}
+                    {"name": name, "params": params, "round": number, "load": load, **measured}
                 )
     finally:
         spark.stop()
@@ -255,23 +256,23 @@ def measure_round(options: argparse.Namespace, root: str, number: int) -> list[R
 
 
 def say(text: str) -> None:
-    """Show that it goes on, apart from the result."""
+    """Print progress to standard error, apart from the result."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
 def step_rows(rows: list[Row], params: int) -> list[Row]:
-    """Each contender's time per step, and its ratios to `by hand`: best rounds, and each round."""
+    """Return the time per step of each contender, and its ratios to `by hand`."""
     here = [row for row in rows if row["params"] == params and row["name"] != "cold"]
     medians = {(row["name"], row["round"]): median(row["steps_s"]) for row in here}
 
     def best(name: str) -> float:
         return min(seconds for (whose, _), seconds in medians.items() if whose == name)
 
-    found = []
+    rows_of_size = []
     for name in dict.fromkeys(row["name"] for row in here):
         mine = [row for row in here if row["name"] == name]
         ratios = [medians[name, r["round"]] / medians["by hand", r["round"]] for r in mine]
-        found.append(
+        rows_of_size.append(
             {
                 "name": name,
                 "params": params,
@@ -282,16 +283,16 @@ def step_rows(rows: list[Row], params: int) -> list[Row]:
                 "load_before": [round(row["load"], 2) for row in mine],
             }
         )
-    return found
+    return rows_of_size
 
 
 def start_rows(rows: list[Row]) -> list[Row]:
-    """Seconds from the call to the function's first line, and to a strategy of all workers."""
+    """Return the seconds from the call to the first line, and to a strategy of all workers."""
     names = {"cold": "allreduce, cold", "allreduce": "allreduce, warm", "by hand": "by hand"}
-    found = []
+    starts = []
     for name, shown in names.items():
         mine = [row for row in rows if row["name"] == name]
-        found.append(
+        starts.append(
             {
                 "name": shown,
                 "first_line_s": round(median(r["first_line_s"] - r["called_s"] for r in mine), 3),
@@ -299,28 +300,28 @@ def start_rows(rows: list[Row]) -> list[Row]:
                 "calls": len(mine),
             }
         )
-    return found
+    return starts
 
 
 def aims(steps: list[Row]) -> list[Row]:
-    """What was aimed at, for each size of the model."""
-    found = []
+    """Compare the ratios with the aims, for each size of the model."""
+    compared = []
     for params in dict.fromkeys(row["params"] for row in steps):
         ratio = {row["name"]: row["best_ratio"] for row in steps if row["params"] == params}
         size, mine = f"{params / 1e6:g} M", ratio["allreduce"]
         gain = round(ratio["by hand, defaults"] / mine, 4)
-        found += [{"aim": f"{size}: allreduce / by hand", "value": mine, "at_most": AIM_BY_HAND}]
+        compared += [{"aim": f"{size}: allreduce / by hand", "value": mine, "at_most": AIM_BY_HAND}]
         if params >= AIM_DEFAULTS_FROM:
             aim = {"aim": f"{size}: defaults / allreduce", "value": gain, "at_least": AIM_DEFAULTS}
-            found += [aim]
-    for aim in found:
+            compared += [aim]
+    for aim in compared:
         high, low = aim.get("at_most", float("inf")), aim.get("at_least", 0.0)
         aim["met"] = low <= aim["value"] <= high
-    return found
+    return compared
 
 
 def table(result: Row) -> str:
-    """The result for a person."""
+    """Return the result as a table to read."""
     lines = [f"{'step':<28}{'best round':>13}{'/ by hand':>11}  in each round"]
     for row in result["steps"]:
         label = f"{row['params'] / 1e6:g} M, {row['name']}"
@@ -340,14 +341,14 @@ def table(result: Row) -> str:
 
 
 def measure(options: argparse.Namespace) -> Row:
-    """Everything, as the JSON document."""
+    """Measure everything; return the JSON document."""
     about, rows = machine(), []
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
         for number in range(options.rounds):
             rows += measure_round(options, root, number)
     threads = [row["threads"] for row in rows if "threads" in row]
-    if any(one != threads[0] for one in threads):
-        raise RuntimeError(f"the contenders did not run with the same threads: {threads}")
+    if any(counts != threads[0] for counts in threads):
+        raise RuntimeError(f"the contenders ran with different numbers of threads: {threads}")
     steps = [row for params in options.params for row in step_rows(rows, params)]
     return {
         "benchmark": "gang",
@@ -368,19 +369,23 @@ def measure(options: argparse.Namespace) -> Row:
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
     parser.add_argument(
         "--params", type=lambda text: int(float(text)), nargs="+", default=[1_000_000, 25_000_000]
     )
-    parser.add_argument("--threads", type=int, default=1, help="of each process, in every pool")
-    parser.add_argument("--master", default=f"local-cluster[{WORKERS},1,1024]", help="of Spark")
-    parser.add_argument("--torch-python", help="the python of an environment with PyTorch")
-    parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)  # A worker of ours.
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of each process, in every pool"
+    )
+    parser.add_argument(
+        "--master", default=f"local-cluster[{WORKERS},1,1024]", help="the Spark master"
+    )
+    parser.add_argument("--torch-python", help="path of the python of an environment with PyTorch")
+    parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)  # Runs a worker.
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure and print; or be one worker of those that are started by hand."""
+    """Measure and print the result; or run as a worker that was started by hand."""
     options = parse()
     if options.train:
         train_here(int(options.train[0]), options.train[1])

@@ -1,21 +1,21 @@
-"""What reading Parquet into TensorFlow costs, against bare pyarrow and against peers, in one run.
+"""Measure the cost of reading Parquet into TensorFlow, against pyarrow and peers, in one run.
 
-Three ways of storing rows of 784 float32 and an int64 label (as a list, a fixed-size list, and
-binary), and rows of 20 float32 in columns of their own. Of each:
+Rows of 784 float32 and an int64 label are stored in three ways (as a list, as a fixed-size list, as
+binary), and rows of 20 float32 in one column each. The contenders are:
 
-- pyarrow: `pyarrow.dataset.to_batches`, thrown away; nothing reaches TensorFlow
+- pyarrow: `pyarrow.dataset.to_batches`; the batches are discarded, nothing reaches TensorFlow
 - sparkdl: `data.parquet`, with the 20 columns stacked into one tensor
-- petastorm: `make_batch_reader` (dummy pool, the only one of 0.13.1 that loses no rows), then
-  `make_petastorm_dataset`, stacked too; it drops fixed-size lists, and gives binary as strings
+- petastorm: `make_batch_reader` (dummy pool, the only pool of 0.13.1 that loses no rows), then
+  `make_petastorm_dataset`, also stacked. It drops fixed-size lists, and returns binary as strings
 - TFRecord: `TFRecordDataset` of the same rows, `batch(1024)`, `parse_example`
 
-All but the first end in a loop over batches of 1024 in `tf.data`. They take turns for some rounds,
-each after a warm-up, in one process; files are in the page cache. What counts is the CPU time of
-the process, best of the rounds: a shared machine blurs wall time.
+All but the first end in a loop over batches of 1024 in `tf.data`. The contenders take turns in
+several rounds in one process, each after a warm-up; files are in the page cache. The result is the
+CPU time of the process in the best round, since wall time depends on other load on the machine.
 
-Run it with `python benchmarks/parquet.py --rounds 3`, or with `--quick` for a tenth of the rows. It
-prints a table, then one JSON document; its files are removed. Nothing passes or fails here: each
-aim is reported as met or not.
+Run it with `python benchmarks/parquet.py --rounds 3`, or with `--quick` for a tenth of the rows.
+The program prints a table, then one JSON document, and removes its files. Each aim is reported as
+met or not; the exit code does not depend on the aims.
 """
 
 import argparse
@@ -41,18 +41,18 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import tensorflow as tf
-from machine import machine
+from lib.machine import machine
 
 from sparkdl.data.readers.parquet import parquet
 
 WIDTH, COLUMNS, BATCH = 784, 20, 1024
 WIDE_ROWS, NARROW_ROWS = 200_000, 2_000_000
-# TFRecord and petastorm take so much longer that a part of the rows shows it.
+# TFRecord is much slower, so a part of the rows is enough.
 PEER_PART = 4
 AIM = 0.7
 
 Row = dict[str, Any]
-# Reads everything once, and returns how many rows that were.
+# A contender reads all rows once, and returns their number.
 Contender = Callable[[], int]
 
 
@@ -60,7 +60,7 @@ Contender = Callable[[], int]
 
 
 def write_wide(folder: Path, rows: int) -> None:
-    """The same rows three times, in files of 8 row groups."""
+    """Write the same rows in three ways, in files of 8 row groups."""
     x = np.random.default_rng(0).random((rows, WIDTH), np.float32)
     ids, ends = pa.array(np.arange(rows)), np.arange(rows + 1, dtype=np.int32)
     flat = pa.array(x.ravel())
@@ -79,7 +79,7 @@ def write_wide(folder: Path, rows: int) -> None:
 
 
 def write_narrow(folder: Path, rows: int) -> None:
-    """Rows of 20 columns."""
+    """Write rows of 20 columns."""
     values = np.random.default_rng(0).random((COLUMNS, rows), np.float32)
     path = folder / "scalars" / "part-0.parquet"
     path.parent.mkdir()
@@ -89,7 +89,7 @@ def write_narrow(folder: Path, rows: int) -> None:
 
 
 def write_records(path: Path, rows: Any) -> None:
-    """Each row a float list `x`, and its number `y`."""
+    """Write each row as a float list `x` and its number `y`."""
     with tf.io.TFRecordWriter(str(path)) as file:
         for number, row in enumerate(rows):
             feature = {
@@ -104,12 +104,12 @@ def write_records(path: Path, rows: Any) -> None:
 
 
 def bare(path: Path) -> int:
-    """pyarrow alone."""
+    """Read with pyarrow alone."""
     return sum(batch.num_rows for batch in ds.dataset(path).to_batches())
 
 
 def drained(dataset: Any) -> int:
-    """Loop over the batches; the rows are counted by the first tensor of each."""
+    """Loop over all batches; return the number of rows, by the first tensor of each batch."""
     rows = 0
     for batch in dataset:
         rows += int(tf.nest.flatten(batch)[0].shape[0])
@@ -117,25 +117,25 @@ def drained(dataset: Any) -> int:
 
 
 def ours(path: Path, **options: Any) -> int:
-    """`data.parquet`."""
-    with contextlib.redirect_stdout(io.StringIO()):  # Its line about rows and batches.
+    """Read with `data.parquet`."""
+    with contextlib.redirect_stdout(io.StringIO()):  # Hides the line about rows and batches.
         dataset = parquet(path, batch_size_per_worker=BATCH, **options)
     return drained(dataset)
 
 
 def records(path: Path, width: int) -> int:
-    """TFRecord with parse_example."""
+    """Read TFRecord files with `parse_example`."""
     features = {
         "x": tf.io.FixedLenFeature([width], tf.float32),
         "y": tf.io.FixedLenFeature([], tf.int64),
     }
     parsed = tf.data.TFRecordDataset(str(path)).batch(BATCH)
-    parsed = parsed.map(lambda some: tf.io.parse_example(some, features)).prefetch(2)
+    parsed = parsed.map(lambda examples: tf.io.parse_example(examples, features)).prefetch(2)
     return drained(parsed)
 
 
 def load_petastorm() -> Any:
-    """petastorm's modules for today's pyarrow, or None where it is not installed."""
+    """Return the modules of petastorm, or None if petastorm is not installed."""
     try:
         importlib.import_module("sparkdl.data.readers.petastorm.compat").load()
         reader = importlib.import_module("petastorm")
@@ -146,7 +146,7 @@ def load_petastorm() -> Any:
 
 
 def petastorm_batches(modules: Any, path: Path, stacked: bool) -> int:
-    """petastorm's batch reader."""
+    """Read with the batch reader of petastorm."""
     reader_module, tf_utils = modules
     reading = reader_module.make_batch_reader(
         path.as_uri(), reader_pool_type="dummy", num_epochs=1, shuffle_row_groups=False
@@ -159,54 +159,54 @@ def petastorm_batches(modules: Any, path: Path, stacked: bool) -> int:
 
 
 def contenders(folder: Path, petastorm: Any) -> dict[str, dict[str, Contender]]:
-    """For each way of storing rows, who reads them."""
-    found: dict[str, dict[str, Contender]] = {}
+    """Return the contenders for each way of storing rows."""
+    readers: dict[str, dict[str, Contender]] = {}
     for name in ("list", "fixed", "binary"):
         options = {"decode": {"x": "float32"}} if name == "binary" else {}
         path = folder / name
-        found[name] = {
+        readers[name] = {
             "pyarrow": partial(bare, path),
             "sparkdl": partial(ours, path, feature_cols="x", label_cols="y", **options),
             "TFRecord": partial(records, folder / "wide.tfrecord", WIDTH),
         }
         if petastorm and name != "fixed":
-            found[name]["petastorm"] = partial(petastorm_batches, petastorm, path, False)
+            readers[name]["petastorm"] = partial(petastorm_batches, petastorm, path, False)
     names = [f"c{i}" for i in range(COLUMNS)]
     path = folder / "scalars"
-    found["20 scalars"] = {
+    readers["20 scalars"] = {
         "pyarrow": partial(bare, path),
         "sparkdl": partial(ours, path, feature_cols=names),
         "TFRecord": partial(records, folder / "narrow.tfrecord", COLUMNS),
     }
     if petastorm:
-        found["20 scalars"]["petastorm"] = partial(petastorm_batches, petastorm, path, True)
-    return found
+        readers["20 scalars"]["petastorm"] = partial(petastorm_batches, petastorm, path, True)
+    return readers
 
 
 # ---- measuring
 
 
 def say(text: str) -> None:
-    """Show that it goes on, apart from the result."""
+    """Print progress to standard error, apart from the result."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
 def cpu_s() -> float:
-    """Seconds of processor time that all threads of this process have used."""
+    """Return the CPU seconds of all threads of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def timed(contender: Contender) -> tuple[float, float]:
-    """Rows a second: by wall clock, and by CPU time."""
+    """Return rows per second, by wall time and by CPU time."""
     wall, cpu = time.perf_counter(), cpu_s()
     rows = contender()
     return rows / (time.perf_counter() - wall), rows / (cpu_s() - cpu)
 
 
 def measure(folder: Path, rounds: int, petastorm: Any) -> list[Row]:
-    """The best of the rounds of each contender."""
-    found = []
+    """Return the best round of each contender."""
+    measured = []
     for storage, running in contenders(folder, petastorm).items():
         results: dict[str, list[tuple[float, float]]] = {name: [] for name in running}
         for contender in running.values():
@@ -218,19 +218,19 @@ def measure(folder: Path, rounds: int, petastorm: Any) -> list[Row]:
                 results[name].append(timed(contender))
         for name, pairs in results.items():
             wall, cpu = (round(max(values)) for values in zip(*pairs, strict=True))
-            found.append({"rows": storage, "name": name, "wall": wall, "cpu": cpu})
-    return found
+            measured.append({"rows": storage, "name": name, "wall": wall, "cpu": cpu})
+    return measured
 
 
 # ---- reporting
 
 
-def aims(found: list[Row]) -> list[Row]:
-    """What was aimed at; `met` is None where it could not be measured."""
-    cpu = {(row["rows"], row["name"]): row["cpu"] for row in found}
+def aims(measured: list[Row]) -> list[Row]:
+    """Compare the values with the aims; `met` is None if a value could not be measured."""
+    cpu = {(row["rows"], row["name"]): row["cpu"] for row in measured}
     ratio = cpu["binary", "sparkdl"] / cpu["binary", "pyarrow"]
     result = [{"aim": f"binary, {AIM:.0%} of pyarrow", "value": round(ratio, 3), "at_least": AIM}]
-    for storage in dict.fromkeys(row["rows"] for row in found):
+    for storage in dict.fromkeys(row["rows"] for row in measured):
         for peer in ("petastorm", "TFRecord"):
             value = None
             if (storage, peer) in cpu:
@@ -245,7 +245,7 @@ def aims(found: list[Row]) -> list[Row]:
 
 
 def table(result: Row) -> str:
-    """The result for a person."""
+    """Return the result as a table to read."""
     lines = [f"{'thousand rows/s':<14}{'':<12}{'wall':>10}{'per core':>10}{'/ pyarrow':>11}"]
     for row in result["contenders"]:
         bare_cpu = next(
@@ -261,9 +261,9 @@ def table(result: Row) -> str:
 
 
 def main() -> None:
-    """Read the command line, measure, print."""
+    """Read the command line, measure, print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
     options = parser.parse_args()
     part = 10 if options.quick else 1
@@ -274,13 +274,13 @@ def main() -> None:
         say("writing files")
         write_wide(Path(name), WIDE_ROWS // part)
         write_narrow(Path(name), NARROW_ROWS // part)
-        found = measure(Path(name), options.rounds, petastorm)
+        measured = measure(Path(name), options.rounds, petastorm)
     result = {
         "benchmark": "parquet",
         "machine": about,
         "setting": {"rounds": options.rounds, "batch": BATCH, "quick": options.quick},
-        "contenders": found,
-        "aims": aims(found),
+        "contenders": measured,
+        "aims": aims(measured),
     }
     print(table(result))
     print(json.dumps(result, indent=1))

@@ -1,21 +1,22 @@
-"""What `experiment.predict` costs against `pyspark.ml.functions.predict_batch_udf`, in one run.
+"""Compare `experiment.predict` with `pyspark.ml.functions.predict_batch_udf`, in one run.
 
-A DataFrame in Parquet files goes through a small dense Keras model into nothing (Spark's `noop`
-format), on embedded Spark with two slots. For each width of the rows these take turns:
+A small dense Keras model is applied to a DataFrame in Parquet files, and the result is discarded
+(Spark's `noop` format), on embedded Spark with two slots. For each width of the rows, the
+contenders take turns:
 
 - predict: `experiment.predict`
 - predict_batch_udf: the same model file, loaded once per Python worker by the function that its
-  documentation shows, with `model.predict_on_batch`, and as many rows at once
-- read: the same rows through a `mapInArrow` that passes them on; the floor
+  documentation shows, with `model.predict_on_batch` and the same batch size
+- read: the same rows through a `mapInArrow` that returns them unchanged; the floor
 
-Rows are 20 float columns, or one array column of 784 floats. What counts is a contender's best
-round: what else the machine does only ever adds. CPU seconds are those of all processes: of Spark's
-Java and of its Python workers.
+Rows are 20 float columns, or one array column of 784 floats. The result is the best round of a
+contender, since other load on the machine only adds time. CPU seconds are those of Spark's JVM and
+of its Python workers.
 
     python benchmarks/predict.py --rounds 5
 
-It prints a table, then one JSON document; what it kept on disk is removed. Nothing passes or fails
-here: the aim is reported as met or not.
+The program prints a table, then one JSON document, and removes its files. Each aim is reported as
+met or not; the exit code does not depend on the aims.
 """
 
 import argparse
@@ -28,19 +29,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Before Spark and TensorFlow are loaded: nothing here needs another host, or a GPU.
+# Set before Spark and TensorFlow are loaded: the benchmark needs no other host and no GPU.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-# Of each Python worker; `predict` sets them itself.
+# Threads of each Python worker; `experiment.predict` sets these variables itself.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from floor import session
-from machine import machine
+from lib.floor import session
+from lib.machine import machine
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import array
@@ -48,7 +49,7 @@ from pyspark.sql.types import ArrayType, FloatType
 
 from sparkdl import experiment
 
-# Width of the rows, how many of them, the width of the model's layer, columns or one array.
+# Width of the rows, number of rows, width of the model's layer, True for columns.
 SETTINGS = {
     "20 columns": (20, 2_000_000, 64, True),
     "784 values": (784, 100_000, 128, False),
@@ -60,11 +61,11 @@ BATCH = 1024
 Row = dict[str, Any]
 
 
-# ---- what is measured
+# ---- the measured programs
 
 
 def write_rows(folder: Path, width: int, rows: int, in_columns: bool) -> None:
-    """The rows as Parquet files."""
+    """Write the rows as Parquet files."""
     folder.mkdir()
     random = np.random.default_rng(0)
     for number in range(FILES):
@@ -79,7 +80,7 @@ def write_rows(folder: Path, width: int, rows: int, in_columns: bool) -> None:
 
 
 def save_model(path: Path, width: int, hidden: int) -> None:
-    """A network of one hidden layer."""
+    """Save a network with one hidden layer."""
     import keras
 
     layers = [keras.layers.Input((width,)), keras.layers.Dense(hidden, activation="relu")]
@@ -87,9 +88,9 @@ def save_model(path: Path, width: int, hidden: int) -> None:
 
 
 def passed_on(df: DataFrame) -> DataFrame:
-    """The floor."""
+    """Return the rows unchanged, through Python: the floor."""
 
-    # An inner function travels by value: the Python workers cannot import this module.
+    # An inner function is pickled by value: the Python workers cannot import this module.
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
 
@@ -97,7 +98,7 @@ def passed_on(df: DataFrame) -> DataFrame:
 
 
 def by_udf(df: DataFrame, model: str, width: int, in_columns: bool) -> DataFrame:
-    """As the documentation of `predict_batch_udf` shows it."""
+    """Add the predictions as the documentation of `predict_batch_udf` shows it."""
 
     def make() -> Callable[..., Any]:
         import keras
@@ -116,7 +117,7 @@ def by_udf(df: DataFrame, model: str, width: int, in_columns: bool) -> DataFrame
 
 
 def contenders(df: DataFrame, model: str, width: int, in_columns: bool) -> dict[str, DataFrame]:
-    """A DataFrame of each of them, not computed yet. They keep their models over all rounds."""
+    """Return a lazy DataFrame for each contender. Workers keep their models over all rounds."""
     names: Any = [f"x{i}" for i in range(width)] if in_columns else "x"
     return {
         "read": passed_on(df),
@@ -126,7 +127,7 @@ def contenders(df: DataFrame, model: str, width: int, in_columns: bool) -> dict[
 
 
 def cpu_seconds() -> float:
-    """Of this process and all below it, those that have ended included, see proc(5)."""
+    """Return the CPU seconds of this process and its descendants, see proc(5)."""
     total, parents = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -146,23 +147,23 @@ def cpu_seconds() -> float:
 
 
 def time_one(frame: DataFrame) -> Row:
-    """Wall and CPU seconds to compute all of it."""
+    """Compute all rows; return wall and CPU seconds."""
     cpu, begun = cpu_seconds(), time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return {"wall_s": time.perf_counter() - begun, "cpu_s": cpu_seconds() - cpu}
 
 
 def check_equal(frames: dict[str, DataFrame]) -> None:
-    """Both give the same numbers for the same rows."""
-    found = []
+    """Assert that both contenders compute the same numbers."""
+    predictions = []
     for name in ("predict", "predict_batch_udf"):
         rows = frames[name].filter("id < 1000").orderBy("id").select("prediction").collect()
-        found.append(np.array([row.prediction for row in rows]))
-    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
+        predictions.append(np.array([row.prediction for row in rows]))
+    np.testing.assert_allclose(*predictions, rtol=1e-4, atol=1e-4)
 
 
 def measure_one(spark: SparkSession, folder: Path, name: str, rounds: int) -> Row:
-    """All contenders on rows of one width."""
+    """Measure all contenders on rows of one width."""
     width, rows, hidden, in_columns = SETTINGS[name]
     place = folder / str(width)
     write_rows(place, width, rows, in_columns)
@@ -175,9 +176,9 @@ def measure_one(spark: SparkSession, folder: Path, name: str, rounds: int) -> Ro
         say(f"{name}, round {number + 1} of {rounds}")
         order = list(frames) if number % 2 else list(reversed(frames))
         for contender in order:
-            found = time_one(frames[contender])
+            measured = time_one(frames[contender])
             if number >= 0:
-                times[contender].append(found)
+                times[contender].append(measured)
     return {
         "rows_of": name,
         "rows": rows,
@@ -189,44 +190,46 @@ def measure_one(spark: SparkSession, folder: Path, name: str, rounds: int) -> Ro
 
 
 def say(text: str) -> None:
-    """Show that it goes on, apart from the result."""
+    """Print progress to standard error, apart from the result."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
 def row(name: str, times: list[Row], rows: int) -> Row:
-    """A contender's best round."""
-    wall, cpu = (min(one[key] for one in times) for key in ("wall_s", "cpu_s"))
+    """Return the numbers of a contender, with the rates of its best round."""
+    wall, cpu = (min(turn[key] for turn in times) for key in ("wall_s", "cpu_s"))
     return {
         "name": name,
-        "wall_s": [round(one["wall_s"], 3) for one in times],
-        "cpu_s": [round(one["cpu_s"], 3) for one in times],
+        "wall_s": [round(turn["wall_s"], 3) for turn in times],
+        "cpu_s": [round(turn["cpu_s"], 3) for turn in times],
         "rows_per_s": round(rows / wall),
         "rows_per_cpu_s": round(rows / cpu),
     }
 
 
 def aims(settings: list[Row]) -> list[Row]:
-    """Not slower than the peer, in wall and in CPU time."""
-    found = []
+    """Compare with the aims: not slower than the peer, in wall and in CPU time."""
+    compared = []
     for setting in settings:
         by_name = {row["name"]: row for row in setting["contenders"]}
         for key in ("rows_per_s", "rows_per_cpu_s"):
             ratio = by_name["predict"][key] / by_name["predict_batch_udf"][key]
             aim = f"{setting['rows_of']}: {key}, predict / predict_batch_udf"
-            found.append({"aim": aim, "value": round(ratio, 3), "at_least": 1, "met": ratio >= 1})
-    return found
+            compared.append(
+                {"aim": aim, "value": round(ratio, 3), "at_least": 1, "met": ratio >= 1}
+            )
+    return compared
 
 
 def table(result: Row) -> str:
-    """The result for a person."""
+    """Return the result as a table to read."""
     lines = []
     for setting in result["settings"]:
         lines += [f"{setting['rows']} rows of {setting['rows_of']}"]
         lines += [f"{'':<20}{'rows/s':>12}{'rows/CPU s':>12}{'best wall':>12}"]
         lines += [
-            f"{one['name']:<20}{one['rows_per_s']:>12}{one['rows_per_cpu_s']:>12}"
-            f"{min(one['wall_s']):>10.2f} s"
-            for one in setting["contenders"]
+            f"{contender['name']:<20}{contender['rows_per_s']:>12}{contender['rows_per_cpu_s']:>12}"
+            f"{min(contender['wall_s']):>10.2f} s"
+            for contender in setting["contenders"]
         ]
         lines += [""]
     lines += [
@@ -236,7 +239,7 @@ def table(result: Row) -> str:
 
 
 def measure(rounds: int) -> Row:
-    """Everything, as the JSON document."""
+    """Measure everything; return the JSON document."""
     about = machine("pyarrow", "numpy")
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
         spark = session("predict")
@@ -254,9 +257,9 @@ def measure(rounds: int) -> Row:
 
 
 def main() -> None:
-    """Read the command line, measure, print."""
+    """Read the command line, measure, print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5, help="how often each takes its turn")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
     result = measure(parser.parse_args().rounds)
     print(table(result))
     print(json.dumps(result, indent=1))

@@ -1,31 +1,31 @@
-"""What stopping trials early saves: searches of a known function, simulated and on Spark.
+"""Measure what early stopping saves: searches of a known function, simulated and on Spark.
 
-The function is that of `hartmann.py`: published, with learning curves and training times, so that
-nothing need be trained. Two comparisons, each on 2 and on 8 slots, with 24 seeds:
+The function is that of `lib/hartmann.py`, which has learning curves and training times, so that no
+model is trained. There are two simulated comparisons, each on 2 and on 8 slots, with 24 seeds:
 
-1. The simulated hours until some trial has reported the target, of `random`, `tpe`, and `tpe` with
+1. The simulated hours until a trial reports the target, for `random`, for `tpe`, and for `tpe` with
    the pruner `asha`.
-2. A fixed set of random configurations, to the end:
+2. A fixed set of random configurations, until all have ended:
    - asha: `search(algorithm="random", pruner="asha")`, no trial waits for another
-   - stage by stage: the same rungs; all configurations of a rung finish before the next one starts,
-     which the best quarter enter and go on from where they were
-   - wave by wave: nothing is stopped, and a wave of as many trials as slots ends before the next
-     starts. That is what maggy's authors compare theirs with (33 to 58 percent less time): Meister
-     et al., Maggy, DistributedML 2020
-   What counts is the wall time until the last trial has ended; and the time until some trial has
-   reported what both find in the end, the time at equal quality.
+   - stage by stage: the same rungs; all configurations of a rung finish before the next rung
+     starts, in which the best quarter continues
+   - wave by wave: no trial is stopped; trials run in waves of as many trials as slots, and a wave
+     ends before the next wave starts. This is the baseline of maggy's authors (33 to 58 percent
+     less time): Meister et al., Maggy, DistributedML 2020
+   The results are the wall time until the last trial has ended, and the time at equal quality: the
+   time until a trial has reported the value that both contenders reach in the end.
 
-Simulated are the seconds: a clock jumps from event to event. The study, the pruners and the number
-of trials that are made ahead are the package's own, and a trial that is stopped goes on until its
-next report, or for as long as the package waits for that.
+The seconds are simulated: a clock jumps from event to event. The study, the pruners and the number
+of trials that are created ahead are those of sparkdl. A stopped trial continues until its next
+report, or for as long as sparkdl waits for that report.
 
-3. Two ways of the second comparison on real Spark, with trials that sleep: what the wall time is
-   against that of simulated slots with the same sleeps, and how many epochs there were.
+3. Two contenders of the second comparison on real Spark, with trials that sleep: the wall time
+   relative to that of simulated slots with the same sleeps, and the number of epochs.
 
     python benchmarks/pruning.py --quick
 
-It prints a table, then one JSON document. Nothing passes or fails here: each aim is reported as
-met or not.
+The program prints a table, then one JSON document. Each aim is reported as met or not; the exit
+code does not depend on the aims.
 """
 
 import argparse
@@ -41,12 +41,12 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-# Before Spark is loaded: nothing here needs another host.
+# Set before Spark is loaded: the benchmark stays on this host.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from hartmann import EPOCHS, NAMES, curve
-from machine import machine
+from lib.hartmann import EPOCHS, NAMES, curve
+from lib.machine import machine
 from pyspark.sql import SparkSession
 from simulated import ETA, SPACE, Found, Setting, configurations, in_stages, in_turns, simulate
 
@@ -58,10 +58,10 @@ SEEDS = 24
 EPOCH_S = 30.0
 TARGET, MOST_TRIALS = 2.0, 400
 TRIALS = 128
-RUNGS = (2, 5, 17, EPOCHS)  # Optuna's: after the steps 1, 4 and 16, where the first step is 0.
+RUNGS = (2, 5, 17, EPOCHS)  # The rungs of Optuna: after the steps 1, 4 and 16, counted from 0.
 AIM_STAGES = 0.65
 
-# On Spark: sleeps, which need no CPU; seconds of the median epoch, and the spread.
+# On Spark, trials sleep: seconds of the median epoch, and the spread.
 MASTERS = {2: "local-cluster[2,1,1024]", 8: "local[8]"}
 SPARK_TRIALS, SPARK_EPOCH_S, SPARK_SPREAD, SPARK_SEED = 32, 0.5, 0.5, 0
 
@@ -71,7 +71,7 @@ Row = dict[str, Any]
 # ---- simulated
 
 
-# Each search of the first comparison, and its pruner.
+# Algorithm and pruner of each search of the first comparison.
 SEARCHES: dict[str, tuple[str, str | None]] = {
     "random": ("random", None),
     "tpe": ("tpe", None),
@@ -85,15 +85,15 @@ CONTENDERS: dict[str, Callable[[Setting], Found]] = {
 
 
 def target_rows(slots: int, seeds: int) -> list[Row]:
-    """The first comparison."""
+    """Run the first comparison."""
     setting = Setting(slots, MOST_TRIALS, EPOCH_S, SPREADS[0])
     rows = []
     for name, (algorithm, pruner) in SEARCHES.items():
         hours, epochs = [], []
         for seed in range(seeds):
-            found = simulate(algorithm, pruner, replace(setting, seed=seed), TARGET)
-            hours.append(found.time_to(TARGET) / 3600)
-            epochs.append(found.epochs)
+            measured = simulate(algorithm, pruner, replace(setting, seed=seed), TARGET)
+            hours.append(measured.time_to(TARGET) / 3600)
+            epochs.append(measured.epochs)
         reached = sum(map(math.isfinite, hours))
         middle = median(hours)
         rows.append(
@@ -109,24 +109,24 @@ def target_rows(slots: int, seeds: int) -> list[Row]:
 
 
 def stage_rows(slots: int, spread: float, trials: int, seeds: int) -> list[Row]:
-    """The second comparison: medians, and of ratios to `stage by stage` those for each seed."""
+    """Run the second comparison; ratios to `stage by stage` are medians over seeds."""
     setting = Setting(slots, trials, EPOCH_S, spread)
     each = {
         name: [run(replace(setting, seed=seed)) for seed in range(seeds)]
         for name, run in CONTENDERS.items()
     }
     rows = []
-    for name, found in each.items():
-        pairs = list(zip(found, each["stage by stage"], strict=True))
-        equal = [_equal_quality(one, staged) for one, staged in pairs]
+    for name, measured in each.items():
+        pairs = list(zip(measured, each["stage by stage"], strict=True))
+        equal = [_equal_quality(own, staged) for own, staged in pairs]
         rows.append(
             {
                 "slots": slots,
                 "spread": spread,
                 "name": name,
-                "hours": round(median(one.wall_s for one in found) / 3600, 2),
-                "best": round(median(one.best for one in found), 3),
-                "epochs": median(one.epochs for one in found),
+                "hours": round(median(search.wall_s for search in measured) / 3600, 2),
+                "best": round(median(search.best for search in measured), 3),
+                "epochs": median(search.epochs for search in measured),
                 "wall_ratio": round(median(a.wall_s / b.wall_s for a, b in pairs), 3),
                 "equal_quality_ratio": round(median(equal), 3),
             }
@@ -134,10 +134,10 @@ def stage_rows(slots: int, spread: float, trials: int, seeds: int) -> list[Row]:
     return rows
 
 
-def _equal_quality(one: Found, staged: Found) -> float:
-    """When each has first reported what both find in the end, as a ratio."""
-    both = min(one.best, staged.best)
-    return one.time_to(both) / staged.time_to(both)
+def _equal_quality(own: Found, staged: Found) -> float:
+    """Return the ratio of the times until each has reported the value that both reach."""
+    both = min(own.best, staged.best)
+    return own.time_to(both) / staged.time_to(both)
 
 
 # ---- on Spark
@@ -146,7 +146,7 @@ def _equal_quality(one: Found, staged: Found) -> float:
 def train(
     x0: float, x1: float, x2: float, x3: float, x4: float, x5: float, begin: int, end: int, s: float
 ) -> float:
-    """Sleep through some epochs of a configuration, and report as if it had trained."""
+    """Sleep for the epochs of a configuration, and report its learning curve."""
     made = curve(dict(zip(NAMES, (x0, x1, x2, x3, x4, x5), strict=True)), s, SPARK_SPREAD)
     for step in range(begin, end):
         time.sleep(made.epoch_s)
@@ -155,10 +155,10 @@ def train(
 
 
 def search_on_spark(spark: SparkSession, root: str, setting: Setting) -> Row:
-    """The run with `asha`.
+    """Run the search with `asha` on Spark, and simulate its trials.
 
-    Which trials are stopped depends on who reports first, so no two runs have the same epochs. What
-    is simulated here are trials of as many epochs as they had, one after the other on each slot.
+    The stopped trials depend on the order of the reports, so no two runs have the same epochs. The
+    simulation runs trials with the epochs of the real trials, one after the other on each slot.
     """
     run = experiment.search(
         partial(train, begin=0, end=EPOCHS, s=setting.epoch_s),
@@ -177,12 +177,12 @@ def search_on_spark(spark: SparkSession, root: str, setting: Setting) -> Row:
     epochs = [len(trial.history) for trial in trials]
     each_s = [n * setting.curve(t.params).epoch_s for t, n in zip(trials, epochs, strict=True)]
     begins = in_turns(each_s, setting.slots)
-    ended_s = max(begin + one for begin, one in zip(begins, each_s, strict=True))
+    ended_s = max(begin + lasted_s for begin, lasted_s in zip(begins, each_s, strict=True))
     return {"real_s": run.duration_s, "simulated_s": ended_s, "epochs": sum(epochs)}
 
 
 def stages_on_spark(spark: SparkSession, root: str, setting: Setting) -> Row:
-    """A run for each rung."""
+    """Run a grid on Spark for each rung."""
     left, before, spent_s = configurations(setting), 0, 0.0
     for end in RUNGS:
         run = experiment.launch(
@@ -197,12 +197,12 @@ def stages_on_spark(spark: SparkSession, root: str, setting: Setting) -> Row:
         run.raise_for_failures()
         spent_s += run.duration_s
         left, before = [trial.params for trial in run.top(max(1, len(left) // ETA))], end
-    found = CONTENDERS["stage by stage"](setting)
-    return {"real_s": spent_s, "simulated_s": found.wall_s, "epochs": found.epochs}
+    measured = CONTENDERS["stage by stage"](setting)
+    return {"real_s": spent_s, "simulated_s": measured.wall_s, "epochs": measured.epochs}
 
 
 def spark_rows(slots: int, trials: int, epoch_s: float) -> list[Row]:
-    """The third part, on one master."""
+    """Run the third part on one Spark master."""
     setting = Setting(slots, trials, epoch_s, SPARK_SPREAD, SPARK_SEED)
     ways = {"asha": search_on_spark, "stage by stage": stages_on_spark}
     builder = SparkSession.builder.master(MASTERS[slots]).appName("pruning")
@@ -214,10 +214,10 @@ def spark_rows(slots: int, trials: int, epoch_s: float) -> list[Row]:
             search_on_spark(spark, root, replace(setting, trials=slots, epoch_s=0.0))  # Warm up.
             for name, way in ways.items():
                 say(f"on {MASTERS[slots]}: {name}")
-                found = way(spark, root, setting)
-                ratio = found["real_s"] / found["simulated_s"]
+                measured = way(spark, root, setting)
+                ratio = measured["real_s"] / measured["simulated_s"]
                 would = CONTENDERS[name](setting).epochs
-                row = {key: round(value, 2) for key, value in found.items()}
+                row = {key: round(value, 2) for key, value in measured.items()}
                 row |= {"ratio": round(ratio, 3), "simulated_epochs": would}
                 rows.append({"master": MASTERS[slots], "name": name, **row})
     finally:
@@ -229,13 +229,13 @@ def spark_rows(slots: int, trials: int, epoch_s: float) -> list[Row]:
 
 
 def say(text: str) -> None:
-    """Show that it goes on, apart from the result."""
+    """Print progress to standard error, apart from the result."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
 def aims(stages: list[Row]) -> list[Row]:
-    """What was aimed at: 35 percent less time than stage by stage."""
-    found = []
+    """Compare with the aim: 35 percent less time than stage by stage."""
+    compared = []
     for row in stages:
         if row["name"] == "asha":
             waves = _named(stages, row, "wave by wave")["hours"]
@@ -246,8 +246,8 @@ def aims(stages: list[Row]) -> list[Row]:
             ):
                 where = f"{row['slots']} slots, spread {row['spread']:g}: asha / {what}"
                 aim = {"aim": where, "value": value, "at_most": AIM_STAGES}
-                found.append({**aim, "met": value <= AIM_STAGES})
-    return found
+                compared.append({**aim, "met": value <= AIM_STAGES})
+    return compared
 
 
 def _named(rows: list[Row], like: Row, name: str) -> Row:
@@ -256,7 +256,7 @@ def _named(rows: list[Row], like: Row, name: str) -> Row:
 
 
 def table(result: Row) -> str:
-    """The result for a person."""
+    """Return the result as a table to read."""
     lines = [f"until {TARGET:g} is reported{'':<20}{'hours':>8}{'epochs':>9}{'reached':>9}"]
     for row in result["target"]:
         hours = "never" if row["hours"] is None else f"{row['hours']:.2f}"
@@ -288,7 +288,7 @@ def table(result: Row) -> str:
 
 
 def measure(quick: bool) -> Row:
-    """Everything, as the JSON document."""
+    """Measure everything; return the JSON document."""
     about = machine("optuna", "numpy")
     seeds, trials = (4, 32) if quick else (SEEDS, TRIALS)
     targets: list[Row] = []
@@ -312,7 +312,7 @@ def measure(quick: bool) -> Row:
 
 
 def main() -> None:
-    """Read the command line, measure, print."""
+    """Read the command line, measure, print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="few seeds, few trials")
     result = measure(parser.parse_args().quick)

@@ -1,24 +1,26 @@
-"""What a step costs when gradients are averaged by our own ring, and by others, in one run.
+"""Compare the cost of a step with gradients averaged by sparkdl's ring and by others, in one run.
 
 Two workers train a dense Keras model with a global batch of 128, through `fit`, one thread each.
-For each size of the model these take turns, some rounds long:
+For each size of the model, the contenders take turns in several rounds:
 
-- no communication: two single processes at once, half the batch each; the floor
+- no communication: two separate processes at once, half of the batch each; the floor
 - ring, Unix and ring, TCP: `distribute.optimizer`
 - MWMS tuned and MWMS default: `MultiWorkerMirroredStrategy` with `distribute.strategy()`'s options,
   and with TensorFlow's, both with the correction of Keras that `fit` needs under it
-- one process: the whole batch in one process, while nothing else runs
-- Horovod: `hvd.DistributedGradientTape` in a loop; with `--horovod-python` only, as it is built for
-  an environment of its own
+- one process: the whole batch in one process, with the machine to itself
+- Horovod: `hvd.DistributedGradientTape` in a loop; with `--horovod-python` only, as it needs an
+  environment of its own
 
-A step is timed inside the function from one batch's end to the next, after warm-up steps. What
-counts is a contender's best round: what else the machine does only ever adds.
+A step is timed inside the function, after warm-up steps, from the end of a batch to the end of the
+next batch. The result is the best round of a contender, since other load on the machine only adds
+time.
 
-Besides: the reduction alone, of 25 million float32, on 2, 4 and 8 ranks, which share the cores.
+The benchmark also measures the reduction alone, of 25 million float32, on 2, 4 and 8 ranks that
+share the cores.
 
     python benchmarks/ring.py --rounds 3 --params 6e3 25e6
 
-It prints a table, then one JSON document. Each aim is reported as met or not.
+The program prints a table, then one JSON document. Each aim is reported as met or not.
 """
 
 import argparse
@@ -37,7 +39,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from machine import machine
+from lib.machine import machine
 
 from sparkdl import context
 from sparkdl.cluster.environ import tf_config, thread_counts
@@ -48,7 +50,7 @@ from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 GLOBAL_BATCH = 128
 LAYERS = 6
 WARM_UP = 10
-SMALL, LARGE = 100_000, 10_000_000  # Parameters: what is aimed at differs.
+SMALL, LARGE = 100_000, 10_000_000  # Numbers of parameters for which the aims differ.
 TIMEOUT_S = 600.0
 
 HOROVOD = """
@@ -81,21 +83,21 @@ Row = dict[str, Any]
 
 
 def num_steps(params: int) -> int:
-    """More of them where they are short."""
+    """Return the number of steps: more steps if a step is short."""
     return max(30, min(2000, 200_000_000 // params))
 
 
-# ---- what a worker does
+# ---- the work of a worker
 
 
 def train(params: int, how: str) -> list[float]:
-    """Steps of `fit` on one batch; the seconds of each."""
+    """Run steps of `fit` on one batch; return the seconds of each step."""
     import keras
     import tensorflow as tf
 
     from sparkdl import distribute
 
-    chosen, ends = None, list[float]()  # A strategy comes before whatever makes a variable.
+    chosen, ends = None, list[float]()  # A strategy must exist before any variable.
     if how == "tuned":
         chosen = distribute.strategy()
     elif how == "default":
@@ -121,10 +123,10 @@ def train(params: int, how: str) -> list[float]:
 
 
 def reduce(params: int, how: str) -> list[float]:
-    """The reduction alone, as buckets of 8 MB; the seconds of each."""
+    """Run the reduction alone, in buckets of 8 MB; return the seconds of each reduction."""
     from sparkdl.distribute.world import ring
 
-    world, array, found = ring(), np.ones(params, np.float32), []
+    world, array, seconds = ring(), np.ones(params, np.float32), list[float]()
     out = np.empty_like(array)
     for _ in range(WARM_UP + 20):
         world.barrier()
@@ -132,51 +134,51 @@ def reduce(params: int, how: str) -> list[float]:
         for begin in range(0, params, 2 << 20):
             part = slice(begin, min(begin + (2 << 20), params))
             world.allreduce(array[part], "mean", out=out[part])
-        found.append(time.perf_counter() - began)
-    return found[WARM_UP:]
+        seconds.append(time.perf_counter() - began)
+    return seconds[WARM_UP:]
 
 
 # ---- the contenders
 
 
 def workers(what: str, how: str, nodes: str, count: int, params: int) -> list[float]:
-    """Rank 0's seconds; ranks with the same letter in `nodes` are as on one host."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held[count:]:
-        one.close()
+    """Return the seconds of rank 0. Ranks with the same letter in `nodes` share a host."""
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * count)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers[count:]:
+        server.close()
     endpoints = [Endpoint("127.0.0.1", ports[rank], nodes[rank]) for rank in range(count)]
     secret = secrets.token_bytes(32)
     pairs = [channel() for _ in range(count)]
     for rank, (end, _) in enumerate(pairs):
         with end:
-            Invitation(rank, endpoints, secret).send(end, held[rank])
+            Invitation(rank, endpoints, secret).send(end, servers[rank])
     channels = [theirs for _, theirs in pairs]
     members = Plan(
         kind="allreduce", roles=(Role(name="worker", count=count),), is_gang=True
     ).members
     processes = []
-    for rank, handed in enumerate(channels):
+    for rank, invitation in enumerate(channels):
         environ = {**os.environ, **thread_counts(1, {}), "CUDA_VISIBLE_DEVICES": ""}
         environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         if how in ("tuned", "default"):
             environ |= tf_config(members, [f"127.0.0.1:{p}" for p in ports[count:]], rank)
         me = {"kind": "allreduce", "rank": rank, "index": rank, "world_size": count}
-        environ[context.VARIABLE] = json.dumps({**me, "ring": handed.fileno()})
+        environ[context.VARIABLE] = json.dumps({**me, "ring": invitation.fileno()})
         if how in ("alone", "none"):
             environ.pop(context.VARIABLE)
         command = [sys.executable, __file__, f"--{what}", str(params), how]
-        descriptors, pipe = (handed.fileno(),), subprocess.PIPE
+        descriptors, pipe = (invitation.fileno(),), subprocess.PIPE
         process = subprocess.Popen(
             command, env=environ, stdout=pipe, text=True, pass_fds=descriptors
         )
         processes.append(process)
-        handed.close()
+        invitation.close()
     return first_result(processes)
 
 
 def horovod(python: str, params: int) -> list[float]:
-    """The same with Horovod, started by its own launcher."""
+    """Run the steps with Horovod, started by its own launcher; return their seconds."""
     numbers = [params, GLOBAL_BATCH, WARM_UP, num_steps(params), LAYERS]
     launcher = os.path.join(os.path.dirname(python), "horovodrun")
     command = [launcher, "-np", "2", "--gloo", python, "-c", HOROVOD, *map(str, numbers)]
@@ -186,22 +188,22 @@ def horovod(python: str, params: int) -> list[float]:
 
 
 def first_result(processes: list[Any]) -> list[float]:
-    """What the first one printed last."""
+    """Return the list in the last line that the first process prints."""
     try:
         printed = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
     if failed := [process.args for process in processes if process.returncode]:
-        raise RuntimeError(f"this failed, see above: {failed[0]}")
+        raise RuntimeError(f"command failed, see above: {failed[0]}")
     last: str = printed[0].splitlines()[-1]
-    found: list[float] = json.loads(last[last.rindex("[") :])  # Horovod names the rank before it.
-    return found
+    seconds: list[float] = json.loads(last[last.rindex("[") :])  # Horovod prefixes the rank.
+    return seconds
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Callable[[int], list[float]]]:
-    """What runs, by name."""
-    found: dict[str, Callable[[int], list[float]]] = {
+    """Return the contenders by name."""
+    running: dict[str, Callable[[int], list[float]]] = {
         "no communication": partial(workers, "train", "none", "ab", 2),
         "ring, Unix": partial(workers, "train", "ring", "aa", 2),
         "ring, TCP": partial(workers, "train", "ring", "ab", 2),
@@ -210,20 +212,20 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[int], list[fl
         "one process": partial(workers, "train", "alone", "a", 1),
     }
     if options.horovod_python:
-        found["Horovod"] = partial(horovod, options.horovod_python)
-    return found
+        running["Horovod"] = partial(horovod, options.horovod_python)
+    return running
 
 
 # ---- measuring and reporting
 
 
 def say(text: str) -> None:
-    """Show that it goes on, apart from the result."""
+    """Print progress to standard error, apart from the result."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
 def measure(options: argparse.Namespace) -> Row:
-    """The best round's median of each contender, in milliseconds, by size."""
+    """Return the median of the best round of each contender in milliseconds, by size."""
     steps: dict[int, dict[str, float]] = {params: {} for params in options.params}
     for number in range(options.rounds):
         names = list(contenders(options).items())
@@ -235,36 +237,36 @@ def measure(options: argparse.Namespace) -> Row:
     alone: dict[str, float] = {}
     for kind, nodes in (("Unix", "aaaaaaaa"), ("TCP", "abcdefgh")):
         for count in (2, 4, 8):
-            found = workers("reduce", "ring", nodes, count, 25_000_000)
-            alone[f"{kind}, {count} ranks"] = median(found) * 1e3
+            measured = workers("reduce", "ring", nodes, count, 25_000_000)
+            alone[f"{kind}, {count} ranks"] = median(measured) * 1e3
             say(f"100 MB, {kind}, {count} ranks: {alone[f'{kind}, {count} ranks']:.1f} ms")
     return {"steps_ms": steps, "reduction_ms": alone}
 
 
 def aims(steps: dict[int, dict[str, float]]) -> list[Row]:
-    """What was aimed at, for each size of the model."""
-    found: list[Row] = []
+    """Compare the values with the aims, for each size of the model."""
+    compared: list[Row] = []
     for params, ms in steps.items():
         size, ring = f"{params / 1e6:g} M", ms["ring, Unix"]
         if params <= SMALL:
-            found.append({"aim": f"{size}: a step in ms", "value": ring, "at_most": 1.0})
+            compared.append({"aim": f"{size}: a step in ms", "value": ring, "at_most": 1.0})
         if params >= LARGE:
             floor = ring / ms["no communication"]
-            found.append({"aim": f"{size}: ring / floor", "value": floor, "at_most": 1.45})
+            compared.append({"aim": f"{size}: ring / floor", "value": floor, "at_most": 1.45})
             gain = ms["MWMS tuned"] / ring
-            found.append({"aim": f"{size}: MWMS tuned / ring", "value": gain, "at_least": 2.0})
+            compared.append({"aim": f"{size}: MWMS tuned / ring", "value": gain, "at_least": 2.0})
             if "Horovod" in ms:
                 gain = ms["Horovod"] / ring
-                found.append({"aim": f"{size}: Horovod / ring", "value": gain, "at_least": 1.4})
-    for aim in found:
+                compared.append({"aim": f"{size}: Horovod / ring", "value": gain, "at_least": 1.4})
+    for aim in compared:
         aim["value"] = round(aim["value"], 3)
         high, low = aim.get("at_most", float("inf")), aim.get("at_least", 0.0)
         aim["met"] = low <= aim["value"] <= high
-    return found
+    return compared
 
 
 def table(result: Row) -> str:
-    """The result for a person."""
+    """Return the result as a table to read."""
     lines = [f"{'step, best round':<32}{'ms':>10}{'/ floor':>10}"]
     for params, ms in result["steps_ms"].items():
         for name, value in ms.items():
@@ -280,13 +282,15 @@ def table(result: Row) -> str:
 
 
 def main() -> None:
-    """Measure, or be one of the workers."""
+    """Measure and print the result; or run as a worker."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--params", type=lambda t: int(float(t)), nargs="+", default=[6000, 25_000_000]
     )
-    parser.add_argument("--horovod-python", help="of an environment that has Horovod")
+    parser.add_argument(
+        "--horovod-python", help="path of the python of an environment with Horovod"
+    )
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--reduce", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

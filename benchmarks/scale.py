@@ -37,8 +37,8 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import numpy as np
 import optuna
-from floor import session
-from machine import machine
+from lib.floor import session
+from lib.machine import machine
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment

@@ -1,22 +1,21 @@
-"""Searches on real trainings: what is found in what time, and against Ray Tune, in one run.
+"""Measure searches on real trainings: time, best value, and Ray Tune beside them, in one run.
 
 A trial trains a small Keras network on scikit-learn's digits for 16 epochs; learning rate, units,
 dropout and batch size are searched, on embedded Spark with two slots (`local[2]`).
 
-1. `grid`, `random`, `tpe`, and `tpe` with the pruner `asha`, each with 24 trials, in turns for some
-   rounds: wall seconds, best validation accuracy, and the share of the slots' time that no trial
-   used: as the run says it, and by the clocks of its tasks.
-2. What `context.report` costs in a trial of a search whose run directory is on a local disk.
-3. The program as a whole, in a process of its own, from its start to its end, with 24 trials: of
-   sparkdl, and of Ray Tune with Optuna's TPE and its ASHA. Ray Tune runs each trial in a new
-   process, as sparkdl does, or with `reuse_actors=True` several trials one after the other in the
-   same process.
+1. `grid`, `random`, `tpe`, and `tpe` with the pruner `asha`, each with 24 trials, in turns in
+   several rounds: wall seconds, best validation accuracy, and the idle share of the slots, as the
+   run reports it and by the clocks of its tasks.
+2. The cost of `context.report` in a trial of a search whose run directory is on a local disk.
+3. The whole program in a process of its own, from start to end, with 24 trials: sparkdl, and Ray
+   Tune with Optuna's TPE and its own ASHA. Ray Tune runs each trial in a new process, as sparkdl
+   does, or, with `reuse_actors=True`, several trials one after the other in the same process.
 
     python benchmarks/search.py --quick
 
-It prints a table, then one JSON document; what it kept on disk is removed. Nothing passes or fails
-here: each aim is reported as met or not. Ray Tune is left out unless an environment of its own is
-given:
+The program prints a table, then one JSON document, and removes its files. Each aim is reported as
+met or not; the exit code does not depend on the aims. Ray Tune needs an environment of its own, and
+is left out without it:
 
     python3 -m venv /tmp/ray
     /tmp/ray/bin/pip install "ray[tune]" optuna==<that of sparkdl> tensorflow-cpu==<the same> \\
@@ -34,15 +33,15 @@ import time
 from statistics import median
 from typing import Any
 
-# Before Spark is loaded: nothing here needs another host.
+# Set before Spark is loaded: the benchmark stays on this host.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from floor import session
-from machine import machine
-from peer import Peer, own_stdout
+from lib.floor import session
+from lib.machine import machine
+from lib.peer import Peer, own_stdout
+from peers.search_ray import METRIC, SLOTS, fit
 from pyspark.sql import SparkSession
-from search_ray import METRIC, SLOTS, fit
 
 from sparkdl import context, experiment
 from sparkdl.runs import Run
@@ -75,7 +74,7 @@ Row = dict[str, Any]
 
 
 def train(learning_rate: float, units: int, dropout: float, batch_size: int) -> dict[str, float]:
-    """A trial."""
+    """Run a trial; return its validation accuracy."""
 
     def report(value: float, epoch: int) -> None:
         context.report({METRIC: value}, step=epoch)
@@ -84,7 +83,7 @@ def train(learning_rate: float, units: int, dropout: float, batch_size: int) -> 
 
 
 def report_often(x: float) -> float:
-    """Microseconds of one `context.report`: of chunks of them, the median."""
+    """Return the microseconds of one `context.report`, as the median over chunks of reports."""
     chunks = []
     for _ in range(REPORTS // CHUNK):
         begun = time.perf_counter()
@@ -98,7 +97,7 @@ def report_often(x: float) -> float:
 
 
 def search(spark: SparkSession, root: str, name: str, trials: int, seed: int) -> Run:
-    """One search of the first part."""
+    """Run one search."""
     run = experiment.search(
         train,
         num_trials=trials,
@@ -114,18 +113,20 @@ def search(spark: SparkSession, root: str, name: str, trials: int, seed: int) ->
 
 
 def measure_searches(spark: SparkSession, root: str, trials: int, rounds: int) -> list[Row]:
-    """The first part; every other round goes backwards."""
-    search(spark, root, "random", 2, 0)  # The first trials of an application read the disk.
+    """Run the first part; odd rounds run in reverse order."""
+    search(
+        spark, root, "random", 2, 0
+    )  # The first trials of an application read modules from disk.
     runs: dict[str, list[Run]] = {name: [] for name in SEARCHES}
     for number in range(rounds):
         for name in runs if number % 2 == 0 else reversed(runs):
             say(f"round {number + 1} of {rounds}: {name}")
             runs[name].append(search(spark, root, name, trials, number))
-    return [search_row(name, found) for name, found in runs.items()]
+    return [search_row(name, measured) for name, measured in runs.items()]
 
 
 def measure_report(spark: SparkSession, root: str) -> float:
-    """The second part."""
+    """Run the second part; return microseconds."""
     space, options = {"x": Float(0.0, 1.0)}, {"spark": spark, "root": root, "progress": False}
     run = experiment.search(report_often, space, num_trials=2, direction="min", **options)
     run.raise_for_failures()
@@ -133,46 +134,46 @@ def measure_report(spark: SparkSession, root: str) -> float:
 
 
 def measure_programs(ray: str | None, trials: int, rounds: int) -> list[Row]:
-    """The third part."""
+    """Run the third part."""
     contenders: dict[str, tuple[str, list[str], bool]] = {
         "sparkdl": (sys.executable, ["search.py", "--peer"], False)
     }
     if ray:
-        contenders["Ray Tune"] = (ray, ["search_ray.py"], False)
-        contenders["Ray Tune, processes reused"] = (ray, ["search_ray.py"], True)
+        contenders["Ray Tune"] = (ray, ["peers/search_ray.py"], False)
+        contenders["Ray Tune, processes reused"] = (ray, ["peers/search_ray.py"], True)
     rows = []
     for pruner in (None, "asha"):
-        found: dict[str, list[Row]] = {name: [] for name in contenders}
+        measured: dict[str, list[Row]] = {name: [] for name in contenders}
         for seed in range(rounds):
             for name in contenders if seed % 2 == 0 else reversed(contenders):
                 say(f"round {seed + 1} of {rounds}, whole program, {pruner or 'tpe'}: {name}")
                 python, program, reuse = contenders[name]
-                wanted = {"pruner": pruner, "trials": trials, "seed": seed, "reuse": reuse}
-                found[name].append(run_program(python, program, wanted))
-        rows += [program_row(name, pruner, each) for name, each in found.items()]
+                settings = {"pruner": pruner, "trials": trials, "seed": seed, "reuse": reuse}
+                measured[name].append(run_program(python, program, settings))
+        rows += [program_row(name, pruner, each) for name, each in measured.items()]
     return rows
 
 
-def run_program(python: str, program: list[str], wanted: Row) -> Row:
-    """A search by a program of its own, with the seconds from its start to its end."""
+def run_program(python: str, program: list[str], settings: Row) -> Row:
+    """Run a search in a program of its own; return its result and its wall seconds."""
     begun = time.perf_counter()
     with Peer(python, *program) as peer:
-        said = peer.ask(json.dumps(wanted))
-    assert said["trials"] == wanted["trials"]
-    versions = peer.versions
-    return {"seconds": time.perf_counter() - begun, "best": said["best"], "versions": versions}
+        result = peer.ask(json.dumps(settings))
+    seconds = time.perf_counter() - begun
+    assert result["trials"] == settings["trials"]
+    return {"seconds": seconds, "best": result["best"], "versions": peer.versions}
 
 
-def be_peer() -> None:
-    """The program of the third part that is sparkdl's: see `search_ray.py`, its twin."""
+def run_as_peer() -> None:
+    """Run as the sparkdl program of the third part; `peers/search_ray.py` is that of Ray Tune."""
     pipe = own_stdout()
     print(json.dumps(machine()["versions"]), file=pipe)
     for line in sys.stdin:
-        wanted = json.loads(line)
-        name = "tpe + asha" if wanted["pruner"] else "tpe"
+        settings = json.loads(line)
+        name = "tpe + asha" if settings["pruner"] else "tpe"
         with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
             spark = session("search")
-            run = search(spark, root, name, wanted["trials"], wanted["seed"])
+            run = search(spark, root, name, settings["trials"], settings["seed"])
             spark.stop()
         print(json.dumps({"best": run.best.value, "trials": len(run.trials)}), file=pipe)
 
@@ -181,19 +182,19 @@ def be_peer() -> None:
 
 
 def say(text: str) -> None:
-    """Show that it goes on, apart from the result."""
+    """Print progress to standard error, apart from the result."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
 def idle_share(run: Run) -> float:
-    """What the run says itself."""
-    found = re.match(r"(\d+) % idle", run.idle or "")
-    assert found, run.idle
-    return int(found[1]) / 100
+    """Return the idle share that the run reports."""
+    match = re.match(r"(\d+) % idle", run.idle or "")
+    assert match, run.idle
+    return int(match[1]) / 100
 
 
 def unused_share(run: Run) -> float:
-    """The same from the tasks' own clocks: the driver sees a start up to a look later."""
+    """Return the idle share by the clocks of the tasks: the driver sees a start with a delay."""
     begun = min(begin for trial in run.trials for begin, _ in trial.spans)
     ended = max(end or 0.0 for trial in run.trials for _, end in trial.spans)
     used_s = sum(trial.duration_s for trial in run.trials)
@@ -201,7 +202,7 @@ def unused_share(run: Run) -> float:
 
 
 def search_row(name: str, runs: list[Run]) -> Row:
-    """What one way of searching gave."""
+    """Return the results of one way of searching."""
     return {
         "name": name,
         "seconds": [round(run.duration_s, 2) for run in runs],
@@ -215,34 +216,38 @@ def search_row(name: str, runs: list[Run]) -> Row:
     }
 
 
-def program_row(name: str, pruner: str | None, found: list[Row]) -> Row:
-    """What one program gave."""
+def program_row(name: str, pruner: str | None, measured: list[Row]) -> Row:
+    """Return the results of one program."""
     return {
         "name": name,
         "pruner": pruner,
-        "seconds": [round(one["seconds"], 2) for one in found],
-        "best": [round(one["best"], 4) for one in found],
-        "versions": found[0]["versions"],
+        "seconds": [round(turn["seconds"], 2) for turn in measured],
+        "best": [round(turn["best"], 4) for turn in measured],
+        "versions": measured[0]["versions"],
     }
 
 
 def aims(searches: list[Row], report_us: float, programs: list[Row]) -> list[Row]:
-    """What was aimed at."""
-    found = [(f"{r['name']}: idle share of slots", median(r["idle"]), AIM_IDLE) for r in searches]
-    found += [("microseconds of context.report", report_us, AIM_REPORT_US)]
+    """Compare the values with the aims."""
+    compared = [
+        (f"{r['name']}: idle share of slots", median(r["idle"]), AIM_IDLE) for r in searches
+    ]
+    compared += [("microseconds of context.report", report_us, AIM_REPORT_US)]
     seconds = {(row["name"], row["pruner"]): min(row["seconds"]) for row in programs}
     for (name, pruner), peer_s in seconds.items():
         if name != "sparkdl":
             ratio = round(seconds["sparkdl", pruner] / peer_s, 3)
-            found.append((f"tpe{f' + {pruner}' if pruner else ''}: sparkdl / {name}", ratio, 1.0))
+            compared.append(
+                (f"tpe{f' + {pruner}' if pruner else ''}: sparkdl / {name}", ratio, 1.0)
+            )
     return [
         {"aim": aim, "value": value, "at_most": most, "met": value <= most}
-        for aim, value, most in found
+        for aim, value, most in compared
     ]
 
 
 def table(result: Row) -> str:
-    """The result for a person."""
+    """Return the result as a table to read."""
     setting = result["setting"]
     title = f"{setting['trials']} trials on {SLOTS} slots"
     lines = [f"{title:<33}{'median':>9}{'best':>9}{'idle':>8}{'by tasks':>10}"]
@@ -266,7 +271,7 @@ def table(result: Row) -> str:
 
 
 def measure(options: argparse.Namespace) -> Row:
-    """Everything, as the JSON document."""
+    """Measure everything; return the JSON document."""
     about = machine("optuna", "scikit-learn")
     trials, rounds = (4, 1) if options.quick else (TRIALS, options.rounds)
     programs = measure_programs(options.ray, trials, rounds)
@@ -289,15 +294,15 @@ def measure(options: argparse.Namespace) -> Row:
 
 
 def main() -> None:
-    """Read the command line, measure, print."""
+    """Read the command line, measure, print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each takes its turn")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="number of rounds")
     parser.add_argument("--quick", action="store_true", help="one round of four trials")
-    parser.add_argument("--ray", help="the python of an environment with Ray Tune")
+    parser.add_argument("--ray", help="path of the python of an environment with Ray Tune")
     parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peer:
-        be_peer()
+        run_as_peer()
         return
     result = measure(options)
     print(table(result))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hartmann import EPOCHS, NAMES, Curve, curve
+from lib.hartmann import EPOCHS, NAMES, Curve, curve
 
 from sparkdl.cluster.slots import Slots
 from sparkdl.runner.concurrency import Concurrency

@@ -1,6 +1,6 @@
-"""What a trial costs beyond what it does, against plain Spark and against peers, in one run.
+"""Measure the overhead of a trial, against plain Spark and against peers, in one run.
 
-Two things are measured.
+The benchmark has two parts.
 
 1. 40 trials that sleep 0.2 s, on embedded Spark with two slots (`local[2]`), so ideally 4 s:
    - floor: one plain Spark job of 40 tasks, each sleeping; no process, no file, no trial
@@ -8,18 +8,18 @@ Two things are measured.
    - joblib-spark: `joblib.Parallel` on its `spark` backend, a Spark job for each trial
    - hyperopt: `fmin` with `SparkTrials(parallelism=2)`
 
-   They take turns for some rounds; in each round each is first warmed up with a small call. What
-   counts is the ratio to the floor of the same round and process: that cancels the machine out.
+   The contenders take turns in several rounds, each after a small call to warm up. The result is
+   the ratio to the floor of the same round and process, which cancels the speed of the machine.
 
-2. Trials of a tiny Keras model in a Spark application that has run one before, with the fork
-   server and without it: from the start of the Spark task to the first line of the function, and
-   to the end of the trial.
+2. Trials of a tiny Keras model in a warm Spark application, with and without the fork server: the
+   time from the start of the Spark task to the first line of the function, and to the end of the
+   trial.
 
-Run it with `make bench`, or `python benchmarks/trial_overhead.py --rounds 3`. It prints a table,
-then one JSON document; what it kept on disk is removed. Nothing passes or fails here: each aim is
-reported as met or not.
+Run it with `make bench`, or `python benchmarks/trial_overhead.py --rounds 3`. The program prints a
+table, then one JSON document, and removes its files. Each aim is reported as met or not; the exit
+code does not depend on the aims.
 
-The peers are left out unless an environment of theirs is given, which they need for themselves:
+The peers need an environment of their own, and are left out without it:
 
     python3 -m venv /tmp/peers
     /tmp/peers/bin/pip install pyspark==<that of sparkdl> "pandas<3" "setuptools<81" \\
@@ -39,11 +39,11 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-# Before Spark is loaded: nothing here needs another host.
+# Set before Spark is loaded: the benchmark stays on this host.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-from floor import (
+from lib.floor import (
     IDEAL_S,
     SLEEP_S,
     SLOTS,
@@ -52,8 +52,8 @@ from floor import (
     sleep_in_one_job,
     time_round,
 )
-from machine import machine
-from peer import Peer
+from lib.machine import machine
+from lib.peer import Peer
 
 from sparkdl import experiment
 from sparkdl.runs import Trial
@@ -68,12 +68,12 @@ Row = dict[str, Any]
 
 
 def sleep(i: int) -> None:
-    """The trial of the first part."""
+    """Run a trial of the first part: sleep."""
     time.sleep(SLEEP_S)
 
 
 def fit(i: int) -> float:
-    """The trial of the second part: a network of 18 weights, one step."""
+    """Run a trial of the second part: train a network of 18 weights for one step."""
     import keras
     import numpy
 
@@ -87,14 +87,14 @@ def fit(i: int) -> float:
 
 
 def run_sleeps(spark: Any, root: str, trials: int) -> None:
-    """The contender of the first part."""
+    """Run sparkdl in the first part."""
     args = {"i": list(range(trials))}
     run = experiment.launch(sleep, args, spark=spark, root=root, progress=False)
     run.raise_for_failures()
 
 
 def run_fits(spark: Any, root: str, trials: int, fork_server: bool) -> list[Trial]:
-    """The trials of the second part."""
+    """Run the trials of the second part; return them."""
     with environment("SPARKDL_FORK_SERVER", "1" if fork_server else "0"):
         args = {"i": list(range(trials))}
         run = experiment.launch(fit, args, spark=spark, root=root, progress=False)
@@ -104,7 +104,7 @@ def run_fits(spark: Any, root: str, trials: int, fork_server: bool) -> list[Tria
 
 @contextmanager
 def environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable, and put back what was there."""
+    """Set an environment variable, and restore its old value afterwards."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -117,7 +117,7 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 
 def measure_sleeps(spark: Any, root: str, peers: Peer | None, rounds: int) -> tuple[Rounds, ...]:
-    """For each round the seconds of each contender: of this process, and of the peers'."""
+    """Return the seconds of each contender by round: of this process, and of the peers."""
     contenders = {
         "floor": partial(sleep_in_one_job, spark),
         "sparkdl": partial(run_sleeps, spark, root),
@@ -132,43 +132,45 @@ def measure_sleeps(spark: Any, root: str, peers: Peer | None, rounds: int) -> tu
 
 
 def measure_fits(spark: Any, root: str, rounds: int) -> dict[str, list[Trial]]:
-    """Warm Keras trials with the fork server and without it."""
-    variants = {"with the fork server": True, "without it": False}
+    """Return warm Keras trials, with the fork server and without it."""
+    variants = {"with fork server": True, "without fork server": False}
     for shared in variants.values():
-        run_fits(spark, root, SLOTS, shared)  # The first trials of an application read the disk.
-    found: dict[str, list[Trial]] = {name: [] for name in variants}
+        run_fits(
+            spark, root, SLOTS, shared
+        )  # The first trials of an application read modules from disk.
+    trials: dict[str, list[Trial]] = {name: [] for name in variants}
     for number in range(rounds):
         say(f"Keras trials, round {number + 1} of {rounds}")
         order = list(variants.items())
         for name, shared in order if number % 2 == 0 else reversed(order):
-            found[name] += run_fits(spark, root, KERAS_TRIALS, shared)
-    return found
+            trials[name] += run_fits(spark, root, KERAS_TRIALS, shared)
+    return trials
 
 
 # ---- reporting
 
 
 def say(text: str) -> None:
-    """Show that it goes on, apart from the result."""
+    """Print progress to standard error, apart from the result."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """The median of some values, and how far they go."""
-    found = {"median": median(values), "min": min(values), "max": max(values)}
-    return {name: round(value, 4) for name, value in found.items()}
+    """Return the median, the smallest and the largest of some values."""
+    numbers = {"median": median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, 4) for name, value in numbers.items()}
 
 
 def sleeping_row(name: str, rounds: Rounds) -> Row:
-    """A contender's times; empty where it did not run."""
+    """Return the times of a contender; empty if it did not run."""
     if not rounds:
         return {"name": name, "seconds": [], "ratios": []}
-    seconds = [one[name] for one in rounds]
-    ratios = [one[name] / one["floor"] for one in rounds]
+    seconds = [times[name] for times in rounds]
+    ratios = [times[name] / times["floor"] for times in rounds]
     return {
         "name": name,
         "seconds": [round(s, 4) for s in seconds],
-        "floor_seconds": [round(one["floor"], 4) for one in rounds],
+        "floor_seconds": [round(times["floor"], 4) for times in rounds],
         "ratios": [round(r, 4) for r in ratios],
         "median_s": round(median(seconds), 4),
         "median_ratio": round(median(ratios), 4),
@@ -177,7 +179,7 @@ def sleeping_row(name: str, rounds: Rounds) -> Row:
 
 
 def keras_row(name: str, trials: list[Trial]) -> Row:
-    """Where the time of Keras trials went."""
+    """Return where the time of Keras trials went."""
     return {
         "name": name,
         "trials": len(trials),
@@ -188,9 +190,9 @@ def keras_row(name: str, trials: list[Trial]) -> Row:
 
 
 def aims(sleeping: list[Row], keras: list[Row]) -> list[Row]:
-    """What was aimed at; `met` is None where it could not be measured."""
+    """Compare the values with the aims; `met` is None if a value could not be measured."""
     ratio = {row["name"]: row.get("median_ratio") for row in sleeping}
-    found = [
+    compared = [
         ("sparkdl / floor, sleeping trials", ratio["sparkdl"], AIM_RATIO),
         *(
             (f"sparkdl / floor, against {peer} / its floor", ratio["sparkdl"], ratio[peer])
@@ -205,12 +207,12 @@ def aims(sleeping: list[Row], keras: list[Row]) -> list[Row]:
             "at_most": most,
             "met": None if most is None else value <= most,
         }
-        for aim, value, most in found
+        for aim, value, most in compared
     ]
 
 
 def table(result: Row) -> str:
-    """The result for a person."""
+    """Return the result as a table to read."""
     lines = [f"{TRIALS} trials of {SLEEP_S} s on {SLOTS} slots, ideally {IDEAL_S:.1f} s"]
     lines += [f"{'':<22}{'median':>9}{'min .. max':>18}{'/ floor':>9}{'per trial':>11}"]
     for row in result["contenders"]:
@@ -234,7 +236,7 @@ def table(result: Row) -> str:
 
 
 def measure(rounds: int, peers: Peer | None) -> Row:
-    """Everything, as the JSON document."""
+    """Measure everything; return the JSON document."""
     about = {**machine("pyarrow"), "peers": peers.versions if peers else None}
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
         spark = session("trial_overhead")
@@ -257,13 +259,13 @@ def measure(rounds: int, peers: Peer | None) -> Row:
 
 
 def main() -> None:
-    """Read the command line, measure, print."""
+    """Read the command line, measure, print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn")
-    parser.add_argument("--peers", help="the python of an environment that has the peers")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
+    parser.add_argument("--peers", help="path of the python of an environment with the peers")
     options = parser.parse_args()
     if options.peers:
-        with Peer(options.peers, "peers.py") as peers:
+        with Peer(options.peers, "peers/trial_overhead_peers.py") as peers:
             result = measure(options.rounds, peers)
     else:
         result = measure(options.rounds, None)

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Tells Spark which NVIDIA GPUs this host has, as one line of JSON:
+# Prints the NVIDIA GPUs of this host for Spark, as one line of JSON:
 #     {"name":"gpu","addresses":["0","1"]}
 # For spark.worker.resource.gpu.discoveryScript (standalone) and
-# spark.executor.resource.gpu.discoveryScript (YARN). Spark runs it without a shell: keep it
-# executable, and writable by nobody but its owner.
+# spark.executor.resource.gpu.discoveryScript (YARN). Spark runs the script without a shell:
+# keep it executable, and writable by its owner only.
 
-# Only lines that are a number count: a driver that does not work says so on standard output too.
-# A host without nvidia-smi has no GPU; Spark itself then refuses what asks for one.
+# Only lines with a number are GPUs: nvidia-smi prints its errors to standard output too.
+# A host without nvidia-smi has no GPU; Spark itself then refuses requests for GPUs.
 indexes=$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null |
     sed -n 's/^[[:space:]]*\([0-9][0-9]*\)[[:space:]]*$/"\1"/p' | paste -s -d , -)
-# Where somebody has given this process only some of them, CUDA numbers those from 0, and so do we.
+# If this process may use only some GPUs, CUDA numbers these GPUs from 0, and so does this script.
 if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
     visible=$(echo "$CUDA_VISIBLE_DEVICES" | tr , '\n' | sed '/^[[:space:]]*$/d' | wc -l)
     indexes=$(seq 0 $((visible - 1)) | sed 's/.*/"&"/' | paste -s -d , -)

@@ -1,23 +1,22 @@
 """A small network learns scikit-learn's handwritten digits.
 
-`single_process.py` is an ordinary Keras program. `allreduce.py` is the same program trained by two
-workers at once on Spark; `diff single_process.py allreduce.py` shows the three lines that differ.
+`single_process.py` is an ordinary Keras program. `allreduce.py` is the same program, trained by two
+workers at once on Spark; `diff single_process.py allreduce.py` shows the four lines that differ.
 
     python examples/single_process.py
     python examples/allreduce.py
     spark-submit --master <master> examples/allreduce.py
 """
 
-# Sorted imports would have a blank line more there, a fourth that differs.
-# isort: skip_file
 import keras
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
 from sparkdl import distribute, experiment
 
 
 def build_model() -> keras.Model:
-    """A network of one hidden layer, compiled."""
+    """Return a compiled network with one hidden layer."""
     model = keras.Sequential(
         [
             keras.layers.Input(shape=(64,)),
@@ -30,13 +29,14 @@ def build_model() -> keras.Model:
 
 
 def train() -> float:
-    """Train the network; return its accuracy on digits it has not seen."""
+    """Train the network; return its accuracy on unseen digits."""
     images, labels = load_digits(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(
         images / 16.0, labels, test_size=0.25, random_state=0
     )
     keras.utils.set_random_seed(7)
-    with distribute.strategy().scope(): model = build_model()  # fmt: skip  # noqa: E701
+    with distribute.strategy().scope():
+        model = build_model()
     model.fit(x_train, y_train, batch_size=32, epochs=15, verbose=2)
     _, accuracy = model.evaluate(x_test, y_test, batch_size=32, verbose=0)
     return accuracy
@@ -44,4 +44,4 @@ def train() -> float:
 
 if __name__ == "__main__":
     accuracy = experiment.allreduce(train, num_workers=2).result
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")

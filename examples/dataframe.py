@@ -10,7 +10,7 @@ from sparkdl import data, distribute, experiment
 
 
 def digits(spark: SparkSession) -> DataFrame:
-    """A row for each image: `pixels`, an array of 64 numbers, and `digit`."""
+    """Return a row for each image: `pixels`, an array of 64 numbers, and `digit`."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -45,4 +45,4 @@ if __name__ == "__main__":
     run = experiment.allreduce(
         train, num_workers=2, data={"train": train_rows, "validation": validation_rows}
     )
-    print(f"accuracy {run.result:.4f} on digits it has not seen")
+    print(f"accuracy {run.result:.4f} on unseen digits")

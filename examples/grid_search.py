@@ -10,7 +10,7 @@ from sparkdl import context, experiment, tensorboard
 
 
 def train(learning_rate: float, dropout: float) -> dict[str, float]:
-    """Train a small network; return its accuracy on digits it has not seen."""
+    """Train a small network; return its accuracy on unseen digits."""
     import keras
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -44,7 +44,7 @@ def train(learning_rate: float, dropout: float) -> dict[str, float]:
         verbose=0,
     )
     loss, accuracy = model.evaluate(x_test, y_test, verbose=0)
-    print(f"accuracy {accuracy:.4f} on digits it has not seen, seed {context.seed}")
+    print(f"accuracy {accuracy:.4f} on unseen digits, seed {context.seed}")
     return {"accuracy": accuracy, "loss": loss}
 
 

@@ -3,8 +3,9 @@
 On a laptop, with embedded Spark:     python examples/parameter_server.py
 As a batch job on a cluster:          spark-submit --master <master> examples/parameter_server.py
 
-It needs three slots: the coordinator, one worker and one parameter server. Every fifth epoch is
-committed as a checkpoint; if the parameter server is lost, all start again from the last one.
+The program needs three slots: the coordinator, one worker and one parameter server. Every fifth
+epoch is committed as a checkpoint; if the parameter server is lost, all processes start again from
+the last checkpoint.
 """
 
 import os
@@ -25,14 +26,14 @@ COMMIT_EVERY = 5
 
 
 def digits() -> list[Any]:
-    """Images and labels to train with, then those to test with."""
+    """Return images and labels for training, then images and labels for testing."""
     images, labels = load_digits(return_X_y=True)
     parts = train_test_split(images / 16.0, labels, test_size=0.25, random_state=0)
     return [parts[0], parts[2], parts[1], parts[3]]
 
 
 def build_model() -> keras.Model:
-    """A network of one hidden layer."""
+    """Return a network with one hidden layer."""
     return keras.Sequential(
         [
             keras.layers.Input(shape=(64,)),
@@ -43,7 +44,7 @@ def build_model() -> keras.Model:
 
 
 def train() -> float:
-    """Train on the coordinator; return the accuracy on digits the network has not seen."""
+    """Train on the coordinator; return the accuracy on unseen digits."""
     x_train, y_train, x_test, y_test = digits()
     strategy = distribute.strategy()
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -87,19 +88,19 @@ def train() -> float:
 
 
 def on_the_chief() -> tf.train.CheckpointOptions:
-    """Without it, each parameter server writes and reads its share on its own host."""
+    """Return the option without which each parameter server uses the disk of its own host."""
     return tf.train.CheckpointOptions(experimental_io_device="/job:chief")
 
 
 def commit(state: tf.train.Checkpoint, epoch: int, loss: float) -> None:
-    """Keep everything that the training needs to go on."""
+    """Commit everything that the training needs to continue."""
     with tempfile.TemporaryDirectory() as directory:
         state.write(str(Path(directory, "state")), options=on_the_chief())
         context.report({"loss": loss}, step=epoch, checkpoint=directory)
 
 
 if __name__ == "__main__":
-    # Three slots, unless spark-submit says otherwise: it does not look at this.
+    # Three slots for plain Python; spark-submit ignores this variable.
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[3] pyspark-shell")
     run = experiment.parameter_server(train, num_workers=1, num_ps=1, name="digits")
-    print(f"accuracy {run.result:.4f} on digits it has not seen")
+    print(f"accuracy {run.result:.4f} on unseen digits")

@@ -1,7 +1,7 @@
-"""A model of scikit-learn's handwritten digits: trained by Spark, then run over a DataFrame.
+"""A model of scikit-learn's handwritten digits: trained on Spark, then applied to a DataFrame.
 
-Three models are trained as three trials; the best one of them adds a column to a DataFrame of
-digits that it has not seen, and Spark compares that with the labels.
+Three models are trained as three trials. The best model adds a column of predictions to a DataFrame
+of unseen digits, and Spark compares the column with the labels.
 
 On a laptop, with embedded Spark:     python examples/predict.py
 As a batch job on a cluster:          spark-submit --master <master> examples/predict.py
@@ -16,7 +16,7 @@ from sparkdl import experiment
 
 
 def load_split() -> list[Any]:
-    """Images as rows of 64 numbers from 0 to 1, and labels: x_train, x_test, y_train, y_test."""
+    """Return x_train, x_test, y_train and y_test; an image is a row of 64 numbers from 0 to 1."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -26,7 +26,7 @@ def load_split() -> list[Any]:
 
 
 def train(learning_rate: float) -> dict[str, Any]:
-    """Train a small network; return its accuracy, and the file that it is saved in."""
+    """Train a small network; return its accuracy and its file."""
     import keras
 
     from sparkdl.keras import Report, save
@@ -49,7 +49,7 @@ def train(learning_rate: float) -> dict[str, Any]:
 
 
 def digits(spark: SparkSession) -> DataFrame:
-    """The digits that no model has seen, with their labels."""
+    """Return the unseen digits with their labels."""
     _, x_test, _, y_test = load_split()
     rows = [(i, x.tolist(), int(y)) for i, (x, y) in enumerate(zip(x_test, y_test, strict=True))]
     return spark.createDataFrame(rows, "id int, image array<float>, label int")
@@ -70,5 +70,5 @@ if __name__ == "__main__":
     scored.select("id", "label", "digit").show(5)
     right = (F.col("digit") == F.col("label")).cast("double")
     accuracy = scored.agg(F.avg(right)).collect()[0][0]
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")
     spark.stop()

@@ -1,4 +1,4 @@
-"""A search over a small Keras network for scikit-learn's handwritten digits; bad trials stop early.
+"""A search over a small Keras network for handwritten digits; bad trials are stopped early.
 
 On a laptop, with embedded Spark:     python examples/search.py
 As a batch job on a cluster:          spark-submit --master <master> examples/search.py
@@ -8,7 +8,7 @@ from sparkdl import experiment, search
 
 
 def train(learning_rate: float, units: int, dropout: float) -> float:
-    """Train on most of the digits, reporting each epoch; return the accuracy on the others."""
+    """Train and report each epoch; return the accuracy on unseen digits."""
     import keras
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -28,9 +28,9 @@ def train(learning_rate: float, units: int, dropout: float) -> float:
     )
     optimizer = keras.optimizers.Adam(learning_rate)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    # Each epoch's val_accuracy is what the pruner sees.
-    unseen = (x_test, y_test)
+    # The pruner decides by the val_accuracy of each epoch.
     report = Report("val_accuracy")
+    unseen = (x_test, y_test)
     model.fit(x_train, y_train, epochs=16, validation_data=unseen, verbose=0, callbacks=[report])
     return model.evaluate(x_test, y_test, verbose=0)[1]
 
@@ -51,5 +51,5 @@ if __name__ == "__main__":
         seed=7,
     )
     print(run)
-    print(f"accuracy {run.best.value:.4f} on digits it has not seen")
+    print(f"accuracy {run.best.value:.4f} on unseen digits")
     print(f"Look at {run.path}/report.html")

@@ -1,22 +1,20 @@
 """A small network learns scikit-learn's handwritten digits.
 
-`single_process.py` is an ordinary Keras program. `allreduce.py` is the same program trained by two
-workers at once on Spark; `diff single_process.py allreduce.py` shows the three lines that differ.
+`single_process.py` is an ordinary Keras program. `allreduce.py` is the same program, trained by two
+workers at once on Spark; `diff single_process.py allreduce.py` shows the four lines that differ.
 
     python examples/single_process.py
     python examples/allreduce.py
     spark-submit --master <master> examples/allreduce.py
 """
 
-# Sorted imports would have a blank line more there, a fourth that differs.
-# isort: skip_file
 import keras
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 
 def build_model() -> keras.Model:
-    """A network of one hidden layer, compiled."""
+    """Return a compiled network with one hidden layer."""
     model = keras.Sequential(
         [
             keras.layers.Input(shape=(64,)),
@@ -29,7 +27,7 @@ def build_model() -> keras.Model:
 
 
 def train() -> float:
-    """Train the network; return its accuracy on digits it has not seen."""
+    """Train the network; return its accuracy on unseen digits."""
     images, labels = load_digits(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(
         images / 16.0, labels, test_size=0.25, random_state=0
@@ -43,4 +41,4 @@ def train() -> float:
 
 if __name__ == "__main__":
     accuracy = train()
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")

@@ -1,5 +1,5 @@
-# Sourced: sees that a Java that Spark 4 runs on (17 or newer) is there, installing it where this
-# user may. Sets JAVA_HOME only where it had to.
+# To be sourced: finds Java 17 or newer, which Spark 4 needs, or installs Java if this user is root.
+# Sets JAVA_HOME only if `java` is not a suitable one.
 
 java_version() {
     "$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1

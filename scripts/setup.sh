@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a virtual environment with sparkdl and all that its tests need: setup.sh VENV
+# Creates a virtual environment with sparkdl and the dependencies of its tests: setup.sh VENV
 set -euo pipefail
 venv=$1
 . "$(dirname "$0")/java.sh"
@@ -21,6 +21,6 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
     exit 1
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-echo "Installing sparkdl and what it needs into $venv (some minutes the first time) ..."
+echo "Installing sparkdl and its dependencies into $venv (takes minutes the first time) ..."
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[test]"

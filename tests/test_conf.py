@@ -1,4 +1,4 @@
-"""The templates under conf/: Spark knows every setting in them, and takes them as they are."""
+"""The templates below conf/: Spark knows all their settings, and accepts the files unchanged."""
 
 import json
 import os
@@ -19,10 +19,10 @@ SPARK = Path(pyspark.__file__).parent
 CONF = Path(__file__).parents[1] / "conf"
 TEMPLATES = sorted(CONF.glob("spark-defaults.*.conf"))
 
-# An active setting, or one behind "# " that a person may uncomment.
+# An active setting, or a setting behind "# " that a user may uncomment.
 SETTING = re.compile(r"^(?P<off># )?(?P<key>spark\.\S+)(?: +(?P<value>\S.*))?$", re.MULTILINE)
-# Spark puts these names together from parts, so that no class of it holds them whole. The test of
-# the standalone template runs with those of its resources.
+# Spark builds these names from parts, so no class file contains them. The test of the standalone
+# template runs with the settings of GPUs.
 COMPOSED = re.compile(
     r"spark\.(worker|executor|task)\.resource\.gpu\.(amount|discoveryScript)"
     r"|spark\.(executorEnv|yarn\.appMasterEnv)\.[A-Z_]+"
@@ -53,18 +53,18 @@ run.raise_for_failures()
 
 @pytest.fixture(scope="module")
 def classes() -> list[bytes]:
-    """All classes of the installed Spark that name settings."""
-    found = []
+    """Return the bytes of all classes of the installed Spark that name settings."""
+    contents = []
     for jar in SPARK.glob("jars/spark-*.jar"):
         if re.match(r"spark-(core|common|sql|yarn|launcher)", jar.name):
             with zipfile.ZipFile(jar) as archive:
                 names = [name for name in archive.namelist() if name.endswith(".class")]
-                found += [archive.read(name) for name in names]
-    return found
+                contents += [archive.read(name) for name in names]
+    return contents
 
 
 def _constant(text: str) -> bytes:
-    """A string as a class file holds it: tag, length, bytes (JVM specification, section 4.4.7)."""
+    """Return a string as in a class file: tag, length, bytes (JVM specification, 4.4.7)."""
     data = text.encode()
     return b"\x01" + len(data).to_bytes(2, "big") + data
 
@@ -75,29 +75,29 @@ def _settings(template: Path) -> Iterator[re.Match[str]]:
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
 def test_every_setting_exists(template: Path, classes: list[bytes]) -> None:
-    ours = {setting.conf for setting in SETTINGS.values()}
+    own = {setting.conf for setting in SETTINGS.values()}
     keys = {match["key"] for match in _settings(template)}
     assert len(keys) > 5
     unknown = [
         key
-        for key in sorted(keys - ours)
+        for key in sorted(keys - own)
         if not COMPOSED.fullmatch(key) and not any(_constant(key) in data for data in classes)
     ]
     assert unknown == []
 
 
-def test_a_made_up_setting_is_noticed(classes: list[bytes]) -> None:
+def test_an_unknown_setting_is_detected(classes: list[bytes]) -> None:
     assert any(_constant("spark.task.cpus") in data for data in classes)
     assert not any(_constant("spark.task.cpu") in data for data in classes)
 
 
-def test_all_our_settings_are_explained() -> None:
+def test_all_settings_of_sparkdl_are_explained() -> None:
     shown = {match["key"] for template in TEMPLATES for match in _settings(template)}
     assert {setting.conf for setting in SETTINGS.values()} <= shown
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
-def test_no_comment_ends_up_in_a_value(template: Path) -> None:
+def test_no_value_contains_a_comment(template: Path) -> None:
     values = [match["value"] for match in _settings(template) if match["value"]]
     assert not [value for value in values if " #" in value]
 
@@ -114,35 +114,35 @@ def test_no_comment_ends_up_in_a_value(template: Path) -> None:
 )
 def test_gpu_discovery(tmp_path: Path, answer: str | None, addresses: list[str]) -> None:
     folder = _commands(tmp_path, answer)
-    found = subprocess.run(
+    done = subprocess.run(
         [CONF / "gpu_discovery.sh"], env={"PATH": folder}, capture_output=True, check=True
     )
-    assert json.loads(found.stdout) == {"name": "gpu", "addresses": addresses}
-    assert found.stderr == b""
+    assert json.loads(done.stdout) == {"name": "gpu", "addresses": addresses}
+    assert done.stderr == b""
 
 
-def test_gpu_discovery_numbers_what_this_process_may_see() -> None:
+def test_gpu_discovery_numbers_the_visible_gpus_from_zero() -> None:
     environ = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "4,6,7"}
     done = subprocess.run([CONF / "gpu_discovery.sh"], env=environ, capture_output=True, check=True)
     assert json.loads(done.stdout)["addresses"] == ["0", "1", "2"]
 
 
 def _commands(tmp_path: Path, nvidia_smi: str | None) -> str:
-    """A folder with what the script calls, and nvidia-smi only if it has something to say."""
+    """Make a folder with the commands that the script calls, and nvidia-smi if it is given."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("bash", "sed", "paste"):
         (folder / name).symlink_to(str(shutil.which(name)))
     if nvidia_smi is not None:
         script = folder / "nvidia-smi"
-        asked = "--query-gpu=index --format=csv,noheader"
-        script.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || exit 2\n{nvidia_smi}\n')
+        arguments = "--query-gpu=index --format=csv,noheader"
+        script.write_text(f'#!/bin/sh\n[ "$*" = "{arguments}" ] || exit 2\n{nvidia_smi}\n')
         script.chmod(0o755)
     return str(folder)
 
 
 def _run(tmp_path: Path, defaults: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """PROGRAM under spark-submit, with these defaults and our log4j2.properties."""
+    """Run PROGRAM with spark-submit, the given defaults and the log4j2.properties of conf/."""
     conf = tmp_path / "conf"
     conf.mkdir()
     (conf / "spark-defaults.conf").write_text(defaults)
@@ -174,9 +174,9 @@ def test_local_template_and_a_quiet_console(tmp_path: Path) -> None:
     assert "2 slots of local[2]" in done.stdout
     assert "gpus: [[], []]" in done.stdout
     assert len(list((tmp_path / "runs").iterdir())) == 1
-    # What the JVM itself says of a module of Spark's cannot be configured by a logger.
-    said = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
-    assert said == []
+    # The JVM itself prints a warning about a module, which no logger configures.
+    lines = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
+    assert lines == []
 
 
 @pytest.mark.slow
@@ -191,14 +191,14 @@ def test_standalone_template_with_gpus(tmp_path: Path) -> None:
 
 
 def _standalone(tmp_path: Path) -> str:
-    """The template for an executor inside this test, with the paths of this machine."""
+    """Return the template with an embedded executor and the paths of this machine."""
     text = (CONF / "spark-defaults.standalone.conf").read_text()
-    for there, here in (
+    for example, local in (
         ("spark://spark-master.example.org:7077", "local-cluster[1,2,1024]"),
         ("/opt/sparkdl/bin/python", sys.executable),
         ("/opt/sparkdl/conf", str(CONF)),
         ("/shared/sparkdl", str(tmp_path / "shared")),
     ):
-        assert there in text
-        text = text.replace(there, here)
+        assert example in text
+        text = text.replace(example, local)
     return text

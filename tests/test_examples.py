@@ -1,6 +1,7 @@
-"""The examples as a person runs them: plain Python, without a word about Spark."""
+"""The examples as a user runs them: plain Python, without any setting of Spark."""
 
 import difflib
+import importlib.util
 import os
 import re
 import signal
@@ -19,8 +20,14 @@ PROGRAM_S = 240.0
 TWO_CORES = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two workers need two slots")
 
 
+def needs(package: str) -> pytest.MarkDecorator:
+    """Return a mark that skips an example whose framework is not installed."""
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed")
+
+
 def _run(name: str, folder: Path) -> str:
-    """What an example printed. It ends well, and so do its processes."""
+    """Run an example; return what it printed. Kill its processes if it takes too long."""
     outer = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
     env = {**outer, "SPARK_LOCAL_IP": "127.0.0.1", "SPARKDL_ROOT": str(folder / "runs")}
     command = [sys.executable, EXAMPLES / name]
@@ -31,7 +38,7 @@ def _run(name: str, folder: Path) -> str:
         try:
             out, err = process.communicate(timeout=PROGRAM_S)
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # Java, a child of it, too.
+            os.killpg(process.pid, signal.SIGKILL)  # The process and its child, Java.
             raise
     assert process.returncode == 0, err
     return out
@@ -39,7 +46,7 @@ def _run(name: str, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Ended:
-    """An example that has ended well: what it printed, and the folder it ran in."""
+    """An example that has succeeded: the output, and the folder in which it ran."""
 
     printed: str
     folder: Path
@@ -49,7 +56,7 @@ class Ended:
 def ended(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Ended]]:
-    """Waits for an example. Two run at once: Spark and TensorFlow start in one thread each."""
+    """Wait for an example. Two run at once: Spark and TensorFlow each start in one thread."""
 
     def run(name: str) -> Ended:
         folder = tmp_path_factory.mktemp("example")
@@ -72,8 +79,11 @@ def ended(
         pytest.param("allreduce.py", marks=TWO_CORES),
         "parameter_server.py",
         pytest.param("dataframe.py", marks=TWO_CORES),
+        pytest.param("jax_digits.py", marks=[TWO_CORES, needs("jax")]),
+        pytest.param("parquet.py", marks=TWO_CORES),
         "predict.py",
         "search.py",
+        pytest.param("torch_digits.py", marks=[TWO_CORES, needs("torch")]),
         pytest.param("horovod/elastic_digits.py", marks=TWO_CORES),
         pytest.param("horovod/keras_digits.py", marks=TWO_CORES),
         pytest.param("horovod/session_digits.py", marks=TWO_CORES),
@@ -85,28 +95,43 @@ def ended(
     ],
 )
 def test_an_example_learns(name: str, ended: Callable[[str], Ended]) -> None:
-    one = ended(name)
-    accuracy = re.compile(r"^accuracy (0\.\d+|1\.0+) on digits it has not seen$", re.MULTILINE)
-    found = accuracy.search(one.printed)
-    assert found, one.printed
-    assert float(found[1]) > 0.93
-    assert len(list(one.folder.glob("runs/*/run.json"))) == (name != "single_process.py")
+    example = ended(name)
+    pattern = re.compile(r"^accuracy (0\.\d+|1\.0+) on unseen digits$", re.MULTILINE)
+    accuracy = pattern.search(example.printed)
+    assert accuracy, example.printed
+    assert float(accuracy[1]) > 0.93
+    assert len(list(example.folder.glob("runs/*/run.json"))) == (name != "single_process.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resume.py"])
+def test_resume_runs_only_the_failed_trial_again(name: str, ended: Callable[[str], Ended]) -> None:
+    printed = ended(name).printed
+    counts = re.findall(r"^Run neighbors-\S+: COMPLETE, (\d) of 3 trials complete", printed, re.M)
+    assert counts == ["2", "3"], printed
+    assert "attempts of each trial: [1, 1, 2]" in printed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tfos/linear_regression.py"])
-def test_a_pipeline_finds_its_weights(name: str, ended: Callable[[str], Ended]) -> None:
+def test_a_pipeline_recovers_its_weights(name: str, ended: Callable[[str], Ended]) -> None:
     printed = ended(name).printed
-    found = re.search(r"^weights (\S+) and (\S+);", printed, re.MULTILINE)
-    assert found, printed
-    assert float(found[1]) == pytest.approx(3.14, abs=0.02)
-    assert float(found[2]) == pytest.approx(1.618, abs=0.02)
+    weights = re.search(r"^weights (\S+) and (\S+);", printed, re.MULTILINE)
+    assert weights, printed
+    assert float(weights[1]) == pytest.approx(3.14, abs=0.02)
+    assert float(weights[2]) == pytest.approx(1.618, abs=0.02)
 
 
-def test_three_lines_make_a_program_distributed() -> None:
-    before, after = (
+def test_four_lines_distribute_a_program() -> None:
+    single, distributed = (
         (EXAMPLES / name).read_text().splitlines() for name in ("single_process.py", "allreduce.py")
     )
-    changes = list(difflib.ndiff(before, after))
-    assert sum(line.startswith("+ ") for line in changes) == 3
+    changes = [line for line in difflib.ndiff(single, distributed) if line[2:].strip()]
+    added = [line[2:].strip() for line in changes if line.startswith("+ ")]
+    assert added == [
+        "from sparkdl import distribute, experiment",
+        "with distribute.strategy().scope():",
+        "model = build_model()",
+        "accuracy = experiment.allreduce(train, num_workers=2).result",
+    ]
     assert sum(line.startswith("- ") for line in changes) == 2

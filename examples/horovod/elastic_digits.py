@@ -1,4 +1,4 @@
-"""Horovod's elastic program, on handwritten digits: it goes on when a rank is lost.
+"""An elastic program for Horovod, on handwritten digits: training continues when a rank is lost.
 
 python examples/horovod/elastic_digits.py
 """
@@ -14,7 +14,7 @@ EPOCHS, BATCHES, BATCH = 12, 20, 32
 
 
 def train() -> float:
-    """Train on this rank's share of the digits; return the accuracy on those nobody has seen."""
+    """Train on this rank's share of the digits; return the accuracy on unseen digits."""
     hvd.init()
     images, labels = load_digits(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(
@@ -41,7 +41,7 @@ def train() -> float:
 
     @hvd.elastic.run
     def train_elastic(state: hvd.elastic.TensorFlowKerasState) -> None:
-        # Called again when the ranks have changed: each takes its share among those that are there.
+        # Called again when the ranks have changed: each rank then takes its share of the rows.
         x_mine, y_mine = (part[hvd.rank() :: hvd.size()] for part in (x_train, y_train))
         rows = tf.data.Dataset.from_tensor_slices((x_mine.astype("float32"), y_mine))
         batches = iter(rows.repeat().shuffle(1000).batch(BATCH))
@@ -61,4 +61,4 @@ def train() -> float:
 
 if __name__ == "__main__":
     accuracy = experiment.horovod(train, num_workers=2, elastic=True).result
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")

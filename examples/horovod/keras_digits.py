@@ -1,6 +1,7 @@
-"""Horovod's Keras program on handwritten digits: two lines differ from what ran with Horovod.
+"""A Keras program for Horovod, on handwritten digits.
 
-They are the import, and the last but one, which ran `horovodrun -np 2 python keras_digits.py`.
+Two things differ from the program for Horovod: the import of `hvd`, and the call of
+`experiment.horovod` in place of `horovodrun -np 2 python keras_digits.py`.
 
     python examples/horovod/keras_digits.py
 """
@@ -16,7 +17,7 @@ EPOCHS, BATCH = 15, 32
 
 
 def train() -> float:
-    """Train on this rank's share of the digits; return the accuracy on those nobody has seen."""
+    """Train on this rank's share of the digits; return the accuracy on unseen digits."""
     hvd.init()
     images, labels = load_digits(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(
@@ -51,4 +52,4 @@ def train() -> float:
 
 if __name__ == "__main__":
     accuracy = experiment.horovod(train, num_workers=2).result
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")

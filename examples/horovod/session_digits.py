@@ -1,4 +1,4 @@
-"""Horovod's program of TensorFlow 1, a graph in a monitored session, on handwritten digits.
+"""A TensorFlow 1 program for Horovod, a graph in a monitored session, on handwritten digits.
 
 python examples/horovod/session_digits.py
 """
@@ -15,7 +15,7 @@ STEPS, BATCH = 600, 32
 
 
 def train() -> float:
-    """Train on this rank's share of the digits; return the accuracy on those nobody has seen."""
+    """Train on this rank's share of the digits; return the accuracy on unseen digits."""
     tf.disable_eager_execution()
     hvd.init()
     images, labels = load_digits(return_X_y=True)
@@ -53,4 +53,4 @@ def train() -> float:
 
 if __name__ == "__main__":
     accuracy = experiment.horovod(train, num_workers=2).result
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")

@@ -1,4 +1,4 @@
-"""Horovod's program with a loop of its own, on handwritten digits.
+"""A program for Horovod with a custom training loop, on handwritten digits.
 
 python examples/horovod/tape_digits.py
 """
@@ -14,7 +14,7 @@ STEPS, BATCH = 600, 32
 
 
 def train() -> float:
-    """Train on this rank's share of the digits; return the accuracy on those nobody has seen."""
+    """Train on this rank's share of the digits; return the accuracy on unseen digits."""
     hvd.init()
     images, labels = load_digits(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(
@@ -58,4 +58,4 @@ def train() -> float:
 
 if __name__ == "__main__":
     accuracy = experiment.horovod(train, num_workers=2).result
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")

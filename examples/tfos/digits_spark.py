@@ -47,7 +47,7 @@ def main_fun(args: Any, ctx: Any) -> None:
             ]
         )
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    # All take equally many steps: somewhat fewer than there are rows for, as some get more.
+    # All workers take the same number of steps, fewer than there are rows for: shares differ.
     model.fit(dataset, steps_per_epoch=args.steps, epochs=args.epochs, verbose=2)
     feed.terminate()
     if ctx.job_name == "chief":
@@ -55,20 +55,20 @@ def main_fun(args: Any, ctx: Any) -> None:
 
 
 def digits() -> list[Any]:
-    """Images and labels to train with, then those to test with."""
+    """Return images and labels for training, then images and labels for testing."""
     images, labels = load_digits(return_X_y=True)
     parts = train_test_split(images, labels, test_size=0.25, random_state=0)
     return [parts[0], parts[2], parts[1], parts[3]]
 
 
 def main() -> None:
-    """Feed the digits to a cluster of two nodes; look at what it has learned."""
+    """Feed the digits to a cluster of two nodes; test the saved model."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster_size", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()
-    # Two slots, unless spark-submit says otherwise: it does not look at this.
+    # Two slots for plain Python; spark-submit ignores this variable.
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
     sc = SparkContext(conf=SparkConf().setAppName("digits"))
     x_train, y_train, x_test, y_test = digits()
@@ -77,7 +77,11 @@ def main() -> None:
         args.model = os.path.join(folder, "digits.keras")
         rows = zip(x_train.tolist(), y_train.tolist(), strict=True)
         cluster = TFCluster.run(
-            *(sc, main_fun, args, args.cluster_size, 0),
+            sc,
+            main_fun,
+            args,
+            args.cluster_size,
+            num_ps=0,
             input_mode=TFCluster.InputMode.SPARK,
             master_node="chief",
         )
@@ -85,7 +89,7 @@ def main() -> None:
         cluster.shutdown()
         model = keras.saving.load_model(args.model)
     _, accuracy = model.evaluate(x_test / 16.0, y_test, verbose=0)
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")
 
 
 if __name__ == "__main__":

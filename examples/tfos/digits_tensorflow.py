@@ -21,7 +21,7 @@ from sparkdl.tfos import TFCluster
 
 
 def digits() -> list[Any]:
-    """Images and labels to train with, then those to test with."""
+    """Return images and labels for training, then images and labels for testing."""
     images, labels = load_digits(return_X_y=True)
     parts = train_test_split(images / 16.0, labels, test_size=0.25, random_state=0)
     return [parts[0], parts[2], parts[1], parts[3]]
@@ -50,13 +50,13 @@ def main_fun(args: Any, ctx: Any) -> None:
 
 
 def main() -> None:
-    """Train on a cluster of two nodes; look at what it has learned."""
+    """Train on a cluster of two nodes; test the saved model."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster_size", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()
-    # Two slots, unless spark-submit says otherwise: it does not look at this.
+    # Two slots for plain Python; spark-submit ignores this variable.
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
     sc = SparkContext(conf=SparkConf().setAppName("digits"))
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ def main() -> None:
         model = keras.saving.load_model(args.model)
     _, _, x_test, y_test = digits()
     _, accuracy = model.evaluate(x_test, y_test, verbose=0)
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")
 
 
 if __name__ == "__main__":

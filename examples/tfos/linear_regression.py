@@ -1,8 +1,8 @@
-"""Linear regression as a Spark ML Pipeline of TensorFlowOnSpark: it recovers 3.14 and 1.618.
+"""Linear regression as a Spark ML Pipeline of TensorFlowOnSpark; it recovers 3.14 and 1.618.
 
-Its imports once began with `from tensorflowonspark import ...`; nothing else but the Keras model
-has changed. An estimator starts a cluster of TensorFlow nodes, feeds them the DataFrame, and gives
-a model whose stage turns other DataFrames into predictions.
+The imports were `from tensorflowonspark import ...`; only the Keras model has changed besides. The
+estimator starts a cluster of TensorFlow nodes, feeds the DataFrame to the nodes, and returns a
+model that adds predictions to other DataFrames.
 
 On a laptop, with embedded Spark:     python examples/tfos/linear_regression.py
 As a batch job on a cluster:          spark-submit --master <master> \
@@ -23,7 +23,7 @@ WEIGHTS = (3.14, 1.618)
 
 
 def main_fun(args: Any, ctx: Any) -> None:
-    """Run on every node: train on the rows that it is fed."""
+    """Run on every node: train on the rows that Spark feeds to the node."""
     import keras
 
     model = keras.Sequential([keras.layers.Input(shape=(2,)), keras.layers.Dense(1)])
@@ -41,7 +41,7 @@ def main_fun(args: Any, ctx: Any) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster_size", type=int, default=1, help="nodes, each in a slot")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--export_dir", default=os.path.abspath("linear_model"))
     parser.add_argument("--learning_rate", type=float, default=0.05)
     args = parser.parse_args()
@@ -62,10 +62,10 @@ if __name__ == "__main__":
     )
     fitted = Pipeline(stages=[estimator]).fit(train)
 
-    # What goes in and comes out of the exported model has other names than in training.
+    # The inputs and outputs of the exported model have other names than the columns in training.
     model = fitted.stages[0]
     model.setInputMapping({"features": "dense_input"}).setOutputMapping({"dense": "prediction"})
     units = spark.createDataFrame([([0.0, 0.0],), ([1.0, 0.0],), ([0.0, 1.0],)], ["features"])
     zero, first, second = [row.prediction[0] for row in fitted.transform(units).collect()]
-    print(f"weights {first - zero:.3f} and {second - zero:.3f}; made with 3.14 and 1.618")
+    print(f"weights {first - zero:.3f} and {second - zero:.3f}; expected 3.14 and 1.618")
     spark.stop()

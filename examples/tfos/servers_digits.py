@@ -1,8 +1,8 @@
-"""A program of TensorFlow 1 with a parameter server, fed by Spark, on handwritten digits.
+"""A TensorFlow 1 program with a parameter server, fed by Spark, on handwritten digits.
 
     python examples/tfos/servers_digits.py
 
-Two workers train asynchronously; each runs the same graph, whose variables the server holds.
+Two workers train asynchronously; both run the same graph, and the server holds its variables.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from sparkdl.tfos import TFCluster, TFNode
 
 
 def main_fun(args: Any, ctx: Any) -> None:
-    """Serve, or train on what Spark feeds; the first worker writes down what was learned."""
+    """Serve, or train on the rows that Spark feeds; the first worker writes the accuracy."""
     tf.disable_eager_execution()
     cluster, server = TFNode.start_cluster_server(ctx)
     if ctx.job_name == "ps":
@@ -49,8 +49,8 @@ def main_fun(args: Any, ctx: Any) -> None:
                 images, labels = (np.array(part) for part in zip(*rows, strict=True))
                 session.run(train_op, {image: images / 16.0, label: labels})
         if is_chief:
-            found = {image: args.test_images / 16.0, label: args.test_labels}
-            Path(args.told).write_text(f"{session.run(accuracy, found):.4f}")
+            unseen = {image: args.test_images / 16.0, label: args.test_labels}
+            Path(args.result).write_text(f"{session.run(accuracy, unseen):.4f}")
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()
-    # Three slots, unless spark-submit says otherwise: it does not look at this.
+    # Three slots for plain Python; spark-submit ignores this variable.
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[3] pyspark-shell")
     sc = SparkContext(conf=SparkConf().setAppName("digits"))
     images, labels = load_digits(return_X_y=True)
@@ -67,12 +67,12 @@ def main() -> None:
         images, labels, test_size=0.25, random_state=0
     )
     with tempfile.TemporaryDirectory() as folder:
-        args.told = os.path.join(folder, "accuracy.txt")
+        args.result = os.path.join(folder, "accuracy.txt")
         cluster = TFCluster.run(sc, main_fun, args, 3, 1, input_mode=TFCluster.InputMode.SPARK)
         rows = zip(x_train.tolist(), y_train.tolist(), strict=True)
         cluster.train(sc.parallelize(rows, 4), args.epochs)
         cluster.shutdown()
-        print(f"accuracy {Path(args.told).read_text()} on digits it has not seen")
+        print(f"accuracy {Path(args.result).read_text()} on unseen digits")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Nodes that learn from a stream of handwritten digits, a micro-batch after the other.
+"""A node learns from a stream of handwritten digits, one micro-batch after the other.
 
     python examples/tfos/stream_digits.py
 
-A query of Structured Streaming reads files as they come; `foreachBatch` feeds each micro-batch to
-the nodes, which live on between them.
+A query of Structured Streaming reads files as they arrive; `foreachBatch` feeds each micro-batch to
+the node, which stays alive between the batches.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from sparkdl.tfos import TFCluster
 
 
 def main_fun(args: Any, ctx: Any) -> None:
-    """Learn from whatever comes; save the model when the stream has ended."""
+    """Learn from all batches; save the model when the stream has ended."""
     keras.utils.set_random_seed(7)
     model = keras.Sequential(
         [
@@ -36,12 +36,12 @@ def main_fun(args: Any, ctx: Any) -> None:
 
 
 def main() -> None:
-    """Write the digits to files, one after the other; learn from the stream of them."""
+    """Write the digits to files; learn from the stream of files."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()
-    # Two slots, unless spark-submit says otherwise: it does not look at this.
+    # Two slots for plain Python; spark-submit ignores this variable.
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
     spark = SparkSession.builder.appName("digits").getOrCreate()
     images, labels = load_digits(return_X_y=True)
@@ -68,7 +68,7 @@ def main() -> None:
         cluster.shutdown()
         model = keras.saving.load_model(args.model)
     accuracy = (model.predict(x_test / 16.0, verbose=0).argmax(axis=1) == y_test).mean()
-    print(f"accuracy {accuracy:.4f} on digits it has not seen")
+    print(f"accuracy {accuracy:.4f} on unseen digits")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """TensorFlowOnSpark's part of `clusters.py`, which starts it in an environment of its own.
 
-It speaks JSON lines: first the versions of what is installed here, then, for each shape that it
-reads, how long the same program took. `clusters.py` takes that program from here.
+The program writes JSON lines: first the versions of its packages, then, for each shape that it
+reads, the duration of each phase. `clusters.py` imports the measured program from here.
 """
 
 import importlib.metadata
@@ -12,13 +12,13 @@ import sys
 import time
 from typing import Any
 
-from peer import own_stdout
+from lib.peer import own_stdout
 from pyspark.sql import SparkSession
 
 BATCH = 1024
 PARTITIONS = 2
 
-# Floats in a row, rows, and whether they come as a DataFrame.
+# Floats in a row, number of rows, and True for a DataFrame.
 SHAPES = {
     "784 floats": (784, 40_000, False),
     "20 floats": (20, 200_000, False),
@@ -28,7 +28,7 @@ SHAPES = {
 
 
 def session(master: str) -> SparkSession:
-    """A new Spark session."""
+    """Return a new Spark session."""
     builder = SparkSession.builder.master(master).appName("clusters")
     builder = builder.config("spark.ui.enabled", "false").config("spark.executor.memory", "2g")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -37,35 +37,35 @@ def session(master: str) -> SparkSession:
 
 
 def drain(args: Any, ctx: Any) -> None:
-    """Take all rows, by the API that programs use."""
+    """Read all rows with `next_batch`."""
     feed = ctx.get_data_feed()
     while not feed.should_stop():
         feed.next_batch(BATCH)
 
 
 def rows_of(spark: SparkSession, shape: str) -> Any:
-    """An RDD of lists of floats, or a DataFrame of them, kept in memory as Spark keeps it."""
+    """Return an RDD of lists of floats, or a DataFrame of the lists, cached by Spark."""
     width, rows, is_frame = SHAPES[shape]
-    each = rows // PARTITIONS
+    rows_per_partition = rows // PARTITIONS
 
-    def made(number: int, _: Any) -> Any:
+    def random_rows(number: int, _: Any) -> Any:
         import numpy as np
 
         random = np.random.default_rng(number)
-        for _ in range(each // 1000):
+        for _ in range(rows_per_partition // 1000):
             yield from random.random((1000, width)).tolist()
 
     numbers = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS)
-    found = numbers.mapPartitionsWithIndex(made)
+    all_rows = numbers.mapPartitionsWithIndex(random_rows)
     if is_frame:
-        found = found.map(lambda row: (row,)).toDF("x array<double>")
-    found = found.cache()
-    found.count()
-    return found
+        all_rows = all_rows.map(lambda row: (row,)).toDF("x array<double>")
+    cached = all_rows.cache()
+    cached.count()
+    return cached
 
 
 def measure(clusters: Any, spark: SparkSession, shape: str) -> dict[str, float]:
-    """Start a cluster of one node, feed it, and end it.
+    """Start a cluster of one node, feed the node, and shut the cluster down.
 
     Args:
         clusters: the module `TFCluster`.
@@ -76,7 +76,7 @@ def measure(clusters: Any, spark: SparkSession, shape: str) -> dict[str, float]:
     mode = clusters.InputMode.SPARK
     cluster = clusters.run(spark.sparkContext, drain, [], 1, 0, input_mode=mode)
     times.append(time.monotonic())
-    # TensorFlowOnSpark takes an RDD only, and so do its programs.
+    # TensorFlowOnSpark takes RDDs only.
     takes_frames = clusters.__name__.startswith("sparkdl")
     cluster.train(rows if takes_frames or not hasattr(rows, "rdd") else rows.rdd, 1)
     times.append(time.monotonic())
@@ -89,11 +89,13 @@ def measure(clusters: Any, spark: SparkSession, shape: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure a shape for each line that is read; the master comes first."""
+    """Measure a shape for each line of standard input; the argument is the Spark master."""
     from tensorflowonspark import TFCluster
 
     pipe = own_stdout()
-    logging.getLogger("tensorflowonspark").setLevel(logging.WARNING)  # It prints its keys.
+    logging.getLogger("tensorflowonspark").setLevel(
+        logging.WARNING
+    )  # It logs the keys of its queues.
     spark = session(sys.argv[1])
     packages = ("tensorflowonspark", "pyspark", "tensorflow-cpu")
     print(json.dumps({name: importlib.metadata.version(name) for name in packages}), file=pipe)

@@ -1,9 +1,9 @@
 """TensorFlowOnSpark's part of `feed.py`, which starts this program in an environment of its own.
 
-It speaks JSON lines: first the versions of what is installed here, then, for each file and number
-of rows that it reads, what a training process saw of these rows. It ends with its standard input.
+The program writes JSON lines: first the versions of its packages, then, for each path that it
+reads, the rows and times that a training process saw. It ends when its standard input is closed.
 
-`feed.py` takes the Spark session and the way to drain from here, so that both sides have the same.
+`feed.py` imports the Spark session and `drain` from here, so that both sides use the same code.
 """
 
 import importlib.metadata
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from peer import own_stdout
+from lib.peer import own_stdout
 from pyspark.sql import SparkSession
 
 BATCH = 1024
@@ -25,7 +25,7 @@ TIMEOUT_S = 600.0
 
 
 def session(master: str) -> SparkSession:
-    """A new Spark session that reads a file as one partition, as all contenders do."""
+    """Return a new Spark session that reads a file as one partition."""
     builder = SparkSession.builder.master(master).appName("feed")
     builder = builder.config("spark.ui.enabled", "false").config("spark.executor.memory", "2g")
     builder = builder.config("spark.sql.files.maxPartitionBytes", "4g")
@@ -38,7 +38,7 @@ def drain(dataset: Any) -> dict[str, float]:
     """Take every batch of `(features, label)`, in TensorFlow's own loop, as in Keras's `fit`.
 
     Returns:
-        The number of rows, and when the first and the last batch came, on the wall clock.
+        The number of rows, and the wall-clock times of the first and the last batch.
     """
     import tensorflow as tf
 
@@ -53,12 +53,13 @@ def drain(dataset: Any) -> dict[str, float]:
     return {"rows": int(rows), "first_s": float(first_s), "last_s": float(last_s)}
 
 
-def consume(told: str, node: Any) -> None:
-    """The training function. It takes whole batches; the examples of the package take rows.
+def consume(result: str, node: Any) -> None:
+    """Run the training function, which takes whole batches.
 
     Args:
-        told: the file for what `drain` returns, as a training function here returns nothing.
-        node: its context.
+        result: the path of the file for the numbers of `drain`: TensorFlowOnSpark drops the return
+            value of a training function.
+        node: the context of the node.
     """
     import numpy as np
     import tensorflow as tf
@@ -74,9 +75,9 @@ def consume(told: str, node: Any) -> None:
 
     signature = (tf.TensorSpec((None, None), tf.float32), tf.TensorSpec((None,), tf.int32))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    found = json.dumps(drain(dataset.prefetch(2)))
-    Path(told).with_suffix(".part").write_text(found)
-    Path(told).with_suffix(".part").rename(told)
+    part = Path(result).with_suffix(".part")
+    part.write_text(json.dumps(drain(dataset.prefetch(2))))
+    part.rename(result)
 
 
 def feed(spark: SparkSession, path: str) -> Any:
@@ -85,23 +86,25 @@ def feed(spark: SparkSession, path: str) -> Any:
 
     rows = spark.read.parquet(path).coalesce(1).rdd.map(tuple)  # A Row costs more to pickle.
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
-        told = Path(folder, "told.json")
+        result = Path(folder, "result.json")
         mode = TFCluster.InputMode.SPARK
-        cluster = TFCluster.run(spark.sparkContext, consume, str(told), 1, 0, input_mode=mode)
+        cluster = TFCluster.run(spark.sparkContext, consume, str(result), 1, 0, input_mode=mode)
         cluster.train(rows, 1)
         cluster.shutdown()
         deadline = time.monotonic() + TIMEOUT_S
-        while not told.exists():  # Its shutdown does not wait for the training process.
+        while not result.exists():  # `shutdown` does not wait for the training process.
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no result within {TIMEOUT_S:g} s; see its executor's log")
+                raise TimeoutError(f"no result within {TIMEOUT_S:g} s; see the log of the executor")
             time.sleep(0.1)
-        return json.loads(told.read_text())
+        return json.loads(result.read_text())
 
 
 def main() -> None:
-    """Feed a file for each path that is read; the master comes first."""
+    """Feed a file for each path of standard input; the argument is the Spark master."""
     pipe = own_stdout()
-    logging.getLogger("tensorflowonspark").setLevel(logging.WARNING)  # It prints its keys.
+    logging.getLogger("tensorflowonspark").setLevel(
+        logging.WARNING
+    )  # It logs the keys of its queues.
     spark = session(sys.argv[1])
     packages = ("tensorflowonspark", "pyspark", "tensorflow-cpu", "numpy")
     print(json.dumps({name: importlib.metadata.version(name) for name in packages}), file=pipe)

@@ -5,10 +5,10 @@ The score is Hartmann's function in six dimensions, with its sign turned so that
 Surjanovic and Bingham, Virtual Library of Simulation Experiments,
 https://www.sfu.ca/~ssurjano/hart6.html (from Dixon and Szegö, Towards Global Optimisation 2, 1978).
 
-A configuration that trains nears its score as `1 - exp(-epochs / tau)`, the exponential model of
-Domhan, Springenberg and Hutter (IJCAI 2015); how fast, and what an epoch takes, differ between
-configurations by lognormal factors, so that curves cross and some configurations take far longer.
-Both are functions of the configuration alone.
+The score of a configuration approaches its final value as `1 - exp(-epochs / tau)`, the exponential
+model of Domhan, Springenberg and Hutter (IJCAI 2015). `tau` and the duration of an epoch differ
+between configurations by lognormal factors, so that curves cross and some configurations take much
+longer. Both depend on the configuration only.
 """
 
 import zlib
@@ -46,19 +46,19 @@ _P = 1e-4 * np.array(
 
 @dataclass(frozen=True)
 class Curve:
-    """What training a configuration would give: the score after each epoch, and its seconds."""
+    """The simulated training of a configuration: score after each epoch, seconds per epoch."""
 
     scores: tuple[float, ...]
     epoch_s: float
 
 
 def curve(params: Mapping[str, float], median_s: float, spread: float) -> Curve:
-    """The learning curve of a configuration.
+    """Return the learning curve of a configuration.
 
     Args:
         params: a number in `[0, 1]` for each of `NAMES`.
-        median_s: seconds of an epoch, the median over configurations.
-        spread: the sigma of their lognormal distribution.
+        median_s: the median over configurations of the seconds per epoch.
+        spread: the sigma of the lognormal distribution of these seconds.
     """
     x = np.array([params[name] for name in NAMES])
     score = float(_ALPHA @ np.exp(-(_A * (x - _P) ** 2).sum(axis=1)))

@@ -1,6 +1,6 @@
-"""What both sides of a benchmark share: a Spark session, and the floor under every contender.
+"""The Spark session and the floor that all contenders of a benchmark share.
 
-It runs in the environment of sparkdl and in that of its peers, so it imports pyspark alone.
+The module runs in the environments of sparkdl and of its peers, so it imports only pyspark.
 """
 
 import time
@@ -19,7 +19,7 @@ Contenders = Mapping[str, Callable[[int], None]]
 
 
 def session(name: str) -> SparkSession:
-    """A session of embedded Spark with `SLOTS` slots, and nothing that listens to the network."""
+    """Return a session of embedded Spark with `SLOTS` slots and without its web interface."""
     builder = SparkSession.builder.master(f"local[{SLOTS}]").appName(name)
     builder = builder.config("spark.ui.enabled", "false")
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -27,12 +27,12 @@ def session(name: str) -> SparkSession:
 
 @contextmanager
 def own_workers(spark: SparkSession) -> Iterator[None]:
-    """Run what is submitted here in Python workers that no other job gets.
+    """Run the jobs of this block in Python workers that no other job uses.
 
-    Spark collects garbage in a worker after each task, which takes the longer the more a
-    contender has imported there: in shared workers the floor would pay for its contenders.
+    Spark collects garbage in a worker after each task, which takes longer the more modules a
+    contender has imported. In shared workers, the floor would pay for its contenders.
     """
-    environment = spark.sparkContext.environment  # Workers are shared by jobs where it is equal.
+    environment = spark.sparkContext.environment  # Jobs with an equal environment share workers.
     environment["BENCHMARK_FLOOR"] = "1"
     try:
         yield
@@ -41,9 +41,9 @@ def own_workers(spark: SparkSession) -> Iterator[None]:
 
 
 def sleep_in_one_job(spark: SparkSession, trials: int) -> None:
-    """The floor: all sleeps as the tasks of one Spark job, with nothing around them."""
+    """Run the floor: all sleeps are tasks of one plain Spark job."""
 
-    # An inner function travels by value: the Python workers cannot import this module.
+    # An inner function is pickled by value: the Python workers cannot import this module.
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             time.sleep(SLEEP_S)
@@ -56,9 +56,9 @@ def sleep_in_one_job(spark: SparkSession, trials: int) -> None:
 
 
 def time_round(contenders: Contenders, number: int) -> dict[str, float]:
-    """The wall time of each contender in seconds; every other round goes backwards."""
+    """Return the wall time of each contender in seconds; odd rounds run in reverse order."""
     for run in contenders.values():
-        run(SLOTS)  # Spark ends Python workers that were idle for a minute: each round warms up.
+        run(SLOTS)  # Spark ends Python workers that are idle for a minute, so each round warms up.
     names = list(contenders)
     seconds = {}
     for name in names if number % 2 == 0 else reversed(names):

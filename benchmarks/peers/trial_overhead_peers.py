@@ -1,7 +1,7 @@
 """The peers of `trial_overhead.py`, which starts this program in the peers' own environment.
 
-It speaks JSON lines: first the versions of what is installed here, then the seconds of each
-contender for every round number that it reads. It ends with its standard input.
+The program writes JSON lines: first the versions of its packages, then the seconds of each
+contender for every round number that it reads. It ends when its standard input is closed.
 """
 
 import importlib.metadata
@@ -12,28 +12,28 @@ from functools import partial
 
 import joblib
 import numpy
-from floor import SLEEP_S, SLOTS, Contenders, session, sleep_in_one_job, time_round
 from hyperopt import SparkTrials, fmin, hp, rand
 from joblibspark import register_spark
-from peer import own_stdout
+from lib.floor import SLEEP_S, SLOTS, Contenders, session, sleep_in_one_job, time_round
+from lib.peer import own_stdout
 from pyspark.sql import SparkSession
 
 
 def sleep(_: float) -> float:
-    """The trial."""
+    """Run one trial: sleep."""
     time.sleep(SLEEP_S)
     return 0.0
 
 
 def joblib_spark(trials: int) -> None:
-    """A Spark job per trial from joblib's threads."""
+    """Run a Spark job per trial from the threads of joblib."""
     with joblib.parallel_config(backend="spark", n_jobs=SLOTS):
         # Batches of one: by default joblib puts several short trials into one Spark job.
         joblib.Parallel(batch_size=1)(joblib.delayed(time.sleep)(SLEEP_S) for _ in range(trials))
 
 
 def spark_trials(spark: SparkSession, trials: int) -> None:
-    """hyperopt's random search, a Spark job per trial."""
+    """Run hyperopt's random search, a Spark job per trial."""
     fmin(
         sleep,
         hp.uniform("x", 0, 1),
@@ -47,7 +47,7 @@ def spark_trials(spark: SparkSession, trials: int) -> None:
 
 
 def contenders(spark: SparkSession) -> Contenders:
-    """The floor of this process, then the peers."""
+    """Return the floor of this process, then the peers, by name."""
     return {
         "floor": partial(sleep_in_one_job, spark),
         "joblib-spark": joblib_spark,
@@ -56,7 +56,7 @@ def contenders(spark: SparkSession) -> Contenders:
 
 
 def main() -> None:
-    """Measure a round for each line that is read."""
+    """Measure a round for each line of standard input."""
     pipe = own_stdout()
     register_spark()
     spark = session("peers")

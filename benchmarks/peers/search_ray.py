@@ -1,10 +1,10 @@
 """Ray Tune's part of `search.py`, which starts this program in an environment of its own.
 
-It speaks JSON lines: first the versions of what is installed here, then, for each search that it
-reads, how that went. It ends with its standard input. Ray listens on 127.0.0.1 only, and is ended
-after each search.
+The program writes JSON lines: first the versions of its packages, then, for each search that it
+reads, the result. It ends when its standard input is closed. Ray listens on 127.0.0.1 only, and is
+shut down after each search.
 
-`search.py` takes the training function from here, so that both sides have the same.
+`search.py` imports the training function from here, so that both sides use the same code.
 """
 
 import importlib.metadata
@@ -15,13 +15,13 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-# A core for each trial, in TensorFlow's pools too; and no GPU.
+# One core for each trial, also in TensorFlow's thread pools, and no GPU.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from peer import own_stdout
+from lib.peer import own_stdout
 
 EPOCHS = 16
 METRIC = "val_accuracy"
@@ -36,11 +36,11 @@ def fit(
     dropout: float,
     batch_size: int,
 ) -> float:
-    """Train a small network on scikit-learn's digits; it comes with the package.
+    """Train a small network on scikit-learn's digits.
 
     Args:
-        report: is told the validation accuracy after each epoch, and its number from 0.
-        learning_rate, units, dropout, batch_size: what is searched.
+        report: called after each epoch with the validation accuracy and the number of the epoch.
+        learning_rate, units, dropout, batch_size: the hyperparameters.
 
     Returns:
         The last validation accuracy.
@@ -57,7 +57,7 @@ def fit(
     model = keras.Sequential(layers)
     optimizer = keras.optimizers.Adam(learning_rate)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    told = keras.callbacks.LambdaCallback(
+    reporter = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: report(float(logs[METRIC]), epoch)
     )
     history = model.fit(
@@ -66,24 +66,25 @@ def fit(
         batch_size=batch_size,
         epochs=EPOCHS,
         validation_data=(x_test, y_test),
-        callbacks=[told],
+        callbacks=[reporter],
         verbose=0,
     ).history
     return float(history[METRIC][-1])
 
 
 def train(config: dict[str, Any]) -> None:
-    """The function as Ray Tune has it: what is reported last counts."""
+    """Run `fit` as a trainable of Ray Tune; the last reported value counts."""
     from ray import tune
 
     fit(lambda value, _: tune.report({METRIC: value}), **config)
 
 
-def search(wanted: dict[str, Any]) -> dict[str, Any]:
-    """One search, with a Ray of its own.
+def search(settings: dict[str, Any]) -> dict[str, Any]:
+    """Run one search in a Ray cluster of its own.
 
     Args:
-        wanted: `pruner` (`asha` or None), `trials`, `seed`, and whether trials `reuse` processes.
+        settings: `pruner` (`asha` or None), `trials`, `seed`, and `reuse`: True if trials share
+            processes.
     """
     import ray
     from ray import tune
@@ -96,17 +97,19 @@ def search(wanted: dict[str, Any]) -> dict[str, Any]:
         "dropout": tune.uniform(0.0, 0.6),
         "batch_size": tune.choice([16, 32, 64, 128]),
     }
-    scheduler = ASHAScheduler(max_t=EPOCHS, reduction_factor=4) if wanted["pruner"] else None
+    scheduler = ASHAScheduler(max_t=EPOCHS, reduction_factor=4) if settings["pruner"] else None
     tuning = tune.TuneConfig(
         metric=METRIC,
         mode="max",
-        num_samples=wanted["trials"],
-        search_alg=OptunaSearch(seed=wanted["seed"]),
+        num_samples=settings["trials"],
+        search_alg=OptunaSearch(seed=settings["seed"]),
         scheduler=scheduler,
         max_concurrent_trials=SLOTS,
-        reuse_actors=wanted["reuse"],
+        reuse_actors=settings["reuse"],
     )
-    with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:  # Names of sockets are short.
+    with tempfile.TemporaryDirectory(
+        prefix="sparkdl-"
+    ) as folder:  # The names of Unix sockets must be short.
         ray.init(
             num_cpus=SLOTS,
             num_gpus=0,
@@ -132,7 +135,7 @@ def search(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Search once for each line that is read."""
+    """Run one search for each line of standard input."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     pipe = own_stdout()
     packages = ("ray", "optuna", "tensorflow-cpu", "keras", "scikit-learn")

@@ -1,4 +1,4 @@
-"""What a benchmark ran on."""
+"""Describe the machine that a benchmark ran on."""
 
 import importlib.metadata
 import os
@@ -9,10 +9,10 @@ __all__ = ["machine"]
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Cores, versions, and the load, which says whether the machine was its own.
+    """Return cores, versions and load; a high load means that others used the machine.
 
     Args:
-        *packages: whose versions matter, beside those that every benchmark uses.
+        *packages: names of packages whose versions matter, besides those of every benchmark.
     """
     names = ("sparkdl", "pyspark", "tensorflow", "keras", *packages)
     return {

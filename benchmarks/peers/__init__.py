@@ -1,0 +1,1 @@
+"""Programs that run under the interpreter of a peer, such as TensorFlowOnSpark or Ray."""
