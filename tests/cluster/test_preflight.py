@@ -33,7 +33,9 @@ esac
 
 
 @pytest.fixture
-def half_blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
+def half_blind(
+    own_application: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SparkSession]:
     """Two executors, of which one sees an empty folder in place of `tmp_path/shared`."""
     (tmp_path / "shared").mkdir()
     wrapper = tmp_path / "python"

@@ -197,8 +197,9 @@ def test_a_fork_server_that_dies_is_replaced(root: str, lc: SparkSession) -> Non
     assert first != second
 
 
+@pytest.mark.ends_application
 def test_nothing_is_left_after_the_session(root: str) -> None:
-    """The last test of this module: the session ends, and so does everything of ours."""
+    """The session ends, and so does everything of ours."""
     run = experiment.launch(lambda: os.getppid(), **quiet(root))
     server = int(run.best.value or 0)
     assert Path(f"/proc/{server}").exists()

@@ -16,7 +16,7 @@ from sparkdl import experiment
 from sparkdl.inference import model_cache
 from tests.helpers.models import dense, numbers, save, values
 from tests.helpers.runs import quiet
-from tests.helpers.spark import start_gpu_session, start_session
+from tests.helpers.spark import start_gpu_session
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def test_classes_of_ones_own_travel(
         del sys.modules["keras_own_layers"]
 
 
-def test_a_model_on_s3(s3: str, tmp_path: Path) -> None:
+def test_a_model_on_s3(s3: str, lc: SparkSession, tmp_path: Path) -> None:
     from sparkdl import storage
 
     model = dense(2)
@@ -167,18 +167,14 @@ def test_a_model_on_s3(s3: str, tmp_path: Path) -> None:
     model.export(tmp_path / "m", verbose=False)
     storage.copy(tmp_path / "m.keras", f"{s3}/models/m.keras")
     storage.copy(tmp_path / "m", f"{s3}/models/m")
-    keys = {f"spark__executorEnv__{k}": v for k, v in os.environ.items() if k.startswith("AWS_")}
-    session = start_session("local-cluster[2,1,1024]", spark__executor__memory="1g", **keys)
-    try:
-        df = numbers(session)
-        expected = model.predict(values(df, "x0", "x1"), verbose=0)
-        for name in ("m.keras", "m"):
-            scored = experiment.predict(f"{s3}/models/{name}", df, feature_cols=["x0", "x1"])
-            assert np.allclose(values(scored, "prediction"), expected, atol=1e-5)
-    finally:
-        session.stop()
+    df = numbers(lc)
+    expected = model.predict(values(df, "x0", "x1"), verbose=0)
+    for name in ("m.keras", "m"):
+        scored = experiment.predict(f"{s3}/models/{name}", df, feature_cols=["x0", "x1"])
+        assert np.allclose(values(scored, "prediction"), expected, atol=1e-5)
 
 
+@pytest.mark.usefixtures("own_application")
 def test_a_worker_sees_the_gpu_of_its_task_and_the_next_task_does_not(tmp_path: Path) -> None:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import tensorflow as tf

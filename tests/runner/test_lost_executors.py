@@ -21,8 +21,8 @@ from tests.helpers.spark import start_session
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def impatient() -> Iterator[SparkSession]:
+@pytest.fixture
+def impatient(own_application: None) -> Iterator[SparkSession]:
     """Two executors, declared dead after seconds of silence."""
     session = start_session(
         "local-cluster[2,1,1024]",

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.processes import eventually
-from tests.helpers.spark import start_session
+from tests.helpers.spark import Applications
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
@@ -55,13 +55,16 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.wait()
 
 
+@pytest.fixture(scope="session")
+def standalone_root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of the runs on the standalone cluster."""
+    return str(tmp_path_factory.mktemp("runs"))
+
+
 @pytest.fixture(scope="module")
-def two(standalone: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def two(
+    applications: Applications, standalone: str, standalone_root: str
+) -> Iterator[SparkSession]:
     """A session with both workers as executors of one core each."""
-    session = start_session(
-        standalone,
-        spark__executor__memory="1g",
-        spark__sparkdl__root=str(tmp_path_factory.mktemp("runs")),
-    )
-    yield session
-    session.stop()
+    settings = {"spark__executor__memory": "1g", "spark__sparkdl__root": standalone_root}
+    yield from applications.lend(standalone, **settings)

@@ -5,11 +5,13 @@ import os
 import random
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import TrainingFailedError
@@ -18,9 +20,8 @@ from tests.experiment.test_allreduce import mini
 from tests.experiment.test_parameter_server import train as train_with_servers
 from tests.helpers.processes import eventually, is_alive, jvm_of
 from tests.helpers.runs import quiet
-from tests.helpers.spark import start_session
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("four")]
 
 KILLS = 3  # Of each kind of gang.
 
@@ -51,12 +52,11 @@ def is_listening(endpoint: str) -> bool:
 
 
 def files_in_tmp() -> set[str]:
-    return {path.name for path in Path("/tmp").glob("sparkdl-*")} - {"sparkdl-gpus"}
+    return {path.name for path in Path(tempfile.gettempdir()).glob("sparkdl-*")} - {"sparkdl-gpus"}
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "parameter_server"])
 def test_random_kills_leave_nothing(root: str, kind: str) -> None:
-    session = start_session("local-cluster[4,1,1024]", spark__executor__memory="1g")
     chance = random.Random(7 if kind == "allreduce" else 8)
     ends: list[str] = []
     for number in range(KILLS):
@@ -88,5 +88,9 @@ def test_random_kills_leave_nothing(root: str, kind: str) -> None:
         assert not [e for e in endpoints if is_listening(e)]
         assert not Path(run.trials[0].path, "ranks").exists()
     print(f"{kind}: {sorted(ends)}")
-    session.stop()
+
+
+@pytest.mark.ends_application
+def test_a_stopped_application_leaves_no_file(four: SparkSession) -> None:
+    four.stop()
     assert eventually(lambda: not files_in_tmp(), 30), files_in_tmp()
