@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests and the demo stay on this machine.
 export SPARK_LOCAL_IP ?= 127.0.0.1
+# Two processes run the tests: many tests wait most of the time. Each starts its own Spark.
+LANES := -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help setup demo test test-fast check format bench clean
 
@@ -21,10 +23,10 @@ demo: setup  ## six Keras trainings on embedded Spark
 	@. scripts/java.sh && $(BIN)/python examples/grid_search.py
 
 test: setup  ## all tests
-	@. scripts/java.sh && $(BIN)/python -m pytest
+	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES)
 
 test-fast: setup  ## the tests that need no cluster and no TensorFlow
-	@. scripts/java.sh && $(BIN)/python -m pytest -m "not slow"
+	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES) -m "not slow"
 
 check: setup  ## ruff and mypy
 	$(BIN)/ruff check .

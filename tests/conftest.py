@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.processes import eventually
 from tests.helpers.spark import JAVA_OPTIONS, Applications
+from tests.helpers.standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -41,12 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def order(item: pytest.Item) -> tuple[int, bool]:
         names = getattr(item, "fixturenames", ())
-        ends = item.get_closest_marker("ends_application") is not None
+        is_own = "own_application" in names or "half_blind" in names
+        ends = is_own or item.get_closest_marker("ends_application") is not None
+        if "standalone" in names:
+            return APPLICATIONS.index("two"), ends
         for number, name in enumerate(APPLICATIONS):
-            if name in names and "own_application" not in names:
+            if name in names and not is_own:
                 return number, ends
         is_slow = item.get_closest_marker("slow") is not None
-        return len(APPLICATIONS) + (not is_slow), ends
+        return len(APPLICATIONS) + (not is_slow), False
 
     for item in items:
         number = order(item)[0]
@@ -86,6 +90,28 @@ def lc(applications: Applications) -> Iterator[SparkSession]:
 def four(applications: Applications) -> Iterator[SparkSession]:
     """Four executor processes with one slot each."""
     yield from applications.lend("local-cluster[4,1,1024]", spark__executor__memory="1g")
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a standalone cluster of two workers with one core each."""
+    with standalone_cluster(tmp_path_factory.mktemp("standalone")) as master:
+        yield master
+
+
+@pytest.fixture(scope="session")
+def standalone_root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of the runs on the standalone cluster."""
+    return str(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def two(
+    applications: Applications, standalone: str, standalone_root: str
+) -> Iterator[SparkSession]:
+    """A session with both workers as executors of one core each."""
+    settings = {"spark__executor__memory": "1g", "spark__sparkdl__root": standalone_root}
+    yield from applications.lend(standalone, **settings)
 
 
 @pytest.fixture

@@ -3,20 +3,27 @@
 import difflib
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyspark
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROGRAM_S = 240.0
 # Embedded Spark has as many slots as there are cores.
 TWO_CORES = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two workers need two slots")
+
+
+# Those that are started as programs: one on the default master, one on the master that it chooses.
+STARTED = ("allreduce.py", "parameter_server.py")
 
 
 def _run(name: str, folder: Path) -> str:
@@ -37,31 +44,32 @@ def _run(name: str, folder: Path) -> str:
     return out
 
 
-@dataclass(frozen=True)
-class Ended:
-    """An example that has ended well: what it printed, and the folder it ran in."""
+@pytest.fixture
+def run_example(
+    four: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[[str], str]:
+    """Runs an example in an application that is there already; returns what it printed."""
 
-    printed: str
-    folder: Path
+    class Shared(SparkContext):
+        def __new__(cls, conf: Any = None) -> Any:
+            return four.sparkContext
 
+    def run(name: str) -> str:
+        if name in STARTED:
+            return _run(name, tmp_path)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "runs"))
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "pyspark-shell")  # Some set it where it is not.
+        monkeypatch.setattr(sys, "argv", [name])
+        monkeypatch.setattr(pyspark, "SparkContext", Shared)
+        monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
 
-@pytest.fixture(scope="module")
-def ended(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Ended]]:
-    """Waits for an example. Two run at once: Spark and TensorFlow start in one thread each."""
-
-    def run(name: str) -> Ended:
-        folder = tmp_path_factory.mktemp("example")
-        return Ended(_run(name, folder), folder)
-
-    chosen = [item for item in request.session.items if item.path == request.path]
-    names = [item.callspec.params["name"] for item in chosen if hasattr(item, "callspec")]
-    with ThreadPoolExecutor(2) as pool:
-        programs = {name: pool.submit(run, name) for name in names}
-        yield lambda name: programs[name].result()
-        for program in programs.values():
-            program.cancel()
+    return run
 
 
 @pytest.mark.slow
@@ -84,19 +92,21 @@ def ended(
         "tfos/stream_digits.py",
     ],
 )
-def test_an_example_learns(name: str, ended: Callable[[str], Ended]) -> None:
-    one = ended(name)
+@pytest.mark.filterwarnings("default")
+def test_an_example_learns(name: str, run_example: Callable[[str], str], tmp_path: Path) -> None:
+    printed = run_example(name)
     accuracy = re.compile(r"^accuracy (0\.\d+|1\.0+) on digits it has not seen$", re.MULTILINE)
-    found = accuracy.search(one.printed)
-    assert found, one.printed
+    found = accuracy.search(printed)
+    assert found, printed
     assert float(found[1]) > 0.93
-    assert len(list(one.folder.glob("runs/*/run.json"))) == (name != "single_process.py")
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == (name != "single_process.py")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tfos/linear_regression.py"])
-def test_a_pipeline_finds_its_weights(name: str, ended: Callable[[str], Ended]) -> None:
-    printed = ended(name).printed
+@pytest.mark.filterwarnings("default")
+def test_a_pipeline_finds_its_weights(name: str, run_example: Callable[[str], str]) -> None:
+    printed = run_example(name)
     found = re.search(r"^weights (\S+) and (\S+);", printed, re.MULTILINE)
     assert found, printed
     assert float(found[1]) == pytest.approx(3.14, abs=0.02)

@@ -115,7 +115,7 @@ def test_a_function_that_spark_would_write_to_a_file_is_refused(
 
 
 def test_a_killed_process_is_replaced_while_the_others_train(root: str, undisturbed: Any) -> None:
-    for rank in (0, 1, 2):
+    for rank in (0, 2):
         where = f"{root}/{rank}"
         run = experiment.allreduce(train, num_workers=3, elastic=True, wait=False, **quiet(where))
         assert eventually(lambda: all(trains(run, r) for r in range(3)), 60)
