@@ -13,12 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.processes import eventually
-from tests.helpers.spark import JAVA_OPTIONS, Applications
+from tests.helpers.spark import JAVA_OPTIONS, Applications, write_defaults
 from tests.helpers.standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 # Executors import the test modules' helpers from memory, but sparkdl itself must be installed.
 
 # Each pytest process has a temporary directory of its own: what another run has left behind is
@@ -27,6 +26,10 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 TEMPORARY = tempfile.mkdtemp(prefix="sdl-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
 os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
+
+# For the applications of this process, and those of the programs that tests start.
+os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
+os.environ["SPARK_CONF_DIR"] = write_defaults(Path(TEMPORARY, "conf"))
 
 # The applications that tests share, by fixture, in the order in which they run. Others follow:
 # tests of one file stay together.

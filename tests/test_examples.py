@@ -16,6 +16,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tests.helpers.spark import JAVA_OPTIONS
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROGRAM_S = 240.0
 # Embedded Spark has as many slots as there are cores.
@@ -30,6 +32,7 @@ def _run(name: str, folder: Path) -> str:
     """What an example printed. It ends well, and so do its processes."""
     outer = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
     env = {**outer, "SPARK_LOCAL_IP": "127.0.0.1", "SPARKDL_ROOT": str(folder / "runs")}
+    env["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
     command = [sys.executable, EXAMPLES / name]
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -7,10 +7,33 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Applications", "start_gpu_session", "start_session"]
+__all__ = [
+    "JAVA_OPTIONS",
+    "Applications",
+    "gpu_settings",
+    "start_gpu_session",
+    "start_session",
+    "write_defaults",
+]
 
 # The tests' JVMs live for minutes: compile with the fast compiler only, collect in one thread.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+DEFAULTS = {
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Tests count the jobs of an application, which many tests share.
+    "spark.ui.retainedJobs": "1000000",
+}
+
+
+def write_defaults(folder: Path) -> str:
+    """Write Spark's configuration for all applications of the tests; return its folder."""
+    folder.mkdir()
+    lines = [f"{name} {value}\n" for name, value in DEFAULTS.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines))
+    return str(folder)
 
 
 def start_session(master: str, **conf: str) -> SparkSession:
@@ -22,11 +45,7 @@ def start_session(master: str, **conf: str) -> SparkSession:
     """
     if active := SparkSession.getActiveSession():
         active.stop()
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    # Tests count the jobs of an application, which many tests share.
-    builder = builder.config("spark.ui.retainedJobs", "1000000")
-    builder = builder.config("spark.executor.extraJavaOptions", JAVA_OPTIONS)
+    builder = SparkSession.builder.master(master)
     for key, value in conf.items():
         builder = builder.config(key.replace("__", "."), value)
     session = builder.getOrCreate()
