@@ -1,6 +1,7 @@
 """A ring that outlives its ranks, without Spark: the task's part is played by the test."""
 
 import json
+import secrets
 import signal
 import socket
 import time
@@ -21,6 +22,7 @@ class Gang:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.generation = folder, -1
+        self.secret = secrets.token_bytes(32)
         self.ends: dict[int, socket.socket] = {}
         self.processes: dict[int, Any] = {}
 
@@ -49,7 +51,7 @@ class Gang:
         endpoints = [Endpoint("127.0.0.1", one.getsockname()[1], "a") for one in listeners]
         for place, rank in enumerate(ranks):
             invitation = Invitation(
-                *(place, endpoints, b"secret", self.generation), members=ranks, is_calm=is_calm
+                *(place, endpoints, self.secret, self.generation), members=ranks, is_calm=is_calm
             )
             invitation.send(self.ends[rank], listeners[place])
 
