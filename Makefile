@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests and the demo stay on this machine.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 # Two processes run the tests: many tests wait most of the time. Each starts its own Spark.
-LANES := -n 2 --dist loadgroup --no-loadscope-reorder
+LANES := -n 2
 
 .PHONY: help setup demo test test-fast check format bench clean
 

@@ -8,10 +8,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.groups import GROUPS, write_groups
 from tests.helpers.processes import eventually
 from tests.helpers.spark import JAVA_OPTIONS, Applications, write_defaults
 from tests.helpers.standalone import standalone_cluster
@@ -26,6 +28,7 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 TEMPORARY = tempfile.mkdtemp(prefix="sdl-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
 os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
+os.environ.setdefault(GROUPS, str(Path(TEMPORARY, "groups.json")))
 
 # For the applications of this process, and those of the programs that tests start.
 os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
@@ -38,10 +41,7 @@ APPLICATIONS = ("lc", "spark", "two", "four", "one_executor", "sixteen", "gpu_se
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by the Spark application that they need, so that each starts once.
-
-    pytest-xdist with `--dist loadgroup` gives all tests of one application to one worker.
-    """
+    """Sort the tests by the Spark application that they need, so that each starts once."""
 
     def order(item: pytest.Item) -> tuple[int, bool]:
         names = getattr(item, "fixturenames", ())
@@ -55,11 +55,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_slow = item.get_closest_marker("slow") is not None
         return len(APPLICATIONS) + (not is_slow), False
 
+    items.sort(key=order)
+    groups = {}
     for item in items:
         number = order(item)[0]
-        group = APPLICATIONS[number] if number < len(APPLICATIONS) else item.path.as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=order)
+        name = APPLICATIONS[number] if number < len(APPLICATIONS) else item.path.as_posix()
+        groups[item.nodeid] = name
+    if name := os.environ.get("PYTEST_XDIST_WORKER"):
+        write_groups(name, groups)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`, all tests of one application run in one of the processes."""
+    from tests.helpers.lanes import ByApplication
+
+    return ByApplication(config, log)
 
 
 def pytest_unconfigure() -> None:

@@ -1,7 +1,10 @@
 """Start Spark sessions for tests."""
 
+import fcntl
 import json
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +51,22 @@ def start_session(master: str, **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master)
     for key, value in conf.items():
         builder = builder.config(key.replace("__", "."), value)
-    session = builder.getOrCreate()
+    with _own_second():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _own_second() -> Iterator[None]:
+    """Let no other process of these tests start a cluster in the same second.
+
+    The ids of applications on local clusters are made of the second in which they start, and
+    Spark writes below its own folder by these ids.
+    """
+    with Path(tempfile.gettempdir()).parent.joinpath("sparkdl-tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def gpu_settings(gpus: int, folder: Path) -> dict[str, str]:
