@@ -47,7 +47,10 @@ def half_blind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         session.stop()
 
 
-def test_a23_a_run_directory_that_an_executor_cannot_see(half_blind: Path, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A23")
+def test_a_run_directory_that_an_executor_cannot_see_is_refused(
+    half_blind: Path, tmp_path: Path
+) -> None:
     def train(x: int) -> int:
         (tmp_path / "called").touch()
         return x

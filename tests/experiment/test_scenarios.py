@@ -20,7 +20,8 @@ from tests.helpers.runs import quiet
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lc")]
 
 
-def test_a1_one_of_twelve_raises(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A1")
+def test_one_failing_trial_of_twelve_leaves_the_others_complete(root: str, tmp_path: Path) -> None:
     def train(lr: float, layers: int) -> float:
         Path(tmp_path, f"call-{lr}-{layers}-{os.getpid()}").touch()
         if (lr, layers) == (0.1, 2):
@@ -36,7 +37,8 @@ def test_a1_one_of_twelve_raises(root: str, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("call-0.1-2-*"))) == 1
 
 
-def test_a2_all_raise(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A2")
+def test_all_trials_failing_raises_the_first_error(root: str, tmp_path: Path) -> None:
     class MyError(Exception):
         pass
 
@@ -53,7 +55,8 @@ def test_a2_all_raise(root: str, tmp_path: Path) -> None:
     assert sum(states.values()) == 12
 
 
-def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A8")
+def test_a_trial_of_a_killed_executor_runs_again(root: str, tmp_path: Path) -> None:
     def train(x: int) -> int:
         first = not list(tmp_path.glob(f"call-{x}-*"))
         Path(tmp_path, f"call-{x}-{os.getpid()}").touch()
@@ -80,7 +83,8 @@ def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_a14_prints_show_up_where_i_am(root: str, capsys: Any) -> None:
+@pytest.mark.acceptance("A14")
+def test_output_of_trials_is_shown_by_the_driver_and_logged(root: str, capsys: Any) -> None:
     def train(x: int) -> int:
         print("hello")
         os.write(2, b"from C\n")
@@ -94,7 +98,8 @@ def test_a14_prints_show_up_where_i_am(root: str, capsys: Any) -> None:
         assert Path(trial.path, "log.txt").read_text() == "hello\nfrom C\n"
 
 
-def test_a15_nan_loss(root: str) -> None:
+@pytest.mark.acceptance("A15")
+def test_trials_without_a_finite_metric_are_invalid(root: str) -> None:
     def train(x: int) -> float | None:
         return {0: float("nan"), 4: None, 8: float("inf")}.get(x, x / 10)
 
@@ -104,7 +109,8 @@ def test_a15_nan_loss(root: str) -> None:
     assert experiment.load(run.path).best.number == 7
 
 
-def test_a16_silent_is_not_dead(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.acceptance("A16")
+def test_a_silent_trial_is_not_declared_dead(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No internal limit declares a process dead: 8 seconds in C with the GIL held."""
     for name in (
         "sparkdl.cluster.preflight.MEET_S",
@@ -126,7 +132,8 @@ def test_a16_silent_is_not_dead(root: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert run.best.value >= 7
 
 
-def test_a18_one_after_the_other_and_two_at_once(root: str) -> None:
+@pytest.mark.acceptance("A18")
+def test_runs_one_after_the_other_and_two_at_once_complete(root: str) -> None:
     def bad(x: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
         return x
@@ -157,7 +164,8 @@ def test_a18_one_after_the_other_and_two_at_once(root: str) -> None:
     assert runs[100].path != runs[200].path
 
 
-def test_a19_trials_in_one_slot_do_not_see_each_other(root: str) -> None:
+@pytest.mark.acceptance("A19")
+def test_trials_in_one_slot_do_not_see_each_other(root: str) -> None:
     def train(x: int) -> dict[str, Any]:
         import resource
 

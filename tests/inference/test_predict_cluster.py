@@ -42,8 +42,9 @@ def counting_model(folder: Path, layers: Any) -> Any:
     return keras.Sequential([layers[0], Counting(), *layers[1:]])
 
 
+@pytest.mark.acceptance("A24")
 @pytest.mark.parametrize("given", ["path", "in memory"])
-def test_a24_scoring_10000_rows_in_7_partitions(
+def test_scoring_10000_rows_in_7_partitions_gives_10000_predictions(
     lc: SparkSession, tmp_path: Path, given: str
 ) -> None:
     import keras

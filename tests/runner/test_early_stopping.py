@@ -60,8 +60,9 @@ def curve(quality: float, step: int) -> float:
     return quality * (1 - 0.5**step)
 
 
+@pytest.mark.acceptance("A13")
 @pytest.mark.parametrize("make", [asha, lambda: optuna.pruners.MedianPruner(n_startup_trials=2)])
-def test_a13_the_stopped_are_those_of_the_pruner(
+def test_stopped_trials_are_those_of_the_pruner(
     root: str, make: Callable[[], optuna.pruners.BasePruner]
 ) -> None:
     journal = Path(root, "toys", "journal.jsonl")
@@ -99,7 +100,8 @@ def test_a13_the_stopped_are_those_of_the_pruner(
     assert states(kept) == states(run)
 
 
-def test_a13_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A13")
+def test_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
     """While one trial sleeps, the other slot goes on: ASHA asks nobody to wait."""
 
     def train(x: float) -> float:

@@ -24,7 +24,8 @@ def one_executor(applications: Applications) -> Iterator[SparkSession]:
     yield from applications.lend("local-cluster[1,3,2048]", spark__executor__memory="2g")
 
 
-def test_a20_three_ranks_in_one_executor(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A20")
+def test_three_ranks_in_one_executor_train(root: str, tmp_path: Path) -> None:
     def train() -> int:
         from sparkdl import context
 

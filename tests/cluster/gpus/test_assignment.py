@@ -82,7 +82,8 @@ def test_no_gpus_wanted(gpu_session: SparkSession, root: str) -> None:
     assert pins(run) == [(0, "")]
 
 
-def test_a7_more_gpus_than_an_executor_has(gpu_session: SparkSession, root: str) -> None:
+@pytest.mark.acceptance("A7")
+def test_more_gpus_than_an_executor_has_are_refused(gpu_session: SparkSession, root: str) -> None:
     began = time.monotonic()
     with pytest.raises(SlotsError, match=r"num_gpus=3.*has 2 GPUs.*gpu\.amount=3"):
         experiment.launch(lambda: 0, root=root, progress=False, num_gpus=3)

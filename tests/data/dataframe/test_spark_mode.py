@@ -28,9 +28,8 @@ def small_batches(lc: SparkSession) -> None:
     lc.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "40")
 
 
-def test_a5_every_row_is_used_once_in_each_pass(
-    lc: SparkSession, root: str, tmp_path: Path
-) -> None:
+@pytest.mark.acceptance("A5")
+def test_every_row_is_used_once_in_each_pass(lc: SparkSession, root: str, tmp_path: Path) -> None:
     def train() -> None:
         from sparkdl import data
 
