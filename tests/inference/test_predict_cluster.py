@@ -74,7 +74,8 @@ def test_scoring_10000_rows_in_7_partitions_gives_10000_predictions(
     assert np.allclose([row.prediction for row in found], expected, rtol=1e-4, atol=1e-5)
     assert scored.count() == 10_000  # Computes it again.
     loaded_by = [path.name.split("-")[0] for path in loads.iterdir()]
-    assert 1 <= len(loaded_by) == len(set(loaded_by)) <= 3
+    # Once in each Python worker, of which there may be several in a slot; not in each of 14 tasks.
+    assert 1 <= len(loaded_by) == len(set(loaded_by)) < 14
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.h5", "folder", "tf_keras", "tf_keras.h5"])

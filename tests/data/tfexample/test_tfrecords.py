@@ -337,8 +337,11 @@ def test_every_type_there_and_back(
 
 
 @pytest.mark.slow
-def test_tasks_need_no_tensorflow(spark: SparkSession, every: DataFrame, root: str) -> None:
-    write_tfrecord(every, f"{root}/out")
+@pytest.mark.usefixtures("own_application")
+def test_tasks_need_no_tensorflow(root: str) -> None:
+    spark = start_session("local[2]")  # In a shared one, another test may have imported it.
+    df = spark.createDataFrame([row(i) for i in range(101)], ALL).repartition(3)
+    write_tfrecord(df, f"{root}/out")
     assert read_tfrecord(spark, f"{root}/out").count() == 101
 
     def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
