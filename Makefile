@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale clusters
 # Spark listens on the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1
+# Two processes run the tests: many tests wait most of the time. Each starts its own Spark.
+LANES := -n 2
 
 .PHONY: help setup demo test test-fast check format bench clean
 
@@ -22,10 +24,10 @@ demo: setup  ## train six Keras models on embedded Spark
 	@. scripts/java.sh && $(BIN)/python examples/grid_search.py
 
 test: setup  ## run all tests
-	@. scripts/java.sh && $(BIN)/python -m pytest
+	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES)
 
 test-fast: setup  ## run the tests that need no cluster and no TensorFlow
-	@. scripts/java.sh && $(BIN)/python -m pytest -m "not slow"
+	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES) -m "not slow"
 
 check: setup  ## run ruff and mypy
 	$(BIN)/ruff check .

@@ -1,38 +1,140 @@
 """Fixtures: real Spark sessions, a root folder with a nasty name, and what a run leaves behind."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+
+from tests.helpers.groups import GROUPS, write_groups
+from tests.helpers.processes import eventually
+from tests.helpers.spark import JAVA_OPTIONS, Applications, write_defaults
+from tests.helpers.standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
 # Executors import the test modules' helpers from memory, but sparkdl itself must be installed.
 
-from pyspark.sql import SparkSession
+# Each pytest process has a temporary directory of its own: what another run has left behind is
+# not found there, and the workers of pytest-xdist do not see each other's files. The folders of
+# `tmp_path` stay where pytest puts them, to be looked at after a failure.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+TEMPORARY = tempfile.mkdtemp(prefix="sdl-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
+os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
+os.environ.setdefault(GROUPS, str(Path(TEMPORARY, "groups.json")))
 
-from tests.helpers.processes import eventually
-from tests.helpers.spark import start_session
+# For the applications of this process, and those of the programs that tests start.
+os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
+os.environ["SPARK_CONF_DIR"] = write_defaults(Path(TEMPORARY, "conf"))
+
+# The applications that tests share, by fixture, in the order in which they run. Others follow:
+# tests of one file stay together.
+APPLICATIONS = ("lc", "spark", "two", "four", "one_executor", "sixteen", "gpu_session")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the tests by the Spark application that they need, so that each starts once."""
+
+    def order(item: pytest.Item) -> tuple[int, bool]:
+        names = getattr(item, "fixturenames", ())
+        is_own = "own_application" in names or "half_blind" in names
+        ends = is_own or item.get_closest_marker("ends_application") is not None
+        if "standalone" in names:
+            return APPLICATIONS.index("two"), ends
+        for number, name in enumerate(APPLICATIONS):
+            if name in names and not is_own:
+                return number, ends
+        is_slow = item.get_closest_marker("slow") is not None
+        return len(APPLICATIONS) + (not is_slow), False
+
+    items.sort(key=order)
+    groups = {}
+    for item in items:
+        number = order(item)[0]
+        name = APPLICATIONS[number] if number < len(APPLICATIONS) else item.path.as_posix()
+        groups[item.nodeid] = name
+    if name := os.environ.get("PYTEST_XDIST_WORKER"):
+        write_groups(name, groups)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`, all tests of one application run in one of the processes."""
+    from tests.helpers.lanes import ByApplication
+
+    return ByApplication(config, log)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(TEMPORARY, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def applications(request: pytest.FixtureRequest) -> Iterator[Applications]:
+    """The Spark applications that tests share; one runs at a time."""
+    if any("s3" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        # Executors know the store only if it is there when the JVM starts.
+        request.getfixturevalue("s3")
+    applications = Applications()
+    yield applications
+    applications.stop()
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(applications: Applications) -> Iterator[SparkSession]:
     """Embedded Spark with two slots."""
-    session = start_session("local[2]")
-    yield session
-    session.stop()
+    yield from applications.lend("local[2]")
 
 
 @pytest.fixture(scope="module")
-def lc() -> Iterator[SparkSession]:
+def lc(applications: Applications) -> Iterator[SparkSession]:
     """Three executor processes with one slot each."""
-    session = start_session("local-cluster[3,1,1024]", spark__executor__memory="1g")
-    yield session
-    session.stop()
+    yield from applications.lend("local-cluster[3,1,1024]", spark__executor__memory="1g")
+
+
+@pytest.fixture(scope="module")
+def four(applications: Applications) -> Iterator[SparkSession]:
+    """Four executor processes with one slot each."""
+    yield from applications.lend("local-cluster[4,1,1024]", spark__executor__memory="1g")
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a standalone cluster of two workers with one core each."""
+    with standalone_cluster(tmp_path_factory.mktemp("standalone")) as master:
+        yield master
+
+
+@pytest.fixture(scope="session")
+def standalone_root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of the runs on the standalone cluster."""
+    return str(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def two(
+    applications: Applications, standalone: str, standalone_root: str
+) -> Iterator[SparkSession]:
+    """A session with both workers as executors of one core each."""
+    settings = {"spark__executor__memory": "1g", "spark__sparkdl__root": standalone_root}
+    yield from applications.lend(standalone, **settings)
+
+
+@pytest.fixture
+def own_application(applications: Applications) -> Iterator[None]:
+    """For tests that start an application, or need the machine, for themselves."""
+    applications.stop()
+    yield
+    if active := SparkSession.getActiveSession():
+        active.stop()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pyspark
 import pytest
 
 from sparkdl.config import SETTINGS
+from tests.helpers.spark import JAVA_OPTIONS
 
 SPARK = Path(pyspark.__file__).parent
 CONF = Path(__file__).parents[1] / "conf"
@@ -157,6 +158,7 @@ def _run(tmp_path: Path, defaults: str, **env: str) -> subprocess.CompletedProce
             "SPARK_HOME": str(SPARK),
             "SPARK_CONF_DIR": str(conf),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": JAVA_OPTIONS,
             **env,
         },
         cwd=tmp_path,

@@ -79,10 +79,10 @@ def test_absolute_and_is_local() -> None:
 
 
 @pytest.mark.slow
-def test_run_on_s3(s3: str, tmp_path: Path) -> None:
-    """The driver and three trials share only a bucket."""
+@pytest.mark.usefixtures("spark")
+def test_a_run_on_s3(s3: str, tmp_path: Path) -> None:
+    """The driver and three trials share nothing but a bucket."""
     from sparkdl import experiment, tensorboard
-    from tests.helpers.spark import start_session
 
     def train(x: int) -> dict[str, object]:
         print("hello", x)
@@ -92,15 +92,9 @@ def test_run_on_s3(s3: str, tmp_path: Path) -> None:
         model.write_text(f"weights {x}")
         return {"score": x, "model": model}
 
-    # The JVM may be older than the bucket, so Spark must pass the keys to its Python workers.
-    keys = {f"spark__executorEnv__{k}": v for k, v in os.environ.items() if k.startswith("AWS_")}
-    session = start_session("local[2]", **keys)
-    try:
-        options = {"root": f"{s3}/runs", "progress": False}
-        run = experiment.launch(train, {"x": [1, 2, 3]}, metric="score", **options)
-        again = experiment.load(run.path)
-    finally:
-        session.stop()
+    options = {"root": f"{s3}/runs", "progress": False}
+    run = experiment.launch(train, {"x": [1, 2, 3]}, metric="score", **options)
+    again = experiment.load(run.path)
     assert again.best.value == 3
     assert storage.read(f"{again.best.path}/log.txt") == b"hello 3\n"
     assert storage.read(f"{again.best.path}/tensorboard/events") == b"e"

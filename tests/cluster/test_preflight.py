@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import PreflightError
@@ -32,27 +31,31 @@ esac
 """
 
 
-@pytest.fixture
-def half_blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
-    """Two executors, of which one sees an empty folder in place of `tmp_path/shared`."""
-    (tmp_path / "shared").mkdir()
-    wrapper = tmp_path / "python"
-    wrapper.write_text(PYTHON.format(hidden=str(tmp_path / "shared"), python=sys.executable))
+@pytest.fixture(scope="module")
+def half_blind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder which one of two executors finds empty."""
+    folder = tmp_path_factory.mktemp("half_blind")
+    shared = folder / "shared"
+    shared.mkdir()
+    wrapper = folder / "python"
+    wrapper.write_text(PYTHON.format(hidden=str(shared), python=sys.executable))
     wrapper.chmod(0o755)
-    monkeypatch.setenv("PYSPARK_PYTHON", str(wrapper))
-    session = start_session("local-cluster[2,1,1024]", spark__executor__memory="1g")
-    yield session
-    session.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", str(wrapper))
+        session = start_session("local-cluster[2,1,1024]", spark__executor__memory="1g")
+        yield shared
+        session.stop()
 
 
-def test_a23_a_run_directory_that_an_executor_cannot_see(
-    half_blind: SparkSession, tmp_path: Path
+@pytest.mark.acceptance("A23")
+def test_a_run_directory_that_an_executor_cannot_see_is_refused(
+    half_blind: Path, tmp_path: Path
 ) -> None:
     def train(x: int) -> int:
         (tmp_path / "called").touch()
         return x
 
-    root = str(tmp_path / "shared")
+    root = str(half_blind)
     with pytest.raises(PreflightError) as caught:
         experiment.launch(train, {"x": [0, 1, 2, 3]}, root=root, progress=False)
     said = str(caught.value)
@@ -65,7 +68,7 @@ def test_a23_a_run_directory_that_an_executor_cannot_see(
 
 
 def test_versions_that_differ_are_named(
-    half_blind: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    half_blind: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other() -> dict[str, Any]:
         return {"python": "3.9", "sparkdl": "0.0.1"}

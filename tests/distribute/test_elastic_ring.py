@@ -1,11 +1,9 @@
 """A ring that outlives its ranks, without Spark: the task's part is played by the test."""
 
 import json
-import os
+import secrets
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 
 from sparkdl.cluster.gang.rendezvous import listen
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
-from tests.helpers.gang import ROOT
+from tests.helpers.prefork import fork
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -24,6 +22,7 @@ class Gang:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.generation = folder, -1
+        self.secret = secrets.token_bytes(32)
         self.ends: dict[int, socket.socket] = {}
         self.processes: dict[int, Any] = {}
 
@@ -33,19 +32,11 @@ class Gang:
         end.settimeout(60)
         me = {"rank": rank, "world_size": size, "kind": "allreduce", "ring": theirs.fileno()}
         me |= {"is_elastic": True, "is_late": is_late}
-        env = {**os.environ, "SPARKDL_CONTEXT": json.dumps(me), "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, "-m", "tests.helpers.gang", f"elastic_ring.{program}"]
-        command += [str(self.folder), str(rank)]
+        env = {"SPARKDL_CONTEXT": json.dumps(me), "CUDA_VISIBLE_DEVICES": ""}
+        arguments = [f"elastic_ring.{program}", str(self.folder), str(rank)]
         with (self.folder / f"{rank}.log").open("a") as log:
-            self.processes[rank] = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=env,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            process = fork(["numpy"], arguments, env, log.fileno(), theirs.fileno())
+            self.processes[rank] = process
         theirs.close()
         self.ends[rank] = end
 
@@ -60,7 +51,7 @@ class Gang:
         endpoints = [Endpoint("127.0.0.1", one.getsockname()[1], "a") for one in listeners]
         for place, rank in enumerate(ranks):
             invitation = Invitation(
-                *(place, endpoints, b"secret", self.generation), members=ranks, is_calm=is_calm
+                *(place, endpoints, self.secret, self.generation), members=ranks, is_calm=is_calm
             )
             invitation.send(self.ends[rank], listeners[place])
 

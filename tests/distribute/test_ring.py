@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,43 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+_sockets: list[socket.socket] = []
+_joined: list[Any] = []
+
+
+def invited(count: int, nodes: str, **options: Any) -> list[Any]:
+    """The invitations of a ring, as its ranks have received them, with their listeners."""
+    channels = invitations(count, nodes, **options)
+    _sockets.extend(channels)
+    received = [Invitation.receive(channel) for channel in channels]
+    _sockets.extend(listener for _, listener in received)
+    return received
+
+
+def joined(invitation: Invitation, listener: socket.socket) -> Ring:
+    """Join a ring; its sockets are closed after the test."""
+    ring = join(invitation, listener)
+    _joined.append(ring)
+    return ring
+
+
+@pytest.fixture(autouse=True)
+def close_sockets() -> Iterator[None]:
+    """Close the sockets of the rings that a test has made."""
+    yield
+    for ring in _joined:
+        ring.close()
+    _joined.clear()
+    while _sockets:
+        _sockets.pop().close()
+
+
 def ring_of(order: list[int], timeout_s: float = 20.0) -> list[Ring]:
     """Return the rings of all ranks, by rank, connected in this order."""
     if len(order) == 1:
         return [Ring()]
     pairs = [socket.socketpair() for _ in order]
+    _sockets.extend(end for pair in pairs for end in pair)
     rings: list[Any] = [None] * len(order)
     for place, rank in enumerate(order):
         predecessor, successor = order[place - 1], order[(place + 1) % len(order)]
@@ -174,8 +206,8 @@ def test_a_rank_that_hangs_is_noticed_after_the_timeout() -> None:
 
 @pytest.mark.parametrize("nodes", ["aaaa", "abcd", "abab"], ids=["unix", "tcp", "both"])
 def test_join_connects_ranks_of_one_and_of_several_nodes(nodes: str) -> None:
-    received = [Invitation.receive(c) for c in invitations(4, nodes)]
-    rings = on_all(received, lambda one, rank: join(*one))
+    received = invited(4, nodes)
+    rings = on_all(received, lambda one, rank: joined(*one))
     for result in on_all(rings, lambda ring, rank: ring.allreduce(np.full(300_000, rank), "sum")):
         assert set(result.tolist()) == {6}
     for _, listener in received:
@@ -195,12 +227,12 @@ def answer_to_stranger(address: tuple[str, int], data: bytes) -> bytes:
 
 def test_join_refuses_unauthenticated_connections(caplog: pytest.LogCaptureFixture) -> None:
     """Send nothing, noise, too few and too many bytes, and a greeting without the secret."""
-    received = [Invitation.receive(c) for c in invitations(2, "ab")]
+    received = invited(2, "ab")
     invitation, listener = received[0]
     address = listener.getsockname()
     hello = b"sparkdl ring 1\0\0" + (0).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(4)
     first: list[Any] = []
-    waiting = threading.Thread(target=lambda: first.append(join(invitation, listener)))
+    waiting = threading.Thread(target=lambda: first.append(joined(invitation, listener)))
     waiting.start()
     for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"x" * (1 << 20), hello):
         try:
@@ -210,7 +242,7 @@ def test_join_refuses_unauthenticated_connections(caplog: pytest.LogCaptureFixtu
     # The answer to a valid greeting is a random number and a proof.
     answer = answer_to_stranger(address, hello + bytes(32) + b"wrong".ljust(32))
     assert len(answer) == 64
-    second = join(*received[1])
+    second = joined(*received[1])
     waiting.join(20)
     rings = [first[0], second]
     assert [r.tolist() for r in on_all(rings, lambda ring, rank: ring.allreduce(np.ones(2)))] == [
@@ -225,9 +257,9 @@ def test_join_refuses_unauthenticated_connections(caplog: pytest.LogCaptureFixtu
 
 
 def test_join_refuses_a_rank_with_another_secret(caplog: pytest.LogCaptureFixture) -> None:
-    mine = [Invitation.receive(c) for c in invitations(2, "ab", join_s=1.0)]
+    mine = invited(2, "ab", join_s=1.0)
     other = Invitation(1, mine[0][0].endpoints, b"another secret", join_s=1.0)
-    errors = on_all([mine[0], (other, mine[1][1])], lambda one, rank: join(*one))
+    errors = on_all([mine[0], (other, mine[1][1])], lambda one, rank: joined(*one))
     assert all(isinstance(error, PeerLostError) for error in errors)
     assert "timed out after 1 s waiting for rank 1 to join the ring" in str(
         errors[0]
@@ -243,6 +275,7 @@ def test_repr_of_an_invitation_hides_the_secret() -> None:
 
 def test_an_invitation_can_be_received_once() -> None:
     end = invitations(1, "a")[0]
+    _sockets.append(end)
     Invitation.receive(end)[1].close()
     with pytest.raises(EOFError):
         Invitation.receive(end)

@@ -88,7 +88,8 @@ def test_refused_before_anything_starts(root: str) -> None:
     assert list(Path(root).iterdir()) == []
 
 
-def test_a7_more_workers_than_slots(root: str) -> None:
+@pytest.mark.acceptance("A7")
+def test_more_workers_than_slots_are_refused(root: str) -> None:
     began = time.monotonic()
     with pytest.raises(SlotsError, match=r"needs 5 slots.*has 3.*local-cluster\[5,1,1024\]"):
         experiment.allreduce(lambda: 0, num_workers=5, **quiet(root))
@@ -168,8 +169,11 @@ def dies_in_step(how: str, gone: Path) -> Any:
     return train
 
 
+@pytest.mark.acceptance("A3")
 @pytest.mark.parametrize(("how", "says"), [("exit", "exit code 1"), ("kill", "SIGKILL")])
-def test_a3_a_rank_dies_in_a_step(root: str, tmp_path: Path, how: str, says: str) -> None:
+def test_a_rank_that_dies_in_a_step_fails_the_run(
+    root: str, tmp_path: Path, how: str, says: str
+) -> None:
     gone = tmp_path / "gone"
     with pytest.raises(TrainingFailedError, match=says) as caught:
         experiment.allreduce(
@@ -189,7 +193,10 @@ def test_a3_a_rank_dies_in_a_step(root: str, tmp_path: Path, how: str, says: str
         run.raise_for_failures()
 
 
-def test_a4_a_rank_raises_and_a18_the_next_run_is_good(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A4", "A18")
+def test_an_exception_of_a_rank_fails_the_run_and_the_next_completes(
+    root: str, tmp_path: Path
+) -> None:
     gone = tmp_path / "gone"
     with pytest.raises(TrainingFailedError, match="a rank's own error") as caught:
         experiment.allreduce(dies_in_step("raise", gone), num_workers=3, **quiet(root))
@@ -202,7 +209,8 @@ def test_a4_a_rank_raises_and_a18_the_next_run_is_good(root: str, tmp_path: Path
     assert experiment.allreduce(lambda: 7, num_workers=3, **quiet(root)).result == 7
 
 
-def test_a18_two_at_once_do_not_meet(root: str) -> None:
+@pytest.mark.acceptance("A18")
+def test_two_gangs_at_once_do_not_meet(root: str) -> None:
     """Three slots hold a gang of two and one of one at the same time."""
 
     def train() -> dict[str, Any]:
@@ -231,7 +239,8 @@ def test_a18_two_at_once_do_not_meet(root: str) -> None:
     assert [run.result["met"] for run in runs.values()] == [2, 2]
 
 
-def test_a20_fewer_ranks_than_executors(root: str) -> None:
+@pytest.mark.acceptance("A20")
+def test_fewer_ranks_than_executors_train(root: str) -> None:
     def train() -> str:
         model, x, y = mini()
         model.fit(x, y, batch_size=24, verbose=0)
@@ -316,7 +325,10 @@ def test_cancel_leaves_nothing(root: str, tmp_path: Path) -> None:
     assert eventually(lambda: not any(is_alive(pid) for pid in pids), 15)
 
 
-def test_a9_a_lost_executor_goes_on_from_the_last_checkpoint(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A9")
+def test_a_gang_that_lost_an_executor_goes_on_from_the_last_checkpoint(
+    root: str, tmp_path: Path
+) -> None:
     def train() -> dict[str, Any]:
         from sparkdl import context
         from sparkdl.keras import Checkpoint
@@ -351,7 +363,8 @@ def test_a9_a_lost_executor_goes_on_from_the_last_checkpoint(root: str, tmp_path
     assert eventually(lambda: not processes_of(run.id), 15)
 
 
-def test_a25_versions_that_were_not_tested_are_refused(
+@pytest.mark.acceptance("A25")
+def test_versions_that_were_not_tested_are_refused(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sparkdl.runs import provenance
@@ -398,7 +411,8 @@ def test_dynamic_allocation_is_explained(lc: SparkSession, root: str) -> None:
         check_gang(plan, Slots(8, 8, "8"), conf.get, "yarn")
 
 
-def test_a21_early_stopping_decides_once_for_all(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A21")
+def test_early_stopping_decides_once_for_all_ranks(root: str, tmp_path: Path) -> None:
     def train() -> dict[str, Any]:
         import keras
 

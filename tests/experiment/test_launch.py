@@ -370,10 +370,10 @@ def test_timeout_cancels_unfinished_trials(root: str) -> None:
         time.sleep(0.1 if x == 0 else 60)
         return x
 
-    options = quiet(root, timeout_s=10, parallelism=1)
+    options = quiet(root, timeout_s=6, parallelism=1)
     run = experiment.launch(train, {"x": [0, 1, 2]}, **options)
     assert run.state == "CANCELLED"
-    assert "timeout_s=10" in (run.reason or "")
+    assert "timeout_s=6" in (run.reason or "")
     assert [str(t.state) for t in run.trials] == ["COMPLETE", "CANCELLED", "CANCELLED"]
     assert eventually(lambda: not processes_of(run.id))
 

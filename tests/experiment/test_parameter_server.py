@@ -3,32 +3,21 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError, SlotsError, TrainingFailedError
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, is_alive
 from tests.helpers.runs import quiet
-from tests.helpers.spark import start_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("four")]
 
 STEPS = 120
 EVERY = 20
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[SparkSession]:
-    """Four executor processes with one slot each."""
-    session = start_session("local-cluster[4,1,1024]", spark__executor__memory="1g")
-    yield session
-    session.stop()
 
 
 def train() -> dict[str, Any]:

@@ -20,7 +20,8 @@ from tests.helpers.runs import quiet
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lc")]
 
 
-def test_a1_one_of_twelve_raises(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A1")
+def test_one_failing_trial_of_twelve_leaves_the_others_complete(root: str, tmp_path: Path) -> None:
     def train(lr: float, layers: int) -> float:
         Path(tmp_path, f"call-{lr}-{layers}-{os.getpid()}").touch()
         if (lr, layers) == (0.1, 2):
@@ -36,7 +37,8 @@ def test_a1_one_of_twelve_raises(root: str, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("call-0.1-2-*"))) == 1
 
 
-def test_a2_all_raise(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A2")
+def test_all_trials_failing_raises_the_first_error(root: str, tmp_path: Path) -> None:
     class MyError(Exception):
         pass
 
@@ -53,7 +55,8 @@ def test_a2_all_raise(root: str, tmp_path: Path) -> None:
     assert sum(states.values()) == 12
 
 
-def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A8")
+def test_a_trial_of_a_killed_executor_runs_again(root: str, tmp_path: Path) -> None:
     def train(x: int) -> int:
         first = not list(tmp_path.glob(f"call-{x}-*"))
         Path(tmp_path, f"call-{x}-{os.getpid()}").touch()
@@ -80,7 +83,8 @@ def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_a14_prints_show_up_where_i_am(root: str, capsys: Any) -> None:
+@pytest.mark.acceptance("A14")
+def test_output_of_trials_is_shown_by_the_driver_and_logged(root: str, capsys: Any) -> None:
     def train(x: int) -> int:
         print("hello")
         os.write(2, b"from C\n")
@@ -94,7 +98,8 @@ def test_a14_prints_show_up_where_i_am(root: str, capsys: Any) -> None:
         assert Path(trial.path, "log.txt").read_text() == "hello\nfrom C\n"
 
 
-def test_a15_nan_loss(root: str) -> None:
+@pytest.mark.acceptance("A15")
+def test_trials_without_a_finite_metric_are_invalid(root: str) -> None:
     def train(x: int) -> float | None:
         return {0: float("nan"), 4: None, 8: float("inf")}.get(x, x / 10)
 
@@ -104,24 +109,31 @@ def test_a15_nan_loss(root: str) -> None:
     assert experiment.load(run.path).best.number == 7
 
 
-def test_a16_silent_is_not_dead(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No internal limit declares a process dead: 60 seconds in C with the GIL held."""
-    for name in ("sparkdl.cluster.preflight.MEET_S", "sparkdl.runs.owner.BEAT_S"):
-        monkeypatch.setattr(name, 5.0)
+@pytest.mark.acceptance("A16")
+def test_a_silent_trial_is_not_declared_dead(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No internal limit declares a process dead: 8 seconds in C with the GIL held."""
+    for name in (
+        "sparkdl.cluster.preflight.MEET_S",
+        "sparkdl.runs.owner.BEAT_S",
+        "sparkdl.runner.trial_messages.STOP_S",
+        "sparkdl.runner.submitted.OVER_S",
+    ):
+        monkeypatch.setattr(name, 1.0)
 
     def train(x: int) -> float:
         began = time.monotonic()
-        ctypes.PyDLL(None).sleep(60)
+        ctypes.PyDLL(None).sleep(8)
         return time.monotonic() - began
 
     run = experiment.launch(train, {"x": [0]}, **quiet(root))
     assert run.state == "COMPLETE"
     assert run.trials[0].attempts == 1
     assert run.best.value is not None
-    assert run.best.value >= 59
+    assert run.best.value >= 7
 
 
-def test_a18_one_after_the_other_and_two_at_once(root: str) -> None:
+@pytest.mark.acceptance("A18")
+def test_runs_one_after_the_other_and_two_at_once_complete(root: str) -> None:
     def bad(x: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
         return x
@@ -152,7 +164,8 @@ def test_a18_one_after_the_other_and_two_at_once(root: str) -> None:
     assert runs[100].path != runs[200].path
 
 
-def test_a19_trials_in_one_slot_do_not_see_each_other(root: str) -> None:
+@pytest.mark.acceptance("A19")
+def test_trials_in_one_slot_do_not_see_each_other(root: str) -> None:
     def train(x: int) -> dict[str, Any]:
         import resource
 
@@ -197,8 +210,9 @@ def test_a_fork_server_that_dies_is_replaced(root: str, lc: SparkSession) -> Non
     assert first != second
 
 
+@pytest.mark.ends_application
 def test_nothing_is_left_after_the_session(root: str) -> None:
-    """The last test of this module: the session ends, and so does everything of ours."""
+    """The session ends, and so does everything of ours."""
     run = experiment.launch(lambda: os.getppid(), **quiet(root))
     server = int(run.best.value or 0)
     assert Path(f"/proc/{server}").exists()

@@ -562,7 +562,8 @@ def test_max_failed_trials_ends_a_search(root: str) -> None:
 # ---- values that are not numbers
 
 
-def test_a15_trials_without_a_finite_value_are_invalid(root: str) -> None:
+@pytest.mark.acceptance("A15")
+def test_three_of_nine_trials_without_a_number_are_invalid(root: str) -> None:
     def train(x: int) -> float | None:
         return {0: float("nan"), 4: None, 8: float("inf")}.get(x, x / 10)
 
@@ -579,8 +580,11 @@ def test_a15_trials_without_a_finite_value_are_invalid(root: str) -> None:
     assert "metric 'score' is nan" in str(run)
 
 
+@pytest.mark.acceptance("A15")
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_a15_best_ignores_invalid_trials_in_any_order(root: str, order: tuple[int, ...]) -> None:
+def test_best_trial_is_right_whatever_the_order_of_invalid_ones(
+    root: str, order: tuple[int, ...]
+) -> None:
     def train(x: int) -> float:
         return [math.nan, 0.25, -math.inf][x]
 

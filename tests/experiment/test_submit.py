@@ -1,28 +1,23 @@
-"""The example as a batch job: on a real standalone master and worker, and on a local cluster.
+"""The example as a batch job: on a real standalone cluster, and on embedded Spark.
 
 The same seed gives the same numbers wherever it runs: each trial has the same share of cores.
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
 from sparkdl import experiment
 from sparkdl.runs import Run
+from tests.helpers.spark import JAVA_OPTIONS
+from tests.helpers.standalone import SPARK
 
-SPARK = Path(pyspark.__file__).parent
 EXAMPLE = Path(__file__).parents[2] / "examples" / "grid_search.py"
-READY_S = 60.0
 PROGRAM_S = 300.0
 
 pytestmark = pytest.mark.slow
@@ -56,58 +51,16 @@ def _environment(**more: str) -> dict[str, str]:
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_SUBMIT_OPTS": JAVA_OPTIONS,
     }
     return {**outer, **ours, **more}
-
-
-@contextmanager
-def _daemon(folder: Path, kind: str, *arguments: str, ready: str) -> Iterator[re.Match[str]]:
-    """A Spark daemon, from when its log matches `ready` until the end of the block."""
-    log = folder / f"{kind}.log"
-    command = [SPARK / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *arguments]
-    # Not on a fixed port: the REST server, which nothing here uses.
-    env = _environment(SPARK_MASTER_OPTS="-Dspark.master.rest.enabled=false")
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        yield _wait_for(ready, log, process)
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_for(ready: str, log: Path, process: "subprocess.Popen[bytes]") -> re.Match[str]:
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        if found := re.search(ready, log.read_text()):
-            return found
-        assert process.poll() is None, f"it ended by itself:\n{log.read_text()}"
-        time.sleep(0.05)
-    raise TimeoutError(f"not ready after {READY_S:g} s:\n{log.read_text()}")
-
-
-@pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a standalone master with one worker of two cores."""
-    folder = tmp_path_factory.mktemp("standalone")
-    # Port 0 is any free one; the master's log says which.
-    anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-    size = ("--cores", "2", "--memory", "2g", "--work-dir", str(folder / "work"))
-    leads = r"Starting Spark master at (spark://\S+)[\s\S]*New state: ALIVE"
-    with _daemon(folder, "master.Master", *anywhere, ready=leads) as found:
-        worker = ("worker.Worker", found[1], *anywhere, *size)
-        with _daemon(folder, *worker, ready="Successfully registered with master"):
-            yield found[1]
 
 
 def _submit(master: str, program: Path, root: Path) -> "subprocess.CompletedProcess[str]":
     """What spark-submit printed, and its exit code."""
     command = [SPARK / "bin" / "spark-submit", "--master", master]
-    command += ["--conf", "spark.ui.enabled=false", program]
+    command += ["--conf", "spark.ui.enabled=false"]
+    command += ["--conf", f"spark.executor.extraJavaOptions={JAVA_OPTIONS}", program]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command,
@@ -155,6 +108,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.mark.usefixtures("own_application")
 def test_example_on_a_standalone_cluster(standalone: str, embedded: Run, tmp_path: Path) -> None:
     done = _submit(standalone, EXAMPLE, tmp_path)
     run = _only_run(tmp_path)
@@ -167,13 +121,11 @@ def test_example_on_a_standalone_cluster(standalone: str, embedded: Run, tmp_pat
     [(ALL_FAIL, "AllTrialsFailedError", "FAILED"), (ONE_FAILS, "TrialFailedError", "COMPLETE")],
     ids=["all trials", "one trial"],
 )
-def test_a_failure_is_the_exit_code(
-    standalone: str, tmp_path: Path, text: str, error: str, state: str
-) -> None:
+def test_a_failure_is_the_exit_code(tmp_path: Path, text: str, error: str, state: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(text)
     root = tmp_path / "runs"
-    done = _submit(standalone, program, root)
+    done = _submit("local[2]", program, root)
     assert done.returncode != 0
     said = done.stdout + done.stderr
     assert error in said

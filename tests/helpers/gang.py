@@ -2,11 +2,9 @@
 
 import importlib
 import json
-import os
 import secrets
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,8 +13,8 @@ from typing import Any
 
 from sparkdl.cluster.gang.rendezvous import listen
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
+from tests.helpers.prefork import Forked, fork
 
-ROOT = Path(__file__).parents[2]
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -46,7 +44,7 @@ def launch(
     """
     addresses = free_addresses(len(roles))
     cluster: dict[str, list[str]] = {}
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Forked] = []
     channels = invitations(roles.count("worker"), nodes)
     for role, address in zip(roles, addresses, strict=True):
         cluster.setdefault(role, []).append(address)
@@ -97,12 +95,12 @@ def invitations(count: int, nodes: str, **more: Any) -> list[socket.socket]:
 
 def _start(
     program: str, folder: Path, rank: int, variables: Mapping[str, str], channel: int | None
-) -> Any:
-    command = [sys.executable, "-m", "tests.helpers.gang", program, str(folder), str(rank)]
-    env = {**os.environ, **variables}
+) -> Forked:
+    preload = ["tensorflow", "keras"]
+    if "TF_USE_LEGACY_KERAS" in variables:
+        preload.append("tf_keras")
     with (folder / f"{rank}.log").open("w") as log:
-        handed = () if channel is None else (channel,)
-        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, pass_fds=handed)
+        return fork(preload, [program, str(folder), str(rank)], variables, log.fileno(), channel)
 
 
 def _result(process: Any, folder: Path, rank: int, deadline: float, codes: Sequence[int]) -> Any:
@@ -116,8 +114,8 @@ def _result(process: Any, folder: Path, rank: int, deadline: float, codes: Seque
     return json.loads(told.read_text()) if told.exists() else None
 
 
-if __name__ == "__main__":
-    name, where, number = sys.argv[1:]
-    module, _, name = name.rpartition(".")
+def run(program: str, folder: str, number: str) -> None:
+    """Run `<module>.<function>` of tests/programs; write what it returns to a file."""
+    module, _, name = program.rpartition(".")
     function = getattr(importlib.import_module(f"tests.programs.{module}"), name)
-    Path(where, f"{number}.json").write_text(json.dumps(function(Path(where))))
+    Path(folder, f"{number}.json").write_text(json.dumps(function(Path(folder))))

@@ -1,37 +1,133 @@
 """Start Spark sessions for tests."""
 
+import fcntl
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["start_gpu_session", "start_session"]
+__all__ = [
+    "JAVA_OPTIONS",
+    "Applications",
+    "gpu_settings",
+    "start_gpu_session",
+    "start_session",
+    "write_defaults",
+]
+
+# The tests' JVMs live for minutes: compile with the fast compiler only, collect in one thread.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+DEFAULTS = {
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Tests count the jobs of an application, which many tests share.
+    "spark.ui.retainedJobs": "1000000",
+}
+
+
+def write_defaults(folder: Path) -> str:
+    """Write Spark's configuration for all applications of the tests; return its folder."""
+    folder.mkdir()
+    lines = [f"{name} {value}\n" for name, value in DEFAULTS.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines))
+    return str(folder)
 
 
 def start_session(master: str, **conf: str) -> SparkSession:
-    """A session of this master, after the one before has ended."""
+    """Stop the active application and start a new one on this master.
+
+    Args:
+        master: URL of the master.
+        conf: settings; a double underscore in a name stands for a dot.
+    """
     if active := SparkSession.getActiveSession():
         active.stop()
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = SparkSession.builder.master(master)
     for key, value in conf.items():
         builder = builder.config(key.replace("__", "."), value)
-    session = builder.getOrCreate()
+    with _own_second():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
-def start_gpu_session(master: str, gpus: int, folder: Path) -> SparkSession:
-    """Executors that each think that they have so many GPUs, and give each task one of them."""
+@contextmanager
+def _own_second() -> Iterator[None]:
+    """Let no other process of these tests start a cluster in the same second.
+
+    The ids of applications on local clusters are made of the second in which they start, and
+    Spark writes below its own folder by these ids.
+    """
+    with Path(tempfile.gettempdir()).parent.joinpath("sparkdl-tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def gpu_settings(gpus: int, folder: Path) -> dict[str, str]:
+    """The settings of executors that each report this number of GPUs and give one to each task."""
     script = folder / "discover.sh"
     found = json.dumps({"name": "gpu", "addresses": [str(i) for i in range(gpus)]})
     script.write_text(f"#!/bin/sh\necho '{found}'\n")
     script.chmod(0o755)
-    return start_session(
-        master,
-        spark__executor__memory="1g",
-        spark__worker__resource__gpu__amount=str(gpus),
-        spark__worker__resource__gpu__discoveryScript=str(script),
-        spark__executor__resource__gpu__amount=str(gpus),
-        spark__task__resource__gpu__amount="1",
-    )
+    return {
+        "spark__executor__memory": "1g",
+        "spark__worker__resource__gpu__amount": str(gpus),
+        "spark__worker__resource__gpu__discoveryScript": str(script),
+        "spark__executor__resource__gpu__amount": str(gpus),
+        "spark__task__resource__gpu__amount": "1",
+    }
+
+
+def start_gpu_session(master: str, gpus: int, folder: Path) -> SparkSession:
+    """Start an application whose executors each report this number of GPUs."""
+    return start_session(master, **gpu_settings(gpus, folder))
+
+
+class Applications:
+    """Keep one Spark application alive as long as tests ask for the same kind.
+
+    A process has one SparkContext: asking for another kind stops the current application. Tests
+    are sorted by kind, see `pytest_collection_modifyitems` in tests/conftest.py.
+    """
+
+    def __init__(self) -> None:
+        self._kind: Any = None
+        self._session: SparkSession | None = None
+
+    def get(self, master: str, **conf: str) -> SparkSession:
+        """Return the running session of this kind, or start one."""
+        kind = (master, conf)
+        if self._session is None or kind != self._kind or not self._is_running():
+            self._session = start_session(master, **conf)
+            self._kind = kind
+        return self._session
+
+    def lend(self, master: str, **conf: str) -> Iterator[SparkSession]:
+        """Yield the session of this kind; afterwards restore the SQL settings it had before."""
+        session = self.get(master, **conf)
+        before = dict(session.conf.getAll)
+        yield session
+        if session.sparkContext._jsc is None:
+            return
+        after = dict(session.conf.getAll)
+        for name in after.keys() - before.keys():
+            session.conf.unset(name)
+        for name, value in before.items():
+            if after.get(name) != value:
+                session.conf.set(name, value)
+
+    def stop(self) -> None:
+        """Stop the current application, if one runs."""
+        if self._session is not None and self._is_running():
+            self._session.stop()
+        self._session = None
+
+    def _is_running(self) -> bool:
+        session = self._session
+        return session is not None and session.sparkContext._jsc is not None

@@ -16,7 +16,7 @@ from sparkdl import experiment
 from sparkdl.inference import model_cache
 from tests.helpers.models import dense, numbers, save, values
 from tests.helpers.runs import quiet
-from tests.helpers.spark import start_gpu_session, start_session
+from tests.helpers.spark import start_gpu_session
 
 pytestmark = pytest.mark.slow
 
@@ -42,8 +42,9 @@ def counting_model(folder: Path, layers: Any) -> Any:
     return keras.Sequential([layers[0], Counting(), *layers[1:]])
 
 
+@pytest.mark.acceptance("A24")
 @pytest.mark.parametrize("given", ["path", "in memory"])
-def test_a24_predict_scores_10000_rows_in_7_partitions(
+def test_scoring_10000_rows_in_7_partitions_gives_10000_predictions(
     lc: SparkSession, tmp_path: Path, given: str
 ) -> None:
     import keras
@@ -73,7 +74,8 @@ def test_a24_predict_scores_10000_rows_in_7_partitions(
     assert np.allclose([row.prediction for row in found], expected, rtol=1e-4, atol=1e-5)
     assert scored.count() == 10_000  # This computes all rows again.
     loaded_by = [path.name.split("-")[0] for path in loads.iterdir()]
-    assert 1 <= len(loaded_by) == len(set(loaded_by)) <= 3
+    # Once in each Python worker, of which there may be several in a slot; not in each of 14 tasks.
+    assert 1 <= len(loaded_by) == len(set(loaded_by)) < 14
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.h5", "folder", "tf_keras", "tf_keras.h5"])
@@ -159,7 +161,7 @@ def test_predict_sends_the_users_own_classes_to_executors(
         del sys.modules["keras_own_layers"]
 
 
-def test_predict_loads_a_model_from_s3(s3: str, tmp_path: Path) -> None:
+def test_a_model_on_s3(s3: str, lc: SparkSession, tmp_path: Path) -> None:
     from sparkdl import storage
 
     model = dense(2)
@@ -167,18 +169,14 @@ def test_predict_loads_a_model_from_s3(s3: str, tmp_path: Path) -> None:
     model.export(tmp_path / "m", verbose=False)
     storage.copy(tmp_path / "m.keras", f"{s3}/models/m.keras")
     storage.copy(tmp_path / "m", f"{s3}/models/m")
-    keys = {f"spark__executorEnv__{k}": v for k, v in os.environ.items() if k.startswith("AWS_")}
-    session = start_session("local-cluster[2,1,1024]", spark__executor__memory="1g", **keys)
-    try:
-        df = numbers(session)
-        expected = model.predict(values(df, "x0", "x1"), verbose=0)
-        for name in ("m.keras", "m"):
-            scored = experiment.predict(f"{s3}/models/{name}", df, feature_cols=["x0", "x1"])
-            assert np.allclose(values(scored, "prediction"), expected, atol=1e-5)
-    finally:
-        session.stop()
+    df = numbers(lc)
+    expected = model.predict(values(df, "x0", "x1"), verbose=0)
+    for name in ("m.keras", "m"):
+        scored = experiment.predict(f"{s3}/models/{name}", df, feature_cols=["x0", "x1"])
+        assert np.allclose(values(scored, "prediction"), expected, atol=1e-5)
 
 
+@pytest.mark.usefixtures("own_application")
 def test_a_worker_sees_the_gpu_of_its_task_and_the_next_task_does_not(tmp_path: Path) -> None:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import tensorflow as tf

@@ -60,8 +60,9 @@ def curve(quality: float, step: int) -> float:
     return quality * (1 - 0.5**step)
 
 
+@pytest.mark.acceptance("A13")
 @pytest.mark.parametrize("make", [asha, lambda: optuna.pruners.MedianPruner(n_startup_trials=2)])
-def test_a13_the_stopped_are_those_of_the_pruner(
+def test_stopped_trials_are_those_of_the_pruner(
     root: str, make: Callable[[], optuna.pruners.BasePruner]
 ) -> None:
     journal = Path(root, "toys", "journal.jsonl")
@@ -99,7 +100,8 @@ def test_a13_the_stopped_are_those_of_the_pruner(
     assert states(kept) == states(run)
 
 
-def test_a13_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A13")
+def test_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
     """While one trial sleeps, the other slot goes on: ASHA asks nobody to wait."""
 
     def train(x: float) -> float:
@@ -121,7 +123,11 @@ def test_a13_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
     assert (run.state, len(run.trials)) == ("COMPLETE", 7)
 
 
-def test_one_that_is_silent_is_ended(root: str, tmp_path: Path) -> None:
+def test_one_that_is_silent_is_ended(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkdl.runner.trial_messages.STOP_S", 3.0)
+
     def train(x: int) -> float:
         context.report(float(x), 0)
         if x == 0:
@@ -136,13 +142,17 @@ def test_one_that_is_silent_is_ended(root: str, tmp_path: Path) -> None:
     said = events(run)
     told = next(e["time"] for e in said if e["event"] == "stop")
     ended = next(e["time"] for e in said if e.get("state") == "PRUNED")
-    assert 9 < ended - told < 20
+    assert 2.5 < ended - told < 12
     assert eventually(lambda: not is_alive(int((tmp_path / "pid").read_text())))
     assert run.trials[0].metrics == experiment.load(run.path).trials[0].metrics == {"value": 0.0}
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_one_that_catches_everything_is_ended(root: str, tmp_path: Path) -> None:
+def test_one_that_catches_everything_is_ended(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkdl.runner.trial_messages.STOP_S", 3.0)
+
     def train(x: int) -> float:
         for step in range(100_000):
             try:

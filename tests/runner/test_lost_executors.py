@@ -21,8 +21,8 @@ from tests.helpers.spark import start_session
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def impatient() -> Iterator[SparkSession]:
+@pytest.fixture
+def impatient(own_application: None) -> Iterator[SparkSession]:
     """Two executors, declared dead after seconds of silence."""
     session = start_session(
         "local-cluster[2,1,1024]",
@@ -67,8 +67,9 @@ class Hearing(optuna.samplers.RandomSampler):
         self.told.append(state.name)
 
 
+@pytest.mark.acceptance("A8")
 @pytest.mark.usefixtures("lc")
-def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:
+def test_a_searched_trial_of_a_killed_executor_runs_again(root: str, tmp_path: Path) -> None:
     def train(x: int) -> float:
         calls = len(list(tmp_path.glob(f"call-{x}-*")))
         Path(tmp_path, f"call-{x}-{os.getpid()}").touch()
@@ -105,7 +106,8 @@ def test_a8_an_executor_is_killed(root: str, tmp_path: Path) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
-def test_a17_a_late_result_is_ignored(
+@pytest.mark.acceptance("A17")
+def test_a_late_result_is_ignored(
     root: str, tmp_path: Path, impatient: SparkSession, capfd: Any
 ) -> None:
     """An executor, its worker and its training process freeze; they wake when all is over."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.processes import eventually, is_alive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_application")]
 
 PROGRAM = """
     import sys, time

@@ -13,20 +13,19 @@ from sparkdl import experiment, storage
 from sparkdl.cluster.gang.rendezvous import hold_port, own_address
 from tests.experiment.test_allreduce import digest, mini
 from tests.helpers.runs import quiet
-from tests.helpers.spark import start_session
+from tests.helpers.spark import Applications
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_executor")]
 
 
 @pytest.fixture(scope="module")
-def one_executor() -> Iterator[SparkSession]:
+def one_executor(applications: Applications) -> Iterator[SparkSession]:
     """One executor process with three slots."""
-    session = start_session("local-cluster[1,3,2048]", spark__executor__memory="2g")
-    yield session
-    session.stop()
+    yield from applications.lend("local-cluster[1,3,2048]", spark__executor__memory="2g")
 
 
-def test_a20_three_ranks_in_one_executor(root: str, tmp_path: Path) -> None:
+@pytest.mark.acceptance("A20")
+def test_three_ranks_in_one_executor_train(root: str, tmp_path: Path) -> None:
     def train() -> int:
         from sparkdl import context
 
@@ -137,13 +136,6 @@ def test_addresses_are_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_directory_on_s3(s3: str) -> None:
     """A crash of the chief, then on from the checkpoint that only the store has."""
-    # As an operator would give executors their keys: a JVM may have started without them.
-    keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    session = start_session(
-        "local-cluster[2,1,1024]",
-        spark__executor__memory="1g",
-        **{f"spark__executorEnv__{name}": value for name, value in keys.items()},
-    )
 
     def train() -> dict[str, Any]:
         import tempfile
@@ -166,4 +158,3 @@ def test_a_run_directory_on_s3(s3: str) -> None:
     assert list(run.trials[0].history.index) == [0, 1, 2, 3]
     log = storage.read(f"{run.trials[0].path}/log-worker-1.txt").decode()
     assert "rank 1 starts at 2" in log
-    session.stop()

@@ -5,11 +5,13 @@ import os
 import random
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import TrainingFailedError
@@ -18,11 +20,8 @@ from tests.experiment.test_allreduce import mini
 from tests.experiment.test_parameter_server import train as train_with_servers
 from tests.helpers.processes import eventually, is_alive, jvm_of
 from tests.helpers.runs import quiet
-from tests.helpers.spark import start_session
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-KILLS = 3  # Of each kind of gang.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("four")]
 
 
 def train() -> int:
@@ -51,42 +50,47 @@ def is_listening(endpoint: str) -> bool:
 
 
 def files_in_tmp() -> set[str]:
-    return {path.name for path in Path("/tmp").glob("sparkdl-*")} - {"sparkdl-gpus"}
+    return {path.name for path in Path(tempfile.gettempdir()).glob("sparkdl-*")} - {"sparkdl-gpus"}
 
 
-@pytest.mark.parametrize("kind", ["allreduce", "parameter_server"])
-def test_random_kills_leave_nothing(root: str, kind: str) -> None:
-    session = start_session("local-cluster[4,1,1024]", spark__executor__memory="1g")
-    chance = random.Random(7 if kind == "allreduce" else 8)
-    ends: list[str] = []
-    for number in range(KILLS):
-        where = f"{root}/{number}"
-        if kind == "allreduce":
-            run = experiment.allreduce(train, num_workers=3, wait=False, **quiet(where))
-            size = 3
-        else:
-            run = experiment.parameter_server(
-                train_with_servers, num_workers=2, num_ps=1, wait=False, **quiet(where)
-            )
-            size = 4
-        assert eventually(lambda: len(seen(run)[0]) == size, 90), run
-        time.sleep(chance.uniform(0.0, 2.5))  # The moment is what is random here.
-        pids, workers, endpoints = seen(run)
-        target: Any = chance.choice([*pids, *pids, *workers])
-        if target in workers and chance.random() < 0.3 and is_alive(target):
-            target = jvm_of(target)  # The executor.
-        if is_alive(target):
-            os.kill(target, signal.SIGKILL)
-        try:
-            run.wait()
-        except TrainingFailedError as failed:
-            assert "SIGKILL" in str(failed) or "Error" in str(failed), failed
-        why = run.trials[0].summary[-90:] if run.trials[0].failure == "exception" else ""
-        ends.append(f"{run.state} {run.trials[0].failure or ''} {why}".strip())
-        assert run.trials[0].failure in (None, "signal"), ends
-        assert eventually(lambda: not [p for p in pids if is_alive(p)], 20), ends
-        assert not [e for e in endpoints if is_listening(e)]
-        assert not Path(run.trials[0].path, "ranks").exists()
-    print(f"{kind}: {sorted(ends)}")
-    session.stop()
+@pytest.mark.parametrize(
+    ("kind", "victim"),
+    [
+        ("allreduce", "process"),
+        ("allreduce", "executor"),
+        ("parameter_server", "process"),
+        ("parameter_server", "worker"),
+    ],
+)
+def test_random_kills_leave_nothing(root: str, kind: str, victim: str) -> None:
+    chance = random.Random(f"{kind} {victim}")
+    if kind == "allreduce":
+        run = experiment.allreduce(train, num_workers=3, wait=False, **quiet(root))
+        size = 3
+    else:
+        run = experiment.parameter_server(
+            train_with_servers, num_workers=2, num_ps=1, wait=False, **quiet(root)
+        )
+        size = 4
+    assert eventually(lambda: len(seen(run)[0]) == size, 90), run
+    time.sleep(chance.uniform(0.0, 2.5))  # The moment is what is random here.
+    pids, workers, endpoints = seen(run)
+    target: Any = chance.choice(pids if victim == "process" else workers)
+    if victim == "executor" and is_alive(target):
+        target = jvm_of(target)
+    if is_alive(target):
+        os.kill(target, signal.SIGKILL)
+    try:
+        run.wait()
+    except TrainingFailedError as failed:
+        assert "SIGKILL" in str(failed) or "Error" in str(failed), failed
+    assert run.trials[0].failure in (None, "signal"), run.trials[0].summary
+    assert eventually(lambda: not [p for p in pids if is_alive(p)], 20)
+    assert not [e for e in endpoints if is_listening(e)]
+    assert not Path(run.trials[0].path, "ranks").exists()
+
+
+@pytest.mark.ends_application
+def test_a_stopped_application_leaves_no_file(four: SparkSession) -> None:
+    four.stop()
     assert eventually(lambda: not files_in_tmp(), 30), files_in_tmp()

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparkdl import devices, experiment
 from sparkdl.cuda_visibility import as_seen_by_executor, share
 from sparkdl.errors import SlotsError
-from tests.helpers.spark import start_gpu_session
+from tests.helpers.spark import Applications, gpu_settings
 
 pytestmark = pytest.mark.slow
 
@@ -35,11 +35,12 @@ def test_an_executors_own_devices_are_respected() -> None:
 
 
 @pytest.fixture(scope="module")
-def gpu_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def gpu_session(
+    applications: Applications, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """Each executor thinks that it has the GPUs 0 and 1, and gives each task one of them."""
-    session = start_gpu_session("local-cluster[2,2,1024]", 2, tmp_path_factory.mktemp("gpus"))
-    yield session
-    session.stop()
+    settings = gpu_settings(2, tmp_path_factory.mktemp("gpus"))
+    yield from applications.lend("local-cluster[2,2,1024]", **settings)
 
 
 def pins(run: Any) -> list[tuple[int, str]]:
@@ -81,7 +82,8 @@ def test_no_gpus_wanted(gpu_session: SparkSession, root: str) -> None:
     assert pins(run) == [(0, "")]
 
 
-def test_a7_more_gpus_than_an_executor_has(gpu_session: SparkSession, root: str) -> None:
+@pytest.mark.acceptance("A7")
+def test_more_gpus_than_an_executor_has_are_refused(gpu_session: SparkSession, root: str) -> None:
     began = time.monotonic()
     with pytest.raises(SlotsError, match=r"num_gpus=3.*has 2 GPUs.*gpu\.amount=3"):
         experiment.launch(lambda: 0, root=root, progress=False, num_gpus=3)

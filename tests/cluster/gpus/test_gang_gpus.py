@@ -15,17 +15,18 @@ from sparkdl import experiment
 from sparkdl.cluster.gpus import locks
 from sparkdl.cluster.gpus.locks import DevicesTakenError, locked_devices
 from tests.helpers.runs import quiet
-from tests.helpers.spark import start_gpu_session
+from tests.helpers.spark import Applications, gpu_settings
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def sixteen(
+    applications: Applications, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """Two executors that think they have sixteen GPUs each, one a task."""
-    session = start_gpu_session("local-cluster[2,4,1024]", 16, tmp_path_factory.mktemp("gpus"))
-    yield session
-    session.stop()
+    settings = gpu_settings(16, tmp_path_factory.mktemp("gpus"))
+    yield from applications.lend("local-cluster[2,4,1024]", **settings)
 
 
 def pins(folder: Path) -> Any:

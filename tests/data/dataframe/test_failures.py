@@ -93,7 +93,8 @@ def test_a_consumer_that_dies_in_mid_stream(
     assert list(disk.iterdir()) == []
 
 
-def test_a6_slow_is_not_dead(
+@pytest.mark.acceptance("A6")
+def test_a_slow_consumer_is_not_declared_dead(
     lc: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first row, between rows, and after the last, each longer than every limit."""

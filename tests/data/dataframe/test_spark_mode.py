@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 from collections import Counter, namedtuple
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from sparkdl import experiment
 from sparkdl.errors import ConfigError, TrainingFailedError
 from sparkdl.runs import Run
 from tests.helpers.runs import quiet
-from tests.helpers.spark import start_session
 from tests.programs import feeding
 from tests.programs.feeding import FEATURES, data_lines, ids, note, notes, skewed
 
@@ -30,9 +28,8 @@ def small_batches(lc: SparkSession) -> None:
     lc.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "40")
 
 
-def test_a5_every_row_is_used_once_in_each_pass(
-    lc: SparkSession, root: str, tmp_path: Path
-) -> None:
+@pytest.mark.acceptance("A5")
+def test_every_row_is_used_once_in_each_pass(lc: SparkSession, root: str, tmp_path: Path) -> None:
     def train() -> None:
         from sparkdl import data
 
@@ -342,21 +339,10 @@ def test_without_a_copy_ranks_even_out_too(lc: SparkSession, root: str, tmp_path
         assert "cache=False allows one pass only" in notes(tmp_path, "second", rank)[0]["error"]
 
 
-def test_a_root_on_s3(s3: str, tmp_path: Path) -> None:
+def test_a_root_on_s3(s3: str, lc: SparkSession, tmp_path: Path) -> None:
     """The ranks tell each other counts, and give each other rows, through the store."""
-    keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    lc = start_session(
-        "local-cluster[3,1,1024]",
-        spark__executor__memory="1g",
-        **{f"spark__executorEnv__{name}": value for name, value in keys.items()},
-    )
-    try:
-        options = quiet(f"{s3}/mode", trial_timeout_s=120)
-        run: Run = experiment.allreduce(
-            all_ids(tmp_path), num_workers=3, data=skewed(lc), **options
-        )
-    finally:
-        lc.stop()
+    options = quiet(f"{s3}/mode", trial_timeout_s=120)
+    run: Run = experiment.allreduce(all_ids(tmp_path), num_workers=3, data=skewed(lc), **options)
     assert run.state == "COMPLETE"
     found = [notes(tmp_path, "ids", rank)[0]["ids"] for rank in RANKS]
     assert [sum(len(batch) for batch in rank) for rank in found] == [334] * 3

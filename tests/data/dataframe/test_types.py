@@ -237,10 +237,9 @@ def tensors(
     return found
 
 
+@pytest.mark.acceptance("A22")
 @pytest.mark.parametrize("name", KINDS)
-def test_a22_a_supported_type_arrives_exactly(
-    name: str, tensors: dict[str, tuple[Any, Any]]
-) -> None:
+def test_a_supported_type_arrives_exactly(name: str, tensors: dict[str, tuple[Any, Any]]) -> None:
     kind, (dtype, values) = KINDS[name], tensors[name]
     order = [int(i) for i in tensors["id"][1]]
     assert sorted(order[:3]) == [0, 1, 2]
@@ -296,8 +295,9 @@ REFUSED = {
 }
 
 
+@pytest.mark.acceptance("A22")
 @pytest.mark.parametrize("name", REFUSED)
-def test_a22_an_unsupported_type_is_refused_before_any_job(
+def test_an_unsupported_type_is_refused_before_any_job(
     name: str, spark: SparkSession, root: str
 ) -> None:
     sql, kind = REFUSED[name]
@@ -313,7 +313,8 @@ def test_a22_an_unsupported_type_is_refused_before_any_job(
     assert list(Path(root).iterdir()) == []
 
 
-def test_a22_vectors_inside_arrays_are_refused(spark: SparkSession, root: str) -> None:
+@pytest.mark.acceptance("A22")
+def test_vectors_inside_arrays_are_refused(spark: SparkSession, root: str) -> None:
     schema = T.StructType([T.StructField("wrong", T.ArrayType(VectorUDT()))])
     df = spark.createDataFrame([([Vectors.dense([1.0, 2.0])],)], schema)
     before = jobs(spark)
@@ -322,7 +323,8 @@ def test_a22_vectors_inside_arrays_are_refused(spark: SparkSession, root: str) -
     assert jobs(spark) == before
 
 
-def test_a22_all_wrong_columns_at_once_by_the_name_of_their_data(
+@pytest.mark.acceptance("A22")
+def test_all_wrong_columns_are_named_at_once_with_their_data(
     spark: SparkSession, root: str
 ) -> None:
     good = spark.range(1)

@@ -1,7 +1,6 @@
 """TFRecord files without TensorFlow: the format, and DataFrames written to it and read from it."""
 
 import gzip
-import os
 import struct
 import sys
 import zlib
@@ -342,8 +341,11 @@ def test_every_type_there_and_back(
 
 
 @pytest.mark.slow
-def test_tasks_need_no_tensorflow(spark: SparkSession, every: DataFrame, root: str) -> None:
-    write_tfrecord(every, f"{root}/out")
+@pytest.mark.usefixtures("own_application")
+def test_tasks_need_no_tensorflow(root: str) -> None:
+    spark = start_session("local[2]")  # In a shared one, another test may have imported it.
+    df = spark.createDataFrame([row(i) for i in range(101)], ALL).repartition(3)
+    write_tfrecord(df, f"{root}/out")
     assert read_tfrecord(spark, f"{root}/out").count() == 101
 
     def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -570,10 +572,8 @@ def test_we_read_what_tensorflow_writes(spark: SparkSession, root: str, compress
     assert features(record(3))[0]["ö"][0] is Kind.BYTES
 
 
-# ---- sessions of their own, which end the one of the tests above
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_application")
 def test_a_task_that_runs_twice_leaves_its_rows_once(root: str) -> None:
     spark = start_session("local[2,3]")
     failed = f"{root}/failed"
@@ -598,18 +598,13 @@ def test_a_task_that_runs_twice_leaves_its_rows_once(root: str) -> None:
 
 
 @pytest.mark.slow
-def test_s3(s3: str, tmp_path: Path) -> None:
-    keys = {f"spark__executorEnv__{n}": v for n, v in os.environ.items() if n.startswith("AWS_")}
-    spark = start_session("local[2]", **keys)
+def test_s3(s3: str, spark: SparkSession, tmp_path: Path) -> None:
     path = f"{s3}/{tmp_path.name} ü'"
-    try:
-        df = spark.createDataFrame([row(i) for i in range(101)], ALL).repartition(3)
-        assert write_tfrecord(df, f"{path}/out", compression="gzip") == 101
-        assert write_tfrecord(df, f"{path}/out", mode="overwrite") == 101
-        with pytest.raises(ValueError, match="exists already"):
-            write_tfrecord(df, f"{path}/out")
-        assert [name[:5] for name in storage.list_names(f"{path}/out")] == ["_SUCC", *["part-"] * 3]
-        for where in (f"{path}/out", f"{path}/*/part-*.tfrecord", meant(f"{path}/out")):
-            assert rows_of(read_tfrecord(spark, where, ALL)) == rows_of(df)
-    finally:
-        spark.stop()
+    df = spark.createDataFrame([row(i) for i in range(101)], ALL).repartition(3)
+    assert write_tfrecord(df, f"{path}/out", compression="gzip") == 101
+    assert write_tfrecord(df, f"{path}/out", mode="overwrite") == 101
+    with pytest.raises(ValueError, match="exists already"):
+        write_tfrecord(df, f"{path}/out")
+    assert [name[:5] for name in storage.list_names(f"{path}/out")] == ["_SUCC", *["part-"] * 3]
+    for where in (f"{path}/out", f"{path}/*/part-*.tfrecord", meant(f"{path}/out")):
+        assert rows_of(read_tfrecord(spark, where, ALL)) == rows_of(df)
