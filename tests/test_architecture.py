@@ -1,6 +1,7 @@
-"""The house as ARCHITECTURE draws it: who may import whom, where each module runs, how large."""
+"""The rules of docs/architecture.md: imports, places, sizes, and words of the modules."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,39 @@ def test_functions_fit_a_screen_and_there_is_no_global_state(path: Path) -> None
             body = node.body[1:] if ast.get_docstring(node) else node.body
             lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
             assert lines <= 40, f"{path}:{node.lineno} {node.name} has {lines} lines"
+
+
+# "Return True if ..." says more than "Whether ...".
+NO_BEGINNING = re.compile(r"(What|Whether|Who|Where|See that)\b")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ids)
+def test_docstrings_begin_with_a_verb_or_a_noun(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            doc = ast.get_docstring(node) or ""
+            if isinstance(node, ast.Module):
+                doc = re.sub(r"^Runs [^.]*\.\s*", "", doc)
+            assert not NO_BEGINNING.match(doc), f"{path}: {doc.splitlines()[0]}"
+
+
+# The kind of a run is a label. What runs of different kinds differ in is a value of their plan.
+KIND_COMPARED = re.compile(
+    r"\b_?(run|plan|request|me|context|current\(\))\.kind\s*(==|!=|in\b|not\b)"
+)
+KIND_IS_A_LABEL = {"runner", "search", "cluster", "distribute", "data", "runs"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ids)
+def test_no_room_compares_the_kind_of_a_run(path: Path) -> None:
+    if name_of(path).split(".")[0] in KIND_IS_A_LABEL:
+        assert not KIND_COMPARED.search(path.read_text()), path
+
+
+@pytest.mark.parametrize("path", MODULES[1:], ids=ids)
+def test_no_room_below_tfos_names_it(path: Path) -> None:
+    if name_of(path).split(".")[0] != "tfos":
+        assert "tfos" not in path.read_text(), path
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

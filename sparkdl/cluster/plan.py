@@ -69,7 +69,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Member:
-    """One process of a gang.
+    """A process of a gang.
 
     Attributes:
         rank: the number of the process in the gang, from 0.

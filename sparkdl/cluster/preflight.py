@@ -133,7 +133,7 @@ def spare_collector() -> None:
 
 @dataclass(frozen=True)
 class PreflightTask:
-    """One task of the preflight job: check the executor, and hold the slot until all tasks run.
+    """A task of the preflight job: check the executor, and hold the slot until all tasks run.
 
     Attributes:
         plan: the plan of the run; its framework is imported in the meantime.

@@ -1,4 +1,4 @@
-"""Runs on the driver. How the processes of a trial become Spark tasks, and how their job is run.
+"""Runs on the driver. The ways in which the processes of a trial become Spark tasks and a job.
 
 A topology is chosen by the verb and is the only place in which trials of different kinds differ
 on the driver. It wraps the task of a trial, and makes the job that submits it. A new topology needs

@@ -1,4 +1,4 @@
-"""Runs on the driver. See that every executor can run a plan, before the first trial."""
+"""Runs on the driver. Check on every executor, before the first trial, that it can run a plan."""
 
 from sparkdl import storage
 from sparkdl.cluster.base import Cluster
@@ -14,10 +14,16 @@ __all__ = ["preflight"]
 
 
 def preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -> None:
-    """See that every executor can run the plan, and let them import its framework meanwhile.
+    """Check that every executor can run the plan, and let it import the framework in the meantime.
+
+    Args:
+        opened: the run directory.
+        cluster: the cluster.
+        plan: the plan of the run.
+        program: the user's program.
 
     Raises:
-        PreflightError: at least one cannot.
+        PreflightError: if at least one executor cannot run the plan.
     """
     count = cluster.slots_now(plan.resources)
     task = PreflightTask(

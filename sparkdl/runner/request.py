@@ -200,8 +200,8 @@ def _check_resumable(description: Mapping[str, Any]) -> None:
         )
     if not written["is_resumable"]:
         raise ConfigError(
-            f"run {run} is a TensorFlowOnSpark cluster and cannot be resumed: its data feed ended "
-            "with the driver. Run its program again."
+            f"run {run} is a {description['kind']} cluster and cannot be resumed: its data feed "
+            "ended with the driver. Run its program again."
         )
 
 

@@ -46,7 +46,7 @@ ORDERS_POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Supervision:
-    """What a node supervisor knows of the task whose node it goes on with.
+    """The knowledge of a node supervisor about the task whose node it supervises.
 
     Attributes:
         executor: the process id of the executor of the task, and the start time of the executor.

@@ -81,7 +81,7 @@ def node_folder(run_path: str, rank: int | str, executor: int | str) -> Path:
 
 @dataclass(frozen=True)
 class _Request:
-    """What a task tells the supervisor of its node."""
+    """The message of a task to the supervisor of its node."""
 
     task: TrialTask
     supervision: Supervision

@@ -1,4 +1,4 @@
-"""Runs on the driver. How the nodes of a cluster become Spark tasks, and how their job is run."""
+"""Runs on the driver. The way in which the nodes of a cluster become Spark tasks and a job."""
 
 from dataclasses import dataclass, replace
 
