@@ -125,7 +125,7 @@ def test_outputs_keep_files_and_unusual_values(root: str, tmp_path: Path) -> Non
     assert (outputs["empty"], outputs["word"]) == ("", "made")
     assert (outputs["parent"], outputs["text"]) == (str(tmp_path), folder)
     assert outputs["odd"].startswith("<object object")
-    assert "kept as its text" in Path(run.trials[0].path, "log.txt").read_text()
+    assert "is stored as text" in Path(run.trials[0].path, "log.txt").read_text()
 
 
 @pytest.mark.parametrize(

@@ -405,7 +405,7 @@ def test_shutdown_ends_what_takes_too_long(two: SparkSession) -> None:
     with pytest.raises(TimeoutError, match="had not returned 2 s"):
         cluster.shutdown(timeout=2)
     assert cluster.run.state == "CANCELLED"
-    with pytest.raises(errors.ConfigError, match=r"a cluster of sparkdl\.tfos"):
+    with pytest.raises(errors.ConfigError, match=r"is a tfos cluster and cannot be resumed"):
         experiment.resume(cluster.run.path)
 
 

@@ -145,7 +145,7 @@ def test_names_with_dots(spark: SparkSession, root: str) -> None:
 def test_what_cannot_be_is_refused_before_any_job(spark: SparkSession, root: str) -> None:
     df = spark.range(2)
     dfutil.saveAsTFRecords(df, f"{root}/rows")
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         dfutil.saveAsTFRecords(df, f"{root}/rows")
     with pytest.raises(ConfigError, match="column 't' is of type timestamp"):
         dfutil.saveAsTFRecords(df.select(F.current_timestamp().alias("t")), f"{root}/other")
