@@ -381,7 +381,11 @@ def test_what_is_no_data_is_refused_before_any_job(spark: SparkSession, root: st
         ("id AS x", {"ragged": ["x"]}, "ragged names column 'x'.*not an array"),
         ("id AS x", {"feature_cols": "y"}, "no column 'y'"),
         ("id AS x", {"label_cols": "x"}, "all columns are labels"),
-        ("id AS x; 'a' AS y", {"feature_cols": ["x", "y"]}, "strings cannot be stacked with numbers"),
+        (
+            "id AS x; 'a' AS y",
+            {"feature_cols": ["x", "y"]},
+            "strings cannot be stacked with numbers",
+        ),
         ("id AS x", {"fill": {"y": 1}}, "'y'"),
         ("id AS x", {"ragged": ["y"]}, "'y'"),
         ("id AS x", {"decode": {"y": "uint8"}}, "'y'"),
