@@ -111,7 +111,7 @@ class Supervisor:
         if self._elapsed("join") <= limit_s:
             return None
         absent = self._absent()
-        others = f"ranks {absent}" if absent else "the other ranks"
+        others = absent or "the other ranks"
         return (
             f"{DEADLINE}: timed out after {limit_s:g} s waiting for {others} to call "
             "distribute.strategy() or a collective. Every rank must call it"
