@@ -115,8 +115,8 @@ def test_a_silent_trial_is_not_declared_dead(root: str, monkeypatch: pytest.Monk
     for name in (
         "sparkdl.cluster.preflight.MEET_S",
         "sparkdl.runs.owner.BEAT_S",
-        "sparkdl.runner.trial_messages.STOP_S",
-        "sparkdl.runner.submitted.OVER_S",
+        "sparkdl.runner.trial_messages.STOP_GRACE_S",
+        "sparkdl.runner.submitted.EXIT_GRACE_S",
     ):
         monkeypatch.setattr(name, 1.0)
 

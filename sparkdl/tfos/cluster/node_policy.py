@@ -52,13 +52,13 @@ class Supervision:
         executor: the process id of the executor of the task, and the start time of the executor.
         gpus: the GPUs that Spark assigned to the task; None if it schedules none.
         inbox: the socket on which the node is fed.
-        feed_over: tells the node that no more rows come.
+        feed_over: tells the node that no more rows come; set once the node listens.
     """
 
     executor: tuple[int, int]
     gpus: tuple[str, ...] | None
     inbox: Any = None
-    feed_over: Callable[[], None] = lambda: None
+    feed_over: Callable[[], None] | None = None
 
     @property
     def executor_is_gone(self) -> bool:
@@ -170,9 +170,10 @@ class NodeSeat(RingSeat):
             return ENDED
         if seen.has_order(OVER) and not self._placement.member.role.must_return:
             return COMPLETE
-        if seen.has_order(FEED_OVER) and self._supervision and not self._feed_is_over:
+        feed_over = self._supervision.feed_over if self._supervision else None
+        if seen.has_order(FEED_OVER) and feed_over and not self._feed_is_over:
             self._feed_is_over = True
-            self._supervision.feed_over()
+            feed_over()
         return None
 
 
