@@ -79,7 +79,6 @@ import os, threading, time
 from pathlib import Path
 from pyspark.sql import SparkSession
 from sparkdl import experiment
-from sparkdl.cluster import devicelocks
 
 HERE = Path({here!r})
 

@@ -174,7 +174,7 @@ def test_a_file_that_has_changed(file: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schema": {"a": "float33"}}, r"schema\['a'\] is 'float33'; expected a type"),
+        ({"schema": {"a": "float33"}}, r"schema\['a'\] is 'float33'; expected a pyarrow type"),
         ({"schema": {"z": "float32"}}, "schema names column 'z'.*Columns are a, b"),
         ({"fill": {"z": 0}}, "fill names column 'z'"),
         ({"delimiter": "||"}, r"delimiter is '\|\|'; expected one character"),
