@@ -201,7 +201,7 @@ def report_dataset(
     }
     remainder = f", {padded} repeated" if padded else f", {dropped} left out" if dropped else ""
     ranks = f" on each of {me.world_size} ranks, {record['global_batch_size']} together"
-    _logger.warning(
+    _logger.info(
         "%s: %d rows%s; batches of %d%s; %d steps per epoch",
         name,
         rows,

@@ -341,13 +341,14 @@ def test_all_columns_that_are_no_labels_are_features(make: Make, activate: Activ
 
 
 def test_it_says_and_keeps_what_it_holds(
-    make: Make, activate: Activate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Make, activate: Activate, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset = make(23)
-    for rank in range(2):
-        activate(rank, 2, folder=str(tmp_path))
-        dataset(batch_size_per_worker=4, label_cols="id")
-    assert capsys.readouterr().out.count("23 rows") == 1
+    with caplog.at_level("INFO", logger="sparkdl.data"):
+        for rank in range(2):
+            activate(rank, 2, folder=str(tmp_path))
+            dataset(batch_size_per_worker=4, label_cols="id")
+    assert caplog.text.count("23 rows") == 1
     (line,) = (tmp_path / "data.jsonl").read_text().splitlines()
     said = json.loads(line)
     expected = {"rows": 23, "global_batch_size": 8, "steps": 3, "padded": 1, "dropped": 0}
