@@ -79,7 +79,7 @@ def test_kill_9_leaves_no_process_and_a_readable_run(tmp_path: Path, master: str
     journal = tmp_path / "runs/ends/journal.jsonl"
     assert eventually(lambda: journal.read_text().count('"state": "RUNNING"') >= 4)
     process.kill()
-    process.wait()
+    process.communicate()
     assert eventually(lambda: not processes_of("ends"), 60)
     run = experiment.load(str(tmp_path / "runs" / "ends"))
     assert run.state == "FAILED"

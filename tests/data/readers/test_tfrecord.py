@@ -84,7 +84,7 @@ def test_columns_are_inferred_and_logged(root: str, caplog: pytest.LogCaptureFix
     assert block["pixels"].shape == (2, 6)
 
 
-def test_schemas(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schemas(root: str, caplog: pytest.LogCaptureFixture) -> None:
     import tensorflow as tf
 
     folder = written(root, [4])
@@ -97,7 +97,7 @@ def test_schemas(root: str, capsys: pytest.CaptureFixture[str]) -> None:
         "none": tf.io.VarLenFeature(tf.int64),
     }
     source = TFRecordSource(folder, schema)
-    assert capsys.readouterr().out == ""
+    assert caplog.text == ""
     dataset = source.blocks(lambda: Pass((Range(0, 0, 4),)), source.columns)
     assert dataset.element_spec["pixels"].shape.as_list() == [None, 2, 3]
     [block] = dataset
