@@ -146,7 +146,9 @@ class SubmittedTrials:
         except JobFailed:
             if submitted.over_s is None:
                 raise
-            return [Outcome.from_json(storage.read(self._outcome_file(submitted)))]
+            # Others may write to the run directory: nothing from there is unpickled.
+            outcome = Outcome.from_json(storage.read(self._outcome_file(submitted)))
+            return [outcome.without_exception()]
         return [Outcome.from_json(row["outcome"]) for row in rows]
 
     def forget(self, submitted: SubmittedTrial) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.cluster.preflight import start_of
+from sparkdl.cluster.process.training_process import Start
 from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
+from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.runner.prepare import PreparedRun, stays_in_memory
 from sparkdl.runs import Trial, provenance
 from sparkdl.runs.opening import OpenRun
@@ -36,16 +38,25 @@ class TaskFactory:
             trial: the trial.
             cores: number of CPU cores that each of its processes may use.
         """
-        prepared, plan = self.prepared, self.prepared.plan
         return TrialTask(
-            plan=plan,
-            program=prepared.program,
+            plan=self.prepared.plan,
+            program=self.prepared.program,
             run=self._run,
             trial=self._spec(trial),
-            start=start_of(plan, prepared.program, prepared.cluster.application),
+            start=self._start,
             cores=cores,
-            feed=prepared.data.feed(plan.readers) if prepared.data else None,
+            feed=self._feed,
         )
+
+    @functools.cached_property
+    def _start(self) -> Start:
+        prepared = self.prepared
+        return start_of(prepared.plan, prepared.program, prepared.cluster.application)
+
+    @functools.cached_property
+    def _feed(self) -> Feed | None:
+        data = self.prepared.data
+        return data.feed(self.prepared.plan.readers) if data else None
 
     @functools.cached_property
     def _run(self) -> RunRef:

@@ -28,6 +28,7 @@ class DriverNodesJob:
     def __init__(self, plan: Plan, files: RankFiles, submit: Submit) -> None:
         self._files = files
         self._submit = submit
+        self._is_ended = False
         self._members = [member for member in plan.members if member.role.on_driver]
 
     def run(self, task: RankTask, *args: Any, **options: Any) -> list[Any]:
@@ -57,5 +58,7 @@ class DriverNodesJob:
 
     def end(self) -> None:
         """Order the nodes to end."""
-        with contextlib.suppress(OSError):  # They end with the driver at the latest.
-            self._files.order(END)
+        if not self._is_ended:
+            self._is_ended = True
+            with contextlib.suppress(OSError):  # They end with the driver at the latest.
+                self._files.order(END)
