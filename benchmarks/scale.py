@@ -1,4 +1,4 @@
-"""What many trials, and many slots, cost the driver.
+"""Measure the cost of many trials, and of many slots, on the driver.
 
 1. 10 000 trials that do nothing, on embedded Spark with two slots: `experiment.launch` of so many
    combinations, and `experiment.search` with `algorithm="random"`. Once a second the memory of the
@@ -93,7 +93,7 @@ def resident_mb(pid: int) -> float:
 
 
 def used_heap_mb(spark: SparkSession) -> float:
-    """What Spark's Java keeps after a collection of garbage, in MiB."""
+    """Return the heap of Spark's Java process after a garbage collection, in MiB."""
     jvm = spark.sparkContext._jvm
     jvm.java.lang.System.gc()
     runtime = jvm.java.lang.Runtime.getRuntime()
@@ -137,7 +137,7 @@ def sampled(samples: list[Row], every_s: float) -> Iterator[None]:
 
 
 def many_row(spark: SparkSession, name: str, run_trials: Callable[[], Run], trials: int) -> Row:
-    """One way to run so many trials, and to read them back."""
+    """Run many trials in one way, and read them back."""
     samples: list[Row] = []
     heap_mb = [used_heap_mb(spark)]
     with sampled(samples, 1.0 if trials > 1000 else 0.1):
@@ -307,7 +307,7 @@ class SimulatedCluster:
 
 
 def write(folder: str, first: int, slots: int, seconds: float) -> None:
-    """Append to the metrics of so many trials, each once a second, evenly over that second."""
+    """Append to the metrics of many trials, each once a second, evenly over that second."""
     paths, random = RunPaths(folder), np.random.default_rng(0)
     files = [paths.trial(first + slot).metrics for slot in range(slots)]
     begun = time.monotonic()
@@ -417,7 +417,7 @@ def say(text: str) -> None:
 
 
 def aims(many: list[Row], slots: list[Row]) -> list[Row]:
-    """What was aimed at."""
+    """Return the aims of the benchmark."""
     found = []
     for row in many:
         name, size = row["name"], row["trials"]

@@ -41,7 +41,7 @@ SPACE = Space.of({name: Float(0.0, 1.0) for name in NAMES})
 
 @dataclass(frozen=True)
 class Setting:
-    """What is simulated.
+    """The setting of a simulation.
 
     Attributes:
         slots: trials at once.
@@ -57,13 +57,13 @@ class Setting:
     seed: int = 0
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
-        """What a configuration would report."""
+        """Return the values that a configuration would report."""
         return curve(params, self.epoch_s, self.spread)
 
 
 @dataclass
 class Found:
-    """How a search went: the wall seconds, the best score of a complete trial, what it cost.
+    """The result of a search: wall seconds, best score of a complete trial, and cost.
 
     `reports` are the time and the score of each report that was the best so far.
     """

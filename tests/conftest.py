@@ -139,7 +139,7 @@ def own_application(applications: Applications) -> Iterator[None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    """Where runs go: a path with a space, quotes and a letter that is not ASCII."""
+    """The root of runs: a path with a space, quotes and a letter that is not ASCII."""
     path = tmp_path / 'it\'s a "röot"'
     path.mkdir()
     return str(path)

@@ -1,4 +1,4 @@
-"""Where ranks run, and in which framework: one executor for all, JAX, PyTorch's variables, S3."""
+"""The places and frameworks of ranks: one executor for all, JAX, PyTorch's variables, S3."""
 
 import json
 import os

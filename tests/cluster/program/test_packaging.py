@@ -1,4 +1,4 @@
-"""What of a person's program travels, and what must be installed."""
+"""The parts of a user's program that travel, and those that must be installed."""
 
 import functools
 import math

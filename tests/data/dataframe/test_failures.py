@@ -176,11 +176,11 @@ def test_an_exception_of_the_persons_with_rows_unread(lc: SparkSession, root: st
         from sparkdl import data
 
         for _ in data.dataset(batch_size_per_worker=10):
-            raise LookupError("the person's own")
+            raise LookupError("the user's own")
 
     rows = wide(lc, 3000)
     began = time.monotonic()
-    with pytest.raises(AllTrialsFailedError, match="the person's own") as caught:
+    with pytest.raises(AllTrialsFailedError, match="the user's own") as caught:
         experiment.launch(train, data=rows.mapInArrow(slow, rows.schema), **quiet(root))
     # Its type is lost where Spark does not bring it: nothing is unpickled from the run directory.
     assert caught.value.__cause__ is not None
@@ -203,12 +203,12 @@ def test_an_error_of_the_persons_dataframe(
     def breaks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             if number == 60:
-                raise ValueError("the person's own sieve broke at batch 60")
+                raise ValueError("the user's own sieve broke at batch 60")
             yield batch
 
     rows = wide(lc, 20_000)
     rows = rows.mapInArrow(breaks, rows.schema)
-    says, options = "the person's own sieve broke at batch 60", quiet(root, trial_timeout_s=60)
+    says, options = "the user's own sieve broke at batch 60", quiet(root, trial_timeout_s=60)
     with pytest.raises((AllTrialsFailedError, TrainingFailedError), match=says):
         if verb == "launch":
             experiment.launch(train, data=rows, **options)
