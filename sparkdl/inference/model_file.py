@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyspark import SparkFiles, TaskContext
+
 from sparkdl import storage
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "digest_of_archive",
     "library_of",
     "local_copy",
+    "temporary_folder",
 ]
 
 KERAS_FILES = (".keras", ".h5", ".hdf5")
@@ -68,8 +71,8 @@ class StoredModel:
             RuntimeError: if the contents have changed since the digest was computed.
         """
         if self.data is not None:
-            with tempfile.TemporaryDirectory(prefix="sparkdl-model-") as folder:
-                path = Path(folder, "model.keras")
+            with temporary_folder() as folder:
+                path = folder / "model.keras"
                 path.write_bytes(self.data)
                 yield path
             return
@@ -81,6 +84,19 @@ class StoredModel:
                     "write a new model to a new path."
                 )
             yield path
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder for a copy of a model, which is removed afterwards.
+
+    When a job fails, Spark kills the workers of its other tasks with SIGKILL, also while they load
+    a model. In a task, the folder is therefore inside the one that Spark removes with the
+    application.
+    """
+    parent = SparkFiles.getRootDirectory() if TaskContext.get() else None
+    with tempfile.TemporaryDirectory(prefix="sparkdl-model-", dir=parent) as folder:
+        yield Path(folder)
 
 
 @contextlib.contextmanager
@@ -100,8 +116,8 @@ def local_copy(url: str) -> Iterator[Path]:
             )
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="sparkdl-model-") as folder:
-        path = Path(folder, url.rstrip("/").rsplit("/", 1)[-1])
+    with temporary_folder() as folder:
+        path = folder / url.rstrip("/").rsplit("/", 1)[-1]
         storage.download(url, path)
         if not path.exists():
             raise FileNotFoundError(f"{url} does not exist.")

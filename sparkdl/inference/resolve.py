@@ -2,10 +2,8 @@
 
 import dataclasses
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from sparkdl import checkpoints, storage
@@ -20,6 +18,7 @@ from sparkdl.inference.model_file import (
     digest_of_archive,
     library_of,
     local_copy,
+    temporary_folder,
 )
 from sparkdl.runs import Run, Trial
 
@@ -59,8 +58,8 @@ def _in_memory(model: Any, library: str) -> tuple[StoredModel, LoadedModel]:
         objects = custom_objects.custom_objects(model, library)
     except ValueError as exc:
         raise ConfigError(f"{name}: {exc}") from exc
-    with tempfile.TemporaryDirectory(prefix="sparkdl-model-") as folder:
-        path = Path(folder, "model.keras")
+    with temporary_folder() as folder:
+        path = folder / "model.keras"
         model.save(path)
         digest, data = digest_of_archive(path), path.read_bytes()
     custom = custom_objects.pickle_objects(objects)

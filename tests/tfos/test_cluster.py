@@ -299,6 +299,8 @@ def test_every_node_knows_its_place(two: SparkSession, tmp_path: Path) -> None:
 
     args = Namespace(epochs=3, seen=str(tmp_path))
     cluster = TFCluster.run(two.sparkContext, note, args, 2, 1, master_node="chief")
+    # The end of the workers ends the parameter server, even before it has begun.
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)
     cluster.shutdown()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0-ps-0", "1-chief-0"]
     told = json.loads((tmp_path / "1-chief-0").read_text())
