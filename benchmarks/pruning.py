@@ -47,8 +47,8 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 from lib.hartmann import EPOCHS, NAMES, curve
 from lib.machine import machine
+from lib.simulated import ETA, SPACE, Found, Setting, configurations, in_stages, in_turns, simulate
 from pyspark.sql import SparkSession
-from simulated import ETA, SPACE, Found, Setting, configurations, in_stages, in_turns, simulate
 
 from sparkdl import context, experiment
 

@@ -36,7 +36,15 @@ os.environ["SPARK_CONF_DIR"] = write_defaults(Path(TEMPORARY, "conf"))
 
 # The applications that tests share, by fixture, in the order in which they run. Others follow:
 # tests of one file stay together.
-APPLICATIONS = ("lc", "spark", "two", "four", "one_executor", "sixteen", "gpu_session")
+APPLICATIONS = (
+    "three_executors",
+    "spark",
+    "standalone_spark",
+    "four_executors",
+    "one_executor",
+    "sixteen",
+    "gpu_session",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_own = "own_application" in names or "half_blind" in names
         ends = is_own or item.get_closest_marker("ends_application") is not None
         if "standalone" in names:
-            return APPLICATIONS.index("two"), ends
+            return APPLICATIONS.index("standalone_spark"), ends
         for number, name in enumerate(APPLICATIONS):
             if name in names and not is_own:
                 return number, ends
@@ -95,13 +103,13 @@ def spark(applications: Applications) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def lc(applications: Applications) -> Iterator[SparkSession]:
+def three_executors(applications: Applications) -> Iterator[SparkSession]:
     """Three executor processes with one slot each."""
     yield from applications.lend("local-cluster[3,1,1024]", spark__executor__memory="1g")
 
 
 @pytest.fixture(scope="module")
-def four(applications: Applications) -> Iterator[SparkSession]:
+def four_executors(applications: Applications) -> Iterator[SparkSession]:
     """Four executor processes with one slot each."""
     yield from applications.lend("local-cluster[4,1,1024]", spark__executor__memory="1g")
 
@@ -120,7 +128,7 @@ def standalone_root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def two(
+def standalone_spark(
     applications: Applications, standalone: str, standalone_root: str
 ) -> Iterator[SparkSession]:
     """A session with both workers as executors of one core each."""

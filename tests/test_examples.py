@@ -56,7 +56,7 @@ def _run(name: str, folder: Path) -> str:
 
 @pytest.fixture
 def run_example(
-    four: SparkSession,
+    four_executors: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -65,7 +65,7 @@ def run_example(
 
     class Shared(SparkContext):
         def __new__(cls, conf: Any = None) -> Any:
-            return four.sparkContext
+            return four_executors.sparkContext
 
     def run(name: str, *arguments: str) -> str:
         if name in STARTED:

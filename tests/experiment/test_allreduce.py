@@ -27,7 +27,7 @@ from sparkdl.runs import Run
 from tests.helpers.processes import eventually, is_alive, jvm_of, processes_of
 from tests.helpers.runs import quiet
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lc")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("three_executors")]
 
 
 def mini(rows: int = 96) -> tuple[Any, Any, Any]:
@@ -98,11 +98,13 @@ def test_more_workers_than_slots_are_refused(root: str) -> None:
 
 
 def test_a_gang_waits_for_the_executor_that_replaces_a_lost_one(
-    lc: SparkSession, root: str
+    three_executors: SparkSession, root: str
 ) -> None:
-    pids = lc.sparkContext.parallelize(range(3), 3).map(lambda _: os.getpid()).collect()
+    pids = (
+        three_executors.sparkContext.parallelize(range(3), 3).map(lambda _: os.getpid()).collect()
+    )
     os.kill(jvm_of(pids[0]), signal.SIGKILL)
-    assert eventually(lambda: SparkCluster(lc).slots(Resources()).count == 2)
+    assert eventually(lambda: SparkCluster(three_executors).slots(Resources()).count == 2)
     assert experiment.allreduce(lambda: 0, num_workers=3, **quiet(root)).state == "COMPLETE"
 
 
@@ -401,7 +403,7 @@ def test_a_rank_may_judge_the_run_invalid(root: str) -> None:
     assert run.trials[0].state == "INVALID"
 
 
-def test_dynamic_allocation_is_explained(lc: SparkSession, root: str) -> None:
+def test_dynamic_allocation_is_explained(three_executors: SparkSession, root: str) -> None:
     from sparkdl.cluster.plan import Plan, Role
     from sparkdl.cluster.slots import Slots, check_gang
 

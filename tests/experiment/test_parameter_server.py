@@ -14,7 +14,7 @@ from sparkdl.runs import Run
 from tests.helpers.processes import eventually, is_alive
 from tests.helpers.runs import quiet
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("four")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("four_executors")]
 
 STEPS = 120
 EVERY = 20

@@ -17,7 +17,7 @@ from sparkdl.runs import Run
 from tests.helpers.processes import eventually, jvm_of, processes_of
 from tests.helpers.runs import quiet
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lc")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("three_executors")]
 
 
 @pytest.mark.acceptance("A1")
@@ -200,7 +200,7 @@ def test_trials_in_one_slot_do_not_see_each_other(root: str) -> None:
     assert max(memory) - min(memory) < 50
 
 
-def test_a_fork_server_that_dies_is_replaced(root: str, lc: SparkSession) -> None:
+def test_a_fork_server_that_dies_is_replaced(root: str, three_executors: SparkSession) -> None:
     def train(x: int) -> int:
         return os.getppid()
 

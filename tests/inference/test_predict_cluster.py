@@ -45,7 +45,7 @@ def counting_model(folder: Path, layers: Any) -> Any:
 @pytest.mark.acceptance("A24")
 @pytest.mark.parametrize("given", ["path", "in memory"])
 def test_scoring_10000_rows_in_7_partitions_gives_10000_predictions(
-    lc: SparkSession, tmp_path: Path, given: str
+    three_executors: SparkSession, tmp_path: Path, given: str
 ) -> None:
     import keras
 
@@ -57,7 +57,7 @@ def test_scoring_10000_rows_in_7_partitions_gives_10000_predictions(
     x = np.random.default_rng(0).normal(size=(10_000, 20)).astype("float32")
     rows = [(f"key-{i}", i, row.tolist()) for i, row in enumerate(x)]
     schema = "key string, id int, features array<float>"
-    df = lc.createDataFrame(rows, schema).repartition(7)
+    df = three_executors.createDataFrame(rows, schema).repartition(7)
     scored = experiment.predict(
         str(tmp_path / "model.keras") if given == "path" else model,
         df,
@@ -79,7 +79,9 @@ def test_scoring_10000_rows_in_7_partitions_gives_10000_predictions(
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.h5", "folder", "tf_keras", "tf_keras.h5"])
-def test_predict_loads_files_of_every_format(lc: SparkSession, tmp_path: Path, name: str) -> None:
+def test_predict_loads_files_of_every_format(
+    three_executors: SparkSession, tmp_path: Path, name: str
+) -> None:
     model = dense(2)
     path = tmp_path / name
     if name.startswith("tf_keras"):
@@ -92,13 +94,13 @@ def test_predict_loads_files_of_every_format(lc: SparkSession, tmp_path: Path, n
         model.export(path, verbose=False)
     else:
         save(model, path)
-    df = numbers(lc)
+    df = numbers(three_executors)
     expected = model.predict(values(df, "x0", "x1"), verbose=0)
     scored = experiment.predict(path, df, feature_cols=["x0", "x1"])
     assert np.allclose(values(scored, "prediction"), expected, atol=1e-5)
 
 
-def test_predict_accepts_a_run_and_a_trial(lc: SparkSession, root: str) -> None:
+def test_predict_accepts_a_run_and_a_trial(three_executors: SparkSession, root: str) -> None:
     def train(bias: float) -> dict[str, Any]:
         import keras
 
@@ -110,7 +112,7 @@ def test_predict_accepts_a_run_and_a_trial(lc: SparkSession, root: str) -> None:
         return {"score": bias, "model": save(model, "m.keras"), "words": "no path"}
 
     run = experiment.launch(train, {"bias": [1.0, 5.0, 3.0]}, metric="score", **quiet(root))
-    df = numbers(lc)
+    df = numbers(three_executors)
     total = values(df, "x0", "x1").sum(1)
     for model, bias in ((run, 5.0), (run.trials[2], 3.0), (experiment.load(run.path), 5.0)):
         scored = experiment.predict(model, df, feature_cols=["x0", "x1"])
@@ -118,7 +120,7 @@ def test_predict_accepts_a_run_and_a_trial(lc: SparkSession, root: str) -> None:
 
 
 def test_predict_sends_the_users_own_classes_to_executors(
-    lc: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three_executors: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The classes are in a module beside the program, which executors do not have."""
     (tmp_path / "keras_own_layers.py").write_text(
@@ -146,7 +148,7 @@ def test_predict_sends_the_users_own_classes_to_executors(
     try:
         import keras
 
-        df = numbers(lc)
+        df = numbers(three_executors)
         model = keras.Sequential(
             [keras.layers.Input((2,)), own.Shifted(), keras.layers.Dense(1, own.doubled)]
         )
@@ -161,7 +163,7 @@ def test_predict_sends_the_users_own_classes_to_executors(
         del sys.modules["keras_own_layers"]
 
 
-def test_a_model_on_s3(s3: str, lc: SparkSession, tmp_path: Path) -> None:
+def test_a_model_on_s3(s3: str, three_executors: SparkSession, tmp_path: Path) -> None:
     from sparkdl import storage
 
     model = dense(2)
@@ -169,7 +171,7 @@ def test_a_model_on_s3(s3: str, lc: SparkSession, tmp_path: Path) -> None:
     model.export(tmp_path / "m", verbose=False)
     storage.copy(tmp_path / "m.keras", f"{s3}/models/m.keras")
     storage.copy(tmp_path / "m", f"{s3}/models/m")
-    df = numbers(lc)
+    df = numbers(three_executors)
     expected = model.predict(values(df, "x0", "x1"), verbose=0)
     for name in ("m.keras", "m"):
         scored = experiment.predict(f"{s3}/models/{name}", df, feature_cols=["x0", "x1"])

@@ -68,7 +68,7 @@ class Hearing(optuna.samplers.RandomSampler):
 
 
 @pytest.mark.acceptance("A8")
-@pytest.mark.usefixtures("lc")
+@pytest.mark.usefixtures("three_executors")
 def test_a_searched_trial_of_a_killed_executor_runs_again(root: str, tmp_path: Path) -> None:
     def train(x: int) -> float:
         calls = len(list(tmp_path.glob(f"call-{x}-*")))

@@ -65,8 +65,8 @@ def pids_of(cluster: Any) -> list[int]:
 # ---- Spark feeds
 
 
-def test_inference_is_one_result_for_each_row_in_order(two: SparkSession) -> None:
-    sc = two.sparkContext
+def test_inference_is_one_result_for_each_row_in_order(standalone_spark: SparkSession) -> None:
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, squares, [], 2, 0, input_mode=FED)
     nodes = pids_of(cluster)
     assert cluster.inference(sc.parallelize(range(1000), 10)).sum() == 332833500
@@ -80,8 +80,8 @@ def test_inference_is_one_result_for_each_row_in_order(two: SparkSession) -> Non
     assert [node["job_name"] for node in cluster.cluster_info] == ["worker", "worker"]
 
 
-def test_all_rows_of_all_epochs_arrive_once(two: SparkSession, tmp_path: Path) -> None:
-    sc = two.sparkContext
+def test_all_rows_of_all_epochs_arrive_once(standalone_spark: SparkSession, tmp_path: Path) -> None:
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, drain, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
     cluster.train(sc.parallelize(range(500), 4), num_epochs=3)
     cluster.train(sc.parallelize(range(500, 600), 2), num_epochs=1)
@@ -93,7 +93,9 @@ def test_all_rows_of_all_epochs_arrive_once(two: SparkSession, tmp_path: Path) -
     assert seen_in(tmp_path) == sorted([*range(500)] * 3 + [*range(500, 600)])
 
 
-def test_a_task_that_is_repeated_feeds_no_row_twice(two: SparkSession, tmp_path: Path) -> None:
+def test_a_task_that_is_repeated_feeds_no_row_twice(
+    standalone_spark: SparkSession, tmp_path: Path
+) -> None:
     from pyspark import TaskContext
 
     def fails_once(rows: Iterator[Any]) -> Iterator[Any]:
@@ -102,7 +104,7 @@ def test_a_task_that_is_repeated_feeds_no_row_twice(two: SparkSession, tmp_path:
                 raise OSError("once")
             yield row
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, drain, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
     long = sc.parallelize([[i, "x" * 5000] for i in range(1000)], 2)
     cluster.train(long.mapPartitions(fails_once), num_epochs=1)
@@ -110,7 +112,7 @@ def test_a_task_that_is_repeated_feeds_no_row_twice(two: SparkSession, tmp_path:
     assert [row for row, _ in seen_in(tmp_path)] == [*range(1000)]
 
 
-def test_a_slow_node_is_no_error(two: SparkSession) -> None:
+def test_a_slow_node_is_no_error(standalone_spark: SparkSession) -> None:
     def slow(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed()
         while not feed.should_stop():
@@ -118,18 +120,18 @@ def test_a_slow_node_is_no_error(two: SparkSession) -> None:
             feed.next_batch(100)
         sys.exit(0)  # As absl and tf.compat.v1.app.run end a program.
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, slow, [], 1, 0, input_mode=FED)
     cluster.train(sc.parallelize(range(600), 1), num_epochs=1, feed_timeout=1)
     cluster.shutdown()
 
 
-def test_an_error_while_rows_are_fed_is_the_nodes_own(two: SparkSession) -> None:
+def test_an_error_while_rows_are_fed_is_the_nodes_own(standalone_spark: SparkSession) -> None:
     def fails(args: Any, ctx: Any) -> None:
         ctx.get_data_feed().next_batch(5)
         raise ValueError("mine")
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, fails, [], 2, 0, input_mode=FED)
     with pytest.raises(errors.TrainingFailedError, match="ValueError: mine") as caught:
         cluster.train(sc.parallelize(range(1000), 4))
@@ -147,27 +149,27 @@ def test_an_error_while_rows_are_fed_is_the_nodes_own(two: SparkSession) -> None
         cluster.shutdown()
 
 
-def test_an_error_after_the_feed_is_raised_by_shutdown(two: SparkSession) -> None:
+def test_an_error_after_the_feed_is_raised_by_shutdown(standalone_spark: SparkSession) -> None:
     def fails_late(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed()
         while not feed.should_stop():
             feed.next_batch(10)
         raise ValueError("late")
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, fails_late, [], 2, 0, input_mode=FED)
     cluster.train(sc.parallelize(range(100), 4), 1)
     with pytest.raises(errors.TrainingFailedError, match="ValueError: late"):
         cluster.shutdown(grace_secs=5)
 
 
-def test_terminate_ends_the_feed_early(two: SparkSession, tmp_path: Path) -> None:
+def test_terminate_ends_the_feed_early(standalone_spark: SparkSession, tmp_path: Path) -> None:
     def few(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed()
         Path(args["seen"], str(ctx.executor_id)).write_text(json.dumps(feed.next_batch(10)))
         feed.terminate()
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, few, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
     cluster.train(sc.parallelize(range(100_000), 8), 2)
     with pytest.raises(Exception, match=r"terminate\(\), and rows have no result"):
@@ -176,8 +178,8 @@ def test_terminate_ends_the_feed_early(two: SparkSession, tmp_path: Path) -> Non
     assert len(seen_in(tmp_path)) in (10, 20)
 
 
-def test_a_function_that_returns_early_is_told_of(two: SparkSession) -> None:
-    sc = two.sparkContext
+def test_a_function_that_returns_early_is_told_of(standalone_spark: SparkSession) -> None:
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, lambda args, ctx: None, [], 2, 0, input_mode=FED)
     with pytest.raises(Exception, match="returned before all rows were fed"):
         cluster.train(sc.parallelize(range(1000), 4), 1)
@@ -185,14 +187,14 @@ def test_a_function_that_returns_early_is_told_of(two: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("victim", ["node", "executor"])
-def test_a_killed_worker_is_an_error_soon(two: SparkSession, victim: str) -> None:
+def test_a_killed_worker_is_an_error_soon(standalone_spark: SparkSession, victim: str) -> None:
     def waits(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed()
         while not feed.should_stop():
             feed.next_batch(1)
             time.sleep(0.01)
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     workers = sc.parallelize(range(2), 2).map(lambda _: (time.sleep(1), os.getpid())[1]).collect()
     cluster = TFCluster.run(sc, waits, [], 2, 0, input_mode=FED)
     nodes = pids_of(cluster)
@@ -207,11 +209,13 @@ def test_a_killed_worker_is_an_error_soon(two: SparkSession, victim: str) -> Non
     assert eventually(lambda: sc.parallelize(range(2), 2).count() == 2)
 
 
-def test_a_keeper_that_is_lost_is_an_error_beside_parameter_servers(two: SparkSession) -> None:
+def test_a_keeper_that_is_lost_is_an_error_beside_parameter_servers(
+    standalone_spark: SparkSession,
+) -> None:
     def waits(args: Any, ctx: Any) -> None:
         time.sleep(1000)
 
-    cluster = TFCluster.run(two.sparkContext, waits, [], 2, 1, input_mode=FED)
+    cluster = TFCluster.run(standalone_spark.sparkContext, waits, [], 2, 1, input_mode=FED)
     folder = Path(TrialPaths(cluster.run.trials[0].path).ranks(0))
     files = [folder / name for name in ("0.alive", "0.pid", "1.pid")]
     assert eventually(lambda: all(file.exists() for file in files), 10)
@@ -225,12 +229,14 @@ def test_a_keeper_that_is_lost_is_an_error_beside_parameter_servers(two: SparkSe
     assert eventually(lambda: not any(map(is_alive, (keeper, node, server))), 5)
 
 
-def test_columns_become_tensors_by_their_names(two: SparkSession, tmp_path: Path) -> None:
+def test_columns_become_tensors_by_their_names(
+    standalone_spark: SparkSession, tmp_path: Path
+) -> None:
     def tensors(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed(input_mapping={"b_col": "y", "a_col": "x"})
         Path(args["seen"]).write_text(json.dumps([feed.next_batch(2), feed.next_batch(2)]))
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     file = tmp_path / "seen"
     cluster = TFCluster.run(sc, tensors, {"seen": str(file)}, 1, 0, input_mode=FED)
     cluster.train(sc.parallelize([(1, "a"), (2, "b"), (3, "c")], 1), 1)
@@ -239,7 +245,9 @@ def test_columns_become_tensors_by_their_names(two: SparkSession, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["rdd", "frame"])
-def test_a_dataset_has_all_rows_as_tensors(two: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_a_dataset_has_all_rows_as_tensors(
+    standalone_spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
     def sums(args: Any, ctx: Any) -> None:
         found = [0.0, 0, 0]
         for x, y in ctx.get_data_feed().as_dataset(batch_size=64):
@@ -247,7 +255,7 @@ def test_a_dataset_has_all_rows_as_tensors(two: SparkSession, tmp_path: Path, ki
             found = [found[0] + float(sum(x[:, 1])), found[1] + int(sum(y)), found[2] + len(y)]
         Path(args["seen"]).write_text(json.dumps(found))
 
-    sc, file = two.sparkContext, tmp_path / "seen"
+    sc, file = standalone_spark.sparkContext, tmp_path / "seen"
     rows: Any = sc.parallelize([([0.0, i / 2], i) for i in range(1000)], 4)
     if kind == "frame":
         rows = rows.toDF("x array<double>, y long")
@@ -257,11 +265,14 @@ def test_a_dataset_has_all_rows_as_tensors(two: SparkSession, tmp_path: Path, ki
     assert json.loads(file.read_text()) == [499500 / 2, 499500, 1000]
 
 
-def test_rows_of_a_frame_are_tuples(two: SparkSession, tmp_path: Path) -> None:
-    sc = two.sparkContext
+def test_rows_of_a_frame_are_tuples(standalone_spark: SparkSession, tmp_path: Path) -> None:
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, drain, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
     cluster.train(
-        two.createDataFrame([([0.5, 1.0], "a"), ([2.0], "b")], "x array<double>, y string"), 2
+        standalone_spark.createDataFrame(
+            [([0.5, 1.0], "a"), ([2.0], "b")], "x array<double>, y string"
+        ),
+        2,
     )
     cluster.shutdown()
     assert seen_in(tmp_path) == sorted([[[0.5, 1.0], "a"], [[2.0], "b"]] * 2)
@@ -270,19 +281,22 @@ def test_rows_of_a_frame_are_tuples(two: SparkSession, tmp_path: Path) -> None:
 # ---- nodes read for themselves
 
 
-def test_vectors_of_a_frame_stay_vectors(two: SparkSession, tmp_path: Path) -> None:
+def test_vectors_of_a_frame_stay_vectors(standalone_spark: SparkSession, tmp_path: Path) -> None:
     def sums(args: Any, ctx: Any) -> None:
         rows = ctx.get_data_feed().next_batch(10)
         Path(args["seen"], "sums").write_text(json.dumps([float(x.sum()) for (x,) in rows]))
 
-    sc, rows = two.sparkContext, [(Vectors.dense([0.5, 1.0]),), (Vectors.dense([2.0, 3.0]),)]
+    sc, rows = (
+        standalone_spark.sparkContext,
+        [(Vectors.dense([0.5, 1.0]),), (Vectors.dense([2.0, 3.0]),)],
+    )
     cluster = TFCluster.run(sc, sums, {"seen": str(tmp_path)}, 1, 0, input_mode=FED)
-    cluster.train(two.createDataFrame(rows, ["x"]).coalesce(1), 1)
+    cluster.train(standalone_spark.createDataFrame(rows, ["x"]).coalesce(1), 1)
     cluster.shutdown()
     assert seen_in(tmp_path) == [1.5, 5.0]
 
 
-def test_every_node_knows_its_place(two: SparkSession, tmp_path: Path) -> None:
+def test_every_node_knows_its_place(standalone_spark: SparkSession, tmp_path: Path) -> None:
     def note(args: Any, ctx: Any) -> None:
         assert args.epochs == 3
         told = {
@@ -298,7 +312,7 @@ def test_every_node_knows_its_place(two: SparkSession, tmp_path: Path) -> None:
             time.sleep(1000)
 
     args = Namespace(epochs=3, seen=str(tmp_path))
-    cluster = TFCluster.run(two.sparkContext, note, args, 2, 1, master_node="chief")
+    cluster = TFCluster.run(standalone_spark.sparkContext, note, args, 2, 1, master_node="chief")
     # The end of the workers ends the parameter server, even before it has begun.
     assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)
     cluster.shutdown()
@@ -315,14 +329,16 @@ def test_every_node_knows_its_place(two: SparkSession, tmp_path: Path) -> None:
     assert jobs == [(0, "ps"), (1, "chief")]
 
 
-def test_an_evaluator_may_go_on_for_the_grace(two: SparkSession, tmp_path: Path) -> None:
+def test_an_evaluator_may_go_on_for_the_grace(
+    standalone_spark: SparkSession, tmp_path: Path
+) -> None:
     def evaluates(args: Any, ctx: Any) -> None:
         while ctx.job_name == "evaluator":
             time.sleep(0.1)
             Path(args["seen"]).write_text(str(time.time()))
 
     file = tmp_path / "seen"
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(
         sc, evaluates, {"seen": str(file)}, 2, 0, master_node="chief", eval_node=True
     )
@@ -332,14 +348,14 @@ def test_an_evaluator_may_go_on_for_the_grace(two: SparkSession, tmp_path: Path)
     assert float(file.read_text()) - begun > 1.5
 
 
-def test_parameter_servers_on_the_driver(two: SparkSession, tmp_path: Path) -> None:
+def test_parameter_servers_on_the_driver(standalone_spark: SparkSession, tmp_path: Path) -> None:
     def note(args: Any, ctx: Any) -> None:
         Path(args["seen"], f"{ctx.job_name}-{ctx.task_index}").write_text(f"{os.getpid()}")
         while ctx.job_name == "ps" or len(os.listdir(args["seen"])) < 4:
             time.sleep(0.1)
 
     given = {"seen": str(tmp_path)}
-    cluster = TFCluster.run(two.sparkContext, note, given, 4, 2, driver_ps_nodes=True)
+    cluster = TFCluster.run(standalone_spark.sparkContext, note, given, 4, 2, driver_ps_nodes=True)
     cluster.shutdown()
     names = sorted(file.name for file in tmp_path.iterdir())
     assert names == ["ps-0", "ps-1", "worker-0", "worker-1"]
@@ -347,7 +363,7 @@ def test_parameter_servers_on_the_driver(two: SparkSession, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("release", [True, False])
-def test_the_port_is_released_or_held(two: SparkSession, release: bool) -> None:
+def test_the_port_is_released_or_held(standalone_spark: SparkSession, release: bool) -> None:
     def binds(args: Any, ctx: Any) -> None:
         address, port = ctx.cluster_spec["worker"][ctx.task_index].split(":")
         with socket.socket() as server:
@@ -362,18 +378,20 @@ def test_the_port_is_released_or_held(two: SparkSession, release: bool) -> None:
             assert ctx.tmp_socket is None
             server.bind((address, int(port)))
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     TFCluster.run(sc, binds, {"release": release}, 2, 0, release_port=release).shutdown()
 
 
-def test_tensorboard_answers(two: SparkSession, tmp_path: Path) -> None:
+def test_tensorboard_answers(standalone_spark: SparkSession, tmp_path: Path) -> None:
     def waits(args: Any, ctx: Any) -> None:
         while not Path(args["over"]).exists():
             time.sleep(0.1)
 
     over = tmp_path / "over"
     args = {"over": str(over)}
-    cluster = TFCluster.run(two.sparkContext, waits, args, 2, 0, True, log_dir=str(tmp_path))
+    cluster = TFCluster.run(
+        standalone_spark.sparkContext, waits, args, 2, 0, True, log_dir=str(tmp_path)
+    )
     url = cluster.tensorboard_url()
 
     def answers() -> object:
@@ -388,13 +406,13 @@ def test_tensorboard_answers(two: SparkSession, tmp_path: Path) -> None:
     assert not answers()
 
 
-def test_shutdown_raises_what_a_node_has_raised(two: SparkSession) -> None:
+def test_shutdown_raises_what_a_node_has_raised(standalone_spark: SparkSession) -> None:
     def fails(args: Any, ctx: Any) -> None:
         if ctx.task_index == 1:
             raise KeyError("mine")
         time.sleep(1000)
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, fails, [], 2, 0)
     with pytest.raises(errors.TrainingFailedError, match="worker 1") as caught:
         cluster.shutdown()
@@ -402,8 +420,10 @@ def test_shutdown_raises_what_a_node_has_raised(two: SparkSession) -> None:
     assert sc.parallelize([1, 2]).sum() == 3  # The context goes on.
 
 
-def test_shutdown_ends_what_takes_too_long(two: SparkSession) -> None:
-    cluster = TFCluster.run(two.sparkContext, lambda args, ctx: time.sleep(1000), [], 2, 0)
+def test_shutdown_ends_what_takes_too_long(standalone_spark: SparkSession) -> None:
+    cluster = TFCluster.run(
+        standalone_spark.sparkContext, lambda args, ctx: time.sleep(1000), [], 2, 0
+    )
     with pytest.raises(TimeoutError, match="had not returned 2 s"):
         cluster.shutdown(timeout=2)
     assert cluster.run.state == "CANCELLED"
@@ -414,8 +434,8 @@ def test_shutdown_ends_what_takes_too_long(two: SparkSession) -> None:
 # ---- what is refused, and what is independent
 
 
-def test_wrong_arguments_are_refused(two: SparkSession) -> None:
-    sc = two.sparkContext
+def test_wrong_arguments_are_refused(standalone_spark: SparkSession) -> None:
+    sc = standalone_spark.sparkContext
     with pytest.raises(errors.ConfigError, match="num_executors=1 is too few"):
         TFCluster.run(sc, squares, [], 1, 1)
     with pytest.raises(errors.ConfigError, match="eval_node"):
@@ -435,14 +455,16 @@ def test_wrong_arguments_are_refused(two: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("use_barrier", [True, False])
-def test_independent_runs(two: SparkSession, tmp_path: Path, use_barrier: bool) -> None:
+def test_independent_runs(
+    standalone_spark: SparkSession, tmp_path: Path, use_barrier: bool
+) -> None:
     def note(args: Any, ctx: Any) -> None:
         drawn = f"{random.random()}"
         Path(args["seen"], f"{ctx.worker_num}-of-{ctx.num_workers}").write_text(drawn)
         if args.get("fails") == ctx.worker_num:
             raise ValueError("mine")
 
-    sc, args = two.sparkContext, {"seen": str(tmp_path)}
+    sc, args = standalone_spark.sparkContext, {"seen": str(tmp_path)}
     TFParallel.run(sc, note, args, 2, use_barrier)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0-of-2", "1-of-2"]
     assert len({file.read_text() for file in tmp_path.iterdir()}) == 2

@@ -27,15 +27,17 @@ def quiet_runs(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quiet_runs")
-def test_a_node_that_fails_says_why(lc: SparkSession) -> None:
+def test_a_node_that_fails_says_why(three_executors: SparkSession) -> None:
     estimator = pipeline.TFEstimator(fails, {}).setInputMapping({"id": "x"})
     with pytest.raises(Exception, match="the disk is full"):
-        estimator.fit(lc.range(1000))
+        estimator.fit(three_executors.range(1000))
 
 
 @pytest.mark.usefixtures("quiet_runs")
-def test_rows_that_cannot_be_computed_end_the_nodes_that_wait(lc: SparkSession, root: str) -> None:
-    broken = lc.range(10).select(udf(lambda x: 1 // 0, "long")("id").alias("x"))
+def test_rows_that_cannot_be_computed_end_the_nodes_that_wait(
+    three_executors: SparkSession, root: str
+) -> None:
+    broken = three_executors.range(10).select(udf(lambda x: 1 // 0, "long")("id").alias("x"))
     estimator = pipeline.TFEstimator(waits, {}).setInputMapping({"x": "x"})
     with pytest.raises(Exception, match="ZeroDivisionError"):
         estimator.fit(broken)

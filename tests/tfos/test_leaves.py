@@ -140,7 +140,7 @@ def test_an_executor_id_that_nobody_wrote(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_nodes_of_two_executors_meet(
-    lc: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+    three_executors: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARKDL_ROOT", root)
     server = reservation.Server(3)
@@ -157,7 +157,7 @@ def test_nodes_of_two_executors_meet(
     told: list[object] = []
     waiting = threading.Thread(target=lambda: told.append(server.await_reservations(None)))
     waiting.start()
-    sc = lc.sparkContext
+    sc = three_executors.sparkContext
     assert sc.parallelize(range(3), 3).barrier().mapPartitions(node).collect() == [[0, 1, 2]] * 3
     waiting.join(10)
     assert sorted(one["executor_id"] for one in told[0]) == [0, 1, 2]  # type: ignore[attr-defined]

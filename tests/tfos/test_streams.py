@@ -15,14 +15,18 @@ from tests.tfos.test_cluster import FED, drain, seen_in
 pytestmark = pytest.mark.slow
 
 
-def test_a_stream_is_fed_batch_by_batch(two: SparkSession, tmp_path: Path) -> None:
-    sc = two.sparkContext
+def test_a_stream_is_fed_batch_by_batch(standalone_spark: SparkSession, tmp_path: Path) -> None:
+    sc = standalone_spark.sparkContext
     seen, source = tmp_path / "seen", tmp_path / "source"
     seen.mkdir()
     cluster = TFCluster.run(sc, drain, {"seen": str(seen)}, 2, 0, input_mode=FED)
     for begin in (0, 100):
-        two.range(begin, begin + 100).write.mode("append").json(str(source))
-    stream = two.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(source))
+        standalone_spark.range(begin, begin + 100).write.mode("append").json(str(source))
+    stream = (
+        standalone_spark.readStream.schema("id long")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(source))
+    )
     query = stream.writeStream.foreachBatch(
         lambda batch, _: cluster.train(batch.rdd.map(lambda row: row.id), 1)
     )
@@ -33,16 +37,18 @@ def test_a_stream_is_fed_batch_by_batch(two: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.fixture
-def streaming(two: SparkSession) -> Any:
+def streaming(standalone_spark: SparkSession) -> Any:
     """A StreamingContext, which pyspark still has and calls deprecated."""
     from pyspark.streaming import StreamingContext
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        return StreamingContext(two.sparkContext, 0.5)
+        return StreamingContext(standalone_spark.sparkContext, 0.5)
 
 
-def test_each_rdd_of_a_dstream_is_fed(two: SparkSession, streaming: Any, tmp_path: Path) -> None:
+def test_each_rdd_of_a_dstream_is_fed(
+    standalone_spark: SparkSession, streaming: Any, tmp_path: Path
+) -> None:
     def note(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed()
         with Path(args["seen"], str(ctx.executor_id)).open("a", buffering=1) as file:
@@ -52,7 +58,7 @@ def test_each_rdd_of_a_dstream_is_fed(two: SparkSession, streaming: Any, tmp_pat
     def seen() -> list[int]:
         return sorted(int(row) for f in tmp_path.iterdir() for row in f.read_text().split())
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, note, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
     batches = [sc.parallelize(range(begin, begin + 50), 2) for begin in (100, 200, 300)]
     cluster.train(streaming.queueStream(batches))
@@ -64,7 +70,7 @@ def test_each_rdd_of_a_dstream_is_fed(two: SparkSession, streaming: Any, tmp_pat
 
 
 def test_a_node_that_wants_no_more_ends_the_stream(
-    two: SparkSession, streaming: Any, tmp_path: Path
+    standalone_spark: SparkSession, streaming: Any, tmp_path: Path
 ) -> None:
     def few(args: Any, ctx: Any) -> None:
         feed, seen = ctx.get_data_feed(), []
@@ -73,7 +79,7 @@ def test_a_node_that_wants_no_more_ends_the_stream(
         feed.terminate()
         Path(args["seen"], str(ctx.executor_id)).write_text(json.dumps(seen))
 
-    sc = two.sparkContext
+    sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, few, {"seen": str(tmp_path)}, 1, 0, input_mode=FED)
     endless = sc.parallelize(range(50), 1)
     cluster.train(streaming.queueStream([], default=endless))

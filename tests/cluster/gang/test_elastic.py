@@ -91,7 +91,7 @@ def ends(run: Run) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(lc: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def undisturbed(three_executors: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The losses of a run on three executors that nothing happens to."""
     options = quiet(str(tmp_path_factory.mktemp("undisturbed")))
     run = experiment.allreduce(train, num_workers=3, elastic=True, **options)

@@ -21,7 +21,7 @@ from tests.experiment.test_parameter_server import train as train_with_servers
 from tests.helpers.processes import eventually, is_alive, jvm_of
 from tests.helpers.runs import quiet
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("four")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("four_executors")]
 
 
 def train() -> int:
@@ -91,6 +91,6 @@ def test_random_kills_leave_nothing(root: str, kind: str, victim: str) -> None:
 
 
 @pytest.mark.ends_application
-def test_a_stopped_application_leaves_no_file(four: SparkSession) -> None:
-    four.stop()
+def test_a_stopped_application_leaves_no_file(four_executors: SparkSession) -> None:
+    four_executors.stop()
     assert eventually(lambda: not files_in_tmp(), 30), files_in_tmp()

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_batches(lc: SparkSession) -> None:
-    lc.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+def small_batches(three_executors: SparkSession) -> None:
+    three_executors.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
 
 
 def wide(spark: SparkSession, rows: int) -> DataFrame:
@@ -63,7 +63,7 @@ def dies(folder: Path, how: str) -> Any:
 @pytest.mark.parametrize("how", ["SIGKILL", "exit code 1"])
 @pytest.mark.parametrize("verb", ["launch", "allreduce"])
 def test_a_consumer_that_dies_in_mid_stream(
-    lc: SparkSession,
+    three_executors: SparkSession,
     root: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -72,9 +72,9 @@ def test_a_consumer_that_dies_in_mid_stream(
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    monkeypatch.setitem(lc.sparkContext.environment, "LOCAL_DIRS", str(disk))
+    monkeypatch.setitem(three_executors.sparkContext.environment, "LOCAL_DIRS", str(disk))
     train, options = dies(tmp_path, how), quiet(root)
-    rows = wide(lc, 50_000)
+    rows = wide(three_executors, 50_000)
     if verb == "launch":
         with pytest.raises(AllTrialsFailedError, match=how):
             experiment.launch(train, data=rows, **options)
@@ -95,7 +95,7 @@ def test_a_consumer_that_dies_in_mid_stream(
 
 @pytest.mark.acceptance("A6")
 def test_a_slow_consumer_is_not_declared_dead(
-    lc: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three_executors: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first row, between rows, and after the last, each longer than every limit."""
 
@@ -115,7 +115,7 @@ def test_a_slow_consumer_is_not_declared_dead(
 
         return train
 
-    rows, options = lc.range(2000), quiet(root, trial_timeout_s=90)
+    rows, options = three_executors.range(2000), quiet(root, trial_timeout_s=90)
     experiment.allreduce(pausing(0.0), num_workers=2, data=rows, **options)  # Imports it all.
     monkeypatch.setenv("SPARKDL_START_TIMEOUT_S", "6")
     run = experiment.allreduce(pausing(6.5), num_workers=2, data=rows, **options)
@@ -125,7 +125,7 @@ def test_a_slow_consumer_is_not_declared_dead(
 
 
 def test_a_rank_that_does_not_read_what_others_do(
-    lc: SparkSession, root: str, tmp_path: Path
+    three_executors: SparkSession, root: str, tmp_path: Path
 ) -> None:
     def train() -> int:
         from sparkdl import context, data
@@ -138,12 +138,17 @@ def test_a_rank_that_does_not_read_what_others_do(
         TrainingFailedError, match=r"ranks \[1\] returned before .*'train'"
     ) as caught:
         experiment.allreduce(
-            train, num_workers=2, data=lc.range(2000), **quiet(root, trial_timeout_s=60)
+            train,
+            num_workers=2,
+            data=three_executors.range(2000),
+            **quiet(root, trial_timeout_s=60),
         )
     assert "worker 0 (rank 0)" in str(caught.value)
 
 
-def test_ranks_that_all_stop_early_end_well(lc: SparkSession, root: str, tmp_path: Path) -> None:
+def test_ranks_that_all_stop_early_end_well(
+    three_executors: SparkSession, root: str, tmp_path: Path
+) -> None:
     """One is done before the other has begun; the rows of neither were all there."""
 
     def train() -> int:
@@ -160,12 +165,14 @@ def test_ranks_that_all_stop_early_end_well(lc: SparkSession, root: str, tmp_pat
         return total
 
     run = experiment.allreduce(
-        train, num_workers=3, data=wide(lc, 20_000), **quiet(root, trial_timeout_s=60)
+        train, num_workers=3, data=wide(three_executors, 20_000), **quiet(root, trial_timeout_s=60)
     )
     assert (run.state, run.result) == ("COMPLETE", 60)
 
 
-def test_an_exception_of_the_persons_with_rows_unread(lc: SparkSession, root: str) -> None:
+def test_an_exception_of_the_persons_with_rows_unread(
+    three_executors: SparkSession, root: str
+) -> None:
     def slow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             yield batch
@@ -178,7 +185,7 @@ def test_an_exception_of_the_persons_with_rows_unread(lc: SparkSession, root: st
         for _ in data.dataset(batch_size_per_worker=10):
             raise LookupError("the user's own")
 
-    rows = wide(lc, 3000)
+    rows = wide(three_executors, 3000)
     began = time.monotonic()
     with pytest.raises(AllTrialsFailedError, match="the user's own") as caught:
         experiment.launch(train, data=rows.mapInArrow(slow, rows.schema), **quiet(root))
@@ -191,7 +198,7 @@ def test_an_exception_of_the_persons_with_rows_unread(lc: SparkSession, root: st
 
 @pytest.mark.parametrize("verb", ["launch", "allreduce"])
 def test_an_error_of_the_persons_dataframe(
-    lc: SparkSession, root: str, tmp_path: Path, verb: str
+    three_executors: SparkSession, root: str, tmp_path: Path, verb: str
 ) -> None:
     def train() -> int:
         from sparkdl import data
@@ -206,7 +213,7 @@ def test_an_error_of_the_persons_dataframe(
                 raise ValueError("the user's own sieve broke at batch 60")
             yield batch
 
-    rows = wide(lc, 20_000)
+    rows = wide(three_executors, 20_000)
     rows = rows.mapInArrow(breaks, rows.schema)
     says, options = "the user's own sieve broke at batch 60", quiet(root, trial_timeout_s=60)
     with pytest.raises((AllTrialsFailedError, TrainingFailedError), match=says):
@@ -224,7 +231,7 @@ def test_an_error_of_the_persons_dataframe(
 
 @pytest.mark.parametrize("verb", ["launch", "allreduce"])
 def test_a_lost_executor_in_mid_stream(
-    lc: SparkSession, root: str, tmp_path: Path, verb: str
+    three_executors: SparkSession, root: str, tmp_path: Path, verb: str
 ) -> None:
     """The attempt that completes has every row once."""
 
@@ -242,9 +249,9 @@ def test_a_lost_executor_in_mid_stream(
 
     options = quiet(root, wait=False)
     if verb == "launch":
-        run = experiment.launch(train, data=skewed(lc), **options)
+        run = experiment.launch(train, data=skewed(three_executors), **options)
     else:
-        run = experiment.allreduce(train, num_workers=2, data=skewed(lc), **options)
+        run = experiment.allreduce(train, num_workers=2, data=skewed(three_executors), **options)
     ranks = range(1 if verb == "launch" else 2)
     try:
         assert eventually(lambda: all(notes(tmp_path, "reached", rank) for rank in ranks), 120)

@@ -23,13 +23,15 @@ RANKS = range(3)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_batches(lc: SparkSession) -> None:
+def small_batches(three_executors: SparkSession) -> None:
     """Many Arrow batches in each partition, so that their borders are met."""
-    lc.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "40")
+    three_executors.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "40")
 
 
 @pytest.mark.acceptance("A5")
-def test_every_row_is_used_once_in_each_pass(lc: SparkSession, root: str, tmp_path: Path) -> None:
+def test_every_row_is_used_once_in_each_pass(
+    three_executors: SparkSession, root: str, tmp_path: Path
+) -> None:
     def train() -> None:
         from sparkdl import data
 
@@ -47,7 +49,7 @@ def test_every_row_is_used_once_in_each_pass(lc: SparkSession, root: str, tmp_pa
             note(tmp_path, "again", ids=ids(again))
 
     options = quiet(root, seed=5, trial_timeout_s=120)
-    run = experiment.allreduce(train, num_workers=3, data=skewed(lc), **options)
+    run = experiment.allreduce(train, num_workers=3, data=skewed(three_executors), **options)
     assert run.state == "COMPLETE"
     every = set(range(1001))
 
@@ -94,7 +96,7 @@ def test_every_row_is_used_once_in_each_pass(lc: SparkSession, root: str, tmp_pa
 
 @pytest.mark.parametrize(("workers", "legacy"), [(3, False), (2, True)], ids=["keras3", "tf_keras"])
 def test_fit_equals_one_process_on_the_same_rows(
-    lc: SparkSession, root: str, tmp_path: Path, workers: int, legacy: bool
+    three_executors: SparkSession, root: str, tmp_path: Path, workers: int, legacy: bool
 ) -> None:
     """The batches that the ranks saw, put together step by step, train one process alike."""
     size, epochs = 32 * workers, 3
@@ -102,7 +104,7 @@ def test_fit_equals_one_process_on_the_same_rows(
     def train() -> None:
         feeding.fit(tmp_path, size, epochs)
 
-    rows = skewed(lc)
+    rows = skewed(three_executors)
     given = {"train": rows, "validation": rows.filter("id % 10 < 6 AND id < 1000")}
     env = {"TF_USE_LEGACY_KERAS": "1"} if legacy else {}
     run = experiment.allreduce(train, num_workers=workers, data=given, **quiet(root, env=env))
@@ -149,8 +151,10 @@ def all_ids(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 4])
-def test_more_ranks_than_rows(lc: SparkSession, root: str, tmp_path: Path, rows: int) -> None:
-    df = lc.range(100).filter(f"id < {rows}")
+def test_more_ranks_than_rows(
+    three_executors: SparkSession, root: str, tmp_path: Path, rows: int
+) -> None:
+    df = three_executors.range(100).filter(f"id < {rows}")
     options = quiet(root, trial_timeout_s=60)
     run = experiment.allreduce(all_ids(tmp_path), num_workers=3, data=df, **options)
     assert run.state == "COMPLETE"
@@ -161,16 +165,24 @@ def test_more_ranks_than_rows(lc: SparkSession, root: str, tmp_path: Path, rows:
     assert data_lines(run)[0]["padded"] == 3 * each - rows
 
 
-def test_one_rank_and_no_rows_at_all(lc: SparkSession, root: str, tmp_path: Path) -> None:
+def test_one_rank_and_no_rows_at_all(
+    three_executors: SparkSession, root: str, tmp_path: Path
+) -> None:
     options = quiet(root, trial_timeout_s=60)
-    run = experiment.allreduce(all_ids(tmp_path), num_workers=1, data=skewed(lc), **options)
+    run = experiment.allreduce(
+        all_ids(tmp_path), num_workers=1, data=skewed(three_executors), **options
+    )
     assert run.result == 1001
-    for nothing in (lc.range(10).filter("1 = 0"), lc.range(10).limit(0), lc.range(0)):
+    for nothing in (
+        three_executors.range(10).filter("1 = 0"),
+        three_executors.range(10).limit(0),
+        three_executors.range(0),
+    ):
         assert experiment.launch(all_ids(tmp_path), data=nothing, **options).result == 0
 
 
 @pytest.mark.parametrize("kind", ["tuple", "Row", "dict", "namedtuple"])
-def test_rdds(lc: SparkSession, root: str, tmp_path: Path, kind: str) -> None:
+def test_rdds(three_executors: SparkSession, root: str, tmp_path: Path, kind: str) -> None:
     """Skewed and empty partitions; values are NumPy arrays and numbers."""
 
     def made(i: int) -> Any:
@@ -189,7 +201,7 @@ def test_rdds(lc: SparkSession, root: str, tmp_path: Path, kind: str) -> None:
             assert (x[:, 1].numpy() == one.numpy() * 0.5).all()
             note(tmp_path, "ids", ids=[int(i) for i in one])
 
-    context = lc.sparkContext
+    context = three_executors.sparkContext
     sizes = [0, 5, 4000, 0, 1]
     bounds = [range(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
     rdd = context.parallelize(bounds, len(sizes)).flatMap(lambda part: [made(i) for i in part])
@@ -211,19 +223,21 @@ def test_rdds(lc: SparkSession, root: str, tmp_path: Path, kind: str) -> None:
     ],
     ids=["text", "fraction", "key", "short", "number"],
 )
-def test_an_rdd_of_other_rows_later(lc: SparkSession, root: str, rows: Any, says: str) -> None:
+def test_an_rdd_of_other_rows_later(
+    three_executors: SparkSession, root: str, rows: Any, says: str
+) -> None:
     def train() -> int:
         from sparkdl import data
 
         return sum(1 for _ in data.dataset(batch_size_per_worker=300))
 
-    rdd = lc.sparkContext.parallelize(rows, 2)
+    rdd = three_executors.sparkContext.parallelize(rows, 2)
     with pytest.raises(TrainingFailedError, match=says):
         experiment.allreduce(train, num_workers=2, data=rdd, **quiet(root, trial_timeout_s=60))
 
 
-def test_rdds_that_are_refused(lc: SparkSession, root: str) -> None:
-    context = lc.sparkContext
+def test_rdds_that_are_refused(three_executors: SparkSession, root: str) -> None:
+    context = three_executors.sparkContext
     for rows, says in [
         ([], "no row|empty"),
         ([7, 8], "holds int: 7"),
@@ -237,7 +251,9 @@ def test_rdds_that_are_refused(lc: SparkSession, root: str) -> None:
             experiment.launch(lambda: 0, data=context.parallelize(rows), **quiet(root))
 
 
-def test_what_a_training_function_asks_wrongly(lc: SparkSession, root: str, tmp_path: Path) -> None:
+def test_what_a_training_function_asks_wrongly(
+    three_executors: SparkSession, root: str, tmp_path: Path
+) -> None:
     asked: list[dict[str, Any]] = [
         {"name": "trian", "batch_size_per_worker": 1},
         {},
@@ -266,7 +282,7 @@ def test_what_a_training_function_asks_wrongly(lc: SparkSession, root: str, tmp_
             else:
                 note(tmp_path, "errors", text="no error")
 
-    given = {"train": lc.range(5), "validation": lc.range(6)}
+    given = {"train": three_executors.range(5), "validation": three_executors.range(6)}
     experiment.allreduce(train, num_workers=2, data=given, **quiet(root, trial_timeout_s=60))
     says = [
         "no data 'trian'. Did you mean 'train'? The data= of this run has train, validation.",
@@ -288,7 +304,7 @@ def test_what_a_training_function_asks_wrongly(lc: SparkSession, root: str, tmp_
             assert expected in said["text"]
 
 
-def test_a_dataset_that_was_not_given(lc: SparkSession, root: str) -> None:
+def test_a_dataset_that_was_not_given(three_executors: SparkSession, root: str) -> None:
     def train() -> None:
         from sparkdl import data
 
@@ -301,7 +317,9 @@ def test_a_dataset_that_was_not_given(lc: SparkSession, root: str) -> None:
         train()
 
 
-def test_an_evaluator_stands_outside(lc: SparkSession, root: str, tmp_path: Path) -> None:
+def test_an_evaluator_stands_outside(
+    three_executors: SparkSession, root: str, tmp_path: Path
+) -> None:
     """It has no share; its slot takes no rows away from the ranks."""
 
     def train() -> None:
@@ -311,7 +329,7 @@ def test_an_evaluator_stands_outside(lc: SparkSession, root: str, tmp_path: Path
             return
         note(tmp_path, "ids", ids=ids(data.dataset(batch_size_per_worker=40)))
 
-    df = lc.range(101)
+    df = three_executors.range(101)
     options = quiet(root, trial_timeout_s=60)
     experiment.allreduce(train, num_workers=2, evaluator=True, data=df, **options)
     found = [notes(tmp_path, "ids", rank)[0]["ids"] for rank in range(2)]
@@ -319,7 +337,9 @@ def test_an_evaluator_stands_outside(lc: SparkSession, root: str, tmp_path: Path
     assert {i for rank in found for batch in rank for i in batch} == set(range(101))
 
 
-def test_without_a_copy_ranks_even_out_too(lc: SparkSession, root: str, tmp_path: Path) -> None:
+def test_without_a_copy_ranks_even_out_too(
+    three_executors: SparkSession, root: str, tmp_path: Path
+) -> None:
     def train() -> None:
         from sparkdl import data
 
@@ -331,7 +351,7 @@ def test_without_a_copy_ranks_even_out_too(lc: SparkSession, root: str, tmp_path
             note(tmp_path, "second", error=str(exc))
 
     options = quiet(root, trial_timeout_s=60)
-    experiment.allreduce(train, num_workers=3, data=skewed(lc), **options)
+    experiment.allreduce(train, num_workers=3, data=skewed(three_executors), **options)
     found = [notes(tmp_path, "ids", rank)[0]["ids"] for rank in RANKS]
     assert [[len(batch) for batch in rank] for rank in found] == [[32] * 10 + [14]] * 3
     assert {i for rank in found for batch in rank for i in batch} == set(range(1001))
@@ -339,10 +359,12 @@ def test_without_a_copy_ranks_even_out_too(lc: SparkSession, root: str, tmp_path
         assert "cache=False allows one pass only" in notes(tmp_path, "second", rank)[0]["error"]
 
 
-def test_a_root_on_s3(s3: str, lc: SparkSession, tmp_path: Path) -> None:
+def test_a_root_on_s3(s3: str, three_executors: SparkSession, tmp_path: Path) -> None:
     """The ranks tell each other counts, and give each other rows, through the store."""
     options = quiet(f"{s3}/mode", trial_timeout_s=120)
-    run: Run = experiment.allreduce(all_ids(tmp_path), num_workers=3, data=skewed(lc), **options)
+    run: Run = experiment.allreduce(
+        all_ids(tmp_path), num_workers=3, data=skewed(three_executors), **options
+    )
     assert run.state == "COMPLETE"
     found = [notes(tmp_path, "ids", rank)[0]["ids"] for rank in RANKS]
     assert [sum(len(batch) for batch in rank) for rank in found] == [334] * 3

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lib.hartmann import EPOCHS, NAMES, Curve, curve
-
 from sparkdl.cluster.slots import Slots
 from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.trial_messages import STOP_GRACE_S
