@@ -49,7 +49,7 @@ class TrialPaths:
 
     @property
     def error(self) -> str:
-        """The traceback, or the cause of the end of the process. Written by the task."""
+        """The traceback, or the cause of the end of the process."""
         return storage.join(self.folder, "error.txt")
 
     @property
@@ -180,7 +180,7 @@ class RunPaths:
 
     @property
     def resources(self) -> str:
-        """The folder of copies of the files that the user passed as `resources`."""
+        """The folder of copies of the files that the user passed as `versioned_resources`."""
         return storage.join(self.folder, "resources")
 
     @property

@@ -63,7 +63,7 @@ class RankPolicy(Protocol):
     def run(
         self, task: TrialTask, placement: Placement, batches: Iterable[pa.RecordBatch]
     ) -> Outcome | None:
-        """Run the rank in another way than `gang.task.train_rank`; None to run it in that way."""
+        """Run the rank in a way of its own, or return None to start its training process."""
         ...
 
     def gpus(

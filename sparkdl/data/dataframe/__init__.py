@@ -1,1 +1,1 @@
-"""SPARK input mode: the rows of a DataFrame are sent from Spark tasks to training processes."""
+"""The rows of a DataFrame are sent from Spark tasks to training processes."""

@@ -1,1 +1,1 @@
-"""TENSORFLOW mode: readers of files in the training process, with a `Source` for each format."""
+"""Readers of files in the training process, with a `Source` for each format."""
