@@ -34,7 +34,7 @@ from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import quiet
 
 # The S3 fixture comes first, because Spark's workers inherit its environment variables.
-pytestmark = pytest.mark.usefixtures("s3", "spark")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("s3", "spark")]
 
 SPACE = {"x": spaces.Float(-4.0, 4.0), "n": spaces.Int(1, 8), "kind": ["a", "b"]}
 
@@ -969,7 +969,6 @@ def test_two_searches_run_at_the_same_time(root: str) -> None:
 # ---- a run directory on S3
 
 
-@pytest.mark.slow
 def test_search_stores_its_run_on_s3(s3: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_int("x", 0, 1)
