@@ -19,7 +19,7 @@ from sparkdl.runner.handle import RunHandle
 from sparkdl.runs import RunState, Trial
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.owner import living_owner
+from sparkdl.runs.owner import living_owner, newest_claim
 from sparkdl.runs.states import Failure
 from sparkdl.search.trial_source import TrialSource
 from tests.helpers.in_memory_cluster import (
@@ -197,7 +197,7 @@ def test_run_without_a_complete_trial_raises_the_first_failure(root: str) -> Non
     with pytest.raises(AllTrialsFailedError, match=r"no trial of run run completed.*ValueError"):
         loop.execute()
     assert loop.run.state == "FAILED"
-    assert storage.read(RunPaths(loop.run.path).owner) == b"{}"
+    assert newest_claim(RunPaths(loop.run.path)).process is None
 
 
 # ---- cancellation
