@@ -303,12 +303,12 @@ def rename(url: str, new: str) -> None:
         filesystem, path = stores.connect(url)
         target = stores.connect(new)[1]
         _make_parent(new, filesystem, target)
-        if stores.has_folders(url):
+        if stores.protocol_of(url) in ("sftp", "ssh"):
             filesystem.mv(path, target)
-            if not filesystem.exists(target):
-                raise OSError(f"the store has not renamed {url} to {new}")
         else:
             filesystem.mv(path, target, recursive=True)
+        if stores.has_folders(url) and not filesystem.exists(target):
+            raise OSError(f"the store has not renamed {url} to {new}")
 
 
 def remove(url: str) -> None:
@@ -329,7 +329,12 @@ def remove_files(urls: Sequence[str]) -> None:
     """Remove remote files of one store, with as few requests as the store allows."""
     with suppress(FileNotFoundError), store_errors(urls[0]):
         filesystem, _ = stores.connect(urls[0])
-        filesystem.rm([stores.connect(url)[1] for url in urls])
+        paths = [stores.connect(url)[1] for url in urls]
+        if not stores.has_folders(urls[0]):
+            filesystem.rm(paths)
+            return
+        for path in paths:
+            filesystem.rm_file(path)
 
 
 # ---- copies

@@ -34,9 +34,9 @@ __all__ = [
     "store_errors",
 ]
 
-# Stores with folders. All others are object stores, in which a path is just a name: creating a
-# "folder" there asks for the bucket, and may even try to create it.
-_WITH_FOLDERS = {"hdfs", "viewfs", "webhdfs", "sftp", "ssh", "smb", "ftp", "dbfs", "webdav"}
+# Object stores, in which a path is just a name: creating a "folder" there asks for the bucket, and
+# may even try to create it.
+_OBJECT_STORES = {"s3", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "tos", "memory"}
 _CHAINED = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*(://[^:]*)?::(?=[A-Za-z][A-Za-z0-9+.-]*:)")
 _PROTOCOL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 # As Spark prints local paths: `file:/data`.
@@ -102,9 +102,11 @@ def connect(url: str) -> tuple[Any, str]:
         )
     if protocol == "s3":
         url = re.sub(r"^\w+://", "s3://", url)
+    # Listings must not be cached, as other hosts write the files that are listed. HDFS caches none,
+    # and takes every option for one of Hadoop.
+    options = {} if protocol in ("hdfs", "viewfs") else {"use_listings_cache": False}
     try:
-        # Listings must not be cached, as other hosts write the files that are listed.
-        filesystem, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        filesystem, path = fsspec.core.url_to_fs(url, **options)
     except (ValueError, ImportError) as exc:
         raise ConfigError(f"{url} cannot be used: {exc}.{_hint(protocol)}") from exc
     except OSError as exc:
@@ -121,7 +123,7 @@ def _hint(protocol: str) -> str:
 
 def has_folders(url: str) -> bool:
     """Return True if the folder of a new file must be created first."""
-    return protocol_of(url) in {"file", *_WITH_FOLDERS}
+    return protocol_of(url) not in _OBJECT_STORES
 
 
 def appends(url: str) -> bool:

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+
+from tests.helpers.fake_stores import fake_stores
 
 __all__ = ["CountingStore", "counting_store"]
 
 
 class _Counting(MemoryFileSystem):
-    protocol = "counting"
+    protocol = "gcs"
     requests: list[str] = []
 
     def _note(self, verb: str, path: Any) -> None:
@@ -68,11 +69,11 @@ class CountingStore:
 
     def url(self, *parts: str) -> str:
         """The URL of a file or folder."""
-        return "/".join([f"counting://{self._id}", *parts])
+        return "/".join([f"gcs://{self._id}", *parts])
 
 
 @pytest.fixture
 def counting_store() -> Iterator[CountingStore]:
     """A store that counts its requests."""
-    fsspec.register_implementation("counting", _Counting, clobber=True)
-    yield CountingStore()
+    with fake_stores(_Counting):
+        yield CountingStore()

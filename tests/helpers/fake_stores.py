@@ -77,6 +77,12 @@ class Hdfs(_WithFolders):
     store: dict[str, Any] = {}
     pseudo_dirs: list[str] = [""]
 
+    def __init__(self, **options: Any) -> None:
+        """Take every option for one of Hadoop, whose values are texts."""
+        if not all(isinstance(value, str) for value in options.values()):
+            raise TypeError("argument 'config': 'bool' object is not an instance of 'str'")
+        super().__init__()
+
     def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Replace the target only with `overwrite`."""
         if self.exists(path2) and not kwargs.get("overwrite"):
