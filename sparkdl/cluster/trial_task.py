@@ -29,6 +29,7 @@ from sparkdl.cluster.process.trial_folder import last_reported, local_folder
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.jsonl import to_json
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
@@ -165,7 +166,7 @@ class TrialTask:
         if attempt == paths.num_attempts() - 1:
             if outcome.status is Status.FAILED:
                 storage.write(paths.error, outcome.error or "")
-            storage.write(paths.outputs, json.dumps(dict(outcome.outputs), indent=1))
+            storage.write(paths.outputs, to_json(dict(outcome.outputs), indent=1))
         if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it passes on the task's row.
             storage.write(paths.outcome(attempt), outcome.without_exception().to_json())

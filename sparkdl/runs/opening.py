@@ -165,18 +165,7 @@ def _next_id(root: str, run_id: str) -> str:
 
 def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> OpenRun | None:
     """Create a run; return None if another driver has created the run in the meantime."""
-    content = {
-        "format": FORMAT,
-        "id": description.id,
-        "name": description.name,
-        "kind": description.kind,
-        "description": description.description,
-        "metric": description.metric,
-        "direction": description.direction,
-        "seed": description.seed,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        **description.facts,
-    }
+    content = _content(description)
     try:
         owner = _claim(paths, description.id, earlier)
         if storage.exists(paths.run):
@@ -207,6 +196,22 @@ def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> Ope
     except OSError as exc:
         raise _not_writable(exc, paths.folder) from exc
     return opened
+
+
+def _content(description: RunDescription) -> dict[str, Any]:
+    """Return the content of `run.json`."""
+    return {
+        "format": FORMAT,
+        "id": description.id,
+        "name": description.name,
+        "kind": description.kind,
+        "description": description.description,
+        "metric": description.metric,
+        "direction": description.direction,
+        "seed": description.seed,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **description.facts,
+    }
 
 
 @contextmanager
