@@ -4,9 +4,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from sparkdl import storage
 from sparkdl.errors import RunDamagedError, RunNotFoundError
@@ -25,6 +23,9 @@ from sparkdl.runs.owner import heartbeat_age_s, is_here, living_owner, newest_cl
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.summary import parse_summary, summarize
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "check_params",
@@ -196,7 +197,7 @@ def _mark_dead(run: Run) -> None:
                 trial.state = TrialState.LOST
 
 
-def history(root: str) -> pd.DataFrame:
+def history(root: str) -> "pd.DataFrame":
     """Return a table of the runs below a root, newest first, with one row per run.
 
     A run that has ended is read from its summary. The driver of any other run is looked up in the
@@ -204,6 +205,8 @@ def history(root: str) -> pd.DataFrame:
     heartbeat for ten minutes; `heartbeat_s` is the age of the last one. Folders that cannot be read
     are left out, counted in a warning, and named in `history().attrs["unreadable"]`.
     """
+    import pandas as pd
+
     paths = [storage.join(root, name) for name in storage.list_names(root)]
     summaries = storage.read_new({RunPaths(path).summary: 0 for path in paths})
     rows: list[dict[str, Any]] = []
@@ -248,7 +251,8 @@ def _row(path: str, summaries: Mapping[str, bytes]) -> dict[str, Any] | Exceptio
 def _silence_s(paths: RunPaths) -> float | None:
     """Return the age of the last heartbeat of a run's driver; None if the driver has ended."""
     claim = newest_claim(paths)
-    if claim.process is None or (is_here(claim.process) and not living_owner(paths, claim)):
+    if claim.process is None:
         return None
-    age_s = heartbeat_age_s(paths, claim)
-    return 0.0 if age_s is not None and is_here(claim.process) else age_s
+    if is_here(claim.process):
+        return 0.0 if living_owner(paths, claim) else None
+    return heartbeat_age_s(paths, claim)

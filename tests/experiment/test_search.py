@@ -628,12 +628,15 @@ def test_search_continues_after_invalid_and_failed_trials(root: str) -> None:
             raise InvalidTrial("does not fit")
         if x == 1:
             raise KeyError("mine")
+        if x == 2:
+            raise InvalidTrial
         return x
 
     options = quiet(root, initial_params=[{"x": x} for x in range(4)])
     run = experiment.search(train, {"x": list(range(4))}, num_trials=4, **options)
-    assert states(run) == ["INVALID", "FAILED", "COMPLETE", "COMPLETE"]
+    assert states(run) == ["INVALID", "FAILED", "INVALID", "COMPLETE"]
     assert run.trials[0].error == "InvalidTrial: does not fit"
+    assert run.trials[2].error == "InvalidTrial: "
     assert f'{__file__}", line' in (run.trials[1].error or "")
     assert run.best.value == 3
 
