@@ -202,7 +202,7 @@ class TrialTask:
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
         params = mask_params(self.trial.params, self.plan.env.values())
-        text = json.dumps({"params": params, "seed": self.trial.seed}, indent=1)
+        text = to_json({"params": params, "seed": self.trial.seed}, indent=1)
         storage.write(self.paths.params, text)
         attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
         storage.write(self.paths.attempt(attempt), json.dumps(attempt_info))

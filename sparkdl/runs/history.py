@@ -148,12 +148,12 @@ def _stored_trial(path: str, number: int) -> NewTrial | None:
 
 
 def read_events(path: str) -> JournalContent:
-    """Read the journal of a run.
+    """Read the journal of a run, without the reports to the study, which change no trial.
 
     Raises:
         RunDamagedError: if it has no event that can be read.
     """
-    content = scan_journal(RunPaths(path).journal)
+    content = scan_journal(RunPaths(path).journal, with_reports=False)
     if not content.events:  # It is written before run.json.
         raise RunDamagedError(
             f"the run {path} is damaged: its journal {RunPaths(path).journal} has no event that "

@@ -29,6 +29,9 @@ _logger = logging.getLogger("sparkdl.runs")
 
 # The kind of the first line of a session.
 _SESSION = "session"
+_KINDS = {str(kind) for kind in EventKind}
+_REPORTS = f'"event": "{EventKind.REPORTS}"'.encode()
+_LEFT_OUT = {"event": str(EventKind.REPORTS), "is_left_out": True}
 
 # In a store that cannot append, events are gathered for so long before they are written together,
 # and after so many segments these are merged.
@@ -59,7 +62,7 @@ def read_journal(folder: str) -> list[Event]:
     return scan_journal(folder).events
 
 
-def scan_journal(folder: str) -> JournalContent:
+def scan_journal(folder: str, with_reports: bool = True) -> JournalContent:
     """Read a journal.
 
     Events of an unknown kind are left out, as a later version of sparkdl may write more kinds.
@@ -67,11 +70,13 @@ def scan_journal(folder: str) -> JournalContent:
 
     Args:
         folder: the folder of the journal.
+        with_reports: False leaves out the reports to the study, most of the journal of a search
+            with a pruner, which is then read several times as fast.
 
     Raises:
         OSError: if the store cannot be read now.
     """
-    sessions = _read_sessions(folder)
+    sessions = _read_sessions(folder, with_reports)
     limits: dict[int, float] = {}
     for owner, lines in sessions.items():
         begin = lines.get(0, {})
@@ -98,7 +103,7 @@ def scan_journal(folder: str) -> JournalContent:
 def _event_of(line: Mapping[str, Any]) -> Event | str | None:
     """Return the event of a line, the kind of an event that is left out, or None if damaged."""
     kind = line.get("event")
-    if isinstance(kind, str) and kind not in {str(known) for known in EventKind}:
+    if isinstance(kind, str) and (kind not in _KINDS or line.get("is_left_out")):
         return kind
     try:
         return event_from_dict(line)
@@ -106,7 +111,7 @@ def _event_of(line: Mapping[str, Any]) -> Event | str | None:
         return None
 
 
-def _read_sessions(folder: str) -> dict[int, dict[int, dict[str, Any]]]:
+def _read_sessions(folder: str, with_reports: bool) -> dict[int, dict[int, dict[str, Any]]]:
     """Return the lines of each session by their `seq`, by the number of the owner."""
     sessions: dict[int, dict[int, dict[str, Any]]] = {}
     for url, data in _read_segments(folder).items():
@@ -114,6 +119,10 @@ def _read_sessions(folder: str) -> dict[int, dict[int, dict[str, Any]]]:
         lines = sessions.setdefault(owner, {})
         for text in data.split(b"\n"):
             try:
+                if not with_reports and _REPORTS in text[:64]:
+                    # The rest of the line, which is long, is not looked at.
+                    lines[int(text[text.rindex(b":") + 1 : -1])] = _LEFT_OUT
+                    continue
                 line = from_json(text)
                 lines[int(line["seq"])] = line
             except (ValueError, KeyError, TypeError):

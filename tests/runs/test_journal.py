@@ -17,7 +17,7 @@ import pytest
 
 from sparkdl import storage
 from sparkdl.runs import journal as journals
-from sparkdl.runs.events import RunEnded, RunStarted, StopRequested
+from sparkdl.runs.events import ReportsReceived, RunEnded, RunStarted, StopRequested
 from sparkdl.runs.journal import Journal, read_journal, scan_journal
 from sparkdl.runs.states import RunState
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
@@ -125,6 +125,17 @@ def test_numbers_that_are_not_finite_are_json(folder: str) -> None:
         json.loads(line, parse_constant=refuse)
     changed = read_journal(folder)[0].changed  # type: ignore[attr-defined]
     assert str(changed) == "{'stop': [nan, -inf]}"
+
+
+def test_reports_can_be_left_out(folder: str) -> None:
+    journal = Journal(folder)
+    journal.write([RunStarted(), ReportsReceived(reports=[(0, 1, 0.5), (0, 2, float("nan"))])])
+    journal.write([StopRequested(number=1)])
+    journal.close()
+    content = scan_journal(folder, with_reports=False)
+    assert [str(event.kind) for event in content.events] == ["start", "stop"]
+    assert (content.last, content.num_lost) == ({1: 3}, 0)
+    assert kinds(folder) == ["start", "reports", "stop"]
 
 
 # ---- stores and disks that fail
