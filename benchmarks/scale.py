@@ -54,7 +54,7 @@ from sparkdl.runner.prepare import prepare
 from sparkdl.runner.request import Request
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
-from sparkdl.runs.events import TrialChanged
+from sparkdl.runs.events import ReportsReceived, TrialChanged
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import OpenRun, open_run
@@ -376,8 +376,8 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     if cluster.writer:
         cluster.writer.terminate()
         cluster.writer.wait()
-    events = [e for e in read_journal(opened.paths.journal) if e["event"] == "reports"]
-    heard = sum(len(e["reports"]) for e in events if found["from"] <= e["time"] < found["to"])
+    events = [e for e in read_journal(opened.paths.journal) if isinstance(e, ReportsReceived)]
+    heard = sum(len(e.reports) for e in events if found["from"] <= (e.time or 0.0) < found["to"])
     return {
         "name": name,
         "slots": slots,

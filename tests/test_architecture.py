@@ -24,6 +24,7 @@ ROOMS = [
     {"checkpoints"},
     {"polling", "jsonl", "rank_files"},
     {"storage"},
+    {"local_files", "stores"},
     {"config"},
     {"errors", "_version"},
 ]

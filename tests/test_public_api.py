@@ -34,6 +34,7 @@ PUBLIC = {
             "PeerLostError",
             "PreflightError",
             "RemoteTraceback",
+            "RunDamagedError",
             "RunExistsError",
         ),
         *("RunNotFoundError", "SlotsError", "SparkDLError", "TrainingFailedError"),

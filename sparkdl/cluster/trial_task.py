@@ -29,6 +29,7 @@ from sparkdl.cluster.process.trial_folder import last_reported, local_folder
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.jsonl import to_json
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
@@ -165,7 +166,7 @@ class TrialTask:
         if attempt == paths.num_attempts() - 1:
             if outcome.status is Status.FAILED:
                 storage.write(paths.error, outcome.error or "")
-            storage.write(paths.outputs, json.dumps(dict(outcome.outputs), indent=1))
+            storage.write(paths.outputs, to_json(dict(outcome.outputs), indent=1))
         if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it passes on the task's row.
             storage.write(paths.outcome(attempt), outcome.without_exception().to_json())
@@ -201,7 +202,7 @@ class TrialTask:
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
         params = mask_params(self.trial.params, self.plan.env.values())
-        text = json.dumps({"params": params, "seed": self.trial.seed}, indent=1)
+        text = to_json({"params": params, "seed": self.trial.seed}, indent=1)
         storage.write(self.paths.params, text)
         attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
         storage.write(self.paths.attempt(attempt), json.dumps(attempt_info))

@@ -10,7 +10,7 @@ from typing import Protocol
 from sparkdl import storage
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.errors import PreflightError
-from sparkdl.polling import poll_s
+from sparkdl.polling import Outages, poll_s
 from sparkdl.runner.display.progress import MAX_LOGS, Progress
 from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job
 from sparkdl.runner.prepare import PreparedRun
@@ -93,6 +93,12 @@ class TrialLoop:
         self._is_local = storage.is_local(run.path)
         self._begun_s = time.monotonic()
         self._trials_begun_s = self._begun_s
+        self._outages = Outages("write the error of a trial")
+        opened.owner.when_taken_over(self._be_taken_over)
+
+    def _be_taken_over(self) -> None:
+        self._stop(RunState.FAILED, "another driver has taken over this run")
+        self._submitted.wake()
 
     def cancel(self, number: int | None) -> None:
         """Cancel one trial, or with None all trials that have not finished."""
@@ -315,9 +321,10 @@ class TrialLoop:
         self._opened.record(event)
         # No rank of a gang knows which rank failed first, and no task sees an error of Spark.
         error = TrialPaths(trial.path).error
-        is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
-        if trial.error and (self._plan.is_gang or is_missing):
-            storage.write(error, trial.error)
+        with self._outages.tolerated():  # The journal has the error, too.
+            is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
+            if trial.error and (self._plan.is_gang or is_missing):
+                storage.write(error, trial.error)
         self._messages.trial_ended(trial)
         self._source.ended(trial)
         for observer in self._observers:
@@ -352,8 +359,8 @@ class TrialLoop:
     def _abandon(self) -> None:
         """Cancel everything that has not ended, and wait for the ends."""
         while self._has_more or self._submitted:
-            self._fill()
             self._submitted.cancel()
+            self._fill()
             self._take()
 
     def _finish(self) -> None:
@@ -363,12 +370,11 @@ class TrialLoop:
         state = natural_state(self.run.counts()) if state == RunState.COMPLETE else state
         now_s = time.monotonic()
         running_s = now_s - self._trials_begun_s
-        event = RunEnded(
-            state=state,
-            reason=reason or None,
-            duration_s=round(now_s - self._begun_s, 3),
-            idle=idle_now(self.run.trials, self._concurrency.limit, running_s),
-            timeline=where_time_went(self.run) if self._plan.timeline else None,
-        )
-        self._opened.record(event)
-        self._opened.owner.release()
+        duration_s = round(now_s - self._begun_s, 3)
+        event = RunEnded(state=state, reason=reason or None, duration_s=duration_s)
+        try:
+            idle = idle_now(self.run.trials, self._concurrency.limit, running_s)
+            timeline = where_time_went(self.run) if self._plan.timeline else None
+            event = replace(event, idle=idle, timeline=timeline)
+        finally:
+            self._opened.close(event)

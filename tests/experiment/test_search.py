@@ -1,7 +1,6 @@
 """`experiment.search` on embedded Spark, as users call it."""
 
 import itertools
-import json
 import math
 import os
 import re
@@ -31,7 +30,7 @@ from sparkdl.errors import (
 from sparkdl.runs import Run
 from sparkdl.search.settings import ALGORITHMS, PRUNERS
 from tests.helpers.processes import eventually, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import journal_lines, quiet
 
 # The S3 fixture comes first, because Spark's workers inherit its environment variables.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("s3", "spark")]
@@ -49,7 +48,7 @@ def states(run: Run) -> list[str]:
 
 
 def journal(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(run.path, "journal.jsonl").read_text().splitlines()]
+    return journal_lines(run.path)
 
 
 def jobs_so_far(spark: SparkSession) -> int:

@@ -7,7 +7,6 @@ it in the run directory and end their processes.
 
 import contextlib
 import functools
-import json
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,6 +36,7 @@ from sparkdl.cluster.trial_task import (
     with_feed_error,
 )
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.jsonl import to_json
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import Failure
@@ -248,7 +248,7 @@ def _conclude(
         failure = Failure.DEADLINE if is_late else _failure(task, placement, end, outcome)
         outcome = replace(outcome, failure=failure)
     elif outcome.is_chief and placement.attempt == placement.paths.num_attempts() - 1:
-        storage.write(placement.paths.outputs, json.dumps(dict(outcome.outputs), indent=1))
+        storage.write(placement.paths.outputs, to_json(dict(outcome.outputs), indent=1))
     if outcome.is_chief or placement.rank == 0:
         reported = last_reported(storage.join(str(folder), "metrics.jsonl"))
         outcome = replace(outcome, reported=reported)
