@@ -11,6 +11,7 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.errors import ConfigError
 from sparkdl.polling import poll_s
+from sparkdl.rank_files import RankFiles
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos.cluster.node_files import ALIVE, FEED_OVER, OVER
@@ -230,8 +231,9 @@ class TFCluster:
 
     def _raise_failure(self) -> None:
         """Raise the exception of a node that has failed, if any."""
-        names = storage.list_names(self._paths.ranks(0))
-        if any(name.endswith(".failed") for name in names) or self.run.state != "RUNNING":
+        files = RankFiles(self._paths.ranks(0))
+        has_failed = any(files.has_posted(rank, "failed") for rank in range(len(self._info.places)))
+        if has_failed or self.run.state != "RUNNING":
             self._wait(lambda: False, time.monotonic() + NODE_ERROR_TIMEOUT_S)
             if self.run.state != "RUNNING":
                 self.run.wait()
