@@ -1,5 +1,6 @@
 """Listings that are some seconds old in each process, as NFS gives them to each of its clients."""
 
+import inspect
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ from sparkdl.cluster.gang import membership
 from sparkdl.tfos import TFCluster
 from sparkdl.tfos.cluster import detached_job
 from tests.cluster.gang.test_elastic import ends, steps_of, train, trains
+from tests.helpers import old_listings
 from tests.helpers.processes import eventually
 from tests.helpers.runs import quiet
 from tests.helpers.spark import start_session
@@ -30,36 +32,14 @@ pytestmark = [
 AGE_S = 3.0
 SILENCE_S = 1.0
 
-# Runs in each Python process of the executors when it starts.
-SITECUSTOMIZE = f"""
-import time
-from sparkdl import storage
-
-def cache(list_names=storage.list_names, write=storage.write, listings={{}}):
-    def cached(url):
-        listed_s, names = listings.get(url, (0.0, []))
-        if time.monotonic() - listed_s > {AGE_S}:
-            listings[url] = (time.monotonic(), list_names(url))
-        return list(listings[url][1])
-
-    def written(url, data):
-        write(url, data)
-        folder, _, name = url.rpartition("/")
-        if folder in listings and name not in listings[folder][1]:
-            listings[folder][1].append(name)  # A client sees its own files.
-
-    storage.list_names, storage.write = cached, written
-
-cache()
-"""
-
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     """Three executors whose processes, like this one, see old listings."""
     site = tmp_path / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    source = inspect.getsource(old_listings)
+    (site / "sitecustomize.py").write_text(f"{source}\n\ninstall({AGE_S})\n")
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     list_names, write = storage.list_names, storage.write
     started = start_session(
@@ -67,7 +47,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSe
         spark__executor__memory="1g",
         spark__executorEnv__PYTHONPATH=path,
     )
-    exec(SITECUSTOMIZE, {})
+    old_listings.install(AGE_S)
     monkeypatch.setattr(membership, "SILENCE_TIMEOUT_S", SILENCE_S)
     monkeypatch.setattr(detached_job, "SILENCE_TIMEOUT_S", SILENCE_S + 1.0)
     yield started
