@@ -258,8 +258,6 @@ def is_follow_up(error: str) -> bool:
     Example:
         >>> is_follow_up("UnavailableError: recvmsg:Connection reset by peer")
         True
-        >>> is_follow_up("ValueError: the file says Connection refused\n\nTraceback ...")
-        True
         >>> is_follow_up("ValueError: no")
         False
     """
