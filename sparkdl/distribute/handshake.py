@@ -181,7 +181,7 @@ class _Acceptor:
                 continue
             with self._lock:
                 if len(self._candidates) == MAX_CANDIDATES:
-                    # A neighbour proves its knowledge at once; who has not for longest gives way.
+                    # The oldest connection gives way: a neighbour authenticates itself at once.
                     _shut_down(self._candidates.pop(0))
                 self._candidates.append(candidate)
             origin = f"{address[0]}:{address[1]}" if address else "this host"

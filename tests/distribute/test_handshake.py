@@ -22,8 +22,8 @@ def opened() -> Iterator[list[Any]]:
     """Sockets and rings that are closed after the test."""
     made: list[Any] = []
     yield made
-    for one in reversed(made):
-        one.close()
+    for resource in reversed(made):
+        resource.close()
 
 
 def invited(opened: list[Any], nodes: str, **options: Any) -> list[tuple[Invitation, Any]]:
@@ -35,7 +35,7 @@ def invited(opened: list[Any], nodes: str, **options: Any) -> list[tuple[Invitat
 
 
 def join_all(received: list[Any], opened: list[Any]) -> list[Any]:
-    rings = on_all(received, lambda one, rank: join(*one))
+    rings = on_all(received, lambda invited, rank: join(*invited))
     opened += [ring for ring in rings if not isinstance(ring, Exception)]
     return rings
 
@@ -59,7 +59,9 @@ def test_a_stranger_that_sends_drop_by_drop_is_refused_in_time(
     received = invited(opened, "ab", join_s=2.5)
     stranger = socket.create_connection(received[0][1].getsockname())
     opened.append(stranger)
-    waiting = threading.Thread(target=lambda: on_all(received[:1], lambda one, _: join(*one)))
+    waiting = threading.Thread(
+        target=lambda: on_all(received[:1], lambda invited, _: join(*invited))
+    )
     waiting.start()
     begun = time.monotonic()
     with pytest.raises(OSError):
@@ -89,8 +91,8 @@ def test_two_rings_with_one_secret_meet_on_one_host(opened: list[Any]) -> None:
     first, second = invited(opened, "aa"), invited(opened, "aa")
     secret = first[0][0].secret
     second = [
-        (Invitation(one.rank, one.endpoints, secret, join_s=5.0), listener)
-        for one, listener in second
+        (Invitation(invitation.rank, invitation.endpoints, secret, join_s=5.0), listener)
+        for invitation, listener in second
     ]
     rings = join_all([*first, *second], opened)
     sums = on_all(rings, lambda ring, number: float(ring.allreduce(np.float64(number), "sum")))

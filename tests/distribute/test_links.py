@@ -43,8 +43,8 @@ class Neighbours:
 def neighbours() -> Iterator[Neighbours]:
     made = Neighbours()
     yield made
-    for one in reversed(made.opened):
-        one.close()
+    for resource in reversed(made.opened):
+        resource.close()
 
 
 def exchange(links: Links, num_blocks: int = 1) -> list[bytearray]:

@@ -71,8 +71,8 @@ class Gang:
             for rank, address in zip(ranks, addresses, strict=True)
         ]
         endpoints = [
-            Endpoint(address, one.getsockname()[1], address)
-            for address, one in zip(addresses, listeners, strict=True)
+            Endpoint(address, listener.getsockname()[1], address)
+            for address, listener in zip(addresses, listeners, strict=True)
         ]
         for place, rank in enumerate(ranks):
             invitation = Invitation(
@@ -103,10 +103,10 @@ def gang(tmp_path: Path) -> Iterator[Gang]:
 
 
 @pytest.mark.parametrize(
-    ("is_told", "limit_s"), [(True, 5.0), (False, 45.0)], ids=["told by Spark", "by keep-alive"]
+    ("is_notified", "limit_s"), [(True, 5.0), (False, 45.0)], ids=["Spark", "keep-alive"]
 )
 def test_the_others_go_on_without_a_host_that_fell_silent(
-    gang: Gang, is_told: bool, limit_s: float
+    gang: Gang, is_notified: bool, limit_s: float
 ) -> None:
     for rank in range(4):
         gang.start(rank)
@@ -118,7 +118,7 @@ def test_the_others_go_on_without_a_host_that_fell_silent(
     for rank in (2, 3):
         os.kill(gang.processes[rank].pid, signal.SIGKILL)
     time.sleep(1.0)
-    if is_told:  # Spark has started the ranks elsewhere: the tasks of the others know.
+    if is_notified:  # Spark has started the ranks elsewhere: the tasks of the others know.
         for rank in (0, 1):
             gang.ends[rank].send(json.dumps({"what": "off", "generation": 0}).encode())
     begun = time.monotonic()

@@ -60,7 +60,7 @@ def test_an_elastic_gang_goes_on_with_the_right_ranks(session: SparkSession, roo
     os.kill(steps_of(run, 2)[-1][2], signal.SIGKILL)
     run.wait()
     assert (run.state, run.trials[0].attempts) == ("COMPLETE", 1)
-    # Nobody was left behind, or taken for lost.
+    # No other rank was left behind or given up.
     assert [len({pid for *_, pid in steps_of(run, r)}) for r in range(2)] == [1, 1]
     assert len(ends(run)) == 1
 

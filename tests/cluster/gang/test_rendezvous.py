@@ -44,8 +44,8 @@ def test_an_address_of_no_interface_is_replaced(
 
 def test_a_name_becomes_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "this-host")
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 0))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
     assert own_address(None, [ELSEWHERE]) == "10.1.2.3"
 
 
