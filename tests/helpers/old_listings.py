@@ -1,4 +1,4 @@
-"""Listings of folders that a process keeps for some seconds, as a client of NFS does."""
+"""Listings of the messages of ranks that are some seconds old, as clients of NFS keep them."""
 
 import time
 
@@ -8,12 +8,15 @@ from sparkdl import storage
 def install(age_s: float) -> None:
     """Let this process see listings that are up to `age_s` seconds old, and its own files at once.
 
+    Only the folders of ranks are listed so, as processes of several hosts write into them.
     The source of this module is also run by other processes, when they start.
     """
     list_names, write = storage.list_names, storage.write
     listings: dict[str, tuple[float, list[str]]] = {}
 
     def old_names(url: str) -> list[str]:
+        if "/ranks/" not in url:
+            return list_names(url)
         if url not in listings or time.monotonic() - listings[url][0] > age_s:
             listings[url] = (time.monotonic(), list_names(url))
         return list(listings[url][1])

@@ -29,7 +29,7 @@ pytestmark = [
 
 # A real client keeps listings for 30 to 60 s, and a silent rank is lost after 10 s: here both are
 # shorter, in the same proportion.
-AGE_S = 3.0
+AGE_S = 2.0
 SILENCE_S = 1.0
 
 
@@ -49,7 +49,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSe
     )
     old_listings.install(AGE_S)
     monkeypatch.setattr(membership, "SILENCE_TIMEOUT_S", SILENCE_S)
-    monkeypatch.setattr(detached_job, "SILENCE_TIMEOUT_S", SILENCE_S + 1.0)
+    monkeypatch.setattr(detached_job, "SILENCE_TIMEOUT_S", 2 * SILENCE_S)
     yield started
     storage.list_names, storage.write = list_names, write
 
