@@ -29,8 +29,8 @@ pytestmark = [
 
 # A real client keeps listings for 30 to 60 s, and a silent rank is lost after 10 s: here both are
 # shorter, in the same proportion.
-AGE_S = 2.0
-SILENCE_S = 1.0
+AGE_S = 4.0
+SILENCE_S = 3.0
 
 
 @pytest.fixture
