@@ -135,10 +135,10 @@ class Membership:
         if not members and not ended and self._members and not self._have_ended():
             self._publish(set())  # No process is left that has the state.
             return
-        if members & asking and members - asking and self._waited_s() > self._silence_s:
-            asking |= self._posted("here", number, members - asking)
         present, missing = members & asking, members - asking
-        if present and missing and self._waited_s() > self._silence_s:
+        if present and missing and self._waited_s() > min(self._silence_s, self._patience_s):
+            asking |= self._posted("here", number, missing)
+            present, missing = members & asking, members - asking
             is_late = self._waited_s() > self._patience_s
             missing = set() if is_late else self._posted("alive", number, missing)
         if present and not missing:

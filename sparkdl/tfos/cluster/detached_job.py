@@ -32,6 +32,8 @@ SILENCE_TIMEOUT_S = 10.0
 # Nodes that are ordered to end get this long.
 END_GRACE_S = 5.0
 REMOTE_END_GRACE_S = 20.0
+# The order to end is written again for this long if the store fails.
+ORDER_TIMEOUT_S = 120.0
 
 
 class DetachedJob:
@@ -103,13 +105,14 @@ class DetachedJob:
 
         Nodes that get no order end with the application at the latest.
         """
-        until = time.monotonic() + self._grace_s
-        while time.monotonic() < until:
+        begun = time.monotonic()
+        until, order_until = begun + self._grace_s, begun + ORDER_TIMEOUT_S
+        while (now := time.monotonic()) < (until if self._end_is_written else order_until):
             if not self._end_is_written:
                 with self._order_outages.tolerated():
                     self._files.order(END)
                     self._end_is_written = True
-            self._look(False, time.monotonic())
+            self._look(False, now)
             has_ended = launched.done() and not self._beats.keys() - self._outcomes.keys()
             if has_ended and self._end_is_written:
                 return
