@@ -23,6 +23,7 @@ __all__ = [
     "Context",
     "activate",
     "current",
+    "elect",
     "get_checkpoint",
     "report",
     "this_reporter",
@@ -155,8 +156,20 @@ class Context(Wiring):
 # Process-wide state: the context that was parsed last. The variable is the state, and this is only
 # a cache.
 @functools.lru_cache(maxsize=1)
-def _parse(text: str) -> Context:
-    return Context(**json.loads(text))
+def _parse(text: str, chief: int | None) -> Context:
+    parsed = Context(**json.loads(text))
+    return parsed if chief is None else dataclasses.replace(parsed, chief=chief)
+
+
+# Process-wide state: the chief of an elastic gang may change while the program runs. It is not kept
+# in the environment, as other threads may read variables in native code at that moment, and
+# setenv(3) is not safe then.
+@dataclass
+class _Election:
+    chief: int | None = None
+
+
+_election = _Election()
 
 
 def current() -> Context:
@@ -166,7 +179,16 @@ def current() -> Context:
         >>> current().rank, current().world_size
         (0, 1)
     """
-    return _parse(os.environ.get(VARIABLE, "{}"))
+    return _parse(os.environ.get(VARIABLE, "{}"), _election.chief)
+
+
+def elect(chief: int) -> None:
+    """Change the chief of this process's gang. Processes that this one starts do not learn of it.
+
+    Args:
+        chief: the rank in the gang.
+    """
+    _election.chief = chief
 
 
 def activate(context: Context) -> None:
@@ -179,6 +201,7 @@ def activate(context: Context) -> None:
     if len(json.dumps(fields["params"])) > MAX_PARAMS_BYTES:
         fields["params"] = {}
     os.environ[VARIABLE] = json.dumps(fields)
+    _election.chief = None
 
 
 def report(

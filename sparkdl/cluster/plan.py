@@ -105,7 +105,7 @@ class Plan:
         is_gang: the processes run at the same time and know of each other.
         start_timeout_s: seconds until every process of a gang must have started, and again until
             all must have joined each other.
-        collective_timeout_s: seconds for which a rank may be silent in a collective of the ring.
+        collective_timeout_s: seconds for which a rank may show no life in a collective of the ring.
         interface: the network interface, or address, at which the processes of a gang meet.
         elastic: the gang goes on without a process that is lost, and takes it in again.
         timeline: each rank of the ring records where the time of its collectives goes.

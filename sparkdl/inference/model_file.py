@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 
 from sparkdl import storage
 
@@ -94,7 +94,11 @@ def temporary_folder() -> Iterator[Path]:
     a model. In a task, the folder is therefore inside the one that Spark removes with the
     application.
     """
-    parent = SparkFiles.getRootDirectory() if TaskContext.get() else None
+    parent = None
+    if TaskContext.get():
+        from pyspark import SparkFiles  # Imported late: clients of Spark Connect do not have it.
+
+        parent = SparkFiles.getRootDirectory()
     with tempfile.TemporaryDirectory(prefix="sparkdl-model-", dir=parent) as folder:
         yield Path(folder)
 

@@ -20,6 +20,7 @@ from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runner.execute import execute
 from sparkdl.runs import Run
+from sparkdl.tfos.classic_spark import check_context
 from sparkdl.tfos.cluster.handle import InputMode, TFCluster
 from sparkdl.tfos.cluster.topology import board_place, places_of, request_of
 from sparkdl.tfos.node.runtime import QUEUES, ClusterInfo, run_node
@@ -91,6 +92,7 @@ def run(
         328350
         >>> cluster.shutdown()  # doctest: +SKIP
     """
+    check_context(sc, "TFCluster.run")
     is_fed = input_mode == InputMode.SPARK
     _check(map_fun, input_mode, driver_ps_nodes, eval_node)
     places = places_of(num_executors, num_ps, master_node, eval_node)

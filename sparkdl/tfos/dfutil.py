@@ -26,6 +26,7 @@ from sparkdl.data.tfexample.schema_inference import inspect
 from sparkdl.data.tfexample.to_arrow import values_of
 from sparkdl.errors import ConfigError
 from sparkdl.tfos import paths
+from sparkdl.tfos.classic_spark import check_context, check_session
 
 __all__ = [
     "fromTFExample",
@@ -79,6 +80,7 @@ def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
         >>> loadTFRecords(spark.sparkContext, "numbers").collect()
         [Row(id=1, s='one', x=[0.5, 2.0])]
     """
+    check_session(df, "dfutil.saveAsTFRecords")
     folder = _absolute(df.sparkSession.sparkContext, output_dir)
     write_tfrecord(df, folder, hadoop_names=True)
 
@@ -108,6 +110,7 @@ def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) 
     Example:
         See `saveAsTFRecords`.
     """
+    check_context(sc, "dfutil.loadTFRecords")
     locations = [_absolute(sc, path) for path in input_dir.split(",")]
     urls = urls_of(find(locations))
     schema, scalars = _infer(urls, binary_features)

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError
+from sparkdl.tfos.classic_spark import check_session
 from sparkdl.tfos.ml import persistence, transform
 from sparkdl.tfos.ml.params import (
     HasBatchSize,
@@ -148,11 +148,12 @@ class TFEstimator(
     def _fit(self, dataset: DataFrame) -> "TFModel":
         from sparkdl.tfos import TFCluster
 
+        check_session(dataset, "TFEstimator.fit")
         args = self.merge_args_params()
         self._check(dataset)
         tf_args = self.args.argv or args
         cluster = TFCluster.run(
-            SparkContext.getOrCreate(),
+            dataset.sparkSession.sparkContext,
             self.train_fn,
             tf_args,
             args.cluster_size,

@@ -705,7 +705,12 @@ def test_trials_of_two_workers_run_one_after_the_other(root: str) -> None:
     """With two slots and two processes per trial, trials run one at a time and all of them end."""
 
     def train(x: int) -> float | None:
+        from sparkdl.distribute.strategies import choose
+
         assert context.world_size == 2
+        # `distribute.strategy()` is that of both workers, which TF_CONFIG names.
+        assert choose(context.current()) == "multi_worker"
+        assert len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]) == 2
         return x if context.is_chief else None
 
     run = experiment.search(train, {"x": [1, 2]}, num_trials=2, workers_per_trial=2, **quiet(root))

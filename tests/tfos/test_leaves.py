@@ -8,11 +8,12 @@ import threading
 from multiprocessing.managers import RemoteError
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import devices, tfos
+from sparkdl import devices, storage, tfos
 from sparkdl.tfos import TFManager, gpu_info, paths, reservation, util
 
 # ---- names
@@ -185,6 +186,30 @@ def test_nodes_that_do_not_come(
     server.stop()
     with pytest.raises(ValueError, match="count=0"):
         reservation.Server(0)
+
+
+def test_a_store_gets_one_request_for_each_look(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of nodes never change: they are read once, when all are there."""
+    monkeypatch.setattr(reservation, "SparkCluster", lambda: SimpleNamespace(root=lambda: root))
+    server = reservation.Server(2)
+    clients = [reservation.Client(server.start())]
+    clients[0].register({"host": "a"})
+    requests: list[str] = []
+    for name in ("read", "read_new", "list_names", "exists"):
+        function = getattr(storage, name)
+
+        def counted(*args: Any, _name: str = name, _function: Any = function) -> Any:
+            requests.append(_name)
+            return _function(*args)
+
+        monkeypatch.setattr(storage, name, counted)
+    with pytest.raises(TimeoutError, match="1 of 2 nodes"):
+        server.await_reservations(None, timeout=0.35)
+    assert set(requests) == {"list_names"}
+    clients[0].register({"host": "b"})
+    requests.clear()
+    assert [node["host"] for node in clients[0].await_reservations()] == ["a", "b"]
+    assert (requests.count("list_names"), requests.count("read_new")) == (2, 1)
 
 
 # ---- queues

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import RDD, TaskContext
+from pyspark import TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer
 from pyspark.sql.types import ArrayType, StructField, UserDefinedType
 
@@ -89,6 +89,8 @@ def _as_pickled(rdd: Any) -> Any:
     if isinstance(serializer, BatchedSerializer) and isinstance(
         serializer.serializer, CPickleSerializer
     ):
+        from pyspark import RDD  # Imported late: clients of Spark Connect have no RDDs.
+
         return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
     return None
 
