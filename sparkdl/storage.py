@@ -237,7 +237,8 @@ def create(url: str, data: bytes | str) -> None:
 
     Local disks, HDFS through `hdfs-native` and S3 decide this themselves. In stores that cannot,
     all callers write, wait for `stores.CLAIM_S` seconds, and read back whose content is there: two
-    callers of which one is slower than that may both succeed.
+    callers of which one is slower than that may both succeed. The content should be unique, as
+    the caller whose content is there has succeeded.
 
     Raises:
         FileExistsError: if the file exists.

@@ -158,31 +158,49 @@ def _creates(filesystem: Any) -> bool:
 def create(url: str, filesystem: Any, path: str, data: bytes) -> None:
     """Write a file that does not exist yet, see `sparkdl.storage.create`."""
     if is_hdfs_native(filesystem):
-        # Of a create, readers would see the file before its content; a rename refuses as well.
-        aside = f"{path}.{uuid.uuid4().hex}"
-        filesystem.pipe_file(aside, data)
-        try:
-            filesystem.mv(aside, path)
-        except Exception as exc:
-            filesystem.rm(aside)
-            if filesystem.exists(path):
-                raise FileExistsError(f"{url} exists") from exc
-            raise
-    elif _creates(filesystem):
+        _create_by_rename(url, filesystem, path, data)
+    elif not _creates(filesystem):
+        if filesystem.exists(path):
+            raise FileExistsError(f"{url} exists")
+        filesystem.pipe_file(path, data)
+        _check_claim(url, filesystem, path, data)
+    elif not _is_created(filesystem, path, data):
+        if filesystem.cat_file(path) != data:  # Else the answer to a first try was lost.
+            raise FileExistsError(f"{url} exists")
+    elif _is_created(filesystem, path, data):
+        _check_claim(url, filesystem, path, data)  # The store ignores the condition.
+
+
+def _create_by_rename(url: str, filesystem: Any, path: str, data: bytes) -> None:
+    # Of a create, readers would see the file before its content; a rename refuses as well.
+    aside = f"{path}.{uuid.uuid4().hex}"
+    filesystem.pipe_file(aside, data)
+    try:
+        filesystem.mv(aside, path)
+    except Exception as exc:
+        filesystem.rm(aside)
+        if filesystem.exists(path):
+            raise FileExistsError(f"{url} exists") from exc
+        raise
+
+
+def _is_created(filesystem: Any, path: str, data: bytes) -> bool:
+    """Return True if a conditional request has written the file."""
+    for pause_s in (0.2, 1.0, None):
         try:
             filesystem.pipe_file(path, data, mode="create")
+            return True
         except Exception as exc:
             if _already_exists(exc):
-                raise FileExistsError(f"{url} exists") from exc
-            raise
-    else:
-        _claim(url, filesystem, path, data)
+                return False
+            # S3 refuses both of two requests that meet, and asks to repeat them.
+            if _status(exc) != 409 or pause_s is None:
+                raise
+            time.sleep(pause_s)
+    return False
 
 
-def _claim(url: str, filesystem: Any, path: str, data: bytes) -> None:
-    if filesystem.exists(path):
-        raise FileExistsError(f"{url} exists")
-    filesystem.pipe_file(path, data)
+def _check_claim(url: str, filesystem: Any, path: str, data: bytes) -> None:
     time.sleep(CLAIM_S)
     if filesystem.cat_file(path) != data:
         raise FileExistsError(f"{url} was created by another process")

@@ -16,7 +16,15 @@ from sparkdl import storage, stores
 from sparkdl.cluster.process.trial_folder import Mirror
 from sparkdl.errors import ConfigError
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
-from tests.helpers.fake_stores import ArrowHdfs, BrokenStore, Failure, fake_stores
+from tests.helpers.fake_stores import (
+    ArrowHdfs,
+    BrokenStore,
+    Careless,
+    Failure,
+    LosesAnswers,
+    Meets,
+    fake_stores,
+)
 
 FAKES = ("sftp", "webhdfs", "smb", "hdfs")
 
@@ -259,6 +267,37 @@ def test_create_where_the_store_cannot_refuse_is_read_back(
         other.join()
 
 
+def test_create_sees_through_a_store_that_ignores_the_condition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stores, "CLAIM_S", 0.1)
+    with fake_stores(Careless):
+        url = f"gcs://host/{uuid4().hex}"
+        storage.create(f"{url}-alone", "mine")
+        other = threading.Timer(0.05, lambda: storage.write(url, "another"))
+        other.start()
+        with pytest.raises(FileExistsError):
+            storage.create(url, "mine")
+        other.join()
+
+
+def test_create_whose_answer_was_lost_has_succeeded() -> None:
+    """The library of the store has sent the request again, which the store has refused."""
+    with fake_stores(LosesAnswers):
+        url = f"gcs://host/{uuid4().hex}"
+        storage.create(url, "mine")
+        with pytest.raises(FileExistsError):
+            storage.create(url, "another")
+        assert storage.read(url) == b"mine"
+
+
+def test_create_is_repeated_where_two_requests_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(Meets, "meetings", 1)
+    with fake_stores(Meets):
+        storage.create(f"gcs://host/{uuid4().hex}", "mine")
+
+
 def test_a_rename_that_does_not_replace_is_never_used(tmp_path: Path) -> None:
     with fake_stores(ArrowHdfs):
         url = f"hdfs://host/{uuid4().hex}"
@@ -282,10 +321,11 @@ def test_reads_and_writes_of_a_store_are_one_request(counting_store: CountingSto
     url, requests = counting_store.url("deep", "folder", "file"), counting_store.requests
     storage.make_directory(counting_store.url("deep", "folder"))
     storage.write(url, "12345")
+    # The second request shows that the store refuses to write the file again.
     storage.create(counting_store.url("deep", "other"), "x")
     storage.read(url)
     storage.read(url, 1, 2)
-    assert [request.split()[0] for request in requests] == ["PUT", "PUT", "GET", "GET"]
+    assert [request.split()[0] for request in requests] == ["PUT", "PUT", "PUT", "GET", "GET"]
 
 
 def test_a_range_behind_the_end_is_empty_where_the_store_refuses_it(

@@ -11,6 +11,7 @@ written when the driver has released the run.
 import json
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
@@ -81,6 +82,7 @@ class Owner:
             "pid": os.getpid(),
             "started": process_start(os.getpid()),
             "namespace": _namespace(),
+            "token": secrets.token_hex(8),  # So that a claim that was sent twice is recognised.
         }
         storage.create(_file(self._paths, number, "json"), json.dumps(process))
         self.number = number

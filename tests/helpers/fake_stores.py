@@ -8,7 +8,15 @@ from typing import Any
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-__all__ = ["ArrowHdfs", "BrokenStore", "Failure", "fake_stores"]
+__all__ = [
+    "ArrowHdfs",
+    "BrokenStore",
+    "Careless",
+    "Failure",
+    "LosesAnswers",
+    "Meets",
+    "fake_stores",
+]
 
 
 class _WithFolders(MemoryFileSystem):
@@ -122,6 +130,39 @@ class BrokenStore(MemoryFileSystem):
 
     info = exists = ls = cat_file = pipe_file = put_file = makedirs = rm = mv = size = _fail
     _open = find = _fail
+
+
+class Careless(MemoryFileSystem):
+    """An object store that ignores the condition of a request."""
+
+    protocol = "gcs"
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        super().pipe_file(path, value)
+
+
+class LosesAnswers(MemoryFileSystem):
+    """An object store whose first answer is lost, so that its library repeats the request."""
+
+    protocol = "gcs"
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        if mode == "create" and not self.exists(path):
+            super().pipe_file(path, value)
+        super().pipe_file(path, value, mode)
+
+
+class Meets(MemoryFileSystem):
+    """An object store that refuses a conditional request which meets another one."""
+
+    protocol = "gcs"
+    meetings = 1
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        if mode == "create" and self.meetings:
+            type(self).meetings -= 1
+            raise Failure("ConditionalRequestConflict", status=409)
+        super().pipe_file(path, value, mode)
 
 
 @contextmanager

@@ -97,6 +97,7 @@ class local_folder:
         self._outages = Outages("copy the files of a trial to the run directory")
         if storage.is_local(trial.folder):
             self.folder = storage.local_path(trial.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
             return
         self.folder = Path(tempfile.mkdtemp(prefix="sparkdl-"))
         self._mirror = Mirror(self.folder, trial.folder, _NOT_MIRRORED)
