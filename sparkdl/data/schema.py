@@ -13,7 +13,8 @@
 | array of these, also nested | list, fixed_size_list | one more dimension | fixed, or ragged |
 | ML vector, dense or sparse | list of float32 | float32, one dimension | |
 
-All other types are refused. A null is refused too, unless `fill` has a value that replaces it.
+All other types are refused. A null is refused too, unless `fill` has a value that replaces it: in
+an array each value that is null, in a binary column with `decode` all numbers of a null.
 """
 
 from collections.abc import Mapping, Sequence
@@ -130,6 +131,7 @@ def column(
 
     Raises:
         UnsupportedType: if the type cannot become a tensor.
+        ConfigError: if the value that replaces nulls is not of the column's type.
 
     Example:
         >>> column(pa.field("x", pa.list_(pa.float32())))
@@ -146,8 +148,31 @@ def column(
             raise UnsupportedType(
                 f"decode names column {name!r} of type {field.type}; expected a binary one."
             )
-        return Column(name, np.dtype(decode[name]), 1, decode=True, fill=fill_value)
-    return Column(name, _dtype(name, kind), depth, name in ragged, fill=fill_value)
+        conversion = Column(name, np.dtype(decode[name]), 1, decode=True, fill=fill_value)
+    else:
+        conversion = Column(name, _dtype(name, kind), depth, name in ragged, fill=fill_value)
+    _check_fill(conversion, kind)
+    return conversion
+
+
+def _check_fill(column: Column, kind: pa.DataType) -> None:
+    """Validate the replacement of nulls by its column, before the first null arrives."""
+    if column.fill is None:
+        return
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    try:
+        if column.decode:
+            kind = pa.from_numpy_dtype(column.dtype)
+        # pyarrow cuts the fraction off.
+        if types.is_integer(kind) and pa.scalar(column.fill, kind).as_py() != column.fill:
+            raise ValueError("it is not a whole number")
+        pa.scalar(column.fill, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
+        raise ConfigError(
+            f"fill has {column.fill!r} for column {column.name!r}; expected a value of {kind}: "
+            f"{exc}"
+        ) from exc
 
 
 def columns(schema: pa.Schema, names: Sequence[str], **options: Any) -> list[Column]:

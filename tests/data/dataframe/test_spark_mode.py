@@ -217,9 +217,9 @@ def test_rdds(three_executors: SparkSession, root: str, tmp_path: Path, kind: st
     [
         ([(1, "a")] * 5 + [("one", "a")], "RDD has no value for column '_1' that fits int64"),
         ([(1, 2)] * 5 + [(1.5, 2)], "RDD has no value for column '_1' that fits int64"),
-        ([{"a": 1}] * 5 + [{"b": 1}], "column 'a' has 1 nulls"),
-        ([(1, 2)] * 5 + [(1,)], "RDD has no value for column '_2'"),
-        ([(1, 2)] * 5 + [7], "RDD has no value for column '_1'"),
+        ([{"a": 1}] * 5 + [{"b": 1}], "RDD has the columns b; expected a value for each"),
+        ([(1, 2)] * 5 + [(1,)], r"RDD has the value \(1,\); expected a value for each"),
+        ([(1, 2)] * 5 + [7], "RDD has the value 7; expected a value for each"),
     ],
     ids=["text", "fraction", "key", "short", "number"],
 )
