@@ -27,7 +27,14 @@ from pyarrow import types
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Column", "UnsupportedType", "arrow_type", "column", "columns"]
+__all__ = [
+    "Column",
+    "UnsupportedType",
+    "arrow_type",
+    "column",
+    "columns",
+    "describe_conversions",
+]
 
 # Spark's types without parameters, by `DataType.typeName()`.
 _SPARK = {
@@ -198,6 +205,31 @@ def columns(schema: pa.Schema, names: Sequence[str], **options: Any) -> list[Col
     if problems:
         raise UnsupportedType("\n".join(problems))
     return conversions
+
+
+def describe_conversions(schema: pa.Schema, names: Sequence[str]) -> str:
+    """Describe the columns whose tensors have another type than the user sees in Spark.
+
+    Args:
+        schema: names and types of all columns.
+        names: names of the columns that are read.
+
+    Example:
+        >>> describe_conversions(pa.schema({"day": pa.date32(), "x": pa.int8()}), ["day", "x"])
+        "'day' (date) becomes days since 1970-01-01"
+    """
+    parts = []
+    for name in names:
+        kind = schema.field(name).type
+        while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            kind = kind.value_type
+        if types.is_date32(kind):
+            parts.append(f"{name!r} (date) becomes days since 1970-01-01")
+        elif types.is_timestamp(kind):
+            parts.append(f"{name!r} (timestamp) becomes microseconds since 1970-01-01")
+        elif types.is_string(kind) or types.is_large_string(kind):
+            parts.append(f"{name!r} (string) becomes text, which a model must encode")
+    return ", ".join(parts)
 
 
 def _check_options(names: Sequence[str], options: Mapping[str, Any]) -> None:

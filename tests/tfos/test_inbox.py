@@ -25,11 +25,12 @@ def node(tmp_path: Path) -> Iterator[tuple[NodeManager, Connect]]:
     with listening(tmp_path) as listener:
         inbox = Inbox(listener, lambda: None)
 
-        def connect(partition: int, is_inference: bool = False) -> socket.socket:
+        def connect(partition: int, is_inference: bool = False, call: int = 0) -> socket.socket:
             task = dial(tmp_path, socket.SOCK_STREAM)
             task.settimeout(10)
-            hello = {"call_number": 0, "partition": partition, "qname": "input"}
-            send(task, protocol.HELLO, pickle.dumps({**hello, "is_inference": is_inference}))
+            hello = {"call_number": call, "partition": partition, "qname": "input"}
+            hello |= {"is_inference": is_inference, "first_running_call": call}
+            send(task, protocol.HELLO, pickle.dumps(hello))
             return task
 
         yield NodeManager(inbox), connect
@@ -97,6 +98,20 @@ def test_another_attempt_goes_on_where_one_has_ended(node: tuple[NodeManager, Co
         send(again, protocol.END)
         assert sorted(rows.next_batch(2)) == [2, 3]
         assert receive(again)[0] == protocol.DONE
+
+
+def test_calls_that_have_returned_are_forgotten(node: tuple[NodeManager, Connect]) -> None:
+    """A stream of small feeds for days keeps no memory of each."""
+    manager, connect = node
+    rows = DataFeed(manager)
+    for call in range(20):
+        for partition in range(3):
+            with connect(partition, call=call) as task:
+                receive(task)
+                feed(task, [1])
+                send(task, protocol.END)
+                assert rows.next_batch(1) == [1]
+    assert set(manager.inbox._num_received) == {(19, 0), (19, 1), (19, 2)}
 
 
 def test_rows_of_an_inference_that_was_cut_off_are_dropped(

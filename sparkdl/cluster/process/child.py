@@ -24,6 +24,7 @@ import cloudpickle
 
 from sparkdl import context
 from sparkdl.cluster.outcome import Outcome, Status
+from sparkdl.cluster.process.framework_errors import error_line
 from sparkdl.cluster.process.outputs import collect_outputs
 from sparkdl.cluster.program.local_modules import install
 from sparkdl.errors import InvalidTrial
@@ -136,13 +137,12 @@ def _is_pruned(exc: BaseException | None) -> bool:
 def _failure(exc: BaseException) -> Outcome:
     text = _traceback(exc)
     print(text, file=sys.stderr)
-    last = "".join(traceback.format_exception_only(exc)).strip().split("\n")[0]
     try:
         pickled: bytes | None = cloudpickle.dumps(exc.with_traceback(None))
         cloudpickle.loads(pickled)
     except Exception:  # noqa: BLE001 The pickling of a user's class may raise anything.
         pickled = None
-    return Outcome(status=Status.FAILED, error=last, traceback=text, exception=pickled)
+    return Outcome(status=Status.FAILED, error=error_line(exc), traceback=text, exception=pickled)
 
 
 def _traceback(exc: BaseException) -> str:

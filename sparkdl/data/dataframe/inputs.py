@@ -168,17 +168,18 @@ def _supported_columns(name: str, frame: DataFrame) -> tuple[DataFrame, pa.Schem
     if repeated or not frame.columns:
         problem = f"two columns {repeated[0]!r}" if repeated else "no column"
         raise ConfigError(f"data {name!r} has {problem}; expected columns of different names.")
-    fields, problems = [], []
+    fields, problems = [], {}
     for field in frame.schema.fields:
         try:
             fields.append(pa.field(field.name, arrow_type(field.dataType)))
             column(fields[-1])
         except UnsupportedType as exc:
-            problems.append(f"{field.name!r} is {field.dataType.simpleString()}. {exc}")
+            problems[field.name] = f"{field.name!r} is {field.dataType.simpleString()}. {exc}"
     if problems:
+        drop = ", ".join(map(repr, problems))
         raise ConfigError(
-            f"data {name!r} has columns that cannot become tensors; cast them, or leave them out "
-            "with df.drop:\n- " + "\n- ".join(problems)
+            f"data {name!r} has columns that cannot become tensors. If they are not used, pass "
+            f"df.drop({drop}) as data; otherwise cast them:\n- " + "\n- ".join(problems.values())
         )
     # Columns are renamed to numbers: mapInArrow does not find a column with a dot in its name.
     numbered = frame.toDF(*[f"c{number}" for number in range(len(fields))])

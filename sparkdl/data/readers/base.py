@@ -1,5 +1,6 @@
 """Runs in the training process. The interface of all readers: rows in pieces."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkdl import context
 from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
 from sparkdl.data.column_selection import ColumnSelection, inexact_message, stacked_dtype
@@ -14,6 +16,8 @@ from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 
 __all__ = ["ArrowSource", "Pass", "Source"]
+
+_logger = logging.getLogger("sparkdl.data")
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,9 @@ class ArrowSource(Source):
         first = [Range(piece, 0, 1) for piece, rows in enumerate(self.sizes) if rows][:1]
         for batch in self.read(first, selection.names):
             arrays.learn(batch)
+        text = schema.describe_conversions(self.schema, selection.names)
+        if text and context.current().is_chief:
+            _logger.info("%s: %s", self.name, text)
 
         def batches() -> Iterator[pa.RecordBatch]:
             current = next_pass()

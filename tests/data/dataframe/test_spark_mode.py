@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from sparkdl import experiment
-from sparkdl.errors import ConfigError, TrainingFailedError
+from sparkdl.errors import AllTrialsFailedError, ConfigError, TrainingFailedError
 from sparkdl.runs import Run
 from tests.helpers.runs import quiet
 from tests.programs import feeding
@@ -178,7 +178,8 @@ def test_one_rank_and_no_rows_at_all(
         three_executors.range(10).limit(0),
         three_executors.range(0),
     ):
-        assert experiment.launch(all_ids(tmp_path), data=nothing, **options).result == 0
+        with pytest.raises(AllTrialsFailedError, match="ConfigError: data 'train' has no rows"):
+            experiment.launch(all_ids(tmp_path), data=nothing, **options)
 
 
 @pytest.mark.parametrize("kind", ["tuple", "Row", "dict", "namedtuple"])
