@@ -5,10 +5,12 @@ import traceback
 
 __all__ = ["error_line"]
 
-# TensorFlow's error for an exception in Python code that it called, such as a reader of rows.
-_PYTHON_ERROR = re.compile(r"\b(\w+): ([^\n]+)(?:\n[^\n]+)*?\nTraceback \(most recent call last\):")
+_OPERATION = re.compile(r"\{\{function_node [^}]*\}\} ?")
+# An exception of Python code that TensorFlow called, such as a reader of rows.
+_PYTHON_ERROR = re.compile(r"^(\w+: [^\n]+)(?:\n[^\n]+)*?\nTraceback \(most recent call", re.M)
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\] \[")
 # The line before the name of the node that failed.
-_BEFORE_NODE = re.compile(r"\n([^\n]+)\n\s*\[\[\{\{node")
+_BEFORE_NODE = re.compile(r"^([^\n]+)\n\s*\[\[\{\{node", re.M)
 
 
 def error_line(exc: BaseException) -> str:
@@ -20,10 +22,12 @@ def error_line(exc: BaseException) -> str:
         >>> error_line(KeyError("x"))
         "KeyError: 'x'"
     """
-    text = "".join(traceback.format_exception_only(exc)).strip()
-    if type(exc).__module__.startswith("tensorflow."):
-        if python_errors := _PYTHON_ERROR.findall(text):
-            return ": ".join(python_errors[-1])
-        if causes := _BEFORE_NODE.findall(text):
-            return f"{type(exc).__name__}: {causes[-1].strip()}"
-    return text.split("\n")[0]
+    if not type(exc).__module__.startswith("tensorflow."):
+        return "".join(traceback.format_exception_only(exc)).strip().split("\n")[0]
+    text = _OPERATION.sub("", str(exc)).strip()
+    if python_error := _PYTHON_ERROR.search(text):
+        return python_error[1]
+    for pattern in (_ASSERTION, _BEFORE_NODE):
+        if cause := pattern.search(text):
+            return f"{type(exc).__name__}: {cause[1].strip()}".replace("\\'", "'")
+    return f"{type(exc).__name__}: {text}".split("\n")[0]
