@@ -3,6 +3,7 @@
 Nothing is started here, and nothing is written.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.request import Request
 
 __all__ = ["PreparedRun", "prepare", "stays_in_memory"]
+
+_logger = logging.getLogger("sparkdl.runner")
 
 # Spark sends tasks up to 1 MiB to its executors in memory and writes larger tasks to a file. The
 # rest of a task, beside the function and its modules, takes less than 16 KiB.
@@ -54,11 +57,24 @@ class PreparedRun:
         """The values that must never be written to the run directory."""
         return tuple(self.request.options.env.values())
 
-    def rows(self) -> DataFrame | None:
-        """Return the rows of one job, a partition for each task; None for a run without data."""
+    def rows(self, num_trials: float) -> DataFrame | None:
+        """Return the rows of a job, a partition for each task; None for a run without data.
+
+        Args:
+            num_trials: number of trials, each of which has a job of its own.
+        """
         if self.data is None:
             return None
-        return self.data.rows(self.plan.size, self.plan.readers, self.plan.is_gang)
+        plan = self.plan
+        return self.data.rows(plan.size, plan.readers, plan.is_gang, is_read_again=num_trials > 1)
+
+    def release_rows(self) -> None:
+        """Remove the copy of the rows that Spark keeps for several trials."""
+        try:
+            if self.data is not None:
+                self.data.release()
+        except Exception as exc:  # noqa: BLE001 Spark may have ended, and the copy with it.
+            _logger.debug("the copy of the rows was not removed: %s", exc)
 
 
 def prepare(request: Request, program: Program, cluster: Cluster | None = None) -> PreparedRun:

@@ -270,6 +270,37 @@ def test_several_trials_at_once_get_all_rows_each(
     assert data_lines(run)[0]["steps"] == 47
 
 
+def test_several_trials_compute_the_rows_once(
+    spark: SparkSession, root: str, tmp_path: Path
+) -> None:
+    """Random rows are the same in all trials. Spark's copy goes with the run, a user's stays."""
+
+    def train(part: int) -> float:
+        from sparkdl import data
+
+        rows = data.dataset(batch_size_per_worker=100, feature_cols="random")
+        return float(sum(float(sum(batch)) for batch in rows))
+
+    def num_persisted() -> int:
+        return int(spark.sparkContext._jsc.getPersistentRDDs().size())
+
+    counter, before = tmp_path / "counter", num_persisted()
+    df = counting(spark.range(0, 1000, 1, 2).selectExpr("id", "rand() random"), counter)
+    run = experiment.launch(train, {"part": [0, 1, 2]}, data=df, **quiet(root))
+    assert len({trial.outputs["value"] for trial in run.trials}) == 1
+    assert counter.stat().st_size == 10
+    assert num_persisted() == before
+    df.persist()
+    try:
+        run = experiment.launch(train, {"part": [0, 1]}, data=df, **quiet(root))
+        assert counter.stat().st_size == 20
+        assert num_persisted() == before + 1
+    finally:
+        df.unpersist()
+    experiment.launch(train, {"part": [0]}, data=df, **quiet(root))
+    assert counter.stat().st_size == 30
+
+
 def test_a_small_part_first_and_all_of_it_afterwards(
     spark: SparkSession, root: str, tmp_path: Path
 ) -> None:
