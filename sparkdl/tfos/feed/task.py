@@ -84,8 +84,8 @@ def _summarize(fed: Sequence[tuple[bool, bool]]) -> bool:
     """
     if count := sum(may_repeat for _, may_repeat in fed):
         _logger.warning(
-            "Spark repeated the tasks of %d partitions on a host whose nodes had no rows of them. "
-            "Rows that the failed tasks had fed to nodes of another host were used twice",
+            "Spark repeated feed tasks on hosts whose nodes had no rows of their partitions "
+            "(partitions: %d). Rows that the failed tasks had fed to other hosts were used twice",
             count,
         )
     return any(terminated for terminated, _ in fed)
