@@ -3,7 +3,6 @@
 Nothing is started here, and nothing is written.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,8 +21,6 @@ from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.request import Request
 
 __all__ = ["PreparedRun", "prepare", "stays_in_memory"]
-
-_logger = logging.getLogger("sparkdl.runner")
 
 # Spark sends tasks up to 1 MiB to its executors in memory and writes larger tasks to a file. The
 # rest of a task, beside the function and its modules, takes less than 16 KiB.
@@ -70,11 +67,8 @@ class PreparedRun:
 
     def release_rows(self) -> None:
         """Remove the copy of the rows that Spark keeps for several trials."""
-        try:
-            if self.data is not None:
-                self.data.release()
-        except Exception as exc:  # noqa: BLE001 Spark may have ended, and the copy with it.
-            _logger.debug("the copy of the rows was not removed: %s", exc)
+        if self.data is not None:
+            self.data.release()
 
 
 def prepare(request: Request, program: Program, cluster: Cluster | None = None) -> PreparedRun:

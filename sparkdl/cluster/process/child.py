@@ -137,12 +137,13 @@ def _is_pruned(exc: BaseException | None) -> bool:
 def _failure(exc: BaseException) -> Outcome:
     text = _traceback(exc)
     print(text, file=sys.stderr)
+    last = error_line(exc)
     try:
         pickled: bytes | None = cloudpickle.dumps(exc.with_traceback(None))
         cloudpickle.loads(pickled)
     except Exception:  # noqa: BLE001 The pickling of a user's class may raise anything.
         pickled = None
-    return Outcome(status=Status.FAILED, error=error_line(exc), traceback=text, exception=pickled)
+    return Outcome(status=Status.FAILED, error=last, traceback=text, exception=pickled)
 
 
 def _traceback(exc: BaseException) -> str:

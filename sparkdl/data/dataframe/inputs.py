@@ -5,6 +5,7 @@ every rank gets the same number of rows, up to a few that the ranks balance amon
 """
 
 import functools
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from sparkdl.data.schema import UnsupportedType, arrow_type, column
 from sparkdl.errors import ConfigError
 
 __all__ = ["DataFrameInputs", "session_of"]
+
+_logger = logging.getLogger("sparkdl.data")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -113,8 +116,11 @@ class DataFrameInputs:
 
     def release(self) -> None:
         """Remove the rows that `rows` has kept on the executors' disks."""
-        if self._joined.storageLevel == StorageLevel.DISK_ONLY:
-            self._joined.unpersist()
+        try:
+            if self._joined.storageLevel == StorageLevel.DISK_ONLY:
+                self._joined.unpersist()
+        except Exception as exc:  # noqa: BLE001 Spark may have ended, and the copy with it.
+            _logger.debug("the copy of the rows was not removed: %s", exc)
 
     @functools.cached_property
     def _joined(self) -> DataFrame:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -140,8 +140,9 @@ def _find(url: str) -> Files:
     return Files(filesystem, folder, files)
 
 
-def _refuse_unfinished(paths: Set[str], top: str) -> None:
+def _refuse_unfinished(all_paths: Iterable[str], top: str) -> None:
     """Refuse folders that are being written, or whose writer was killed, as of Spark's writers."""
+    paths = set(all_paths)
     for path in sorted(paths):
         below, temporary, _ = path[len(top) :].partition("/_temporary")
         folder = f"{top}{below}"
