@@ -1,6 +1,7 @@
 """The channel from a task to its training process, and the ranks' agreement, over real sockets."""
 
 import errno
+import logging
 import os
 import re
 import socket
@@ -347,6 +348,24 @@ def test_files_and_descriptors_are_few_however_many_bytes(monkeypatch: pytest.Mo
         arriving.open(True, None)
         assert one_pass(arriving, SingleRank(arriving, None)) == list(range(2_000))
         assert len(os.listdir("/proc/self/fd")) - before < 80, "20 MB of files that begin at 16 KiB"
+
+
+def test_a_disk_that_is_nearly_full_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spool, "FILE_BYTES", 1 << 14)
+    monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
+    for limit, num_warnings in ((1.1, 0), (-0.1, 1)):
+        monkeypatch.setattr(receiver, "MAX_DISK_USE", limit)
+        with caplog.at_level(logging.WARNING, "sparkdl.data"):
+            with RowSender(FEED, batches(100, width=10_000)) as feeder:
+                arriving = Receiver(feeder.process_end).datasets["train"]
+                arriving.open(True, None)
+                arriving.wait(99)
+            assert (
+                caplog.text.count("the disk that holds the copy of this rank's rows")
+                == num_warnings
+            )
 
 
 def test_the_rows_of_a_block_are_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
