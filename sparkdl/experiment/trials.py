@@ -43,8 +43,9 @@ def launch(
         more: `args`, if the first argument is the SparkSession.
         combine: `product` for every combination; `zip` for the first values together, the second
             values together, and so on.
-        data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`. Spark
-            computes the rows once for each trial; `df.cache()` avoids repeated work.
+        data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`. With
+            several trials, Spark keeps the rows on the executors' disks until the run ends, unless
+            you have persisted the DataFrame, so that each row is computed once.
         init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
             returns that checkpoint in a trial that has no checkpoint of its own.
         **options: see `sparkdl.options.Options`.

@@ -54,11 +54,21 @@ class PreparedRun:
         """The values that must never be written to the run directory."""
         return tuple(self.request.options.env.values())
 
-    def rows(self) -> DataFrame | None:
-        """Return the rows of one job, a partition for each task; None for a run without data."""
+    def rows(self, num_trials: float) -> DataFrame | None:
+        """Return the rows of a job, a partition for each task; None for a run without data.
+
+        Args:
+            num_trials: number of trials, each of which has a job of its own.
+        """
         if self.data is None:
             return None
-        return self.data.rows(self.plan.size, self.plan.readers, self.plan.is_gang)
+        plan = self.plan
+        return self.data.rows(plan.size, plan.readers, plan.is_gang, is_read_again=num_trials > 1)
+
+    def release_rows(self) -> None:
+        """Remove the copy of the rows that Spark keeps for several trials."""
+        if self.data is not None:
+            self.data.release()
 
 
 def prepare(request: Request, program: Program, cluster: Cluster | None = None) -> PreparedRun:

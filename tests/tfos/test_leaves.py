@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import socket
 import stat
+import sys
 import threading
 from multiprocessing.managers import RemoteError
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import devices, storage, tfos
-from sparkdl.tfos import TFManager, gpu_info, paths, reservation, util
+from sparkdl.tfos import TFManager, dfutil, gpu_info, paths, reservation, util
 
 # ---- names
 
@@ -24,7 +25,53 @@ def test_a_name_that_is_none_names_the_right_ones() -> None:
         tfos.TFClusters  # noqa: B018
 
 
+def test_names_that_programs_import_from_other_modules() -> None:
+    from sparkdl.tfos.marker import EndPartition, Marker
+    from sparkdl.tfos.TFSparkNode import TFNodeContext
+
+    assert issubclass(EndPartition, Marker)
+    ctx = TFNodeContext(executor_id=1, cluster_spec={"worker": ["a:1", "b:1"], "ps": ["c:1"]})
+    assert (ctx.worker_num, ctx.num_workers, ctx.job_name) == (1, 2, "")
+    assert tfos.TFCluster.tf_status == {}
+    assert {*dir(tfos)} > {"TFSparkNode", "marker"}
+
+
+@pytest.mark.parametrize("name", ["next_batch", "batch_results", "terminate"])
+def test_functions_that_tensorflowonspark_has_removed(name: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"Use feed = ctx.get_data_feed\(\) and feed.{name}"):
+        getattr(tfos.TFNode, name)(None, *([8] if name != "terminate" else []))
+
+
+def test_columns_of_batches() -> None:
+    rows = [(1, bytearray(b"x")), (2, b"y"), (3, b"z"), None, (4, b"w")]
+    found = list(tfos.pipeline.yield_batch(iter(rows), 2, 2))
+    assert found == [[[1, 2], [b"x", b"y"]], [[3], [b"z"]]]
+    assert list(tfos.pipeline.yield_batch([], 2)) == []
+
+
+def test_the_environment_of_a_process_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["old"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    tfos.pipeline.single_node_env(tfos.pipeline.Namespace({"num_gpus": 0}))
+    assert (sys.argv, os.environ["CUDA_VISIBLE_DEVICES"]) == (["old"], "")
+    tfos.pipeline.single_node_env(["new", "--x"])
+    assert sys.argv == ["new", "--x"]
+
+
 # ---- paths
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/a", ["/a"]),
+        ("/a,/b/*", ["/a", "/b/*"]),
+        ("/a/{x,y}", ["/a/x", "/a/y"]),
+        ("/a/{x,y}/part-{0,1}*,/b", [f"/a/{d}/part-{n}*" for d in "xy" for n in "01"] + ["/b"]),
+    ],
+)
+def test_lists_of_paths_are_read_as_hadoop_does(text: str, expected: list[str]) -> None:
+    assert dfutil._split_paths(text) == expected
 
 
 @pytest.mark.parametrize(

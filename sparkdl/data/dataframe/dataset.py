@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import logging
 import os
 import socket
 import warnings
@@ -27,6 +28,8 @@ from sparkdl.errors import ConfigError, suggest
 __all__ = ["dataset", "received"]
 
 WINDOW_ROWS = 1 << 16
+
+_logger = logging.getLogger("sparkdl.data")
 
 
 @takes_batches
@@ -64,7 +67,10 @@ def dataset(
         A `tf.data.Dataset` of features, or of `(features, labels)`, each of (rows, ...).
 
     Raises:
-        ConfigError: if there is no such DataFrame or column, or an argument is invalid.
+        ConfigError: if there is no such DataFrame or column, the DataFrame is empty, or an
+            argument is invalid.
+        ValueError: if one of the first rows has a null, or an array of another length than the
+            first. For a later row, iterating over the dataset raises TensorFlow's error.
 
     Example:
         >>> from sparkdl import experiment
@@ -86,8 +92,15 @@ def dataset(
     )
     passes = _RowPasses(me, buffer, parsed, cache)
     arrays = Arrays(columns, selection)
-    if first := passes.first():
-        arrays.learn(first)
+    first = passes.first()
+    if first:
+        arrays(first)  # An error here is plain; TensorFlow would wrap an error of the iteration.
+    elif not passes.num_rows():
+        raise ConfigError(
+            f"data {name!r} has no rows: the DataFrame is empty. Look at its filters and joins."
+        )
+    if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
+        _logger.info("%s: %s", name, text)
     elements = arrow_dataset(passes.next_pass, arrays)
     is_length_known = me.world_size > 1 and parsed.steps is None
     steps = passes.steps() if is_length_known else None
@@ -170,6 +183,10 @@ class _RowPasses:
     def first(self) -> pa.RecordBatch | None:
         """Return a batch with the first row; None if there are no rows."""
         return next((batch for batch in self._in_order() if batch.num_rows), None)
+
+    def num_rows(self) -> int:
+        """Return the number of rows of all ranks; wait until all rows have arrived."""
+        return self._balanced().rows
 
     def next_pass(self) -> Iterator[pa.RecordBatch]:
         """Return the rows of the next pass."""

@@ -65,7 +65,8 @@ def find(paths: Paths) -> list[Files]:
 
     Raises:
         FileNotFoundError: if a path refers to no file.
-        ConfigError: if the list of paths is empty.
+        ConfigError: if the list of paths is empty, or a folder is being written: it has files of a
+            `_temporary` folder and no `_SUCCESS`.
 
     Example:
         >>> from pathlib import Path
@@ -129,6 +130,7 @@ def _find(url: str) -> Files:
     else:
         matches, folders = {}, [path]
     candidates = {*matches}.difference(folders).union(*map(filesystem.find, folders))
+    _refuse_unfinished(candidates, folder)
     files = tuple(sorted(file for file in candidates if not _is_hidden(file[len(folder) :])))
     if not files:
         raise FileNotFoundError(
@@ -136,6 +138,20 @@ def _find(url: str) -> Files:
             "'data/part-*'. Names starting with '.' or '_' are ignored."
         )
     return Files(filesystem, folder, files)
+
+
+def _refuse_unfinished(all_paths: Iterable[str], top: str) -> None:
+    """Refuse folders that are being written, or whose writer was killed, as of Spark's writers."""
+    paths = set(all_paths)
+    for path in sorted(paths):
+        below, temporary, _ = path[len(top) :].partition("/_temporary")
+        folder = f"{top}{below}"
+        if temporary and f"{folder}/_SUCCESS" not in paths:
+            raise ConfigError(
+                f"{folder!r} is being written, or a job that wrote it was interrupted: it has "
+                f"{path!r} and no _SUCCESS. Wait for the job, or write the folder again. To read "
+                f"the files that are there, pass a pattern such as '{folder}/part-*'."
+            )
 
 
 def _is_hidden(relative_path: str) -> bool:

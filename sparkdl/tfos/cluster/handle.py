@@ -63,6 +63,7 @@ class TFCluster:
         self._paths = TrialPaths(run.trials[0].path)
         self._is_fed = input_mode == InputMode.SPARK
         self._call_numbers = itertools.count()
+        self._running_calls: set[int] = set()
         self._terminated = threading.Event()
         self._poll_s = poll_s(run.path, POLL_S)
         self._outages = Outages("list the messages of the nodes of a cluster")
@@ -111,11 +112,15 @@ class TFCluster:
             self._feed(dataRDD, num_epochs or DEFAULT_EPOCHS, qname)
 
     def _feed(self, rows: Any, num_epochs: int, qname: str) -> None:
+        fields = self._task_fields(qname)
+        self._running_calls.add(fields["call_number"])
         try:
-            terminated = feed(self.sc, rows, num_epochs, self._task_fields(qname))
+            terminated = feed(self.sc, rows, num_epochs, fields)
         except Exception:
             self._raise_failure()
             raise
+        finally:
+            self._running_calls.discard(fields["call_number"])
         if terminated:
             self._terminated.set()
 
@@ -153,10 +158,12 @@ class TFCluster:
 
     def _task_fields(self, qname: str) -> dict[str, Any]:
         """Return the fields of a `FeedTask`, except `is_inference`."""
+        number = next(self._call_numbers)
         return {
             "run_path": self.run.path,
             "trial": self._paths,
-            "call_number": next(self._call_numbers),
+            "call_number": number,
+            "first_running_call": min([number, *list(self._running_calls)]),
             "qname": qname,
         }
 

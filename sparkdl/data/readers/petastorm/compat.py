@@ -53,7 +53,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @functools.cache
 def load() -> ModuleType:
-    """Import petastorm and make it work in this process.
+    """Import petastorm and make it work in this process. Users call `data.petastorm.load()`.
 
     Returns:
         The module `petastorm`.
@@ -62,7 +62,8 @@ def load() -> ModuleType:
         ImportError: if petastorm is not installed.
 
     Example:
-        >>> petastorm = load()
+        >>> from sparkdl import data
+        >>> petastorm = data.petastorm.load()
         >>> with petastorm.make_reader("file:///data/cats", reader_pool_type="dummy") as reader:
         ...     first = next(reader)  # doctest: +SKIP
     """

@@ -93,6 +93,7 @@ def petastorm(
     return make_dataset(PetastormSource(url, columns, ragged, decode, fill, trust), parsed)
 
 
+petastorm.load = compat.load  # type: ignore[attr-defined]
 petastorm.materialize = materialize  # type: ignore[attr-defined]
 
 
