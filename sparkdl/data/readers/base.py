@@ -11,9 +11,14 @@ from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
 from sparkdl.data.column_selection import ColumnSelection, stacked_dtype
 from sparkdl.data.shard import Range
-from sparkdl.data.shuffle import shuffled
+from sparkdl.data.shuffle import in_turn, shuffled
 
 __all__ = ["ArrowSource", "Pass", "Source"]
+
+# Number of pieces whose rows are mixed before they are shuffled, and the least number of slices of
+# them in a window.
+SHUFFLED_RANGES = 4
+MIN_SLICES = 64
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,13 @@ class ArrowSource(Source):
 
         def batches() -> Iterator[pa.RecordBatch]:
             current = next_pass()
-            rows = self.read(current.ranges, selection.names)
             if current.seed is None:
-                return rows
+                return self.read(current.ranges, selection.names)
+            parts = (current.ranges[number::SHUFFLED_RANGES] for number in range(SHUFFLED_RANGES))
+            rows = in_turn(
+                [self.read(part, selection.names) for part in parts if part],
+                max(self.window_rows // MIN_SLICES, 1),
+            )
             return shuffled(rows, self.window_rows, current.seed)
 
         return arrow_dataset(batches, arrays)
