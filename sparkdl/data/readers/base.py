@@ -116,14 +116,20 @@ class ArrowSource(Source):
             arrays.learn(batch)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            current = next_pass()
-            if current.seed is None:
-                return self.read(current.ranges, selection.names)
-            parts = (current.ranges[number::SHUFFLED_RANGES] for number in range(SHUFFLED_RANGES))
-            rows = in_turn(
-                [self.read(part, selection.names) for part in parts if part],
-                max(self.window_rows // MIN_SLICES, 1),
-            )
-            return shuffled(rows, self.window_rows, current.seed)
+            return self.ordered(next_pass(), selection.names)
 
         return arrow_dataset(batches, arrays)
+
+    def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a pass, shuffled if it has a seed.
+
+        Args:
+            current: the pass.
+            names: names of the columns to read.
+        """
+        if current.seed is None:
+            return self.read(current.ranges, names)
+        parts = (current.ranges[number::SHUFFLED_RANGES] for number in range(SHUFFLED_RANGES))
+        readers = [self.read(part, names) for part in parts if part]
+        rows = in_turn(readers, max(self.window_rows // MIN_SLICES, 1))
+        return shuffled(rows, self.window_rows, current.seed)

@@ -133,8 +133,11 @@ def _not_excluded(fragments: Sequence[_Fragment], condition: Any) -> list[_Fragm
         return list(fragments)
     try:
         schema, expression = _bound(fragments[0], fragments, condition)
-    except ConfigError:
-        schema, expression = _bound(fragments[-1], fragments, condition)
+    except ConfigError as exc:
+        try:
+            schema, expression = _bound(fragments[-1], fragments, condition)
+        except ConfigError:
+            raise exc from None
     kept = []
     for fragment in fragments:
         # A dataset of one file: pyarrow compares the condition with the names of its folders.
@@ -167,13 +170,13 @@ def _row_groups(
     """Return the number of each row group, and of its rows that pass the filter."""
     if expression is None:
         return [(group.id, group.num_rows) for group in fragment.row_groups]
-    return [
-        (
-            part.row_groups[0].id,
-            part.scanner(filter=expression, schema=schema).count_rows(),
-        )
-        for part in fragment.split_by_row_group(expression, schema=schema)
-    ]
+    groups = []
+    for part in fragment.split_by_row_group(expression, schema=schema):
+        (group,) = part.row_groups
+        rows = part.scanner(filter=expression, schema=schema).count_rows()
+        # If the folder's name decides that all rows pass, pyarrow counts those of the whole file.
+        groups.append((group.id, min(rows, group.num_rows)))
+    return groups
 
 
 def _pack_files(files: Sequence[File]) -> Pieces:
