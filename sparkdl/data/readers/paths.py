@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -167,7 +167,8 @@ def find(paths: Paths, refuses_tables: bool = False) -> list[Files]:
 
     Raises:
         FileNotFoundError: if a path refers to no file.
-        ConfigError: if the list of paths is empty, or a folder is that of a table.
+        ConfigError: if the list of paths is empty, a folder is that of a table, or a folder is
+            being written: it has files of a `_temporary` folder and no `_SUCCESS`.
 
     Example:
         >>> from pathlib import Path
@@ -306,8 +307,22 @@ def _match(root: str, place: tuple[int, int], refuses_tables: bool) -> Files | N
         entries |= filesystem.find(name, detail=True)
     if refuses_tables and entries:
         refuse_tables(root, filesystem, folder, entries, is_pattern=bool(matches))
+    _refuse_unfinished(entries.keys(), folder)
     visible = {file: entries[file] for file in entries if not _is_hidden(file[len(folder) :])}
     return _files(root, filesystem, folder, visible, place) if visible else None
+
+
+def _refuse_unfinished(paths: Set[str], top: str) -> None:
+    """Refuse folders that are being written, or whose writer was killed, as of Spark's writers."""
+    for path in sorted(paths):
+        below, temporary, _ = path[len(top) :].partition("/_temporary")
+        folder = f"{top}{below}"
+        if temporary and f"{folder}/_SUCCESS" not in paths:
+            raise ConfigError(
+                f"{folder!r} is being written, or a job that wrote it was interrupted: it has "
+                f"{path!r} and no _SUCCESS. Wait for the job, or write the folder again. To read "
+                f"the files that are there, pass a pattern such as '{folder}/part-*'."
+            )
 
 
 def _info(filesystem: Any, path: str) -> Mapping[str, Any] | None:

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from sparkdl import context
 from sparkdl.data.batching import Batches, passes
 from sparkdl.data.readers.parquet import ParquetSource, parquet
+from sparkdl.data.readers.petastorm.reader import PetastormSource
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
@@ -220,6 +221,12 @@ def test_timestamps_of_spark_are_read_as_they_were_written(int96: Path) -> None:
     assert read(source_of(int96), "t") == [(datetime.datetime(2024, 1, 1),), (FOREVER,), (None,)]
     condition = [("t", ">=", datetime.datetime(2024, 6, 1))]
     assert ids(source_of(int96, condition)) == [2]
+
+
+def test_petastorm_reads_timestamps_of_spark_too(int96: Path) -> None:
+    source = PetastormSource(str(int96))
+    (batch,) = source.read([Range(0, 0, 3)], ["t"])
+    assert batch["t"].to_pylist() == [datetime.datetime(2024, 1, 1), FOREVER, None]
 
 
 def test_files_may_differ_in_the_unit_and_zone_of_a_timestamp(int96: Path) -> None:

@@ -14,6 +14,7 @@ from sparkdl import storage
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
 from sparkdl.data.readers.paths import Paths, find, find_again, urls_of
+from sparkdl.data.readers.petastorm.reader import PetastormSource
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
@@ -172,6 +173,13 @@ def test_a_folder_called_metadata_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "metadata").mkdir()
     pq.write_table(pa.table({"id": [1]}), tmp_path / "metadata/a.parquet")
     assert ParquetSource(tmp_path, None, {}).sizes == [1]
+
+
+@pytest.mark.parametrize("kind", METADATA)
+def test_petastorm_refuses_the_folder_of_a_table(tmp_path: Path, kind: str) -> None:
+    table = table_of(tmp_path, METADATA[kind])
+    with pytest.raises(ConfigError, match=f"belongs to a {kind} table"):
+        PetastormSource(str(table))
 
 
 @pytest.mark.parametrize("kind", METADATA)
