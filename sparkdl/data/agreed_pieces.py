@@ -24,19 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl import context, storage
+from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data.pace import Pace
+from sparkdl.data.peer_files import FIRST, PeerFiles
 from sparkdl.data.per_worker import refuse_in_graph
 from sparkdl.errors import ConfigError
-from sparkdl.rank_files import RankFiles
 
 __all__ = ["Call", "Pieces", "agree"]
 
 # The content of the message: the pieces as JSON, in the form of each reader.
 Pieces = dict[str, Any]
 
-FIRST = 0
 MAX_TEXT = 300
 REMIND_S = 60.0
 LOOKS_PER_CHECK = 4
@@ -115,10 +114,10 @@ def agree(call: Call, make: Callable[[], Pieces], me: Context | None = None) -> 
     rank, num_readers = me.reading
     if num_readers == 1:
         return make()
-    folder = storage.join(me.url or me.folder or ".", "ranks", me.attempt)
-    number = next(_call_numbers(folder, rank, os.getpid()))
+    files = PeerFiles(me)
+    number = next(_call_numbers(files.url, rank, os.getpid()))
     # The calls of a process that replaces a lost one begin again, while others are further on.
-    message = _Message(RankFiles(folder), call.digest if me.is_elastic else str(number), call)
+    message = _Message(files, call.digest if me.is_elastic else str(number), call)
     return message.publish(make) if rank == FIRST else message.wait(me)
 
 
@@ -141,7 +140,7 @@ class _Message:
         call: the call of this rank.
     """
 
-    def __init__(self, files: RankFiles, name: str, call: Call) -> None:
+    def __init__(self, files: PeerFiles, name: str, call: Call) -> None:
         self._files = files
         self._topic = f"pieces-{name}"
         self._name = name
@@ -190,7 +189,7 @@ class _Message:
         Raises:
             RuntimeError: if the first rank has returned without a call of the reader.
         """
-        has_ended = checks_end and storage.exists(self._files.of_rank(FIRST, "done"))
+        has_ended = checks_end and bool(self._files.ended([FIRST]))
         message = self._read()
         if message and message["error"]:
             kind, text = message["error"]
@@ -223,8 +222,7 @@ class _Message:
         Raises:
             ConfigError: if the message is about another call.
         """
-        # A single request, unlike `storage.read`.
-        data = self._files.read_all([FIRST], self._topic).get(FIRST)
+        data = self._files.read([FIRST], self._topic).get(FIRST)
         if not data:
             return None
         message: Mapping[str, Any] = json.loads(gzip.decompress(data))

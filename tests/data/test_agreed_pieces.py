@@ -16,10 +16,11 @@ import pytest
 
 from sparkdl import storage
 from sparkdl.context import Context
-from sparkdl.data import agreed_pieces
+from sparkdl.data import agreed_pieces, peer_files
 from sparkdl.data.agreed_pieces import Call, agree
 from sparkdl.data.dataframe.row_counts import RowCounts
 from sparkdl.data.pace import Pace
+from sparkdl.data.peer_files import PeerFiles
 from sparkdl.errors import ConfigError
 from sparkdl.rank_files import RankFiles
 
@@ -206,6 +207,32 @@ def test_a_first_rank_that_is_slow_is_waited_for(
     )
 
 
+def test_a_store_that_fails_for_a_moment_ends_nothing(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = {"write": 2, "read_new": 3}
+
+    def failing(name: str, real: Any) -> Any:
+        def fails(*arguments: Any) -> Any:
+            failures[name] -= 1
+            if failures[name] >= 0:
+                raise OSError("SlowDown")
+            return real(*arguments)
+
+        return fails
+
+    for name in failures:
+        monkeypatch.setattr(storage, name, failing(name, getattr(storage, name)))
+    first, second = ranks(2)
+    assert agree(call(), lambda: {"rows": [1]}, first) == agree(call(), never, second)
+    assert max(failures.values()) < 0
+    assert "failed to use the messages of the ranks" in caplog.text
+    monkeypatch.setattr(peer_files, "PATIENCE_S", 0.1)
+    failures["read_new"] = 100
+    with pytest.raises(OSError, match="SlowDown"):
+        agree(call(), never, second)
+
+
 def test_calls_are_compared_by_value() -> None:
     import numpy as np
     import pyarrow as pa
@@ -278,7 +305,7 @@ def test_200_ranks_count_their_rows_with_few_requests(
     found: dict[int, Any] = {}
 
     def rank(me: Context) -> Iterator[float]:
-        counts = RowCounts(me, RankFiles(f"{tmp_path}/ranks/0"), "train", 0, {}, None)
+        counts = RowCounts(me, PeerFiles(me), "train", 0, {}, None)
         pace, end_s, earlier = counts.pace, 20 + me.rank / 2, None
         yield pace.first_s()
         while True:
@@ -301,7 +328,7 @@ def test_200_ranks_wait_for_a_list_with_few_requests(
 ) -> None:
     store = Store(monkeypatch)
     _, *others = ranks(NUM_RANKS)
-    message = agreed_pieces._Message(RankFiles(f"{tmp_path}/ranks/0"), "0", call())
+    message = agreed_pieces._Message(PeerFiles(others[0]), "0", call())
     found = []
 
     def lists() -> Iterator[float]:
@@ -336,10 +363,9 @@ def test_the_list_of_many_files_is_small(ranks: Any, tmp_path: Path) -> None:
 
 def test_ranks_that_read_a_dataframe_differently_are_refused(ranks: Any, tmp_path: Path) -> None:
     first, second = ranks(2)
-    files = RankFiles(f"{tmp_path}/ranks/0")
     counts = [
-        RowCounts(first, files, "train", 0, {"last_batch": "pad"}, None),
-        RowCounts(second, files, "train", 0, {"last_batch": "drop"}, None),
+        RowCounts(first, PeerFiles(first), "train", 0, {"last_batch": "pad"}, None),
+        RowCounts(second, PeerFiles(second), "train", 0, {"last_batch": "drop"}, None),
     ]
     assert counts[1].look(3, True).refusal is None
     expected = (

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sparkdl import storage
 from sparkdl.context import Context
 from sparkdl.data.dataframe.row_buffer import RowBuffer
-from sparkdl.data.dataframe.row_counts import FIRST, RowCounts
+from sparkdl.data.dataframe.row_counts import RowCounts
 from sparkdl.data.pace import Pace
+from sparkdl.data.peer_files import FIRST, PeerFiles
 from sparkdl.data.shard import Transfer, balance
-from sparkdl.rank_files import RankFiles
 
 __all__ = ["BalancedRows", "RowBalance", "SingleRank"]
 
@@ -85,7 +84,7 @@ class RowBalance:
         self._buffer = buffer
         self._last_batch = last_batch
         self._max_rows = max_rows
-        self._files = RankFiles(storage.join(me.url or me.folder or ".", "ranks", me.attempt))
+        self._files = PeerFiles(me)
         number = next(_numbers(buffer))
         terms = {"last_batch": last_batch, "max_rows": max_rows}
         self._counts = RowCounts(me, self._files, buffer.name, number, terms, max_rows)
@@ -197,11 +196,8 @@ class RowBalance:
         giver, topic = transfer.giver, self._topic(transfer)
         pace = Pace(self._files.url, self._me.num_readers)
         for look in itertools.count(self._me.rank):  # Not all ranks look for the end at once.
-            has_ended = look % LOOKS_PER_CHECK == 0 and storage.exists(
-                self._files.of_rank(giver, "done")
-            )
-            # A single request, unlike `storage.read`.
-            if data := self._files.read_all([giver], topic).get(giver):
+            has_ended = look % LOOKS_PER_CHECK == 0 and bool(self._files.ended([giver]))
+            if data := self._files.read([giver], topic).get(giver):
                 break
             if has_ended:
                 raise RuntimeError(
@@ -211,7 +207,7 @@ class RowBalance:
             time.sleep(pace.next_s())
         with pa.ipc.open_stream(data) as reader:
             batches: list[pa.RecordBatch] = list(reader)
-        storage.remove(self._files.of_rank(giver, topic))
+        self._files.remove(giver, topic)
         return batches
 
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from sparkdl.context import Context
 from sparkdl.data.pace import Pace
-from sparkdl.rank_files import RankFiles
+from sparkdl.data.peer_files import FIRST, PeerFiles
 
-__all__ = ["FIRST", "RowCounts", "Summary"]
+__all__ = ["RowCounts", "Summary"]
 
-FIRST = 0
 # Reports that the first rank reads in one look; it goes through the others in its next looks.
 READS_PER_LOOK = 25
 # Ranks that have ended are looked for less often than rows.
@@ -73,7 +72,7 @@ class RowCounts:
     def __init__(
         self,
         me: Context,
-        files: RankFiles,
+        files: PeerFiles,
         dataset: str,
         number: int,
         terms: Mapping[str, Any],
@@ -122,7 +121,7 @@ class RowCounts:
 
     def _read_summary(self) -> Summary:
         ended = self._ended([FIRST])  # Before the message is read: it may be posted in between.
-        data = self._files.read_all([FIRST], self._summary_topic).get(FIRST)
+        data = self._files.read([FIRST], self._summary_topic).get(FIRST)
         if not data:
             return Summary(absent=(FIRST,), refusal=self._early(ended) if ended else None)
         fields = json.loads(data)
@@ -158,7 +157,7 @@ class RowCounts:
     def _read_reports(self) -> None:
         """Read the reports that were not read for longest, of ranks that expect more rows."""
         ranks = [self._unread.popleft() for _ in range(min(len(self._unread), READS_PER_LOOK))]
-        for rank, data in self._files.read_all(ranks, self._rows_topic).items():
+        for rank, data in self._files.read(ranks, self._rows_topic).items():
             self._reports[rank] = _Report(**json.loads(data))
         self._unread += [r for r in ranks if r not in self._reports or not self._reports[r].all]
 
@@ -166,7 +165,7 @@ class RowCounts:
         """Return those of some ranks that have returned."""
         if (self._num_looks + self._me.rank) % LOOKS_PER_CHECK:  # Not all ranks at once.
             return []
-        return sorted(self._files.look().ranks("done").intersection(ranks))
+        return self._files.ended(ranks)
 
     def _early(self, ended: list[int]) -> str:
         return (
