@@ -37,7 +37,7 @@ __all__ = [
 
 # Stores in which a rename is atomic. In all others (object stores) a single put is atomic.
 _RENAMING = {"hdfs", "webhdfs", "viewfs", "sftp", "ssh", "smb", "ftp", "abfs", "abfss"}
-_PROTOCOL = re.compile(r"^((?:[a-z0-9]+::)*[A-Za-z][A-Za-z0-9+.-]+)://")
+_PROTOCOL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 def _protocol(url: str) -> str:
@@ -70,7 +70,7 @@ def _remote(url: str) -> tuple[Any, str]:
     import fsspec  # Imported late: a process that uses only local paths starts faster without it.
 
     # Listings must not be cached, as other hosts write the files that are listed.
-    url = re.sub(r"(^|::)s3[an]://", r"\1s3://", url)
+    url = re.sub(r"^s3[an]://", "s3://", url)
     filesystem, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     return filesystem, path
 

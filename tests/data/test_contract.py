@@ -4,6 +4,7 @@ The contexts are those of real plans, made by the code of the tasks; only proces
 """
 
 import contextlib
+import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -139,7 +140,10 @@ def contexts_of(request: Request, folder: Path) -> list[tuple[Member, Context]]:
                 wrapped = request.topology.task(task)
                 assert isinstance(wrapped, RankTask)
                 seat = wrapped.policy.seat(task, placement, folder).me
-            me = {**me, **context_of_rank(task, placement, folder), **seat}
+            named = {"task": task, "placement": placement, "folder": folder}
+            taken = inspect.signature(context_of_rank).parameters
+            mine = context_of_rank(**{name: named[name] for name in taken})
+            me = {**me, **mine, **seat}
         found.append((member, Context(**me)))
     return found
 

@@ -27,8 +27,8 @@ NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 
 _WILDCARD = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-# As Spark and Hadoop write local URLs, and Databricks those of its filesystem.
-_SINGLE_SLASH = re.compile(r"^(file|dbfs):/(?!/)")
+# As Spark and Hadoop write local URLs.
+_SINGLE_SLASH = re.compile(r"^file:/(?!/)")
 
 # Properties by which a changed file is recognised, in the order of their reliability.
 _MARKS = ("ETag", "etag", "generation", "mtime", "modificationTime", "LastModified", "created")
@@ -252,12 +252,11 @@ def _readings(path: str | os.PathLike[str]) -> list[str]:
     Example:
         >>> _readings("/a/{b,c}")
         ['/a/{b,c}', '/a/b', '/a/c']
-        >>> _readings("file:/a%20b"), _readings("dbfs:/a")
-        (['/a%20b', '/a b'], ['/dbfs/a'])
+        >>> _readings("file:/a%20b")
+        ['/a%20b', '/a b']
     """
     text = os.fspath(path)
-    if match := _SINGLE_SLASH.match(text):
-        text = ("/dbfs/" if match.group(1) == "dbfs" else "/") + text[match.end() :]
+    text = _SINGLE_SLASH.sub("/", text)
     texts = [text]
     if _BRACES.search(text):
         texts += _expanded(text)

@@ -58,6 +58,7 @@ def test_braces(folder: Path) -> None:
 
 
 def test_chained_urls(folder: Path) -> None:
+    pytest.importorskip("sparkdl.stores")
     store = f"memory://{folder}"
     storage.write(f"{store}/1.csv", b"x\n1\n")
     for url in (f"simplecache::{store}", f"simplecache::{store}/*.csv"):
