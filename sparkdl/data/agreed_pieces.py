@@ -93,6 +93,8 @@ def _plain(value: Any) -> Any:
         return f"array{value.shape} {value.dtype} {content}"
     if isinstance(value, list | tuple | np.ndarray):
         return [_plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item) for item in value), key=repr)
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 

@@ -248,6 +248,7 @@ def test_calls_are_compared_by_value() -> None:
     assert made(filter=pc.field("x") > 1) != made(filter=pc.field("x") > 2)
     assert made(schema={"a": pa.int8(), "b": 1}) == made(schema={"b": 1, "a": pa.int8()})
     assert made(schema=pa.schema({"a": "int8"})) != made(schema=pa.schema({"a": "int16"}))
+    assert made(ids=set("abc")) == made(ids=frozenset("cba")) != made(ids=set("abd"))
     assert made(key=object()) == made(key=object()), "an address is no value"
     assert len(str(Call("data.x", {"path": ["p" * 900] * 10_000}))) <= 300
 
