@@ -6,7 +6,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["in_turn", "shuffled"]
+__all__ = ["MIN_SLICES", "SHUFFLED_RANGES", "in_turn", "shuffled"]
+
+# Number of pieces whose rows are mixed before they are shuffled, and the least number of slices of
+# them in a window.
+SHUFFLED_RANGES = 4
+MIN_SLICES = 64
 
 MAX_WINDOW_BYTES = 256 << 20
 OUTPUT_BATCH_BYTES = 8 << 20

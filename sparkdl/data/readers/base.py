@@ -11,14 +11,9 @@ from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
 from sparkdl.data.column_selection import ColumnSelection, stacked_dtype
 from sparkdl.data.shard import Range
-from sparkdl.data.shuffle import in_turn, shuffled
+from sparkdl.data.shuffle import MIN_SLICES, SHUFFLED_RANGES, in_turn, shuffled
 
 __all__ = ["ArrowSource", "Pass", "Source"]
-
-# Number of pieces whose rows are mixed before they are shuffled, and the least number of slices of
-# them in a window.
-SHUFFLED_RANGES = 4
-MIN_SLICES = 64
 
 
 @dataclass(frozen=True)
