@@ -19,6 +19,8 @@ CHUNK_BYTES = 16 << 20
 
 # The newest copies are never removed: TensorFlow may be about to open one of them.
 MIN_COPIES = 16
+# Each copy is an open file, and many systems limit these to 1024 for each process.
+MAX_COPIES = 512
 # Share of the disk that stays free. YARN stops using a disk that is 90 % full.
 FREE_SHARE = 0.12
 
@@ -26,9 +28,9 @@ FREE_SHARE = 0.12
 class LocalCopies:
     """Local copies of remote files, because TensorFlow reads local files only.
 
-    The copies are in Spark's folder for temporary files and take at most half of the space that is
-    free at the first copy; the copies that were not used for longest are removed before that. All
-    are removed when the process ends.
+    The copies, at most 512, are in Spark's folder for temporary files. They take at most half of
+    the space that is free at the first copy; the copies that were not used for longest are removed
+    before that. All are removed when the process ends.
 
     Args:
         urls: the files.
@@ -79,7 +81,7 @@ class LocalCopies:
                 num_bytes - (disk.free - int(FREE_SHARE * disk.total)),
             )
             for number in list(self._copies)[:-MIN_COPIES]:
-                if missing <= 0:
+                if missing <= 0 and len(self._copies) < MAX_COPIES:
                     return
                 self._copies.pop(number).close()
                 missing -= self._sizes[number]

@@ -254,6 +254,16 @@ def test_copies_are_bounded(copies: Any, total: int, free: int) -> None:
     assert opened(some, 0) == bytes([0]) * 100, "it is copied again"
 
 
+def test_copies_do_not_use_up_the_descriptors(copies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_copies, "MAX_COPIES", 20)
+    some = copies(10**9, 5 * 10**8)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(40):
+        opened(some, number)
+    assert len(some._copies) == 20
+    assert len(os.listdir("/proc/self/fd")) == before + 20
+
+
 def test_a_full_disk_is_told_with_advice(copies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
