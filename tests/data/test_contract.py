@@ -23,7 +23,7 @@ from sparkdl.cluster.gang.placement import Placement
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.gang.task import RankTask
 from sparkdl.cluster.gang.task import _context as context_of_rank
-from sparkdl.cluster.plan import Member, Plan
+from sparkdl.cluster.plan import Member, Plan, Role
 from sparkdl.cluster.process.training_process import Start
 from sparkdl.cluster.topology import ElasticTopology, SingleTopology
 from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
@@ -376,6 +376,14 @@ def test_nodes_with_seeds_of_their_own_divide_by_one_seed(tmp_path: Path) -> Non
     contexts = [me for _, me in contexts_of(KINDS["tfos, TENSORFLOW"](4), tmp_path)]
     assert len({me.seed for me in contexts}) == 4
     assert {me.data_seed for me in contexts} == {7}
+
+
+def test_roles_that_divide_rows_come_first() -> None:
+    """The ranks below `num_readers` divide the rows."""
+    roles = Role(name="ps", count=1, trains=False), Role(name="worker", count=2)
+    with pytest.raises(ValueError, match="the roles that train must come first; got 1 ps, 2 work"):
+        Plan(kind="x", roles=roles)
+    assert Plan(kind="x", roles=roles[::-1]).readers == (0, 1)
 
 
 # ---- rows of a DataFrame

@@ -187,6 +187,8 @@ def find(paths: Paths, refuses_tables: bool = False) -> list[Files]:
     def of_path(number: int) -> list[Files]:
         return _find(number, path_list[number], refuses_tables)
 
+    if len(path_list) == 1:
+        return of_path(0)
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         return [files for matches in pool.map(of_path, range(len(path_list))) for files in matches]
 
