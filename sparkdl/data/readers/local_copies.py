@@ -4,7 +4,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from threading import Lock
 from typing import IO, Any
@@ -41,6 +42,7 @@ class LocalCopies:
         self._urls = urls
         self._sizes = sizes
         self._copies: dict[int, IO[bytes]] = {}  # The copy used last is the last.
+        weakref.finalize(self, _close, self._copies)
         self._max_bytes: int | None = None
         self._lock = Lock()
         self._locks = [Lock() for _ in urls]
@@ -85,6 +87,11 @@ class LocalCopies:
                     return
                 self._copies.pop(number).close()
                 missing -= self._sizes[number]
+
+
+def _close(copies: Mapping[int, IO[bytes]]) -> None:
+    for copy in copies.values():
+        copy.close()
 
 
 def _copy(url: str, size: int) -> IO[bytes]:
