@@ -60,6 +60,10 @@ class Wiring:
         is_late: this process replaces a lost one, while the other ranks are training.
         timeline: this process records a timeline of its collectives.
         strategy: the strategy that `distribute.strategy()` returns, see `cluster.plan.Role`.
+        num_readers: number of processes that divide the rows of files and DataFrames among
+            themselves: the ranks below it. Every other process reads all rows.
+        data_seed: the seed by which rows are divided; unlike `seed` the same on every rank.
+        peer_timeout_s: seconds to wait for a rank that other ranks depend on.
     """
 
     folder: str | None = None
@@ -77,6 +81,9 @@ class Wiring:
     is_late: bool = False
     timeline: bool = False
     strategy: str = "local"
+    num_readers: int = 1
+    data_seed: int = 0
+    peer_timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +125,18 @@ class Context(Wiring):
     def is_chief(self) -> bool:
         """Return True if this process saves and reports for all ranks."""
         return self.rank == self.chief
+
+    @property
+    def reading(self) -> tuple[int, int]:
+        """Return this process's number among those that divide the rows, and their count.
+
+        A process that reads all rows is number 0 of 1.
+
+        Example:
+            >>> Context(rank=1, num_readers=4).reading, Context(rank=4, num_readers=4).reading
+            ((1, 4), (0, 1))
+        """
+        return (self.rank, self.num_readers) if self.rank < self.num_readers else (0, 1)
 
     @property
     def logdir(self) -> str:

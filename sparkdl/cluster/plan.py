@@ -37,7 +37,8 @@ class Role:
         name: the job name in `TF_CONFIG`: `worker`, `chief`, `master`, `ps` or `evaluator`.
         count: the number of processes.
         resources: the resources of each process.
-        trains: the processes train: they get the rows of DataFrames.
+        trains: the processes train together: they divide the rows of DataFrames and of files among
+            themselves. All other processes read all rows of files. Roles that train come first.
         in_ring: the processes take part in the collectives of the ring.
         in_world: the processes are counted in `context.world_size`.
         strategy: the strategy that `distribute.strategy()` returns: `multi_worker`,
@@ -140,6 +141,12 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     ends_by_order: bool = False
     repeatable: bool = True
 
+    def __post_init__(self) -> None:
+        if self.readers != tuple(range(len(self.readers))):
+            raise ValueError(
+                f"the roles that train must come first; got {', '.join(map(str, self.roles))}"
+            )
+
     @property
     def resources(self) -> Resources:
         """The resources of each process: Spark gives all tasks of a gang the same."""
@@ -153,7 +160,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
 
     @property
     def readers(self) -> tuple[int, ...]:
-        """The ranks that train, and get the rows of DataFrames."""
+        """The ranks that divide the rows of DataFrames and files; they come before all others."""
         return tuple(member.rank for member in self.members if member.role.trains)
 
     @property

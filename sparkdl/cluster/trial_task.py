@@ -258,6 +258,7 @@ class TrialTask:
             "trial": self.trial.number,
             "params": dict(self.trial.params),
             "seed": self.trial.seed,
+            "data_seed": self.trial.seed,
             "folder": str(folder),
             "url": self.paths.folder,
             "keep_checkpoints": self.trial.keep_checkpoints,

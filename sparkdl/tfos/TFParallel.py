@@ -29,6 +29,8 @@ def run(
 ) -> None:
     """Run a function several times. The executions are independent of each other.
 
+    Each execution reads all rows of files that it opens with `sparkdl.data`.
+
     Args:
         sc: the SparkContext.
         map_fn: a function of `(args, ctx)`. The attributes `worker_num`, `executor_id`,

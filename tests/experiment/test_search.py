@@ -1,6 +1,7 @@
 """`experiment.search` on embedded Spark, as users call it."""
 
 import itertools
+import json
 import math
 import os
 import re

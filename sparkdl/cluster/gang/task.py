@@ -216,6 +216,8 @@ def _context(task: TrialTask, placement: Placement) -> dict[str, Any]:
     return {
         "rank": placement.rank,
         "world_size": task.plan.world_size,
+        "num_readers": len(task.plan.readers),
+        "peer_timeout_s": task.plan.collective_timeout_s,
         "local_rank": local_rank,
         "local_world_size": local_world_size,
         "role": role.name,

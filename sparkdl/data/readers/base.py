@@ -13,7 +13,7 @@ from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
 from sparkdl.data.column_selection import ColumnSelection, inexact_message, stacked_dtype
 from sparkdl.data.shard import Range
-from sparkdl.data.shuffle import shuffled
+from sparkdl.data.shuffle import MIN_SLICES, SHUFFLED_RANGES, in_turn, shuffled
 
 __all__ = ["ArrowSource", "Pass", "Source"]
 
@@ -126,10 +126,20 @@ class ArrowSource(Source):
             _logger.info("%s: %s", self.name, text)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            current = next_pass()
-            rows = self.read(current.ranges, selection.names)
-            if current.seed is None:
-                return rows
-            return shuffled(rows, self.window_rows, current.seed)
+            return self.ordered(next_pass(), selection.names)
 
         return arrow_dataset(batches, arrays)
+
+    def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a pass, shuffled if it has a seed.
+
+        Args:
+            current: the pass.
+            names: names of the columns to read.
+        """
+        if current.seed is None:
+            return self.read(current.ranges, names)
+        parts = (current.ranges[number::SHUFFLED_RANGES] for number in range(SHUFFLED_RANGES))
+        readers = [self.read(part, names) for part in parts if part]
+        rows = in_turn(readers, max(self.window_rows // MIN_SLICES, 1))
+        return shuffled(rows, self.window_rows, current.seed)

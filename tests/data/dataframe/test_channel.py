@@ -1,6 +1,7 @@
 """The channel from a task to its training process, and the ranks' agreement, over real sockets."""
 
 import errno
+import json
 import logging
 import os
 import re
@@ -394,7 +395,7 @@ class Gang:
         self.folder = folder / "ranks/0"
         self.folder.mkdir(parents=True)
         self.contexts = [
-            Context(rank=rank, world_size=len(rows), folder=str(folder))
+            Context(rank=rank, world_size=len(rows), num_readers=len(rows), folder=str(folder))
             for rank in range(len(rows))
         ]
         self.feeders = [RowSender(FEED, some) for some in rows]
@@ -415,6 +416,12 @@ class Gang:
 
     def agreement(self, rank: int, last_batch: str = "pad", most: int | None = None) -> RowBalance:
         return RowBalance(self.contexts[rank], self.arriving[rank], last_batch, most)
+
+
+def report(folder: Path, **counts: Any) -> None:
+    """The report of rank 1."""
+    terms = {"last_batch": "pad", "max_rows": None}
+    (folder / "1.rows-train-0").write_text(json.dumps({**counts, "terms": terms}))
 
 
 COUNTS = ([345, 331, 325], [1001, 0, 0], [0, 0, 1], [2, 0, 0], [0, 0, 0], [334, 334, 333])
@@ -480,7 +487,7 @@ def test_a_rank_that_returns_before_all_its_rows_are_there(tmp_path: Path) -> No
     try:
         with Gang(tmp_path, list(batches(300)), slow()) as gang:
             gang.open()
-            (gang.folder / "1.rows-train-pad-all.json").write_text('{"rows": 100, "all": false}')
+            report(gang.folder, rows=100, all=False)
             agreed, found = gang.agreement(0), []
             within(10, lambda: agreed.certain_rows(99))
             (gang.folder / "1.done").touch()
@@ -505,7 +512,7 @@ def test_a_rank_that_returns_before_it_gave_its_spare_rows(tmp_path: Path) -> No
     """All stop after a few batches; the slower rank still gets the rows that are its own."""
     with Gang(tmp_path, *parts([300, 400])) as gang:
         gang.open()
-        (gang.folder / "1.rows-train-pad-all.json").write_text('{"rows": 400, "all": true}')
+        report(gang.folder, rows=400, all=True)
         (gang.folder / "1.done").touch()
         agreed = gang.agreement(0)
         assert within(10, lambda: agreed.certain_rows(299)[0])[0] == 300
@@ -552,8 +559,8 @@ def test_no_store_is_asked_more_often_than_it_was_said(tmp_path: Path) -> None:
         gang.open()
         agreed = gang.agreement(0), gang.agreement(1)
         written = []
-        real = agreed[0]._report
-        agreed[0]._report = lambda *said: (written.append(said), real(*said))  # type: ignore[assignment]
+        real = agreed[0]._counts._post
+        agreed[0]._counts._post = lambda *said: (written.append(said), real(*said))  # type: ignore[assignment]
         time.sleep(1.0)
         release.set()
     assert 2 <= len(written) <= 15, len(written)

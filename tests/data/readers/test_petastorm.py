@@ -87,12 +87,22 @@ def read(source: PetastormSource, names: Any = None, ranges: Any = None) -> list
 
 
 @pytest.fixture
-def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int, int], None]:
     """Makes this process one of several ranks."""
     monkeypatch.setenv(context.VARIABLE, "{}")
+    folder = tmp_path / "trial"
+    folder.mkdir()
 
     def become(rank: int, world_size: int) -> None:
-        context.activate(context.Context(run="r", rank=rank, world_size=world_size))
+        context.activate(
+            context.Context(
+                run="r",
+                rank=rank,
+                world_size=world_size,
+                num_readers=world_size,
+                folder=str(folder),
+            )
+        )
 
     return become
 
