@@ -111,10 +111,13 @@ def _importable(imports: Iterable[str]) -> set[str]:
 
 def start_of(plan: Plan, program: Program, application: str) -> Start:
     """Return the conditions under which the training processes of a plan are forked."""
+    # A server that has imported Keras has fixed its backend, for all that it forks.
+    sets_backend = bool(program.backend_variables(plan.env))
+    preload = preloadable(program.imports, plan.framework, sets_backend)
     return Start(
         application=application,
-        framework=plan.framework,
-        preload=preloadable(program.imports, plan.framework) if plan.fork_server else (),
+        framework=None if sets_backend else plan.framework,
+        preload=preload if plan.fork_server else (),
         env=plan.env,
         shared=plan.fork_server,
     )
