@@ -77,6 +77,12 @@ def _make_loop(prepared: PreparedRun, opened: OpenRun, is_program_kept: bool) ->
     progress.say(f"Everything is kept in {opened.paths.folder}")
     if prepared.program.warning:
         progress.say(f"Note: {prepared.program.warning}")
+    if variables := prepared.program.backend_variables(prepared.plan.env):
+        progress.say(
+            f"Note: the program names {' and '.join(variables)}, which Keras reads when it is "
+            "imported. Each trial therefore imports Keras itself, which takes seconds. Set the "
+            "variable by env= in its place to import Keras once."
+        )
     if not is_program_kept:
         progress.say(
             "Note: the function, or a module that travels with it, contains what looks like a "

@@ -49,13 +49,28 @@ class Program:
         function: the pickled function.
         modules: the local modules that it imports, by name.
         imports: the names of the installed modules that it imports.
-        warning: a warning for the user, such as that the function is very large.
+        largest: the name of the largest object in a large function; empty if it is unknown.
     """
 
     function: bytes = field(repr=False)
     modules: Mapping[str, Source] = field(repr=False)
     imports: frozenset[str] = frozenset()
-    warning: str | None = None
+    largest: str = ""
+
+    @property
+    def where(self) -> str:
+        """A phrase that names the largest object in the function, for messages; may be empty."""
+        return f", most of it in {self.largest!r}" if self.largest else ""
+
+    @property
+    def warning(self) -> str | None:
+        """A warning that the function is large; None if it is not."""
+        if len(self.function) <= LARGE_BYTES:
+            return None
+        return (
+            f"the training function is {len(self.function) >> 20} MiB large{self.where}; each "
+            "trial loads all of it. Read the data inside the function instead."
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -127,7 +142,8 @@ def pack(function: Callable[..., Any]) -> Program:
         else:
             imports.add(name)
         names += [name.rpartition(".")[0]] if "." in name else []
-    return Program(pickled, modules, frozenset(imports), _too_large(function, pickled))
+    largest = _largest_value(function) if len(pickled) > LARGE_BYTES else ""
+    return Program(pickled, modules, frozenset(imports), largest)
 
 
 @dataclass(frozen=True)
@@ -219,25 +235,10 @@ def _culprit(function: Callable[..., Any]) -> str:
     return f"{function!r} holds something that cannot be pickled"
 
 
-def _too_large(function: Callable[..., Any], pickled: bytes) -> str | None:
-    if len(pickled) <= LARGE_BYTES:
-        return None
-    return (
-        f"the training function is {len(pickled) >> 20} MiB large{largest_value(function)}; each "
-        "trial loads all of it. Read the data inside the function instead."
-    )
-
-
-def largest_value(function: Callable[..., Any]) -> str:
-    """Return a phrase that names the largest object that a function holds; empty if it has none.
-
-    Example:
-        >>> table, rate = list(range(1000)), 0.1
-        >>> largest_value(lambda: len(table) * rate)
-        ", most of it in 'table'"
-    """
+def _largest_value(function: Callable[..., Any]) -> str:
+    """Return the name of the largest object that a function holds; empty if it names none."""
     sizes = {name: num_bytes(value) for name, value in _named_values(function).items()}
-    return f", most of it in {max(sizes, key=lambda name: sizes[name])!r}" if sizes else ""
+    return max(sizes, key=lambda name: sizes[name], default="")
 
 
 def _by_value(thing: type | FunctionType) -> bool:
