@@ -1,4 +1,8 @@
-"""Runs on the driver. Check on every executor, before the first trial, that it can run a plan."""
+"""Runs on the driver. Check on every executor, before the first trial, that it can run a plan.
+
+The task of the check is in `sparkdl.cluster.preflight`, which Spark tasks import: they load no
+modules of the driver.
+"""
 
 from sparkdl import storage
 from sparkdl.cluster.base import Cluster
