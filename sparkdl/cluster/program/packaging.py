@@ -142,8 +142,7 @@ def pack(function: Callable[..., Any]) -> Program:
         else:
             imports.add(name)
         names += [name.rpartition(".")[0]] if "." in name else []
-    largest = _largest_value(function) if len(pickled) > LARGE_BYTES else ""
-    return Program(pickled, modules, frozenset(imports), largest)
+    return Program(pickled, modules, frozenset(imports), _largest_value(function, len(pickled)))
 
 
 @dataclass(frozen=True)
@@ -218,12 +217,13 @@ def _is_in(name: str, packages: Iterable[str]) -> bool:
 
 
 def _named_values(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the globals and closure variables that a function uses, by name."""
+    """Return the globals, closure variables and set arguments of a function, by name."""
     inner = inspect.unwrap(getattr(function, "func", function))
+    arguments: dict[str, Any] = getattr(function, "keywords", {})
     if not isinstance(inner, FunctionType):
-        return {}
+        return arguments
     held = inspect.getclosurevars(inner)
-    return {**held.globals, **held.nonlocals}
+    return {**held.globals, **held.nonlocals, **arguments}
 
 
 def _culprit(function: Callable[..., Any]) -> str:
@@ -235,10 +235,12 @@ def _culprit(function: Callable[..., Any]) -> str:
     return f"{function!r} holds something that cannot be pickled"
 
 
-def _largest_value(function: Callable[..., Any]) -> str:
-    """Return the name of the largest object that a function holds; empty if it names none."""
+def _largest_value(function: Callable[..., Any], size: int) -> str:
+    """Return the name of the object that makes a function large; empty if there is none."""
+    if size <= LARGE_BYTES:
+        return ""
     sizes = {name: num_bytes(value) for name, value in _named_values(function).items()}
-    return max(sizes, key=lambda name: sizes[name], default="")
+    return next((name for name, part in sizes.items() if 2 * part > size), "")
 
 
 def _by_value(thing: type | FunctionType) -> bool:

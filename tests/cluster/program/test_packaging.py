@@ -124,6 +124,9 @@ def test_a_large_function_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return len(table) + len(small)
 
     assert "most of it in 'table'" in (pack(train).warning or "")
+    assert "most of it in 'x'" in (pack(functools.partial(print, x=table)).warning or "")
+    both = bytes(700 << 10), bytes(701 << 10)
+    assert "MiB large; each trial" in (pack(functools.partial(print, *both)).warning or "")
     assert pack(lambda: 0).warning is None
 
 
