@@ -219,7 +219,8 @@ class SparkCluster:
         self._set_labels(self._labels)
         try:
             if self._context:
-                text = textwrap.shorten(description, MAX_DESCRIPTION, placeholder=" ...")
+                begin = description[: 4 * MAX_DESCRIPTION]
+                text = textwrap.shorten(begin, MAX_DESCRIPTION, placeholder=" ...")
                 self._context.setJobDescription(text)
             for tag in tags:
                 add_tag(tag)
