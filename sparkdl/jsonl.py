@@ -12,9 +12,11 @@ which every reader of JSON accepts, and `from_json` reads them back.
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.polling import Outages
 
 __all__ = ["MAX_LINES_BYTES", "Line", "LogTail", "Tail", "from_json", "read_lines", "to_json"]
 
@@ -153,6 +155,8 @@ class Tail:
 class LogTail:
     """Read the text that was added to one log file since the last call.
 
+    A log that cannot be read now has no new text; a warning tells why.
+
     Args:
         url: the file, which need not exist yet.
 
@@ -166,6 +170,7 @@ class LogTail:
         self.url = url
         self.offset = 0
         self.skipped = 0
+        self._outages = Outages(f"read {url}")
         self._partial = b""
         self._is_torn = False  # The next line begins in the skipped part.
 
@@ -191,16 +196,17 @@ class LogTail:
         return [line.decode(errors="replace").rstrip("\r") for line in lines if line or not last]
 
     def _read(self, size: int) -> bytes:
-        try:
+        data = b""
+        with self._outages.tolerated(), suppress(FileNotFoundError):
             data = storage.read(self.url, self.offset, size)
-        except FileNotFoundError:
-            return b""
         self.offset += len(data)
         return data
 
     def _skip(self, data: bytes) -> bytes:
         """Return the end of the file if there is more than `data`, which was read last."""
-        num_left = storage.size(self.url) - self.offset
+        num_left = 0
+        with self._outages.tolerated(), suppress(FileNotFoundError):
+            num_left = storage.size(self.url) - self.offset
         if num_left <= 0:
             return data
         self.skipped += len(data) + num_left - MAX_LINES_BYTES

@@ -133,6 +133,25 @@ def test_log_tail_pieces_are_the_whole_text(folder: str, monkeypatch: pytest.Mon
     assert tail.offset == storage.size(url)
 
 
+def test_log_tail_goes_on_after_a_log_could_not_be_read(
+    folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"{folder}/log"
+    storage.write(url, "one\n")
+    tail = LogTail(url)
+    assert tail.lines() == ["one"]
+    storage.append(url, b"two\n")
+
+    def fails(*args: object) -> bytes:
+        raise PermissionError(13, "the log of another user", url)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "read", fails)
+        assert tail.lines() == tail.lines() == list(tail.pieces()) == []
+    assert caplog.text.count("the log of another user") == 1
+    assert tail.lines() == ["two"]
+
+
 def test_log_tail_needs_one_request(counting_store: CountingStore) -> None:  # noqa: F811
     url = counting_store.url("log")
     storage.write(url, "one\n")

@@ -233,6 +233,6 @@ class _Message:
             raise ConfigError(
                 f"{number} of this rank is {self._call}; on rank {FIRST} it is {message['call']}. "
                 "Every rank must call the same readers in the same order, with the same paths and "
-                "batch arguments."
+                "batch arguments: the reader itself divides the rows among the ranks."
             )
         return message

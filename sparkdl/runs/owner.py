@@ -5,7 +5,8 @@ Each driver that creates a run, or takes it over, claims the next number: it cre
 driver that finds a newer number, for example after its machine was suspended, stops.
 
 Beside the claim are `<n>.beat`, which is replaced every few seconds, and `<n>.ended`, which is
-written when the driver has released the run.
+written when the driver has released the run. A claim without a heartbeat is released, too, as a
+file can be removed where the disk is full.
 """
 
 import json
@@ -84,10 +85,10 @@ class Owner:
             "namespace": _namespace(),
             "token": secrets.token_hex(8),  # So that a claim that was sent twice is recognised.
         }
+        # The heartbeat comes first: without one the run counts as released.
+        self._write_beat(number)
         storage.create(_file(self._paths, number, "json"), json.dumps(process))
         self.number = number
-        with self._outages.tolerated():
-            self._write_beat()
         threading.Thread(target=self._keep, name="sparkdl-owner", daemon=True).start()
 
     def when_taken_over(self, call: Callable[[], object]) -> None:
@@ -104,21 +105,22 @@ class Owner:
             with self._outages.tolerated():
                 has_successor = _read(self._paths, self.number + 1, "json") is not None
                 if not has_successor:
-                    self._write_beat()
+                    self._write_beat(self.number)
         self.is_taken_over = True
         _logger.warning("another driver has taken over the run %s", self._paths.folder)
         for call in self._calls:
             call()
 
-    def _write_beat(self) -> None:
+    def _write_beat(self, number: int) -> None:
         self._beat += 1
         beat = {"beat": self._beat, "time": round(time.time(), 1)}
-        storage.write(_file(self._paths, self.number, "beat"), json.dumps(beat))
+        storage.write(_file(self._paths, number, "beat"), json.dumps(beat))
 
     def release(self) -> None:
         """Give up the ownership, so that another driver may resume the run.
 
-        A store that fails now is tried again in the background.
+        Where the disk is full, the heartbeat is removed instead. A store that fails now is tried
+        again in the background.
         """
         if not self.number or self._released.is_set():
             return
@@ -126,6 +128,8 @@ class Owner:
         try:
             self._write_end()
         except OSError:
+            with suppress(OSError):
+                storage.remove(_file(self._paths, self.number, "beat"))
             activity = f"release the run {self._paths.folder}"
             threading.Thread(
                 target=lambda: retry(self._write_end, activity, RELEASE_S),
@@ -167,13 +171,15 @@ def living_owner(paths: RunPaths, claim: Claim | None = None) -> dict[str, Any] 
     owner = claim.process
     if owner is None:
         return None
+    before = _read(paths, claim.number, "beat")
+    if before is None:
+        return None
     if is_here(owner):
         return owner if process_start(owner["pid"]) == owner["started"] else None
     _logger.warning(
         "looking for %g s whether %s still runs %s", 3 * BEAT_S, describe_owner(owner), paths.folder
     )
     deadline = time.monotonic() + 3 * BEAT_S
-    before = _read(paths, claim.number, "beat")
     while time.monotonic() < deadline:
         time.sleep(BEAT_S / 5)
         if _read(paths, claim.number, "ended") is not None:

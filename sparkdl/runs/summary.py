@@ -10,7 +10,7 @@ from sparkdl.runs.run import Run
 
 __all__ = ["parse_summary", "summarize", "write_summary"]
 
-_STATES = ("COMPLETE", "FAILED")
+_STATES = ("COMPLETE", "FAILED", "PRUNED")
 
 
 def summarize(run: Run, created: str) -> dict[str, Any]:

@@ -4,11 +4,9 @@ import errno
 import json
 import logging
 import os
-import resource
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,6 +19,7 @@ from sparkdl.runs.events import ReportsReceived, RunEnded, RunStarted, StopReque
 from sparkdl.runs.journal import Journal, read_journal, scan_journal
 from sparkdl.runs.states import RunState
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
+from tests.helpers.fake_stores import fake_stores
 
 
 def kinds(folder: str) -> list[str]:
@@ -31,9 +30,14 @@ def stops(folder: str) -> list[int]:
     return [event.number for event in read_journal(folder) if isinstance(event, StopRequested)]
 
 
-@pytest.fixture(params=["local", "store"])
-def folder(request: pytest.FixtureRequest, root: str) -> str:
-    return f"{root}/journal" if request.param == "local" else f"memory://{uuid4().hex}/journal"
+@pytest.fixture(params=["local", "hdfs", "store"])
+def folder(request: pytest.FixtureRequest, root: str) -> Iterator[str]:
+    with fake_stores():
+        yield {
+            "local": f"{root}/journal",
+            "hdfs": f"hdfs://host/{uuid4().hex}/journal",
+            "store": f"memory://{uuid4().hex}/journal",
+        }[request.param]
 
 
 def test_read_journal_returns_events_in_order(folder: str) -> None:
@@ -277,4 +281,3 @@ def test_a_local_journal_is_one_file_that_grows(root: str) -> None:
         sizes.append(os.path.getsize(Path(root, "0001-000000.jsonl")))
     assert sizes == sorted(set(sizes))
     assert os.listdir(root) == ["0001-000000.jsonl"]
-    assert (resource, signal) is not None

@@ -1,5 +1,6 @@
 """Two drivers never run the same run; a dead owner does not block a run."""
 
+import errno
 import json
 import os
 import socket
@@ -108,6 +109,7 @@ def test_living_owner_of_a_reused_pid_is_none(root: str) -> None:
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": 1}
     mine["namespace"] = os.readlink("/proc/self/ns/pid")
     storage.write(f"{RunPaths(root).owners}/1.json", json.dumps(mine))
+    storage.write(f"{RunPaths(root).owners}/1.beat", "{}")
     assert living_owner(RunPaths(root)) is None
 
 
@@ -154,6 +156,19 @@ def test_heartbeats_go_on_after_a_store_failed(root: str, monkeypatch: pytest.Mo
     owner.release()  # Is tried again as soon as the store works.
     monkeypatch.setattr(storage, "write", write)
     assert eventually(lambda: living_owner(RunPaths(root)) is None)
+
+
+def test_run_is_released_where_the_disk_is_full(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = claimed(RunPaths(root))
+    write = storage.write
+
+    def fails(url: str, data: bytes | str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage, "write", fails)
+    owner.release()
+    assert living_owner(RunPaths(root)) is None
+    monkeypatch.setattr(storage, "write", write)
 
 
 @pytest.fixture(autouse=True)

@@ -47,16 +47,39 @@ class _Fragment:
     def url(self) -> str:
         return self.files.url(self.files.paths[self.number])
 
-    def inspect(self) -> File:
-        """Read the footer."""
+    def inspect(self, schemas: "_Schemas") -> File:
+        """Read the footer.
+
+        Args:
+            schemas: the columns of other files.
+        """
         try:
             self.parquet.ensure_complete_metadata()
         except (pa.ArrowException, OSError) as exc:
             raise ValueError(f"{self.url}: {exc}") from exc
-        stored = self.parquet.physical_schema
-        schema = pa.schema([(field.name, _without_nullability(field.type)) for field in stored])
+        schema = schemas.shared(self.parquet.physical_schema)
         keys = {name: key for name, key in self.keys.items() if name not in schema.names}
         return File(self.files, self.number, schema, keys)
+
+
+class _Schemas:
+    """The columns of all files; files with equal columns share an object, which may be large."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[pa.Schema, pa.Schema]] = []
+
+    def shared(self, stored: pa.Schema) -> pa.Schema:
+        """Return the columns as they are compared between files.
+
+        Args:
+            stored: the columns of a file.
+        """
+        for other, schema in self._known:
+            if other.equals(stored):
+                return schema
+        schema = pa.schema([(field.name, _without_nullability(field.type)) for field in stored])
+        self._known.append((stored, schema))
+        return schema
 
 
 def list_row_groups(paths: Paths, condition: Any) -> Pieces:
@@ -74,13 +97,16 @@ def list_row_groups(paths: Paths, condition: Any) -> Pieces:
         ConfigError: if the condition cannot be applied.
     """
     fragments = [f for files in find(paths, refuses_tables=True) for f in _fragments(files)]
-    kept = list(fragments) if condition is None else _not_excluded(fragments, condition)
-    first = (kept or fragments)[0].inspect()
+    schemas = _Schemas()
+    kept = list(fragments)
+    if condition is not None:
+        kept = _not_excluded(fragments, condition, schemas)
+    first = (kept or fragments)[0].inspect(schemas)
     schema = _joined_schema(first, kept or fragments)
     expression, filtered = bind(condition, schema)
 
     def list_file(number: int) -> tuple[File, list[tuple[int, int, int]]]:
-        file = kept[number].inspect()
+        file = kept[number].inspect(schemas)
         check_file(file, schema, first.url, filtered)
         groups = _row_groups(kept[number].parquet, expression, schema)
         # pyarrow's object keeps the footer, which may be large, in memory.
@@ -124,7 +150,9 @@ def _fragments(files: Files) -> Iterator[_Fragment]:
         yield _Fragment(files, numbers[fragment.path], fragment, keys)
 
 
-def _not_excluded(fragments: Sequence[_Fragment], condition: Any) -> list[_Fragment]:
+def _not_excluded(
+    fragments: Sequence[_Fragment], condition: Any, schemas: _Schemas
+) -> list[_Fragment]:
     """Return the files that the names of their folders do not exclude.
 
     A column of the condition may exist in later files only, so the last file is tried as well.
@@ -132,10 +160,12 @@ def _not_excluded(fragments: Sequence[_Fragment], condition: Any) -> list[_Fragm
     if not any(fragment.keys for fragment in fragments):
         return list(fragments)
     try:
-        schema, expression = _bound(fragments[0], fragments, condition)
+        schema = _joined_schema(fragments[0].inspect(schemas), fragments)
+        expression, _ = bind(condition, schema)
     except ConfigError as exc:
         try:
-            schema, expression = _bound(fragments[-1], fragments, condition)
+            schema = _joined_schema(fragments[-1].inspect(schemas), fragments)
+            expression, _ = bind(condition, schema)
         except ConfigError:
             raise exc from None
     kept = []
@@ -146,14 +176,6 @@ def _not_excluded(fragments: Sequence[_Fragment], condition: Any) -> list[_Fragm
         if any(True for _ in dataset.get_fragments(filter=expression)):
             kept.append(fragment)
     return kept
-
-
-def _bound(
-    fragment: _Fragment, fragments: Sequence[_Fragment], condition: Any
-) -> tuple[pa.Schema, pc.Expression]:
-    schema = _joined_schema(fragment.inspect(), fragments)
-    expression, _ = bind(condition, schema)
-    return schema, expression
 
 
 def _joined_schema(file: File, fragments: Sequence[_Fragment]) -> pa.Schema:
@@ -181,12 +203,13 @@ def _row_groups(
 
 def _pack_files(files: Sequence[File]) -> Pieces:
     """Return the files in JSON form; equal schemas and keys are written once."""
-    schemas: dict[str, int] = {}
+    schemas: dict[int, tuple[int, pa.Schema]] = {}
     keys: dict[str, int] = {}
     packed_keys: list[dict[str, list[Any]]] = []
     schema_of_file, keys_of_file = [], []
     for file in files:
-        schema_of_file.append(schemas.setdefault(pack_schema(file.schema), len(schemas)))
+        number, _ = schemas.setdefault(id(file.schema), (len(schemas), file.schema))
+        schema_of_file.append(number)
         named = {name: [str(key.type), key.as_py()] for name, key in file.keys.items()}
         number = keys.setdefault(repr(named), len(keys))
         packed_keys += [named] if number == len(packed_keys) else []
@@ -196,7 +219,7 @@ def _pack_files(files: Sequence[File]) -> Pieces:
         numbers.setdefault(id(file.files), (file.files, []))[1].append(file.number)
     return {
         "files": [whole.subset(some).to_dict() for whole, some in numbers.values()],
-        "schemas": list(schemas),
+        "schemas": [pack_schema(schema) for _, schema in schemas.values()],
         "schema_of_file": schema_of_file,
         "keys": packed_keys,
         "keys_of_file": keys_of_file,

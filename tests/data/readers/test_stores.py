@@ -102,6 +102,15 @@ def test_a_listing_asks_for_each_footer_once(store: type[CountedStore], content:
     assert store.num_bytes() <= 20 * 64 * 1024
 
 
+def test_equal_schemas_are_kept_once(store: type[CountedStore], content: bytes) -> None:
+    for number in range(50):
+        store.objects[f"bucket/many/{number}.parquet"] = content
+    pieces = list_row_groups("counted://bucket/many", None)
+    assert len(pieces["schemas"]) == 1
+    source = ParquetSource("counted://bucket/many", None, {}, pieces)
+    assert len({id(file.schema) for file in source._pieces.files}) == 1
+
+
 def test_other_ranks_ask_for_nothing_before_they_read(
     store: type[CountedStore], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import frame
 from sparkdl.errors import ConfigError
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = pytest.mark.slow
 
 COLUMNS = [
     Column("id", Kind.INT64, pa.int64()),
