@@ -14,7 +14,7 @@ PUBLIC = {
         *("runs", "search", "tensorboard", "tfos"),
     ],
     "sparkdl.context": [
-        *("VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"),
+        *("VARIABLE", "Context", "activate", "current", "elect", "get_checkpoint", "report"),
         "this_reporter",
     ],
     "sparkdl.data": [
