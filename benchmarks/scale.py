@@ -43,7 +43,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.cluster.plan import Plan, Resources, Role
-from sparkdl.cluster.program.packaging import pack
+from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.options import Options
@@ -266,8 +266,12 @@ class SimulatedCluster:
         """Return the default folder of runs, which is not used."""
         return "runs"
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan, program: Program | None = None) -> None:
         """Accept every plan."""
+
+    def share(self, value: object) -> Callable[[], None]:
+        """Do nothing: no object is sent."""
+        return lambda: None
 
     def wait_for_executors(self, size: int) -> None:
         """Return at once."""

@@ -186,8 +186,14 @@ class TrialTask:
 
     def check(self) -> str | None:
         """Return the reason for which this executor cannot run the trial; None if it can."""
-        paths, imports = RunPaths(self.run.path), self.program.imports
-        return check_executor(self.run.id, paths, self.run.versions, imports, self.plan.framework)
+        return check_executor(
+            self.run.id,
+            RunPaths(self.run.path),
+            self.run.versions,
+            self.program.imports,
+            self.plan.framework,
+            writes=self.plan.is_gang,  # No other job has checked the executors of a gang.
+        )
 
     def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Move away the files of a lost attempt: its process may still be writing them."""
@@ -258,6 +264,7 @@ class TrialTask:
             "trial": self.trial.number,
             "params": dict(self.trial.params),
             "seed": self.trial.seed,
+            "data_seed": self.trial.seed,
             "folder": str(folder),
             "url": self.paths.folder,
             "keep_checkpoints": self.trial.keep_checkpoints,

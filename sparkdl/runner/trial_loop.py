@@ -79,13 +79,16 @@ class TrialLoop:
         self._source = source
         self._messages = TrialMessages(source, opened.journal, plan.is_gang)
         self._tasks = TaskFactory(prepared, opened, source)
+        self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
+        num_trials = len(self._waiting) + source.num_left
+        self._release_program = prepared.cluster.share(prepared.program)
         self._submitted = SubmittedTrials(
-            prepared.cluster, plan, request.topology, opened.paths, prepared.rows()
+            prepared.cluster, plan, request.topology, opened.paths, prepared.rows(num_trials)
         )
+        self._prepared = prepared
         self._retries = Retries(request.options, plan.is_gang)
         ended = [trial for trial in run.trials if trial.state.is_final]
         self._stopping = Stopping(request.options, request.search, run.directions, plan.size, ended)
-        self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
         self._num_started = 0
         self._cancelled: set[int] = set()
         self._stopped: tuple[RunState, str] | None = None
@@ -179,7 +182,9 @@ class TrialLoop:
     def _has_room(self) -> bool:
         short_s = self._concurrency.short_s() if self._plan.is_gang else 0.0
         if not short_s:
-            return len(self._submitted) < self._concurrency.max_submitted(self._num_started)
+            num_running = sum(s.trial.state == TrialState.RUNNING for s in self._submitted)
+            most = self._concurrency.max_submitted(self._num_started, num_running)
+            return len(self._submitted) < most
         if short_s > self._plan.start_timeout_s:
             self._give_up_on_slots()
         return False
@@ -366,6 +371,8 @@ class TrialLoop:
     def _finish(self) -> None:
         """Record the end of the run and give up its ownership."""
         self._submitted.close()
+        self._prepared.release_rows()
+        self._release_program()
         state, reason = self._stopped or (RunState.COMPLETE, "")
         state = natural_state(self.run.counts()) if state == RunState.COMPLETE else state
         now_s = time.monotonic()

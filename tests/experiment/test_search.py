@@ -1,6 +1,7 @@
 """`experiment.search` on embedded Spark, as users call it."""
 
 import itertools
+import json
 import math
 import os
 import re
@@ -33,7 +34,7 @@ from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import journal_lines, quiet
 
 # The S3 fixture comes first, because Spark's workers inherit its environment variables.
-pytestmark = pytest.mark.usefixtures("s3", "spark")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("s3", "spark")]
 
 SPACE = {"x": spaces.Float(-4.0, 4.0), "n": spaces.Int(1, 8), "kind": ["a", "b"]}
 
@@ -705,7 +706,12 @@ def test_trials_of_two_workers_run_one_after_the_other(root: str) -> None:
     """With two slots and two processes per trial, trials run one at a time and all of them end."""
 
     def train(x: int) -> float | None:
+        from sparkdl.distribute.strategies import choose
+
         assert context.world_size == 2
+        # `distribute.strategy()` is that of both workers, which TF_CONFIG names.
+        assert choose(context.current()) == "multi_worker"
+        assert len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]) == 2
         return x if context.is_chief else None
 
     run = experiment.search(train, {"x": [1, 2]}, num_trials=2, workers_per_trial=2, **quiet(root))
@@ -968,7 +974,6 @@ def test_two_searches_run_at_the_same_time(root: str) -> None:
 # ---- a run directory on S3
 
 
-@pytest.mark.slow
 def test_search_stores_its_run_on_s3(s3: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_int("x", 0, 1)
