@@ -27,7 +27,7 @@ from sparkdl.cluster.outcome import Outcome, ProcessExit, RankInfo, Status
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import spare_collector
 from sparkdl.cluster.process.training_process import TrainingProcess
-from sparkdl.cluster.process.trial_folder import again, last_reported, local_folder
+from sparkdl.cluster.process.trial_folder import last_reported, local_folder
 from sparkdl.cluster.trial_task import (
     TrialTask,
     exhaust,
@@ -37,6 +37,7 @@ from sparkdl.cluster.trial_task import (
 )
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
+from sparkdl.polling import retry
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import Failure
@@ -263,13 +264,13 @@ def _conclude(
 
 
 def _tell(post: Callable[[], T], end: str) -> T:
-    """Tell the other ranks that this rank has ended, again and again for a while.
+    """Tell the other ranks that this rank has ended; a store that fails is tried for minutes.
 
     Raises:
         OSError: if that fails. Spark then ends the other ranks, which would wait without limit.
     """
     try:
-        return again(post)
+        return retry(post, "tell the other ranks that this rank has ended")
     except OSError as exc:
         raise OSError(
             f"a rank could not tell the other ranks in the run directory that it has ended: {exc}. "

@@ -1,6 +1,7 @@
 """Runs on the driver. The handle of a running cluster: feed rows, query nodes, shut down."""
 
 import contextlib
+import functools
 import itertools
 import json
 import threading
@@ -9,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.cluster.process.trial_folder import again
 from sparkdl.errors import ConfigError
-from sparkdl.polling import Outages, poll_s
+from sparkdl.polling import Outages, poll_s, retry
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
@@ -218,7 +218,8 @@ class TFCluster:
         """Write a file that the nodes obey, unless the run is ending."""
         if self.run.state == "RUNNING":
             with contextlib.suppress(FileNotFoundError):  # The end of the run removes the folder.
-                again(lambda: RankFiles(self._paths.ranks(0)).order(name))
+                order = functools.partial(RankFiles(self._paths.ranks(0)).order, name)
+                retry(order, "give an order to the nodes of a cluster")
 
     def _training_nodes_are_done(self) -> bool:
         names = set(storage.list_names(self._paths.ranks(0)))

@@ -35,9 +35,10 @@ from sparkdl.cluster.plan import Member
 from sparkdl.cluster.process.child import receive, set_up
 from sparkdl.cluster.process.fork_server import PACKET_BYTES
 from sparkdl.cluster.process.training_process import connect, dial, packet, private_folder
-from sparkdl.cluster.process.trial_folder import again, local_folder
+from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.os_processes import parent, process_start
+from sparkdl.polling import retry
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.states import Failure
 from sparkdl.tfos.cluster.node_files import ALIVE, beat_s
@@ -161,7 +162,8 @@ def main(channel: socket.socket, more: Mapping[str, int]) -> int:
         except Exception as exc:  # noqa: BLE001 Whatever the error is, the driver must see it.
             traceback.print_exc()
             outcome = failed_outcome(f"{type(exc).__name__}: {exc}", Failure.LOST)
-            again(functools.partial(placement.files.post, placement.rank, "failed"))
+            post = functools.partial(placement.files.post, placement.rank, "failed")
+            retry(post, "tell the other nodes that this node has failed")
         policy.concluded(task, placement, outcome)
     return 0
 
