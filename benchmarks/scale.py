@@ -248,6 +248,7 @@ class SimulatedCluster:
     version = "0"
     master = "simulated"
     application = "simulated"
+    tasks_outlive_driver = False
 
     def __init__(self, slots: int, seconds: float) -> None:
         self._slots = slots

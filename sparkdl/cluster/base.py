@@ -41,6 +41,11 @@ class Cluster(Protocol):
     def conf(self, key: str) -> str | None:
         """Return a value of the cluster's configuration, or None."""
 
+    @property
+    def tasks_outlive_driver(self) -> bool:
+        """True if running tasks go on when the driver has gone, unless they end by themselves."""
+        ...
+
     def root(self) -> str:
         """Return the default folder of runs, a path or an fsspec URL."""
         ...

@@ -89,6 +89,11 @@ class SparkCluster:
         """The id of the Spark application."""
         return self._context.applicationId if self._context else str(self.conf("spark.app.id"))
 
+    @property
+    def tasks_outlive_driver(self) -> bool:
+        """True for Spark Connect, whose server goes on without its client."""
+        return self._context is None
+
     def root(self) -> str:
         """Return the default folder of runs.
 

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkdl import checkpoints, storage
+from sparkdl.cluster.driver_watch import DriverWatch
 from sparkdl.cluster.environ import thread_counts
 from sparkdl.cluster.gpus.assignment import assigned_gpus, spark_gpus
 from sparkdl.cluster.gpus.locks import DevicesTakenError
@@ -67,6 +68,8 @@ class RunRef:
         application: the id of the Spark application.
         versions: the versions that the executor must have, see `preflight.check_executor`.
         driver: the host of the driver, as the executors know it.
+        owner: the number of the driver among the owners of the run, for tasks that must notice its
+            end; 0 where Spark ends the tasks of a driver that has gone.
     """
 
     id: str
@@ -74,6 +77,7 @@ class RunRef:
     application: str
     versions: Mapping[str, str]
     driver: str = ""
+    owner: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +181,14 @@ class TrialTask:
     ) -> Outcome:
         me = {"attempt": attempt, "checkpoint": self.initial_checkpoint(folder)}
         with self.start_process(folder, "log.txt", visible, me, feed_sockets(feeder)) as process:
-            end = process.wait(self.plan.trial_timeout_s)
-        return self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
+            end = process.wait(self.plan.trial_timeout_s, self.driver_watch())
+        outcome = self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
+        is_lost = end.stopped and end.outcome is None
+        return replace(outcome, failure=Failure.LOST) if is_lost else outcome
+
+    def driver_watch(self) -> Callable[[], str | None] | None:
+        """Return a function that tells when the driver has gone; None if Spark ends the task."""
+        return DriverWatch(RunPaths(self.run.path), self.run.owner) if self.run.owner else None
 
     def initial_checkpoint(self, folder: Path) -> str | None:
         """Return the local path of the checkpoint that a new trial begins with, if any."""

@@ -183,6 +183,7 @@ class InMemoryCluster:
     version = "0"
     master = "memory"
     application = "memory-1"
+    tasks_outlive_driver = False
 
     def __init__(
         self,

@@ -185,7 +185,7 @@ def _run_processes(
     me = _context(task, placement)
     environ = {**visible, **policy.environ(task, placement)}
     limit_s = None if member.role.runs_server else plan.trial_timeout_s
-    short_lives = 0
+    short_lives, driver_watch = 0, task.driver_watch()
     while True:
         begun = time.monotonic()
         with policy.seat(task, placement, folder) as seat:
@@ -200,14 +200,20 @@ def _run_processes(
                 member.role.runs_server,
             ) as process:
                 supervisor.began(process.pid)
-                end = process.wait(limit_s, functools.partial(_watch, seat, supervisor, process))
+                watch = functools.partial(_watch, seat, supervisor, process, driver_watch)
+                end = process.wait(limit_s, watch)
         short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0
         if short_lives == MAX_SHORT_LIVES or not policy.restarts(task, placement, end):
             return end
 
 
-def _watch(seat: RingSeat, supervisor: Supervisor, process: TrainingProcess) -> str | None:
-    return seat.watch() or supervisor.watch(process)
+def _watch(
+    seat: RingSeat,
+    supervisor: Supervisor,
+    process: TrainingProcess,
+    driver_watch: Callable[[], str | None] | None,
+) -> str | None:
+    return seat.watch() or supervisor.watch(process) or (driver_watch and driver_watch())
 
 
 def _context(task: TrialTask, placement: Placement) -> dict[str, Any]:
