@@ -17,6 +17,7 @@ __all__ = [
     "absolute",
     "append",
     "copy",
+    "create",
     "download",
     "exists",
     "filesystem",
@@ -161,6 +162,28 @@ def write(url: str, data: bytes | str) -> None:
         filesystem.mv(remote_aside, target)
     else:
         filesystem.pipe_file(target, data)
+
+
+def create(url: str, data: bytes | str) -> None:
+    """Write a whole file that does not exist yet. Of several callers at once, one succeeds.
+
+    Raises:
+        FileExistsError: if the file exists.
+    """
+    data = data.encode() if isinstance(data, str) else data
+    if is_local(url):
+        path = local_path(url)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            aside.write_bytes(data)
+            os.link(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+        return
+    filesystem, target = _remote(url)
+    filesystem.makedirs(os.path.dirname(target), exist_ok=True)
+    filesystem.pipe_file(target, data, mode="create")
 
 
 def append(url: str, data: bytes) -> None:

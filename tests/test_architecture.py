@@ -22,7 +22,7 @@ ROOMS = [
     {"options", "context", "devices", "cuda_visibility", "os_processes"},
     {"reporter"},
     {"checkpoints"},
-    {"polling", "jsonl", "rank_files"},
+    {"attempts", "polling", "jsonl", "rank_files"},
     {"storage"},
     {"config"},
     {"errors", "_version"},

@@ -10,7 +10,7 @@ import functools
 import json
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.policies import SHARES_PORT, RankPolicy
 from sparkdl.cluster.gang.rendezvous import deadline, local_places
 from sparkdl.cluster.gang.supervisor import DEADLINE, Supervisor
+from sparkdl.cluster.gpus.assignment import AssignedGpus
 from sparkdl.cluster.gpus.locks import DevicesTakenError
 from sparkdl.cluster.outcome import Outcome, ProcessExit, RankInfo, Status
 from sparkdl.cluster.plan import Member
@@ -116,7 +117,7 @@ def _train_rank(
     task: TrialTask, policy: RankPolicy, placement: Placement, batches: Iterable[pa.RecordBatch]
 ) -> Outcome:
     with (
-        local_folder(placement.paths) as folder,
+        local_folder(placement.paths, placement.attempt) as folder,
         task.feeding(batches, placement.rank) as feeder,
     ):
         outcome = supervise_rank(task, policy, placement, folder, feeder)
@@ -146,8 +147,8 @@ def supervise_rank(
     try:
         if placement.rank == 0:
             task.begin(placement.attempt, _places(task, placement))
-        with policy.gpus(task, placement, supervisor) as visible:
-            end = _run_processes(task, policy, placement, folder, visible, supervisor, feeder)
+        with policy.gpus(task, placement, supervisor) as gpus:
+            end = _run_processes(task, policy, placement, folder, gpus, supervisor, feeder)
             end = with_feed_error(end, feeder)
     except (DevicesTakenError, ValueError, OSError) as exc:
         supervisor.post("failed")
@@ -172,13 +173,13 @@ def _run_processes(
     policy: RankPolicy,
     placement: Placement,
     folder: Path,
-    visible: Mapping[str, str],
+    gpus: AssignedGpus,
     supervisor: Supervisor,
     feeder: RowSender | None,
 ) -> ProcessExit:
     member, plan = placement.member, task.plan
     me = _context(task, placement, folder)
-    environ = {**visible, **policy.environ(task, placement)}
+    gpus = replace(gpus, environ={**gpus.environ, **policy.environ(task, placement)})
     limit_s = None if member.role.runs_server else plan.trial_timeout_s
     short_lives = 0
     while True:
@@ -187,7 +188,7 @@ def _run_processes(
         process = task.start_process(
             folder,
             member.log,
-            environ,
+            gpus,
             {**me, **seat.me},
             {**feed_sockets(feeder), **seat.sockets},
             member.role.runs_server,
