@@ -5,7 +5,6 @@ process, and yields one row with the outcome. An exception in the user's functio
 """
 
 import contextlib
-import functools
 import json
 import os
 import socket
@@ -25,9 +24,9 @@ from sparkdl.cluster.outcome import Outcome, ProcessExit, Status, classify_failu
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
-from sparkdl.cluster.process.trial_folder import again, last_reported, local_folder
+from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
-from sparkdl.cluster.task_failure import failure_of_task
+from sparkdl.cluster.task_outcome import failure_of_task, with_files, with_note, with_reported
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
@@ -169,36 +168,17 @@ class TrialTask:
                 self.feeding(batches, 0) as feeder,
             ):
                 outcome = self._train(folder, attempt, gpus, feeder, files.watch)
-            reported: dict[str, float] = {}
-            with contextlib.suppress(OSError):  # The process has sent what it reported, too.
-                reported = last_reported(storage.join(str(folder), "metrics.jsonl"))
+            outcome = with_reported(replace(outcome, attempt=attempt), folder)
         attempts.check(self.paths.folder, attempt)
-        outcome = replace(
-            outcome,
-            reported={**reported, **outcome.reported},
-            attempt=attempt,
-            note=files.note,
-        )
-        return self._with_files(outcome, feeder is not None and feeder.is_cut_short)
-
-    def _with_files(self, outcome: Outcome, is_cut_short: bool) -> Outcome:
-        """Write the result of the trial; return the outcome, with a note if that fails."""
-        files = {self.paths.outputs: json.dumps(dict(outcome.outputs), indent=1)}
+        outcome = with_note(outcome, files.note)
+        results = {self.paths.outputs: json.dumps(dict(outcome.outputs), indent=1)}
         if outcome.status is Status.FAILED:
-            files = {self.paths.error: outcome.error or "", **files}
-        if is_cut_short:
+            results = {self.paths.error: outcome.error or "", **results}
+        if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it passes on the task's row.
             text = outcome.without_exception().to_json()
-            files[self.paths.outcome(outcome.attempt)] = text
-        for url, text in files.items():
-            write = functools.partial(storage.write, url, text)
-            try:
-                # A store that did not take the other files for minutes is not waited for again.
-                write() if outcome.note else again(write)
-            except OSError as exc:
-                note = f"{url} could not be written ({type(exc).__name__}: {exc})"
-                outcome = replace(outcome, note="; ".join(filter(None, (outcome.note, note))))
-        return outcome
+            results[self.paths.outcome(attempt)] = text
+        return with_files(outcome, results)
 
     def _train(
         self,

@@ -245,7 +245,7 @@ def test_context_has_reports_and_seeds(root: str) -> None:
             "params": context.params,
             "seed": context.seed,
             "gpus": devices.get_num_gpus(),
-            "cwd": os.getcwd(),
+            "cwd": context.original_cwd,
         }
 
     runs = [experiment.launch(train, {"x": [5, 6]}, **quiet(root, seed=3)) for _ in range(2)]

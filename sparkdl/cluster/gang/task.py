@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkdl import checkpoints, storage
+from sparkdl import checkpoints
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.policies import SHARES_PORT, RankPolicy
 from sparkdl.cluster.gang.rendezvous import deadline, local_places
@@ -29,7 +29,8 @@ from sparkdl.cluster.outcome import Outcome, ProcessExit, RankInfo, Status
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import spare_collector
 from sparkdl.cluster.process.training_process import TrainingProcess
-from sparkdl.cluster.process.trial_folder import last_reported, local_folder
+from sparkdl.cluster.process.trial_folder import local_folder
+from sparkdl.cluster.task_outcome import with_files, with_note, with_reported
 from sparkdl.cluster.trial_task import (
     TrialTask,
     exhaust,
@@ -116,11 +117,10 @@ def failed_outcome(error: str, failure: Failure) -> Outcome:
 def _train_rank(
     task: TrialTask, policy: RankPolicy, placement: Placement, batches: Iterable[pa.RecordBatch]
 ) -> Outcome:
-    with (
-        local_folder(placement.paths, placement.attempt) as folder,
-        task.feeding(batches, placement.rank) as feeder,
-    ):
+    files = local_folder(placement.paths, placement.attempt)
+    with files as folder, task.feeding(batches, placement.rank) as feeder:
         outcome = supervise_rank(task, policy, placement, folder, feeder)
+    outcome = with_note(outcome, files.note)
     policy.concluded(task, placement, outcome)
     return outcome
 
@@ -153,7 +153,8 @@ def supervise_rank(
     except (DevicesTakenError, ValueError, OSError) as exc:
         supervisor.post("failed")
         # A fault of the host's devices stays; a server or a store may come back.
-        failure = Failure.LOST if isinstance(exc, OSError) else Failure.GPU
+        failure = Failure.LOST if isinstance(exc, OSError) else Failure.EXCEPTION
+        failure = Failure.GPU if isinstance(exc, DevicesTakenError) else failure
         failure = Failure.DEADLINE if isinstance(exc, TimeoutError) else failure
         return failed_outcome(f"{type(exc).__name__}: {exc}", failure)
     return _conclude(task, placement, folder, end, supervisor)
@@ -249,10 +250,10 @@ def _conclude(
         failure = Failure.DEADLINE if is_late else _failure(task, placement, end, outcome)
         outcome = replace(outcome, failure=failure)
     elif outcome.is_chief and placement.attempt == placement.paths.num_attempts() - 1:
-        storage.write(placement.paths.outputs, json.dumps(dict(outcome.outputs), indent=1))
+        text = json.dumps(dict(outcome.outputs), indent=1)
+        outcome = with_files(outcome, {placement.paths.outputs: text})
     if outcome.is_chief or placement.rank == 0:
-        reported = last_reported(storage.join(str(folder), "metrics.jsonl"))
-        outcome = replace(outcome, reported=reported)
+        outcome = with_reported(outcome, folder)
     return replace(outcome, ended_s=supervisor.posted[topic])
 
 

@@ -133,7 +133,7 @@ def _lease() -> tuple[int, int | None]:
     """
     daemon = os.getppid()
     # The executor may be the first process of a container; otherwise that is no process of Spark.
-    if daemon == 1 and "java" not in os.readlink("/proc/1/exe"):
+    if daemon == 1 and Path("/proc/1/comm").read_text().strip() != "java":
         raise ConnectionError("the daemon of Spark's Python workers on this host has died")
     return daemon, process_start(daemon)
 
