@@ -1,7 +1,11 @@
 """The task of a trial without Spark: what it does when something around the function fails."""
 
+import contextlib
+import ctypes
 import json
 import os
+import struct
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +17,13 @@ from sparkdl import attempts, context, storage
 from sparkdl.cluster import trial_task
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
-from sparkdl.cluster.process import trial_folder
+from sparkdl.cluster.process import training_process, trial_folder
 from sparkdl.cluster.process.training_process import Start
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
+from sparkdl.os_processes import process_state
 from sparkdl.runs.states import Failure
+from tests.helpers.processes import eventually, is_alive
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -162,3 +168,62 @@ def test_an_import_that_hangs_ends_the_trial(local_run: str) -> None:
     outcome = outcome_of(task)
     assert outcome.failure is Failure.DEADLINE
     assert "its function was not called within 1.5 s" in (outcome.error or "")
+
+
+class HangingMount:
+    """A file system in user space that answers no question about its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = os.fsencode(folder)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            self._device = os.open("/dev/fuse", os.O_RDWR)
+        except OSError as exc:
+            pytest.skip(f"no file systems in user space here: {exc}")
+        options = f"fd={self._device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
+        if self._libc.mount(b"hanging", self._folder, b"fuse", 0, options.encode()):
+            os.close(self._device)
+            pytest.skip(f"mount: {os.strerror(ctypes.get_errno())}")
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def _serve(self) -> None:
+        # The first request asks for the protocol; see fuse_init_in and fuse_init_out in
+        # linux/fuse.h. All others are read and never answered.
+        request = os.read(self._device, 1 << 18)
+        _, _, unique = struct.unpack_from("<IIQ", request)
+        body = struct.pack("<IIIIHHIIHHI28x", 7, 31, 0, 0, 0, 0, 1 << 16, 1, 0, 0, 0)
+        os.write(self._device, struct.pack("<IiQ", 16 + len(body), 0, unique) + body)
+        with contextlib.suppress(OSError):
+            while True:
+                os.read(self._device, 1 << 18)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._libc.umount2(self._folder, 1 | 2)  # MNT_FORCE: all requests fail. MNT_DETACH.
+        self._thread.join(10)
+        os.close(self._device)
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_for_a_dead_file_system_does_not_hold_its_slot(
+    local_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    monkeypatch.setattr(training_process, "UNKILLABLE_S", 2.0)
+
+    def train() -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        (mount / "data").read_text()
+
+    begun = time.monotonic()
+    with HangingMount(mount):
+        outcome = outcome_of(task_of(train, local_run, trial_timeout_s=1.0))
+        pid = int((tmp_path / "pid").read_text())
+        assert process_state(pid) == "D"
+    assert time.monotonic() - begun < 30
+    assert outcome.failure is Failure.TIMEOUT
+    assert "could not be ended within 2 s; it is in state D" in (outcome.error or "")
+    assert eventually(lambda: not is_alive(pid))
