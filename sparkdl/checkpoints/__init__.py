@@ -24,7 +24,7 @@ from sparkdl.checkpoints.reader import (
     release,
     step_of,
 )
-from sparkdl.checkpoints.writer import commit, prune, retained
+from sparkdl.checkpoints.writer import commit, prune, retained, sweep
 
 __all__ = [
     "FOLDER",
@@ -38,4 +38,5 @@ __all__ = [
     "release",
     "retained",
     "step_of",
+    "sweep",
 ]

@@ -23,7 +23,7 @@ from sparkdl.checkpoints.reader import (
     read_marker,
 )
 
-__all__ = ["commit", "prune", "retained"]
+__all__ = ["commit", "prune", "retained", "sweep"]
 
 # Seconds between two looks for a later attempt while files are copied.
 FENCE_S = 2.0
@@ -74,7 +74,7 @@ def commit(
         "files": files,
         "attempt": attempt,
     }
-    last = _sweep(trial, attempt)
+    last = sweep(trial, attempt)
     if storage.is_local(trial):
         number = _commit_locally(source, trial, last + 1, marker)
     else:
@@ -162,7 +162,7 @@ def _files(source: Path, trial: str) -> list[str]:
     return sorted(files)
 
 
-def _sweep(trial: str, attempt: int) -> int:
+def sweep(trial: str, attempt: int) -> int:
     """Remove incomplete checkpoints of killed processes, and return the last number in use.
 
     Args:

@@ -192,6 +192,9 @@ class TrialTask:
         timeout_s = self.plan.trial_timeout_s
         with self.start_process(folder, "log.txt", gpus, me, feed_sockets(feeder)) as process:
             end = process.wait(timeout_s, watch, self._start_timeout_s)
+        if end.outcome is None and not end.unkillable:
+            with contextlib.suppress(OSError):  # The process may have been committing.
+                checkpoints.sweep(self.paths.folder, attempt)
         return self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
 
     @property
@@ -255,7 +258,7 @@ class TrialTask:
         payload = {
             "function": None if runs_server else self.program.function,
             "modules": dict(self.program.modules),
-            "path": [os.path.abspath(entry) for entry in sys.path],
+            "path": [_absolute(entry) for entry in sys.path],
             "cwd": os.getcwd() if runs_server else str(folder / name),
             "environ": self._environ(gpus.environ),
             "context": {**self._context(folder), **me},
@@ -334,6 +337,7 @@ class TrialTask:
             traceback=None,
             failure=failure,
             outputs=mask_params(outcome.outputs, secrets),
+            exception=_without_secrets(outcome.exception, secrets),
             usage=end.usage,
         )
 
@@ -359,6 +363,18 @@ def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
     if end.is_failure or not feeder or not feeder.problem:
         return end
     return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
+
+
+def _absolute(entry: str) -> str:
+    """Return an entry of `sys.path` for a process that works in another directory."""
+    # Some entries are names for import hooks, not paths.
+    return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
+
+
+def _without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes | None:
+    """Return a pickled exception; None if it contains a secret, as a pickle cannot be masked."""
+    text = (exception or b"").decode(errors="ignore")
+    return exception if mask_text(text, secrets) == text else None
 
 
 def _tail(log: str) -> str:

@@ -227,3 +227,37 @@ def test_a_process_that_waits_for_a_dead_file_system_does_not_hold_its_slot(
     assert outcome.failure is Failure.TIMEOUT
     assert "could not be ended within 2 s; it is in state D" in (outcome.error or "")
     assert eventually(lambda: not is_alive(pid))
+
+
+def test_an_exception_with_a_secret_is_not_passed_on(local_run: str) -> None:
+    def train() -> None:
+        raise ValueError(f"cannot log in with {os.environ['TOKEN']}")
+
+    def plain() -> None:
+        raise ValueError("cannot log in")
+
+    env = {"TOKEN": "kq7Zw-38fhE_kd93"}
+    outcome = outcome_of(task_of(train, local_run, env=env))
+    assert outcome.exception is None
+    assert env["TOKEN"] not in outcome.to_json()
+    assert (outcome.error or "").startswith("ValueError: cannot log in with ")
+    assert outcome_of(task_of(plain, local_run, env=env)).exception
+
+
+def test_a_process_that_is_killed_leaves_no_half_checkpoint(local_run: str) -> None:
+    def train() -> None:
+        half = Path(context.current().folder or "", "checkpoints", ".0-abc")
+        half.mkdir(parents=True)
+        (half / "weights").write_text("half")
+        os.kill(os.getpid(), 9)
+
+    task = task_of(train, local_run)
+    assert outcome_of(task).failure is Failure.SIGNAL
+    assert os.listdir(task.paths.checkpoints) == []
+
+
+def test_names_for_import_hooks_stay_as_they_are() -> None:
+    hook = "__editable__.package-1.0.finder.__path_hook__"
+    assert trial_task._absolute(hook) == hook
+    assert trial_task._absolute("") == os.getcwd()
+    assert trial_task._absolute("tests") == os.path.abspath("tests")

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkdl import checkpoints
+from sparkdl import attempts, checkpoints
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.policies import SHARES_PORT, RankPolicy
 from sparkdl.cluster.gang.rendezvous import deadline, local_places
@@ -39,6 +39,7 @@ from sparkdl.cluster.trial_task import (
     with_feed_error,
 )
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.polling import poll_s
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import Failure
@@ -48,6 +49,8 @@ __all__ = ["RankTask", "failed_outcome", "identified", "run_rank", "supervise_ra
 # A server is started again each time it is killed, unless it dies at once this many times.
 SHORT_LIFE_S = 5.0
 MAX_SHORT_LIVES = 3
+# Seconds between two looks of a rank for a later attempt on a remote store, more in a large gang.
+FENCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def failed_outcome(error: str, failure: Failure) -> Outcome:
 def _train_rank(
     task: TrialTask, policy: RankPolicy, placement: Placement, batches: Iterable[pa.RecordBatch]
 ) -> Outcome:
-    files = local_folder(placement.paths, placement.attempt)
+    files = local_folder(placement.paths, placement.attempt, task.plan.size)
     with files as folder, task.feeding(batches, placement.rank) as feeder:
         outcome = supervise_rank(task, policy, placement, folder, feeder)
     outcome = with_note(outcome, files.note)
@@ -182,6 +185,8 @@ def _run_processes(
     me = _context(task, placement, folder)
     gpus = replace(gpus, environ={**gpus.environ, **policy.environ(task, placement)})
     limit_s = None if member.role.runs_server else plan.trial_timeout_s
+    fence_s = poll_s(placement.paths.folder, remote_s=max(FENCE_S, plan.size / 10))
+    fence = attempts.Fence(placement.paths.folder, placement.attempt, fence_s)
     short_lives = 0
     while True:
         begun = time.monotonic()
@@ -196,13 +201,17 @@ def _run_processes(
         )
         with seat, process:
             supervisor.began(process.pid)
-            end = process.wait(limit_s, functools.partial(_watch, seat, supervisor, process))
+            end = process.wait(limit_s, functools.partial(_watch, seat, supervisor, fence, process))
         short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0
         if short_lives == MAX_SHORT_LIVES or not policy.restarts(task, placement, end):
             return end
 
 
-def _watch(seat: RingSeat, supervisor: Supervisor, process: TrainingProcess) -> str | None:
+def _watch(
+    seat: RingSeat, supervisor: Supervisor, fence: attempts.Fence, process: TrainingProcess
+) -> str | None:
+    if fence.look():
+        return "a later attempt at the trial has started elsewhere"
     return seat.watch() or supervisor.watch(process)
 
 

@@ -146,16 +146,16 @@ class local_folder:
     Args:
         trial: the files of the trial.
         attempt: the number of this attempt.
+        size: the number of processes of the trial. The ranks of a gang get no orders.
 
     Attributes:
         note: after the end, a sentence about files that could not be copied; None if all were.
     """
 
-    def __init__(self, trial: TrialPaths, attempt: int) -> None:
+    def __init__(self, trial: TrialPaths, attempt: int, size: int = 1) -> None:
         self._trial = trial.folder
-        self._fence = attempts.Fence(
-            trial.folder, attempt, poll_s(trial.folder, remote_s=REMOTE_FENCE_S)
-        )
+        fence_s = poll_s(trial.folder, remote_s=max(REMOTE_FENCE_S, size / 10))
+        self._fence = attempts.Fence(trial.folder, attempt, fence_s)
         self._mirror: Mirror | None = None
         self._orders_size = 0
         self._outages = Outages("copy the files of a trial to the run directory")
@@ -168,7 +168,7 @@ class local_folder:
         self._mirror = Mirror(self.folder, trial.folder, _NOT_MIRRORED, self._fence.look)
         self._stop = threading.Event()
         # A large file must not delay orders.
-        loops = (self._copy_repeatedly, self._read_orders_repeatedly)
+        loops = [self._copy_repeatedly, *([self._read_orders_repeatedly] if size == 1 else [])]
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in loops]
 
     def watch(self) -> str | None:

@@ -176,7 +176,8 @@ def _supervise(
     folder = node_folder(task.run.path, placement.rank, supervision.executor[0])
     _remove_stale(folder.parent)
     folder.mkdir(mode=0o700)
-    with local_folder(placement.paths, placement.attempt) as local, listening(folder) as inbox:
+    files = local_folder(placement.paths, placement.attempt, task.plan.size)
+    with files as local, listening(folder) as inbox:
         channel.sendall(_READY)
         channel.close()
         feed_over = functools.partial(_send_feed_over, folder)
