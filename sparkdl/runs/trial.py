@@ -3,15 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from sparkdl import checkpoints, storage
 from sparkdl.jsonl import read_lines
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Trial", "Usage"]
 
@@ -94,7 +95,7 @@ class Trial:
         return self.error.split("\n")[0] if self.error else ""
 
     @property
-    def history(self) -> pd.DataFrame:
+    def history(self) -> "pd.DataFrame":
         """The reported values, with one row per step and one column per name.
 
         The values of a lost attempt are included up to the step from which the next attempt
@@ -107,6 +108,8 @@ class Trial:
         folders = [paths.superseded(number) for number in superseded]
         attempts = [read_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
         rows = merge_attempts(attempts)
+        import pandas as pd
+
         frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
         return frame.groupby("step").last() if len(frame) else frame
 
