@@ -16,9 +16,11 @@ import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import selectors
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -39,6 +41,11 @@ MAX_DESCRIPTORS = 64
 IDLE_S = 600.0
 # Programs that tidy up temporary folders take a folder that did not change for days as abandoned.
 TOUCH_S = 3600.0
+# An import that hangs, as on a dead mount, ends the server after the time that its task allows, or
+# after this time; running training processes go on.
+PRELOAD_S = 600
+MARGIN_S = 5
+MAX_ALARM_S = 1 << 30
 # After an error, such as too many open files, connections wait for so long.
 PAUSE_S = 1.0
 
@@ -146,7 +153,7 @@ class _Server:
         """Do what a task requests; return True if a monitor has taken over the connection."""
         if request["lease"]:
             self._leases.add(tuple(request["lease"]))
-        _preload(request["preload"], request["path"])
+        _preload(request["preload"], request["path"], request.get("timeout_s"))
         if not request["fork"]:
             return False
         expected = 2 + len(request["more"]) + request.get("held", 0)
@@ -192,14 +199,17 @@ def _readable(sock: socket.socket) -> bool:
         return bool(selector.select(timeout=0))
 
 
-def _preload(modules: list[str], path: list[str]) -> None:
+def _preload(modules: list[str], path: list[str], timeout_s: float | None) -> None:
     sys.path[:] = path
     new = [name for name in modules if name not in sys.modules]
+    limit_s = min(timeout_s or PRELOAD_S, MAX_ALARM_S)
+    signal.alarm(MARGIN_S + math.ceil(limit_s))  # The default action is to end.
     for name in new:
         try:
             importlib.import_module(name)
         except BaseException as exc:  # noqa: BLE001 The import in the program shows it again.
             print(f"preloading {name}: {exc!r}", file=sys.stderr)
+    signal.alarm(0)
     if new:
         gc.collect()
         gc.freeze()  # Memory that children share stays shared.

@@ -183,6 +183,7 @@ class TrainingProcess:
             "scratch": str(scratch) if scratch else None,
             "more": [*sockets],
             "held": len(held),
+            "timeout_s": timeout_s,
             "temporary": str(temporary),
             "disk": str(disk),
         }

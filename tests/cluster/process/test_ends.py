@@ -18,7 +18,12 @@ from sparkdl.cluster.process import fork_server, memory_kills, server_folder, ti
 from sparkdl.cluster.process import training_process as module
 from sparkdl.cluster.process.memory_kills import MemoryKills
 from sparkdl.cluster.process.server_folder import locked, private_folder, sweep
-from sparkdl.cluster.process.training_process import Start, TrainingProcess, connect
+from sparkdl.cluster.process.training_process import (
+    Start,
+    StartTimeoutError,
+    TrainingProcess,
+    connect,
+)
 from sparkdl.os_processes import kill_marked, parent, process_state
 from sparkdl.runs.states import Failure
 from tests.cluster.process.test_training_process import ALONE, outputs_of, payload, run
@@ -131,6 +136,26 @@ def test_a_process_that_cannot_be_ended_is_left_alone(
     assert "could not be ended within 0.5 s" in end.unkillable
     assert "could not be ended" in (tmp_path / "log.txt").read_text()
     assert eventually(lambda: not is_alive(program))
+
+
+def test_a_preload_that_hangs_ends_the_start_and_the_fork_server(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hangs_at_import.py").write_text("import time; time.sleep(1e6)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hanging = Start(application="hangs", preload=("hangs_at_import",), shared=False)
+    with pytest.raises(StartTimeoutError, match="timed out after 1 s while the fork server"):
+        start(lambda: 1, tmp_path, hanging, timeout_s=1.0)
+    (folder,) = private_folder().iterdir()
+    assert eventually(lambda: not is_served(folder), 15)
+
+
+def is_served(folder: Path) -> bool:
+    try:
+        server_folder.dial(folder).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 # ---- orphans, temporary files, descriptors
