@@ -67,7 +67,7 @@ SETTINGS = {
             300.0,
             "seconds within which a gang must start, and the function of a trial",
         ),
-        Setting("collective_timeout_s", float, 600.0, "seconds for which a rank may be silent"),
+        Setting("collective_timeout_s", float, 600.0, "seconds for which a rank may show no life"),
         Setting("interface", str, None, "the network interface or address of gangs"),
         Setting(
             "allow_untested", _boolean, False, "allow gangs with untested versions of a framework"

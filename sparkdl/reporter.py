@@ -5,7 +5,6 @@ answers. All files are in the trial's folder and hold one JSON object per line.
 """
 
 import contextlib
-import json
 import logging
 import os
 import threading
@@ -133,7 +132,7 @@ class Reporter:
             text = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
             print(f"step {step}: {text}" if step is not None else text)
         else:
-            self._reports.write(json.dumps({"step": self.step, "metrics": metrics}))
+            self._reports.write(jsonl.to_json({"step": self.step, "metrics": metrics}))
         self.spent_s += time.monotonic() - begin_s
 
     def raise_if_stopped(self) -> None:
@@ -171,7 +170,7 @@ class Reporter:
             raise RuntimeError("there is no driver to ask: this process is not in a search")
         self._num_requests += 1
         request_id = f"{self._attempt}-{self._num_requests}"
-        self._asks.write(json.dumps({"id": request_id, "attempt": self._attempt, **question}))
+        self._asks.write(jsonl.to_json({"id": request_id, "attempt": self._attempt, **question}))
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while request_id not in self._answers:
             if time.monotonic() > deadline:

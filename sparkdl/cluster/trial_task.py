@@ -29,6 +29,7 @@ from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.task_outcome import failure_of_task, with_files, with_note, with_reported
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.jsonl import to_json
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_params, mask_text
@@ -171,7 +172,7 @@ class TrialTask:
             outcome = with_reported(replace(outcome, attempt=attempt), folder)
         attempts.check(self.paths.folder, attempt)
         outcome = with_note(outcome, files.note)
-        results = {self.paths.outputs: json.dumps(dict(outcome.outputs), indent=1)}
+        results = {self.paths.outputs: to_json(dict(outcome.outputs), indent=1)}
         if outcome.status is Status.FAILED:
             results = {self.paths.error: outcome.error or "", **results}
         if feeder and feeder.is_cut_short:
@@ -208,8 +209,14 @@ class TrialTask:
 
     def check(self) -> str | None:
         """Return the reason for which this executor cannot run the trial; None if it can."""
-        paths, imports = RunPaths(self.run.path), self.program.imports
-        return check_executor(self.run.id, paths, self.run.versions, imports, self.plan.framework)
+        return check_executor(
+            self.run.id,
+            RunPaths(self.run.path),
+            self.run.versions,
+            self.program.imports,
+            self.plan.framework,
+            writes=self.plan.is_gang,  # No other job has checked the executors of a gang.
+        )
 
     def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Take the number of a gang's attempt, and move away the files of a lost attempt."""
@@ -229,7 +236,7 @@ class TrialTask:
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
         params = mask_params(self.trial.params, self.plan.env.values())
-        text = json.dumps({"params": params, "seed": self.trial.seed}, indent=1)
+        text = to_json({"params": params, "seed": self.trial.seed}, indent=1)
         storage.write(self.paths.params, text)
         attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
         storage.write(self.paths.attempt(attempt), json.dumps(attempt_info))
@@ -289,6 +296,7 @@ class TrialTask:
             "trial": self.trial.number,
             "params": dict(self.trial.params),
             "seed": self.trial.seed,
+            "data_seed": self.trial.seed,
             "folder": str(folder),
             "url": self.paths.folder,
             "task_cwd": os.getcwd(),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sparkdl import checkpoints, storage
@@ -144,7 +144,8 @@ class Trial:
         if event.outputs is not None:
             self.outputs = event.outputs
         if event.usage is not None:
-            self.usage = Usage(**event.usage)
+            names = {usage.name for usage in fields(Usage)}  # A later version may write more.
+            self.usage = Usage(**{k: v for k, v in event.usage.items() if k in names})
         now = float(event.ended or event.time or 0.0)
         self._apply_time(now, self.duration_s if event.usage is not None else 0.0)
 

@@ -27,6 +27,7 @@ import cloudpickle
 
 from sparkdl import context
 from sparkdl.cluster.outcome import Outcome, Status
+from sparkdl.cluster.process.framework_errors import error_line
 from sparkdl.cluster.process.outputs import collect_outputs
 from sparkdl.cluster.process.seeds import seed_everything
 from sparkdl.cluster.program.local_modules import install
@@ -156,7 +157,7 @@ def _is_pruned(exc: BaseException | None) -> bool:
 def _failure(exc: BaseException) -> Outcome:
     text = _traceback(exc)
     print(text, file=sys.stderr)
-    last = "".join(traceback.format_exception_only(exc)).strip().split("\n")[0]
+    last = error_line(exc)
     if remedy := _remedy(exc):
         print(f"sparkdl: {remedy}", file=sys.stderr)
         last = f"{last}. {remedy}"
