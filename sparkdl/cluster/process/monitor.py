@@ -166,8 +166,10 @@ def _become_child(
     os.dup2(log, 2)
     os.close(log)
     # The descriptors beyond the named ones are only held: the kernel releases their locks with the
-    # process.
+    # process, and programs that the process starts must not hold them.
     more = dict(zip(request["more"], others, strict=False))
+    for descriptor in others[len(more) :]:
+        os.set_inheritable(descriptor, False)
     entry = importlib.import_module(request.get("entry", _CHILD))
     code: int = entry.main(socket.socket(fileno=channel), more)
     return code

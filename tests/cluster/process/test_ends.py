@@ -483,3 +483,19 @@ def test_a_server_without_free_descriptors_waits(
             signal.signal(signal.SIGCHLD, previous)
             client.close()
     assert len(accepted) == 1
+
+
+def test_a_training_process_has_no_descriptors_of_others(tmp_path: Path) -> None:
+    def train() -> dict[str, str]:
+        return {
+            name: os.readlink(f"/proc/self/fd/{name}")
+            for name in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{name}") or os.path.islink(f"/proc/self/fd/{name}")
+        }
+
+    with start(starts_a_program(tmp_path), tmp_path, SHARED):
+        pids_in(tmp_path)
+        outputs = outputs_of(end_of(train, tmp_path, SHARED))
+    places = [place for name, place in outputs.items() if int(name) > 2]
+    assert len([place for place in places if place.startswith("socket:")]) == 1, outputs
+    assert len(places) <= 3, outputs
