@@ -275,18 +275,20 @@ class TrainingProcess:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._channel, selectors.EVENT_READ)
             while True:
-                killed = killed or self._kill_if_due(watch)
                 until = killed.at + UNKILLABLE_S if killed else self._limits.next()
                 left_s = max(0.0, until - time.monotonic())
-                if killed and not left_s:
-                    return self._unkillable(killed)
                 wait_s = min(left_s, WATCH_S) if watch and not killed else left_s
                 events = selector.select(wait_s if wait_s < threading.TIMEOUT_MAX else None)
                 ready = {key.fileobj for key, _ in events}
+                # What the process has sent counts, also if this task was stopped for a while.
                 if self._channel in ready:
                     self._receive(selector)
                 elif self._server in ready:
                     return self._exit(self._last_answer(), killed)
+                elif killed and not left_s:
+                    return self._unkillable(killed)
+                else:
+                    killed = killed or self._kill_if_due(watch)
 
     def _kill_if_due(self, watch: "Callable[[], str | None] | None") -> Kill | None:
         now = time.monotonic()
