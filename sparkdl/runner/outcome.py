@@ -68,6 +68,7 @@ def conclude(
         number=number,
         usage={**used, "queued_s": round(max(0.0, queued_s), 4)},
         attempt=outcome.attempt,
+        note=outcome.note,
         **_result(outcome, metrics, required),
     )
     if outcome.status is Status.FAILED:
@@ -167,9 +168,10 @@ def combine(outcomes: Sequence[Outcome]) -> Outcome:
         first = min(failed, key=_failure_order)
         error = f"{first.who}: {first.error}" if first.error is not None else None
         return replace(first, error=error, usage=usage)
+    notes = dict.fromkeys(outcome.note for outcome in outcomes if outcome.note)
     for outcome in outcomes:
         if outcome.is_chief:
-            return replace(outcome, usage=usage)
+            return replace(outcome, usage=usage, note="; ".join(notes) or None)
     return replace(
         outcomes[0], status=Status.FAILED, error=_NO_CHIEF, failure=Failure.LOST, usage=usage
     )

@@ -324,6 +324,8 @@ class TrialLoop:
             # The last reported metrics, for a trial whose task did not return them.
             event = replace(event, metrics=trial.metrics)
         self._opened.record(event)
+        if event.note:
+            self._progress.say(f"[trial {trial.number}] Note: {event.note}")
         # No rank of a gang knows which rank failed first, and no task sees an error of Spark.
         error = TrialPaths(trial.path).error
         with self._outages.tolerated():  # The journal has the error, too.

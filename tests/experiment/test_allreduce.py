@@ -443,7 +443,7 @@ def test_early_stopping_decides_once_for_all_ranks(root: str, tmp_path: Path) ->
     assert loaded.stdout.split()[-1:] == ["5"], loaded.stderr
 
 
-def test_a_killed_fork_server_is_a_loss(root: str, tmp_path: Path) -> None:
+def test_a_killed_monitor_is_a_loss(root: str, tmp_path: Path) -> None:
     def train() -> int:
         from sparkdl import context
 

@@ -158,6 +158,21 @@ def test_invalid_arguments_are_refused_before_any_job(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_relative_files_of_trials_are_kept_apart(root: str, tmp_path: Path) -> None:
+    def train(i: int) -> dict[str, Any]:
+        Path("out.txt").write_text(str(i))
+        (tmp_path / f"{i}").touch()
+        while i < 2 and len(list(tmp_path.glob("[0-9]"))) < 2:
+            time.sleep(0.01)
+        return {"out": "out.txt", "i": i}
+
+    here = sorted(os.listdir())
+    run = experiment.launch(train, {"i": [0, 1, 2, 3]}, **quiet(root, metric="i"))
+    kept = [Path(trial.path, trial.outputs["out"]).read_text() for trial in run.trials]
+    assert kept == ["0", "1", "2", "3"]
+    assert sorted(os.listdir()) == here
+
+
 def test_object_that_cannot_be_pickled_is_named(root: str, spark: SparkSession) -> None:
     def train() -> int:
         return spark.range(1).count()
@@ -245,7 +260,7 @@ def test_context_has_reports_and_seeds(root: str) -> None:
             "params": context.params,
             "seed": context.seed,
             "gpus": devices.get_num_gpus(),
-            "cwd": os.getcwd(),
+            "cwd": context.original_cwd,
         }
 
     runs = [experiment.launch(train, {"x": [5, 6]}, **quiet(root, seed=3)) for _ in range(2)]

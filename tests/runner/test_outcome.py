@@ -146,3 +146,13 @@ def test_conclude_failed_job_that_was_cancelled_tells_who_did_it() -> None:
     assert "outside this run" in (conclude_failed_job(failed, 0, 0, (), None).event.error or "")
     ours = TrialChanged(number=0, state=TrialState.PRUNED)
     assert conclude_failed_job(failed, 0, 0, (), ours).event.state == "PRUNED"
+
+
+def test_the_notes_of_all_ranks_reach_the_journal() -> None:
+    ranks = [
+        of_rank(0, Status.RETURNED, is_chief=True, note="a is missing"),
+        of_rank(1, Status.RETURNED),
+        of_rank(2, Status.RETURNED, note="b is missing"),
+    ]
+    assert conclude(ranks, 0, 1.0, [None]).event.note == "a is missing; b is missing"
+    assert conclude(ranks[1:2], 0, 1.0, [None]).event.note is None

@@ -3,6 +3,7 @@
 import errno
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,14 @@ pytestmark = pytest.mark.usefixtures("quick_polls")
 def same(attempt: Attempt) -> Outcome:
     """The training function returns its parameter."""
     return returned(attempt.task.trial.params["x"])
+
+
+def test_a_result_whose_files_were_not_copied_is_complete_and_says_so(root: str) -> None:
+    note = "files of the trial could not be copied"
+    cluster = InMemoryCluster(lambda attempt: replace(same(attempt), note=note))
+    run = run_trials(root, cluster, 1)
+    assert (run.trials[0].state, run.trials[0].note) == ("COMPLETE", note)
+    assert load(run.path).trials[0].note == note
 
 
 # ---- order and number

@@ -9,7 +9,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from sparkdl.cluster.gang.policies import (
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.gang.supervisor import COMPLETE, Supervisor
 from sparkdl.cluster.gang.task import identified
-from sparkdl.cluster.gpus.assignment import spark_gpus
+from sparkdl.cluster.gpus.assignment import AssignedGpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.trial_task import TrialTask
@@ -117,7 +117,7 @@ class NodePolicy:
 
     def gpus(
         self, task: TrialTask, placement: Placement, supervisor: Supervisor
-    ) -> AbstractContextManager[Mapping[str, str]]:
+    ) -> AbstractContextManager[AssignedGpus]:
         addresses = self.supervision.gpus if self.supervision else spark_gpus(TaskContext.get())
         return share_gpus(task, placement, supervisor, addresses)
 

@@ -34,7 +34,8 @@ from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.process.child import receive, set_up
 from sparkdl.cluster.process.fork_server import PACKET_BYTES
-from sparkdl.cluster.process.training_process import connect, dial, packet, private_folder
+from sparkdl.cluster.process.server_folder import dial, private_folder
+from sparkdl.cluster.process.training_process import connect, packet
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.os_processes import parent, process_start
@@ -174,7 +175,8 @@ def _supervise(
     folder = node_folder(task.run.path, placement.rank, supervision.executor[0])
     _remove_stale(folder.parent)
     folder.mkdir(mode=0o700)
-    with local_folder(placement.paths) as local, listening(folder) as inbox:
+    files = local_folder(placement.paths, placement.attempt, task.plan.size)
+    with files as local, listening(folder) as inbox:
         channel.sendall(_READY)
         channel.close()
         feed_over = functools.partial(_send_feed_over, folder)
