@@ -164,6 +164,17 @@ class SparkCluster:
         tracker = self._context._jsc.sc().statusTracker()
         return max(1, len(tracker.getExecutorInfos()) - 1)  # One of them is the driver.
 
+    def executors(self) -> tuple[int, int]:
+        """Return the number of executors that have registered, and the number to be expected."""
+        if not self._context or self._is_embedded:
+            return 1, 1
+        infos = self._context._jsc.sc().statusTracker().getExecutorInfos()
+        return len(infos) - 1, self._num_expected()  # One of them is the driver.
+
+    def _num_expected(self) -> int:
+        match = re.match(r"local-cluster\[\s*(\d+)", self.master)
+        return int(match[1] if match else self.conf("spark.executor.instances") or 1)
+
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         """Return the number of processes with these resources that Spark can run at once."""
         cpus = resources.num_cpus or self._task_cpus()
@@ -203,8 +214,7 @@ class SparkCluster:
         """
         if self._is_embedded or self.conf("spark.dynamicAllocation.enabled") == "true":
             return  # Embedded Spark has its only executor; dynamic allocation adds some on demand.
-        match = re.match(r"local-cluster\[\s*(\d+)", self.master)
-        num_expected = int(match[1] if match else self.conf("spark.executor.instances") or 1)
+        num_expected = self._num_expected()
         per_executor = max(1, self._executor_cores() // self._task_cpus())
         num_needed = size if size <= num_expected * per_executor else 1
         most_slots = 0

@@ -18,6 +18,7 @@ from sparkdl.cluster.spark import SparkCluster
 from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runner.concurrency import Concurrency
+from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.request import Request
 
 __all__ = ["PreparedRun", "prepare", "stays_in_memory"]
@@ -85,7 +86,8 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
     check_search(request)
     cluster.check(plan)
     check_pair(plan, config.resolve("allow_untested", None, cluster.conf))
-    cluster.wait_for_executors(plan.size)
+    with waiting_for_executors(cluster, print if options.progress else lambda line: None):
+        cluster.wait_for_executors(plan.size)
     concurrency = make_concurrency(request, plan, cluster)
     if plan.elastic:
         check_elastic(program, cluster.conf)

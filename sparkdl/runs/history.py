@@ -41,6 +41,7 @@ def replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
     request = description.get("request", {})
     run.is_search = request.get("search") is not None
     run.is_distributed = request.get("is_distributed", request.get("is_gang", False))
+    run.is_resumable = request.get("is_resumable", True)
     for event in events:
         run.apply(event)
     return run

@@ -26,25 +26,21 @@ from sparkdl.runs.journal import Journal, read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner, describe_owner, living_owner
 from sparkdl.runs.redact import mask_params
+from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial
 
 __all__ = [
-    "STOPPED",
     "IfExists",
     "OpenRun",
     "RunDescription",
     "continue_run",
     "difference",
     "open_run",
-    "waits_again",
 ]
 
 IfExists = Literal["error", "resume", "new"]
-
-# The beginning of the error of a trial that was CANCELLED because its run was stopped.
-STOPPED = "the run was stopped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +59,8 @@ class RunDescription:
         secrets: values that must not be stored.
         facts: further fields of `run.json`, such as `space` and `repeats` of a search.
         count: largest number of configurations, for a search.
+        retry: ended trials that an existing run runs again.
+        changed: the arguments that differ from those of an existing run, see `RunStarted`.
     """
 
     id: str
@@ -76,6 +74,8 @@ class RunDescription:
     secrets: tuple[str, ...]
     facts: Mapping[str, Any]
     count: int | None = None
+    retry: Retry = frozenset()
+    changed: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class OpenRun:
         journal: the journal of the run.
         owner: the ownership of the run by this process.
         seed: the seed of the run.
-        finished_before: True if the run was COMPLETE already and there is nothing to do.
+        finished_before: True if the run has ended and there is nothing to do.
         secrets: values that must not be stored.
     """
 
@@ -263,14 +263,20 @@ def _take_over(paths: RunPaths, description: RunDescription) -> OpenRun:
             )
     # A search that one of its stopping rules ended is complete, even with fewer trials.
     has_more = (description.count or 0) > before.num_configurations and not before.reason
-    return continue_run(paths.folder, reopen=has_more, secrets=description.secrets)
+    return continue_run(
+        paths.folder,
+        reopen=has_more,
+        retry=description.retry,
+        changed=description.changed,
+        secrets=description.secrets,
+    )
 
 
 def continue_run(
     path: str,
     *,
     reopen: bool = False,
-    retry_failed: bool = False,
+    retry: Retry = frozenset(),
     changed: Mapping[str, Any] | None = None,
     secrets: tuple[str, ...] = (),
 ) -> OpenRun:
@@ -279,11 +285,12 @@ def continue_run(
     Args:
         path: the run directory.
         reopen: open the run also if it is COMPLETE, to add trials.
-        retry_failed: failed trials become WAITING, too.
+        retry: ended trials that become WAITING, too.
         changed: the arguments that differ from those before, see `RunStarted`.
         secrets: values that must not be stored.
 
     Raises:
+        ConfigError: if `retry` names a trial that cannot run again.
         RunNotFoundError: if there is no run at `path`.
         RunExistsError: if a living driver owns the run.
     """
@@ -293,20 +300,24 @@ def continue_run(
         raise _owned_error(description["id"], owner, path)
     events = read_journal(paths.journal)
     run = replay(description, path, events)
+    check_retry(retry, run.trials)
     this_owner = Owner(paths)
     this_owner.hold()
-    waiting = _unfinished(run, paths, retry_failed, events[-1].time or 0.0)
-    is_complete = run.state == "COMPLETE" and not reopen and not (retry_failed and waiting)
+    waiting = _unfinished(run, paths, retry, events[-1].time or 0.0)
+    # A search proposes more trials; any other run has ended with its last trial.
+    has_ended = run.state == "COMPLETE" or (run.state.is_final and not run.is_search)
+    is_asked = reopen or any(is_chosen(trial, retry) for trial in run.trials)
+    is_over = has_ended and not is_asked and not (waiting and run.state != "COMPLETE")
     opened = OpenRun(
         run=run,
         paths=paths,
         journal=Journal(paths.journal),
         owner=this_owner,
         seed=description["seed"],
-        finished_before=is_complete,
+        finished_before=is_over,
         secrets=secrets,
     )
-    if not is_complete:
+    if not is_over:
         opened.record(RunStarted(changed=changed or None), *waiting)
     return opened
 
@@ -318,25 +329,19 @@ def _owned_error(run_id: str, owner: dict[str, Any], folder: str) -> RunExistsEr
     )
 
 
-def waits_again(trial: Trial, retry_failed: bool) -> bool:
-    """Return True if a trial runs when its run is resumed."""
-    stopped = trial.state == "CANCELLED" and (trial.error or "").startswith(STOPPED)
-    return stopped or (retry_failed and trial.state == "FAILED") or not trial.state.is_final
-
-
-def _unfinished(run: Run, paths: RunPaths, retry_failed: bool, last: float) -> list[TrialChanged]:
+def _unfinished(run: Run, paths: RunPaths, retry: Retry, last: float) -> list[TrialChanged]:
     """Return the events by which unfinished trials become WAITING.
 
     Args:
         run: the run.
         paths: the files of the run.
-        retry_failed: failed trials count as unfinished.
+        retry: ended trials that count as unfinished.
         last: the time of the last event of the earlier driver, which is taken for the end of
             attempts that were running.
     """
     events = []
     for trial in run.trials:
-        if trial.state != "WAITING" and waits_again(trial, retry_failed):
+        if trial.state != "WAITING" and waits_again(trial, retry):
             event = TrialChanged(
                 number=trial.number,
                 state=TrialState.WAITING,

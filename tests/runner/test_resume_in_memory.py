@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.errors import RunExistsError
+from sparkdl.errors import RunExistsError, RunStoppedError
 from sparkdl.runner.execute import description_of
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
@@ -121,15 +121,17 @@ def test_trial_that_was_cancelled_alone_is_not_run_again(root: str) -> None:
     assert again.submitted == []
 
 
-@pytest.mark.parametrize(("retry_failed", "submitted"), [(True, [1]), (False, [])])
+@pytest.mark.parametrize(
+    ("retry", "submitted"), [({"failed"}, [1]), ({1}, [1]), (set(), []), ({"cancelled"}, [])]
+)
 def test_failed_trials_are_run_again_where_that_is_asked_for(
-    root: str, retry_failed: bool, submitted: list[int]
+    root: str, retry: set[str | int], submitted: list[int]
 ) -> None:
     cluster = InMemoryCluster(lambda a: raised("OSError: no") if a.number == 1 else same(a))
     run = run_trials(root, cluster, 3)
     assert run.counts() == {"COMPLETE": 2, "FAILED": 1}
     again = InMemoryCluster(same)
-    opened = continued_loop(run.path, again, request_of(3), reopen=True, retry_failed=retry_failed)
+    opened = continued_loop(run.path, again, request_of(3), reopen=True, retry=frozenset(retry))
     opened.execute()
     assert again.submitted == submitted
 
@@ -139,7 +141,8 @@ def test_failures_before_the_interruption_count_for_its_limits(root: str) -> Non
     run = run_trials(root, bad, 5, max_failed_trials=1, parallelism=1)
     assert run.counts() == {"COMPLETE": 1, "FAILED": 2, "CANCELLED": 2}
     loop = continued_loop(run.path, bad, request_of(5, max_failed_trials=2, parallelism=1))
-    loop.execute()
+    with pytest.raises(RunStoppedError, match=r"more than max_failed_trials=2.*retry='failed'"):
+        loop.execute()
     assert loop.run.counts() == {"COMPLETE": 1, "FAILED": 3, "CANCELLED": 1}
 
 
@@ -151,7 +154,7 @@ def test_resume_of_a_search_makes_the_missing_trials(root: str) -> None:
     run = run_trials(root, InMemoryCluster(same), search=search, seed=1)
     again = InMemoryCluster(same)
     more = continue_search(
-        run.path, packed_train, {"num_trials": 5}, False, None, {"progress": False}, again
+        run.path, packed_train, {"num_trials": 5}, frozenset(), None, {"progress": False}, again
     )
     assert len(more.trials) == 5
     assert sorted(again.submitted) == [3, 4]
@@ -168,7 +171,9 @@ def test_resume_of_a_complete_run_starts_nothing(root: str) -> None:
     run = run_trials(root, InMemoryCluster(same), 2)
     before = Path(run.path, "journal.jsonl").read_bytes()
     cluster = InMemoryCluster(same)
-    again = continue_search(run.path, packed_train, {}, False, None, {"progress": False}, cluster)
+    again = continue_search(
+        run.path, packed_train, {}, frozenset(), None, {"progress": False}, cluster
+    )
     assert again.state == "COMPLETE"
     assert cluster.submitted == []
     assert Path(run.path, "journal.jsonl").read_bytes() == before
@@ -185,7 +190,7 @@ def test_run_that_a_living_driver_has_is_refused(root: str) -> None:
         with pytest.raises(RunExistsError, match="run run is being run by process"):
             continue_run(path)
         with pytest.raises(RunExistsError, match="is being run by"):
-            continue_search(path, packed_train, {}, False, None, {"progress": False}, cluster)
+            continue_search(path, packed_train, {}, frozenset(), None, {"progress": False}, cluster)
         prepared = prepare(request_of(1), packed(), cluster)
         with pytest.raises(RunExistsError, match="is being run by"):
             open_run(root, description_of(prepared), "resume")
