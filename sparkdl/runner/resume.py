@@ -67,15 +67,13 @@ def continue_search(
     check_name("algorithm", changes.get("algorithm"), ALGORITHMS)
     check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _without_same_space(description, changes)
-    description, earlier = _with_earlier_changes(description, paths)
+    description = _with_earlier_changes(description, paths)
     is_shown = bool(options.get("progress", True))
     has_more = _has_more(run, changes, is_shown)
     is_asked = has_more or any(is_chosen(trial, retry) for trial in run.trials)
     if run.state == "COMPLETE" and not is_asked:
         return ended_before(run, retry, is_shown)
-    request = Request.from_dict(
-        description, options, {**earlier, **changes}, train=train, data=data
-    )
+    request = Request.from_dict(description, options, changes, train=train, data=data)
     if storage.exists(paths.initial):  # The copy of the initial checkpoint.
         request = dataclasses.replace(request, init_from=paths.initial)
     secrets = tuple(request.options.env.values())
@@ -135,10 +133,8 @@ def _without_same_space(
     return changes
 
 
-def _with_earlier_changes(
-    description: dict[str, Any], paths: RunPaths
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the description with the changes of earlier calls of resume, and these changes."""
+def _with_earlier_changes(description: dict[str, Any], paths: RunPaths) -> dict[str, Any]:
+    """Return the description of a run with the changes that earlier calls of resume have made."""
     values: dict[str, Any] = {}
     for event in read_journal(paths.journal):
         changed = (event.changed or {}) if isinstance(event, RunStarted) else {}
@@ -147,7 +143,7 @@ def _with_earlier_changes(
     request = description["request"]
     if request["search"]:
         request = {**request, "search": {**request["search"], **values}}
-    return {**description, "request": request}, values
+    return {**description, "request": request}
 
 
 def _check_params(run: Run, request: Request, retry: Retry) -> None:

@@ -22,7 +22,7 @@ from sparkdl import search as spaces
 from sparkdl.errors import ConfigError, FunctionError, RunExistsError, RunNotFoundError
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, is_alive, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import quiet, stopped
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -492,8 +492,9 @@ def test_a_timeout_is_gone_on_with(root: str, tmp_path: Path) -> None:
         return x
 
     options = quiet(root, timeout_s=3)
-    run = experiment.search(
-        train, {"x": [1, 2, 3, 4, 5]}, algorithm="grid", num_trials=5, **options
+    space = {"x": [1, 2, 3, 4, 5]}
+    run = stopped(
+        lambda: experiment.search(train, space, algorithm="grid", num_trials=5, **options)
     )
     assert run.state == "CANCELLED"
     Path(tmp_path, "go").touch()
@@ -595,9 +596,8 @@ def test_repeats_that_were_not_made(root: str, tmp_path: Path) -> None:
         return x + number % 3
 
     options = quiet(root, parallelism=1, timeout_s=4)
-    run = experiment.search(
-        train, {"x": [1, 2, 3]}, algorithm="grid", num_trials=3, repeats=3, **options
-    )
+    more: dict[str, Any] = {"algorithm": "grid", "num_trials": 3, "repeats": 3, **options}
+    run = stopped(lambda: experiment.search(train, {"x": [1, 2, 3]}, **more))
     assert states(run)[:5] == ["COMPLETE"] * 4 + ["CANCELLED"]
     Path(tmp_path, "go").touch()
     again = experiment.resume(run.path, timeout_s=60, progress=False)
