@@ -1,11 +1,12 @@
 """Runs on the driver. Run a training function in several processes at the same time."""
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.cluster.spark import SparkCluster
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, FunctionError
 from sparkdl.options import Options, check_count, takes_options
 from sparkdl.runner.execute import execute
 from sparkdl.runner.request import Request
@@ -17,8 +18,27 @@ __all__ = ["allreduce", "horovod", "mirrored", "parameter_server"]
 # The evaluator gets this long to evaluate the last checkpoint after all workers have returned.
 EVALUATOR_GRACE_S = 60.0
 
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def _takes_only_train(verb: Verb) -> Verb:
+    """Decorate a verb to refuse arguments of the training function, with a helpful error."""
+
+    @functools.wraps(verb)
+    def call(*args: Any, **options: Any) -> Any:
+        if len(args) > 1:
+            raise FunctionError(
+                f"{verb.__name__} takes one positional argument, the training function, and got "
+                f"{args[1]!r} too. The function is called without arguments: pass "
+                "functools.partial(train, ...) to give it some."
+            )
+        return verb(*args, **options)
+
+    return call  # type: ignore[return-value]
+
 
 @takes_options
+@_takes_only_train
 def allreduce(
     train: Callable[[], Any],
     *,
@@ -83,6 +103,7 @@ def allreduce(
 
 
 @takes_options
+@_takes_only_train
 def horovod(
     train: Callable[[], Any],
     *,
@@ -179,6 +200,7 @@ def _run_equal_workers(
 
 
 @takes_options
+@_takes_only_train
 def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> Run:
     """Run a training function in one process with all GPUs of one executor.
 
@@ -221,6 +243,7 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
 
 
 @takes_options
+@_takes_only_train
 def parameter_server(
     train: Callable[[], Any],
     *,
