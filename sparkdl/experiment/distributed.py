@@ -82,6 +82,7 @@ def allreduce(
         PreflightError: if the cluster cannot run the job, for example because it has too few
             slots. Nothing was started.
         TrainingFailedError: if a worker failed; its cause is the exception of that worker.
+        RunStoppedError: if the run was cancelled or timed out.
 
     Example:
         >>> def train():
@@ -128,7 +129,8 @@ def horovod(
         A run of one trial; `run.result` is the return value of rank 0.
 
     Raises:
-        ConfigError, FunctionError, PreflightError, TrainingFailedError: see `allreduce`.
+        ConfigError, FunctionError, PreflightError, TrainingFailedError, RunStoppedError: see
+            `allreduce`.
 
     Example:
         >>> def train():
@@ -217,6 +219,7 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
     Raises:
         ConfigError, FunctionError: if an argument is invalid. Nothing was started.
         TrainingFailedError: if `train` failed; its cause is the exception of `train`.
+        RunStoppedError: if the run was cancelled or timed out.
 
     Example:
         >>> mirrored(lambda: 0.9, progress=False).result
@@ -282,6 +285,7 @@ def parameter_server(
         PreflightError: if the cluster cannot run the job, for example because it has too few
             slots. Nothing was started.
         TrainingFailedError: if the chief failed, or any process with `roles="all"`.
+        RunStoppedError: if the run was cancelled or timed out.
 
     Example:
         >>> def train():
