@@ -2,6 +2,7 @@
 
 import errno
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sparkdl.cluster.plan import Resources, Role
 from sparkdl.cluster.spark_errors import job_failed
 from sparkdl.errors import (
     AllTrialsFailedError,
+    ConfigError,
     NoCompleteTrialError,
     PreflightError,
     RunStoppedError,
@@ -21,6 +23,7 @@ from sparkdl.errors import (
 from sparkdl.jsonl import LogTail
 from sparkdl.runner.execute import execute
 from sparkdl.runner.handle import RunHandle
+from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runs import RunState, Trial
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
@@ -437,6 +440,44 @@ def test_interrupt_of_the_user_cancels_the_run(root: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         loop.execute()
     assert (loop.run.state, loop.run.reason) == ("CANCELLED", "interrupted")
+
+
+def test_interrupted_verb_leaves_its_run_and_a_short_traceback(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = InMemoryCluster()
+    ended, num_calls = SubmittedTrials.ended, 0
+
+    def interrupted(self: SubmittedTrials, timeout_s: float) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 3:
+            raise KeyboardInterrupt
+        return ended(self, timeout_s)
+
+    monkeypatch.setattr(SubmittedTrials, "ended", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        execute(request_of(2, root=root), cluster)
+    run = caught.value.run  # type: ignore[attr-defined]
+    assert (run.state, run.reason) == ("CANCELLED", "interrupted")
+    assert cluster.num_running == 0
+    assert len(traceback.extract_tb(caught.value.__traceback__)) <= 4
+    assert caught.value.__suppress_context__
+
+
+def test_run_in_the_background_that_was_cancelled_says_so_to_who_waits(root: str) -> None:
+    cluster = InMemoryCluster()
+    run = execute(request_of(2, root=root, wait=False), cluster)
+    cluster.attempt(0).end(returned(1.0))
+    run.cancel()
+    with pytest.raises(
+        RunStoppedError, match=r"launch run ended CANCELLED \(cancelled\)"
+    ) as caught:
+        run.wait()
+    assert caught.value.run is run
+    assert f"To finish it: experiment.resume({run.path!r})" in str(caught.value)
+    with pytest.raises(ConfigError, match="has no trial 99; it has the trials 0 to 1"):
+        run.cancel(99)
 
 
 def test_executor_that_cannot_run_the_program_ends_the_run(root: str) -> None:
