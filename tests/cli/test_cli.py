@@ -76,6 +76,7 @@ def test_logs_follow_a_run_that_adds_trials_and_repeats_one(root: str, capsys: A
 
     def go_on() -> None:
         number = opened.add({"lr": 0.3}, 2).number
+        Path(paths.trial(number).folder).mkdir(parents=True, exist_ok=True)
         Path(paths.trial(number).log).write_text("a first attempt that printed much\n")
         opened.record(TrialChanged(number=number, state=TrialState.RUNNING, attempt=0))
         time.sleep(3 * logs.POLL_S)

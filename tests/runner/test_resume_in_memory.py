@@ -220,11 +220,11 @@ def test_resume_of_a_complete_run_with_failures_says_so(root: str, capsys: Any) 
 
 def test_resume_refuses_to_repeat_a_result(root: str) -> None:
     run = run_trials(root, InMemoryCluster(same), 2)
-    before = Path(run.path, "journal.jsonl").read_bytes()
+    before = events(run)
     for number, reason in ((1, "trial 1 is COMPLETE"), (7, "has the trials 0 to 1")):
         with pytest.raises(ConfigError, match=reason):
             resumed(run.path, InMemoryCluster(same), retry={number})
-    assert Path(run.path, "journal.jsonl").read_bytes() == before
+    assert events(run) == before
 
 
 def test_resume_after_too_many_failures_says_how_to_go_on(root: str) -> None:
@@ -232,7 +232,7 @@ def test_resume_after_too_many_failures_says_how_to_go_on(root: str) -> None:
     request = request_of(5, root=root, max_failed_trials=1, parallelism=1)
     with pytest.raises(RunStoppedError, match="retry='failed'"):
         execute(request, bad)
-    before = Path(root, "run", "journal.jsonl").read_bytes()
+    before = events(f"{root}/run")
     with pytest.raises(
         ConfigError, match=r"2 trials .* have failed, more than max_failed_trials=1"
     ):
@@ -240,7 +240,7 @@ def test_resume_after_too_many_failures_says_how_to_go_on(root: str) -> None:
     nightly = dataclasses.replace(request.options, if_exists="resume")
     with pytest.raises(ConfigError, match="Pass retry='failed'"):
         execute(dataclasses.replace(request, options=nightly), bad)
-    assert Path(root, "run", "journal.jsonl").read_bytes() == before
+    assert events(f"{root}/run") == before
     again = InMemoryCluster(same)
     assert resumed(f"{root}/run", again, retry={"failed"}).counts() == {"COMPLETE": 5}
     assert sorted(again.submitted) == [1, 2, 3, 4]
