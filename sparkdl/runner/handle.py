@@ -48,6 +48,8 @@ class RunHandle:
             exc.run = self._loop.run  # type: ignore[attr-defined]
         # The program can look at a run that has ended before it, but not at any other.
         self._is_expected = self._is_expected or threading.main_thread().is_alive()
+        if self._raised is None or self._is_expected:
+            atexit.unregister(self._exit_truly)
 
     def _exit_truly(self) -> None:
         """Exit with code 1 if the run has failed after the end of a program that did not wait."""

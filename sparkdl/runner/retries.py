@@ -25,8 +25,8 @@ MAX_SHORT_LIVES = 5
 class Retries:
     """The number of failures of each trial, compared with the budgets of the user.
 
-    Lost executors (`max_losses`), failures of the user's function (`max_restarts`) and taken ports
-    have separate budgets.
+    Lost executors (`max_losses`), failures of the user's function (`max_restarts`), taken ports and
+    jobs that were cancelled outside the run have separate budgets.
 
     Args:
         options: the budgets.
@@ -63,7 +63,7 @@ class Retries:
         limits = {
             "loss": self._options.max_losses,
             "port": MAX_PORT_RETRIES,
-            "outside": MAX_OUTSIDE,
+            "outside": MAX_OUTSIDE if self._options.max_losses != 0 else 0,
             "crash": self._options.max_restarts,
         }
         limit = limits[budget]

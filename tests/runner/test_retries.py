@@ -12,6 +12,7 @@ from tests.helpers.in_memory_cluster import (
     Attempt,
     InMemoryCluster,
     Outcome,
+    killed,
     lost,
     raised,
     returned,
@@ -164,3 +165,13 @@ def test_failed_trial_is_not_run_again_after_the_run_was_stopped(root: str) -> N
     assert [str(trial.state) for trial in loop.run.trials] == ["FAILED", "CANCELLED"]
     assert cluster.started == [(0, 0)]
     assert loop.run.state == "CANCELLED"
+
+
+@pytest.mark.parametrize(("max_losses", "attempts"), [(None, 2), (1, 2), (0, 1)])
+def test_job_that_is_cancelled_outside_its_run_is_repeated_once(
+    root: str, max_losses: int | None, attempts: int
+) -> None:
+    run = run_trials(root, failing(9, killed()), 2, max_losses=max_losses)
+    assert [str(trial.state) for trial in run.trials] == ["CANCELLED", "COMPLETE"]
+    assert run.trials[0].attempts == attempts
+    assert run.state == "CANCELLED"
