@@ -22,8 +22,10 @@ ROOMS = [
     {"options", "context", "devices", "cuda_visibility", "os_processes"},
     {"reporter"},
     {"checkpoints"},
-    {"polling", "jsonl", "rank_files"},
+    {"jsonl", "rank_files"},
+    {"polling"},
     {"storage"},
+    {"local_files", "stores"},
     {"config"},
     {"errors", "_version"},
 ]

@@ -23,7 +23,7 @@ class JobEnd(Enum):
 _SPARK_ENDED = re.compile(
     r"SparkContext was shut down|stopped SparkContext|SparkContext has been shutdown"
     r"|Answer from Java side is empty|connecting to the Java server|while sending or receiving"
-    r"|Application .{0,80}(was killed|has been killed|finished with)|Master removed our application"
+    r"|Application .{0,80}(was killed|has been killed|finished with)"
     r"|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED|StatusCode\.UNAVAILABLE"
 )
 
@@ -74,6 +74,18 @@ def job_failed(exc: BaseException) -> JobFailed:
     ):
         why = f"the cluster ended its executor for its memory: {match[0].strip()}"
         return JobFailed(JobEnd.MEMORY, f"{why}. Raise spark.executor.memoryOverhead")
+    if "SPARK-24819" in text:
+        return JobFailed(
+            JobEnd.LOST,
+            "executors were lost, and Spark has fewer slots left than the gang has processes",
+        )
+    if "Master removed our application" in text:
+        return JobFailed(
+            JobEnd.LOST,
+            "its executors were lost, and Spark's master has ended the application because new "
+            "ones failed too (spark.deploy.maxExecutorRetries). The logs of the executors are in "
+            "the work folders of Spark's workers",
+        )
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
         return JobFailed(JobEnd.LOST, "its executor was lost")
     if re.search(r"\bFetchFailed|FetchFailedException", text):

@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
@@ -15,6 +14,9 @@ from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
 from sparkdl.runs.retry import parse_retry
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["history", "load", "resume"]
 
@@ -43,7 +45,7 @@ def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
     return run
 
 
-def history(root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+def history(root: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
     """Return a table of the runs below a root, newest first, with one row per run.
 
     Args:

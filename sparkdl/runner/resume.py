@@ -16,7 +16,7 @@ from sparkdl.runner.signatures import check_call
 from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
 from sparkdl.runs.events import RunStarted
-from sparkdl.runs.history import load, read_description
+from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, difference
@@ -60,7 +60,7 @@ def continue_search(
             not COMPLETE.
     """
     description, paths = read_description(path), RunPaths(path)
-    run = load(path)
+    run = read_run(path)
     check_retry(retry, run.trials)
     if "num_trials" in changes:
         check_count("num_trials", changes["num_trials"])

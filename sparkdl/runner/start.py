@@ -22,6 +22,9 @@ from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["start"]
 
+# A larger program is not kept: it is searched for credentials at some megabytes per second.
+MAX_KEPT_BYTES = 16 << 20
+
 
 def start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | None = None) -> Run:
     """Run the trials of an opened run, here or in the background as the options say.
@@ -51,10 +54,10 @@ def _start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | N
     with opened.failing():
         _keep_initial_checkpoint(prepared, opened)
         train = prepared.request.train
-        is_program_kept = train is None or _keep_program(prepared, opened, train)
+        problem = _keep_program(prepared, opened, train) if train else None
         logs = logs_of(options, _num_trials(prepared, opened.run), prepared.plan.is_gang)
         progress = Progress(opened.run, prepared.plan, options.progress, logs)
-        loop = _make_loop(prepared, opened, progress, is_program_kept)
+        loop = _make_loop(prepared, opened, progress, problem)
     with loop.failing():
         if resources is not None:
             storage.write(opened.paths.environment, provenance.environment())
@@ -90,30 +93,41 @@ def _keep_initial_checkpoint(prepared: PreparedRun, opened: OpenRun) -> None:
             checkpoints.commit(local, copy, checkpoints.step_of(local), {})
 
 
-def _keep_program(prepared: PreparedRun, opened: OpenRun, train: Callable[..., Any]) -> bool:
+def _keep_program(prepared: PreparedRun, opened: OpenRun, train: Callable[..., Any]) -> str | None:
     """Write the source code for readers and the packed program for a later resume.
 
     Returns:
-        False if the program contains what looks like a credential, so that it was not written.
+        The reason for which the program was not written; None if it was.
     """
     program, values = prepared.program, prepared.secrets
     texts = {name: source.text for name, source in program.modules.items()}
     provenance.write_source(opened.paths, train, texts, values)
-    return provenance.write_program(opened.paths, program.to_dict(), values)
+    if program.num_bytes > MAX_KEPT_BYTES:
+        storage.remove(opened.paths.program)
+        return f"has {program.num_bytes >> 20} MiB, more than {MAX_KEPT_BYTES >> 20} MiB"
+    if provenance.write_program(opened.paths, program.to_dict(), values):
+        return None
+    return "contains what looks like a credential"
 
 
 def _make_loop(
-    prepared: PreparedRun, opened: OpenRun, progress: Progress, is_program_kept: bool
+    prepared: PreparedRun, opened: OpenRun, progress: Progress, problem: str | None
 ) -> TrialLoop:
     run = opened.run
     progress.say(f"Run {run.id}: {prepared.plan}")
     progress.say(f"Everything is kept in {opened.paths.folder}")
     if prepared.program.warning:
         progress.say(f"Note: {prepared.program.warning}")
-    if not is_program_kept:
+    if variables := prepared.program.backend_variables(prepared.plan.env):
         progress.say(
-            "Note: the function, or a module that travels with it, contains what looks like a "
-            "credential, so it is not kept: experiment.resume will need train=."
+            f"Note: the program names {' and '.join(variables)}, which Keras reads when it is "
+            "imported. Each trial therefore imports Keras itself, which takes seconds. Set the "
+            "variable by env= in its place to import Keras once."
+        )
+    if problem:
+        progress.say(
+            f"Note: the function, together with the modules that travel with it, {problem}, so it "
+            "is not kept: experiment.resume will need train=."
         )
     source = _make_source(prepared, opened, progress)
     if note := not_tried_again(run.trials):

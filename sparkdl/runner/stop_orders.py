@@ -10,7 +10,7 @@ from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.retry import OUTSIDE, STOPPED
 from sparkdl.runs.states import Failure, natural_state
 
-__all__ = ["StopOrders"]
+__all__ = ["StopOrders", "no_slots_event"]
 
 
 @dataclass
@@ -73,3 +73,13 @@ class StopOrders:
             what = "1 trial was" if len(outside) == 1 else f"{len(outside)} trials were"
             return RunState.CANCELLED, f"{what} cancelled outside this run"
         return natural, None
+
+
+def no_slots_event(trial: Trial, why: str) -> TrialChanged:
+    """Return the event of a gang that has not got its slots."""
+    return TrialChanged(
+        number=trial.number,
+        state=TrialState.FAILED,
+        error=f"{why} Before: {trial.error or 'it had not started'}",
+        failure=str(Failure.DEADLINE),
+    )

@@ -29,9 +29,6 @@ __all__ = ["SubmittedTrial", "SubmittedTrials"]
 # A job whose training is over gets this long to end by itself.
 EXIT_GRACE_S = 5.0
 
-# Spark keeps the description of a job in its user interface and its event log.
-MAX_DESCRIPTION = 300
-
 _logger = logging.getLogger("sparkdl.runner")
 
 
@@ -103,7 +100,6 @@ class SubmittedTrials:
         first = trial.attempts
         files = RankFiles(self._paths.trial(trial.number).ranks(first))
         job = self._topology.job(self._plan, files, self._cluster.submit)
-        description = f"{task.run.id} trial {trial.number}: {params}"
         rows = self._threads.submit(
             job.run,
             self._topology.task(task),
@@ -111,7 +107,7 @@ class SubmittedTrials:
             num_tasks=self._plan.size,
             barrier=self._plan.is_gang and not self._plan.elastic,
             resources=self._plan.resources,
-            description=description[:MAX_DESCRIPTION],
+            description=f"{task.run.id} trial {trial.number}: {params}",
             tags=(self._tag, f"{self._tag}:{trial.number}"),
             rows=self._rows,
         )

@@ -18,7 +18,7 @@ from sparkdl.runner.observers import Observers, RunObserver
 from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
-from sparkdl.runner.stop_orders import StopOrders
+from sparkdl.runner.stop_orders import StopOrders, no_slots_event
 from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runner.task_factory import TaskFactory
@@ -76,25 +76,33 @@ class TrialLoop:
         self._source = source
         self._messages = TrialMessages(source, opened.journal, plan.is_gang)
         self._tasks = TaskFactory(prepared, opened, source)
+        self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
+        num_trials = len(self._waiting) + source.num_left
+        self._release_program = prepared.cluster.share(prepared.program)
         self._submitted = SubmittedTrials(
             prepared.cluster,
             plan,
             request.topology,
             opened.paths,
-            prepared.rows(),
+            prepared.rows(num_trials),
             num_ready=0 if request.options.wait else min(self._concurrency.limit, MAX_READY),
         )
+        self._prepared = prepared
         self._retries = Retries(request.options, plan.is_gang)
         self._max_losses = request.options.max_losses
         ended = [trial for trial in run.trials if trial.state.is_final]
         self._stopping = Stopping(request.options, request.search, run.directions, plan.size, ended)
-        self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
         self._num_started = 0
         self._orders = StopOrders()
         self._fatal: PreflightError | None = None
         self._is_local = storage.is_local(run.path)
         self._begun_s = time.monotonic()
         self._trials_begun_s = self._begun_s
+        opened.owner.when_taken_over(self._be_taken_over)
+
+    def _be_taken_over(self) -> None:
+        self._orders.end_run(RunState.FAILED, "another driver has taken over this run")
+        self._submitted.wake()
 
     @property
     def has_more(self) -> bool:
@@ -181,7 +189,9 @@ class TrialLoop:
     def _has_room(self) -> bool:
         short_s = self._concurrency.short_s() if self._plan.is_gang else 0.0
         if not short_s:
-            return len(self._submitted) < self._concurrency.max_submitted(self._num_started)
+            num_running = sum(s.trial.state == TrialState.RUNNING for s in self._submitted)
+            most = self._concurrency.max_submitted(self._num_started, num_running)
+            return len(self._submitted) < most
         if short_s > self._plan.start_timeout_s:
             self._give_up_on_slots()
         return False
@@ -194,16 +204,7 @@ class TrialLoop:
             self._orders.end_run(RunState.FAILED, why)
             return
         trial = self._waiting.popleft()
-        error = f"{why} Before: {trial.error or 'it had not started'}"
-        self._conclude(
-            trial,
-            TrialChanged(
-                number=trial.number,
-                state=TrialState.FAILED,
-                error=error,
-                failure=str(Failure.DEADLINE),
-            ),
-        )
+        self._conclude(trial, no_slots_event(trial, why))
 
     # ---- following running trials
 
@@ -372,20 +373,23 @@ class TrialLoop:
     def _finish(self) -> None:
         """Record the end of the run and give up its ownership."""
         self._submitted.close()
+        self._prepared.release_rows()
+        self._release_program()
         state, reason = self._orders.outcome(self.run.trials)
         now_s = time.monotonic()
         running_s = now_s - self._trials_begun_s
-        event = RunEnded(
-            state=state,
-            reason=reason,
-            duration_s=round(now_s - self._begun_s, 3),
-            idle=idle_now(self.run.trials, self._concurrency.limit, running_s),
-            timeline=where_time_went(self.run) if self._plan.timeline else None,
-        )
+        duration_s = round(now_s - self._begun_s, 3)
+        event = RunEnded(state=state, reason=reason, duration_s=duration_s)
         try:
-            self._opened.record(event)
+            idle = idle_now(self.run.trials, self._concurrency.limit, running_s)
+            timeline = where_time_went(self.run) if self._plan.timeline else None
+            event = replace(event, idle=idle, timeline=timeline)
+        finally:
+            self._close(event)
+
+    def _close(self, event: RunEnded) -> None:
+        try:
+            self._opened.close(event)
         except BaseException:
             self.run.apply(event)
             raise
-        finally:
-            self._opened.owner.release()

@@ -143,8 +143,8 @@ def read_program(paths: RunPaths) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(
             f"the function of this run is not in {paths.program}: either it contains text that "
-            "looks like a credential, which is not stored, or the run was killed while it started. "
-            f"{remedy}"
+            "looks like a credential, which is not stored, or it is too large, or the run was "
+            f"killed while it started. {remedy}"
         ) from None
     python = versions()["python"]
     if program["python"] != python:

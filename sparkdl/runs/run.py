@@ -2,9 +2,7 @@
 
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sparkdl.errors import (
     AllTrialsFailedError,
@@ -25,6 +23,9 @@ from sparkdl.runs.events import (
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial, Usage
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Handle", "Run"]
 
@@ -166,7 +167,7 @@ class Run:
         complete = f"{counts.pop('COMPLETE', 0)} of {len(self.trials)} trials complete"
         return ", ".join([complete, *(f"{n} {state.lower()}" for state, n in counts.items())])
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> "pd.DataFrame":
         """Return a table with one row per trial: state, parameters, value, outputs and usage."""
         return table.frame(self.trials)
 

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import pandas as pd
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from sparkdl import checkpoints, storage
 from sparkdl.jsonl import read_lines
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Trial", "Usage"]
 
@@ -91,7 +92,7 @@ class Trial:
         return self.error.split("\n")[0] if self.error else ""
 
     @property
-    def history(self) -> pd.DataFrame:
+    def history(self) -> "pd.DataFrame":
         """The reported values, with one row per step and one column per name.
 
         The values of a lost attempt are included up to the step from which the next attempt
@@ -104,6 +105,8 @@ class Trial:
         folders = [paths.superseded(number) for number in superseded]
         attempts = [read_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
         rows = merge_attempts(attempts)
+        import pandas as pd
+
         frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
         return frame.groupby("step").last() if len(frame) else frame
 
@@ -137,7 +140,8 @@ class Trial:
         if event.outputs is not None:
             self.outputs = event.outputs
         if event.usage is not None:
-            self.usage = Usage(**event.usage)
+            names = {usage.name for usage in fields(Usage)}  # A later version may write more.
+            self.usage = Usage(**{k: v for k, v in event.usage.items() if k in names})
         now = float(event.ended or event.time or 0.0)
         self._apply_time(now, self.duration_s if event.usage is not None else 0.0)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl import experiment
+from sparkdl import experiment, storage
 from sparkdl.cli import logs
 from sparkdl.cli.main import main
 from sparkdl.runs import Run
@@ -37,8 +37,7 @@ def make_run(root: str, state: str) -> str:
     opened.journal.write([done, end])
     opened.owner.release()
     for number in (0, 1):
-        with open(RunPaths(opened.run.path).trial(number).log, "w") as log:
-            log.write(f"epoch of {number}\n")
+        storage.write(RunPaths(opened.run.path).trial(number).log, f"epoch of {number}\n")
     return opened.run.path
 
 

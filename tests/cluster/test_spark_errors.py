@@ -7,6 +7,7 @@ from sparkdl.cluster.spark_errors import JobEnd, job_failed
 
 JAVA = "An error occurred while calling o71.collectToPython.\n: org.apache.spark.SparkException: "
 STAGE = f"{JAVA}Job aborted due to stage failure: "
+FRAME = "\n\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages\n"
 
 
 @pytest.mark.parametrize(
@@ -14,7 +15,6 @@ STAGE = f"{JAVA}Job aborted due to stage failure: "
     [
         (RuntimeError(f"{JAVA}Job 5 cancelled because SparkContext was shut down"), "SPARK_ENDED"),
         (RuntimeError("Cannot call methods on a stopped SparkContext."), "SPARK_ENDED"),
-        (RuntimeError(f"{STAGE}Master removed our application: KILLED"), "SPARK_ENDED"),
         (Py4JNetworkError("Error while sending or receiving"), "SPARK_ENDED"),
         (ConnectionRefusedError(111, "Connection refused"), "SPARK_ENDED"),
         (RuntimeError("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid."), "SPARK_ENDED"),
@@ -48,3 +48,24 @@ def test_error_of_spark_has_its_kind(error: Exception, end: str) -> None:
 def test_end_of_spark_is_told_in_one_line() -> None:
     error = RuntimeError("Job 5 cancelled because SparkContext was shut down\n\tat org.apache")
     assert str(job_failed(error)) == "Job 5 cancelled because SparkContext was shut down"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[SPARK-24819]: Barrier execution mode does not allow run a barrier stage that "
+            "requires more slots than the total number of slots in the cluster currently.",
+            "Spark has fewer slots left than the gang has processes",
+        ),
+        (
+            "Job aborted due to stage failure: Master removed our application: FAILED",
+            "Spark's master has ended the application because new ones failed too",
+        ),
+    ],
+)
+def test_executors_that_are_gone_for_good_are_told_in_a_sentence(text: str, message: str) -> None:
+    failed = job_failed(RuntimeError(text + FRAME))
+    assert failed.end is JobEnd.LOST
+    assert message in str(failed)
+    assert "org.apache.spark" not in str(failed)

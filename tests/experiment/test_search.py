@@ -31,10 +31,10 @@ from sparkdl.errors import (
 from sparkdl.runs import Run
 from sparkdl.search.settings import ALGORITHMS, PRUNERS
 from tests.helpers.processes import eventually, processes_of
-from tests.helpers.runs import quiet, stopped
+from tests.helpers.runs import journal_lines, quiet, stopped
 
 # The S3 fixture comes first, because Spark's workers inherit its environment variables.
-pytestmark = pytest.mark.usefixtures("s3", "spark")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("s3", "spark")]
 
 SPACE = {"x": spaces.Float(-4.0, 4.0), "n": spaces.Int(1, 8), "kind": ["a", "b"]}
 
@@ -49,7 +49,7 @@ def states(run: Run) -> list[str]:
 
 
 def journal(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(run.path, "journal.jsonl").read_text().splitlines()]
+    return journal_lines(run.path)
 
 
 def jobs_so_far(spark: SparkSession) -> int:
@@ -633,12 +633,15 @@ def test_search_continues_after_invalid_and_failed_trials(root: str) -> None:
             raise InvalidTrial("does not fit")
         if x == 1:
             raise KeyError("mine")
+        if x == 2:
+            raise InvalidTrial
         return x
 
     options = quiet(root, initial_params=[{"x": x} for x in range(4)])
     run = experiment.search(train, {"x": list(range(4))}, num_trials=4, **options)
-    assert states(run) == ["INVALID", "FAILED", "COMPLETE", "COMPLETE"]
+    assert states(run) == ["INVALID", "FAILED", "INVALID", "COMPLETE"]
     assert run.trials[0].error == "InvalidTrial: does not fit"
+    assert run.trials[2].error == "InvalidTrial: "
     assert f'{__file__}", line' in (run.trials[1].error or "")
     assert run.best.value == 3
 
@@ -707,7 +710,12 @@ def test_trials_of_two_workers_run_one_after_the_other(root: str) -> None:
     """With two slots and two processes per trial, trials run one at a time and all of them end."""
 
     def train(x: int) -> float | None:
+        from sparkdl.distribute.strategies import choose
+
         assert context.world_size == 2
+        # `distribute.strategy()` is that of both workers, which TF_CONFIG names.
+        assert choose(context.current()) == "multi_worker"
+        assert len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]) == 2
         return x if context.is_chief else None
 
     run = experiment.search(train, {"x": [1, 2]}, num_trials=2, workers_per_trial=2, **quiet(root))
@@ -970,7 +978,6 @@ def test_two_searches_run_at_the_same_time(root: str) -> None:
 # ---- a run directory on S3
 
 
-@pytest.mark.slow
 def test_search_stores_its_run_on_s3(s3: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_int("x", 0, 1)
