@@ -1,10 +1,9 @@
 """Runs on the driver. The loop of a run: submit trials, follow them, record how they end."""
 
-import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from sparkdl import storage
@@ -34,8 +33,6 @@ from sparkdl.runs.trial import Trial
 from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["TrialLoop"]
-
-_logger = logging.getLogger("sparkdl.runner")
 
 LOCAL_POLL_S = 0.2
 REMOTE_POLL_S = 3.0
@@ -164,7 +161,8 @@ class TrialLoop:
         if self._orders.run:
             self._drop_waiting()
         if self.has_more:
-            self._recount()
+            with suppress(Exception):  # A Spark that has ended lets the next job say so.
+                self._concurrency.recount()
         while self.has_more and (self._next_is_stopped() or self._has_room()):
             trial = self._waiting.popleft() if self._waiting else self._source.next()
             if event := self._stop_event(trial):
@@ -175,12 +173,6 @@ class TrialLoop:
                 )
                 cores = self._concurrency.cores(int(num_coming) + len(self._submitted) + 1)
                 self._submitted.submit(trial, self._tasks.make(trial, cores))
-
-    def _recount(self) -> None:
-        try:
-            self._concurrency.recount()
-        except Exception as exc:  # noqa: BLE001 The next job tells whether Spark has ended.
-            _logger.debug("the slots of Spark cannot be counted: %r", exc)
 
     def _next_is_stopped(self) -> bool:
         """Return True if the next trial needs no room, as it was cancelled."""
@@ -262,6 +254,9 @@ class TrialLoop:
     def _end_attempt(self, submitted: SubmittedTrial) -> None:
         """Record how an attempt has ended, and run the trial again if that may help."""
         trial = submitted.trial
+        if trial.state.is_final:  # Recorded, but the loop was interrupted then.
+            self._submitted.forget(trial.number)
+            return
         self._messages.read([trial], ended=True)
         conclusion = self._conclusion_of(submitted)
         trial.exception = conclusion.exception
@@ -273,6 +268,8 @@ class TrialLoop:
             event = self._orders.cancelled_event(trial)
         if conclusion.spark_ended:
             self._orders.end_run(RunState.CANCELLED, conclusion.spark_ended)
+        if self._orders.run and event.failure == Failure.LOST:  # Resume runs it again.
+            event = replace(self._orders.cancelled_event(trial), attempt=event.attempt)
         failure = OUTSIDE if conclusion.is_outside else event.failure or str(Failure.EXCEPTION)
         is_failure = event.state == TrialState.FAILED and conclusion.may_retry
         if (is_failure or conclusion.is_outside) and self._may_retry(submitted, failure):
