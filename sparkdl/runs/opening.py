@@ -329,7 +329,8 @@ def _continue(
     # A search proposes more trials; any other run has ended with its last trial.
     has_ended = run.state == "COMPLETE" or (run.state.is_final and not run.is_search)
     is_asked = reopen or any(is_chosen(trial, retry) for trial in run.trials)
-    is_over = has_ended and not is_asked and not (waiting and run.state != "COMPLETE")
+    goes_on = run.state != "COMPLETE" and any(waits_again(trial) for trial in run.trials)
+    is_over = has_ended and not (is_asked or goes_on)
     check_params(run, journal.events, [event.number for event in waiting])
     # Someone may have removed the claims of earlier drivers.
     claim = replace(claim, number=max(claim.number, *journal.last))

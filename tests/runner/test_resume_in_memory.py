@@ -296,6 +296,17 @@ def one() -> InMemoryCluster:
     return InMemoryCluster(same)
 
 
+def test_run_that_failed_before_its_first_trial_is_resumed(root: str) -> None:
+    prepared = prepare(request_of(2), packed(), one())
+    opened = open_run(root, description_of(prepared), "error")
+    with pytest.raises(ZeroDivisionError), opened.failing():
+        raise ZeroDivisionError
+    assert load(opened.run.path).counts() == {"WAITING": 2}
+    loop = continued_loop(opened.run.path, one(), request_of(2))
+    loop.execute()
+    assert loop.run.counts() == {"COMPLETE": 2}
+
+
 def test_loaded_run_is_waited_for_and_not_cancelled_in_silence(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
