@@ -302,9 +302,10 @@ def test_run_that_failed_before_its_first_trial_is_resumed(root: str) -> None:
     with pytest.raises(ZeroDivisionError), opened.failing():
         raise ZeroDivisionError
     assert load(opened.run.path).counts() == {"WAITING": 2}
-    loop = continued_loop(opened.run.path, one(), request_of(2))
-    loop.execute()
-    assert loop.run.counts() == {"COMPLETE": 2}
+    cluster = one()
+    run = resumed(opened.run.path, cluster, train=packed_train)
+    assert run.counts() == {"COMPLETE": 2}
+    assert sorted(cluster.submitted) == [0, 1]
 
 
 def test_loaded_run_is_waited_for_and_not_cancelled_in_silence(
