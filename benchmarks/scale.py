@@ -285,6 +285,9 @@ class SimulatedCluster:
         """Return the number of slots."""
         return self._slots
 
+    def executors(self) -> tuple[int, int]:
+        return 1, 1
+
     def enforces(self, resources: Resources) -> bool:
         """Return True: no more trials run than there are slots."""
         return True

@@ -66,6 +66,10 @@ class Cluster(Protocol):
     def wait_for_executors(self, size: int) -> None:
         """Wait until `size` tasks fit at once, or until no more executors are to be expected."""
 
+    def executors(self) -> tuple[int, int]:
+        """Return the number of executors that have registered, and the number to be expected."""
+        ...
+
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         """Return the number of processes with these resources that can run at once.
 

@@ -27,7 +27,7 @@ from sparkdl.errors import (
 )
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import quiet, stopped
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -386,7 +386,7 @@ def test_timeout_cancels_unfinished_trials(root: str) -> None:
         return x
 
     options = quiet(root, timeout_s=6, parallelism=1)
-    run = experiment.launch(train, {"x": [0, 1, 2]}, **options)
+    run = stopped(lambda: experiment.launch(train, {"x": [0, 1, 2]}, **options))
     assert run.state == "CANCELLED"
     assert "timeout_s=6" in (run.reason or "")
     assert [str(t.state) for t in run.trials] == ["COMPLETE", "CANCELLED", "CANCELLED"]
@@ -422,7 +422,7 @@ def test_live_run_can_be_cancelled(root: str, tmp_path: Path) -> None:
     run = experiment.launch(train, {"x": [0, 1, 2, 3]}, **quiet(root, wait=False))
     assert eventually((tmp_path / "started0").exists)
     run.cancel()
-    run.wait()
+    assert stopped(run.wait) is run
     assert run.state == "CANCELLED"
     assert {str(t.state) for t in run.trials} == {"CANCELLED"}
     assert eventually(lambda: not processes_of(run.id))
@@ -437,7 +437,9 @@ def test_repeated_job_with_a_run_id_resumes_or_is_refused(root: str, tmp_path: P
         return x
 
     options = quiet(root, run_id="nightly", if_exists="resume", parallelism=1)
-    first = experiment.launch(train, {"x": [1, 2, 3]}, **options, max_failed_trials=0)
+    first = stopped(
+        lambda: experiment.launch(train, {"x": [1, 2, 3]}, **options, max_failed_trials=0)
+    )
     (tmp_path / "mended").touch()
     assert first.state == "FAILED"
     assert [str(t.state) for t in first.trials] == ["COMPLETE", "FAILED", "CANCELLED"]

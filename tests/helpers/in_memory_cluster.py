@@ -221,6 +221,9 @@ class InMemoryCluster:
     def wait_for_executors(self, size: int) -> None:
         pass
 
+    def executors(self) -> tuple[int, int]:
+        return 1, 1
+
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         count = override or self.num_slots
         return Slots(count, count, f"{count} slots in memory")
