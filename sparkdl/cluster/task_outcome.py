@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from sparkdl import storage
 from sparkdl.cluster.gpus.locks import DevicesTakenError
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.process.training_process import StartTimeoutError
 from sparkdl.cluster.process.trial_folder import again, last_reported
+from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.runs.states import Failure
 
 __all__ = ["failure_of_task", "with_files", "with_note", "with_reported"]
@@ -66,3 +69,15 @@ def with_files(outcome: Outcome, files: Mapping[str, str]) -> Outcome:
 def with_note(outcome: Outcome, note: str | None) -> Outcome:
     """Return the outcome with one more remark, if there is one."""
     return replace(outcome, note="; ".join(filter(None, (outcome.note, note))) or None)
+
+
+def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
+    """Return the exit, as a failure if the process did not receive all rows sent to it."""
+    if end.is_failure or not feeder or not feeder.problem:
+        return end
+    return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
+
+
+def outcome_row(outcome: Outcome) -> pa.RecordBatch:
+    """Return an outcome as the one row that a task yields to Spark."""
+    return pa.RecordBatch.from_pydict({"outcome": pa.array([outcome.to_json()])})

@@ -27,7 +27,14 @@ from sparkdl.cluster.preflight import check_executor, spare_collector
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
-from sparkdl.cluster.task_outcome import failure_of_task, with_files, with_note, with_reported
+from sparkdl.cluster.task_outcome import (
+    failure_of_task,
+    outcome_row,
+    with_feed_error,
+    with_files,
+    with_note,
+    with_reported,
+)
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
@@ -196,25 +203,18 @@ class TrialTask:
     ) -> Outcome:
         me = {"attempt": attempt, "checkpoint": self.initial_checkpoint(folder)}
         timeout_s, driver_watch = self.plan.trial_timeout_s, self.driver_watch()
-        gone: list[str] = []
-
-        def watch_all() -> str | None:
-            if driver_watch and (reason := driver_watch()):
-                gone.append(reason)
-            return watch() or (gone[0] if gone else None)
-
         with self.start_process(folder, "log.txt", gpus, me, feed_sockets(feeder)) as process:
-            end = process.wait(timeout_s, watch_all, self._start_timeout_s)
+            end = process.wait(timeout_s, lambda: watch() or driver_watch(), self._start_timeout_s)
         if end.outcome is None and not end.unkillable:
             with contextlib.suppress(OSError):  # The process may have been committing.
                 checkpoints.sweep(self.paths.folder, attempt)
         outcome = self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
-        is_lost = bool(gone) and end.outcome is None
+        is_lost = driver_watch.has_gone and end.outcome is None
         return replace(outcome, failure=Failure.LOST) if is_lost else outcome
 
-    def driver_watch(self) -> Callable[[], str | None] | None:
-        """Return a function that tells when the driver has gone; None if Spark ends the task."""
-        return DriverWatch(RunPaths(self.run.path), self.run.owner) if self.run.owner else None
+    def driver_watch(self) -> DriverWatch:
+        """Return what tells when the driver has gone; Spark itself may end the task before."""
+        return DriverWatch(RunPaths(self.run.path), self.run.owner)
 
     @property
     def _start_timeout_s(self) -> float:
@@ -368,11 +368,6 @@ class TrialTask:
         )
 
 
-def outcome_row(outcome: Outcome) -> pa.RecordBatch:
-    """Return an outcome as the one row that a task yields to Spark."""
-    return pa.RecordBatch.from_pydict({"outcome": pa.array([outcome.to_json()])})
-
-
 def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
     """Read a partition to its end: Spark ends a Python worker that leaves rows unread."""
     for _ in batches:
@@ -382,13 +377,6 @@ def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
 def feed_sockets(feeder: RowSender | None) -> dict[str, socket.socket]:
     """Return the socket from which a training process receives its rows, if it gets any."""
     return {"feed": feeder.process_end} if feeder else {}
-
-
-def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
-    """Return the exit, as a failure if the process did not receive all rows sent to it."""
-    if end.is_failure or not feeder or not feeder.problem:
-        return end
-    return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
 
 
 def _absolute(entry: str) -> str:
