@@ -30,8 +30,9 @@ from sparkdl.cluster.program.packaging import Program
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
+from sparkdl.runs.function_secrets import find_in_pickle
 from sparkdl.runs.layout import RunPaths, TrialPaths
-from sparkdl.runs.redact import mask_params, mask_text
+from sparkdl.runs.redact import mask_outputs, mask_params, mask_text
 from sparkdl.runs.states import Failure
 
 __all__ = [
@@ -200,7 +201,7 @@ class TrialTask:
 
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
-        params = mask_params(self.trial.params, self.plan.env.values())
+        params = mask_params(self.trial.params, self.plan.secrets)
         text = json.dumps({"params": params, "seed": self.trial.seed}, indent=1)
         storage.write(self.paths.params, text)
         attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
@@ -233,7 +234,7 @@ class TrialTask:
             "environ": self._environ(environ),
             "context": {**self._context(folder), **me},
             "metrics": list(self.trial.metrics),
-            "secrets": list(self.plan.env.values()),
+            "secrets": list(self.plan.secrets),
         }
         scratch = None if storage.is_local(self.run.path) else folder
         timeout_s = self.plan.start_timeout_s if self.plan.is_gang else None
@@ -283,7 +284,7 @@ class TrialTask:
             folder: the local folder that the process wrote into.
             log: the name of its log file.
         """
-        secrets = tuple(self.plan.env.values())
+        secrets = self.plan.secrets
         outcome = end.outcome
         if outcome is None:
             tail = _tail(storage.join(str(folder), log))
@@ -302,9 +303,20 @@ class TrialTask:
             error=mask_text(error, secrets) if error else None,
             traceback=None,
             failure=failure,
-            outputs=mask_params(outcome.outputs, secrets),
+            exception=None if _holds_secret(outcome.exception, secrets) else outcome.exception,
+            outputs=mask_outputs(outcome.outputs, _files_in(folder, outcome.outputs), secrets),
             usage=end.usage,
         )
+
+
+def _holds_secret(pickled: bytes | None, secrets: tuple[str, ...]) -> bool:
+    return pickled is not None and find_in_pickle(pickled, secrets) is not None
+
+
+def _files_in(folder: Path, outputs: Mapping[str, Any]) -> set[str]:
+    """Return the outputs that are paths of files in the folder of the trial."""
+    texts = {value for value in outputs.values() if isinstance(value, str) and value}
+    return {text for text in texts if os.path.exists(folder / text)}
 
 
 def outcome_row(outcome: Outcome) -> pa.RecordBatch:

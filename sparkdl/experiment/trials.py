@@ -12,6 +12,7 @@ from sparkdl.runner.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call, takes_one
 from sparkdl.runs import Run, Trial
+from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.files.formats import read_space
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import combine_values
@@ -194,7 +195,8 @@ def search(
         options["direction"] = "min"  # The default of Optuna's `study.optimize`.
     parsed, objectives = _parse_options(options)
     settings = SearchSettings(space=parsed_space, **fields)
-    settings.check([*objectives], parsed.timeout_s, tuple(parsed.env.values()))
+    settings.check([*objectives], parsed.timeout_s, known_secrets(parsed.env, parsed.secrets))
+    workers_per_trial = check_count("workers_per_trial", workers_per_trial)
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from
     _check_compatible(train, parsed_space, bool(runs), workers_per_trial)
     is_gang = workers_per_trial > 1
@@ -220,7 +222,7 @@ def search(
     )
 
 
-def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: Any) -> None:
+def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: int) -> None:
     """Validate that the function, its space and the other arguments are compatible.
 
     Raises:
@@ -233,7 +235,6 @@ def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: A
             f"search got no space, but {train!r} does not take one argument. Pass space= with the "
             "values of the parameters, or pass a function that takes an optuna.Trial."
         )
-    check_count("workers_per_trial", workers_per_trial)
     if workers_per_trial > 1 and space is None:
         raise ConfigError(
             f"workers_per_trial is {workers_per_trial}, but an objective that requests its "

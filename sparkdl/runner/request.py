@@ -28,6 +28,7 @@ _NOT_WRITTEN = (
     "wait",
     "progress",
     "env",
+    "secrets",
     "run_id",
     "if_exists",
     "versioned_resources",
@@ -38,7 +39,7 @@ _NOT_WRITTEN = (
 )
 
 # Options that a resumed run may get with another value although they are not written.
-_PER_CALL = {"spark", "wait", "progress", "env"}
+_PER_CALL = {"spark", "wait", "progress", "env", "secrets"}
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,11 @@ def _check_options(description: Mapping[str, Any], options: Mapping[str, Any]) -
             f"run {run} had env={{{', '.join(sorted(missing))}}}, whose values are never kept. "
             "Pass env= with these values."
         )
+    if description.get("num_secrets") and not options.get("secrets"):
+        raise ConfigError(
+            f"run {run} had secrets= with {description['num_secrets']} values, which are never "
+            "kept. Pass secrets= again, so that they are masked."
+        )
 
 
 def _check_data(description: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
@@ -236,15 +242,11 @@ def _check_search(description: Mapping[str, Any], changes: Mapping[str, Any]) ->
                 "search. Remove the argument."
             )
         return
-    if search["style"] == "function" and "space" not in changes:
-        raise ConfigError(
-            f"the space of run {run} is a function, which is not kept. Pass space= with the "
-            "function."
-        )
     for name in ("algorithm", "pruner"):
-        if (search[name] or "").endswith("object") and changes.get(name) is None:
+        value = search[name]
+        if isinstance(value, str) and value.endswith("object") and changes.get(name) is None:
             raise ConfigError(
-                f"the {name} of run {run} is a {search[name]}, which is not kept. Pass {name}= "
+                f"the {name} of run {run} is a {value}, which is not kept. Pass {name}= "
                 "with an object of the same kind."
             )
 

@@ -10,6 +10,7 @@ from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.options import check_count
+from sparkdl.runner.kept_program import restore_space
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call
@@ -21,8 +22,10 @@ from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, difference, waits_again
 from sparkdl.runs.redact import MASK
+from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.files.formats import read_space
-from sparkdl.search.settings import ALGORITHMS, PRUNERS, check_name
+from sparkdl.search.pruners import PRUNERS
+from sparkdl.search.settings import ALGORITHMS, check_name
 from sparkdl.search.space.spaces import Space
 
 __all__ = ["continue_search"]
@@ -54,7 +57,7 @@ def continue_search(
     description, paths = read_description(path), RunPaths(path)
     run = load(path)
     if "num_trials" in changes:
-        check_count("num_trials", changes["num_trials"])
+        changes = {**changes, "num_trials": check_count("num_trials", changes["num_trials"])}
     check_name("algorithm", changes.get("algorithm"), ALGORITHMS)
     check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _without_same_space(description, changes)
@@ -63,19 +66,23 @@ def continue_search(
     has_more = num_trials > run.num_configurations or bool(STOP_RULES & changes.keys())
     if run.state == "COMPLETE" and not has_more and not (retry_failed and run.failed):
         return run
+    if description.get("space") == "function" and "space" not in changes:
+        changes["space"] = restore_space(paths)
     request = Request.from_dict(
         description, options, {**earlier, **changes}, train=train, data=data
     )
     if storage.exists(paths.initial):  # The copy of the initial checkpoint.
         request = dataclasses.replace(request, init_from=paths.initial)
-    secrets = tuple(request.options.env.values())
+    secrets = known_secrets(request.options.env, request.options.secrets)
     if request.search:
         names = [name or "value" for name in request.metrics]
         request.search.check(names, request.options.timeout_s, secrets)
     _check_params(run, request, retry_failed)
     old_search = {**(description["request"]["search"] or {}), **earlier}
     changed = _changed(old_search, paths, train, changes)
-    program = pack(request.called) if train else Program.from_dict(provenance.read_program(paths))
+    program = (
+        pack(request.called) if train else Program.from_dict(provenance.read_program(paths.program))
+    )
     prepared = prepare(request, program, cluster)
     opened = continue_run(
         path, reopen=has_more, retry_failed=retry_failed, changed=changed, secrets=secrets

@@ -1,14 +1,14 @@
 """Runs on the driver. Start an opened run: keep the program, check the executors, run."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sparkdl import checkpoints, storage
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.reports import Reports
 from sparkdl.runner.handle import RunHandle
+from sparkdl.runner.kept_program import keep_program
 from sparkdl.runner.preflight import preflight
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.trial_loop import TrialLoop
@@ -30,9 +30,7 @@ def start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | No
     """
     with opened.failing():
         _keep_initial_checkpoint(prepared, opened)
-        train = prepared.request.train
-        is_program_kept = train is None or _keep_program(prepared, opened, train)
-        loop = _make_loop(prepared, opened, is_program_kept)
+        loop = _make_loop(prepared, opened, keep_program(prepared, opened.paths))
     with loop.failing():
         if resources is not None:
             storage.write(opened.paths.environment, provenance.environment())
@@ -58,30 +56,15 @@ def _keep_initial_checkpoint(prepared: PreparedRun, opened: OpenRun) -> None:
             checkpoints.commit(local, copy, checkpoints.step_of(local), {})
 
 
-def _keep_program(prepared: PreparedRun, opened: OpenRun, train: Callable[..., Any]) -> bool:
-    """Write the source code for readers and the packed program for a later resume.
-
-    Returns:
-        False if the program contains what looks like a credential, so that it was not written.
-    """
-    program, values = prepared.program, prepared.secrets
-    texts = {name: source.text for name, source in program.modules.items()}
-    provenance.write_source(opened.paths, train, texts, values)
-    return provenance.write_program(opened.paths, program.to_dict(), values)
-
-
-def _make_loop(prepared: PreparedRun, opened: OpenRun, is_program_kept: bool) -> TrialLoop:
+def _make_loop(prepared: PreparedRun, opened: OpenRun, notes: Sequence[str]) -> TrialLoop:
     run = opened.run
     progress = Progress(run, prepared.plan, prepared.request.options.progress)
     progress.say(f"Run {run.id}: {prepared.plan}")
     progress.say(f"Everything is kept in {opened.paths.folder}")
     if prepared.program.warning:
         progress.say(f"Note: {prepared.program.warning}")
-    if not is_program_kept:
-        progress.say(
-            "Note: the function, or a module that travels with it, contains what looks like a "
-            "credential, so it is not kept: experiment.resume will need train=."
-        )
+    for note in notes:
+        progress.say(note)
     source = _make_source(prepared, opened, progress)
     return TrialLoop(prepared, opened, source, progress, [Reports(run, progress.say)])
 

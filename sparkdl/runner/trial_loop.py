@@ -273,7 +273,7 @@ class TrialLoop:
         try:
             outcomes = self._submitted.outcomes_of(submitted)
         except JobFailed as failed:
-            secrets = tuple(self._plan.env.values())
+            secrets = self._plan.secrets
             return conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
         in_job_s = time.monotonic() - submitted.submitted_s
         metrics: list[str | None] = [*self.run.objectives] or [self.run.metric]

@@ -202,10 +202,13 @@ class ReportsReceived(Event):
     Attributes:
         reports: the number of the trial, the step and the value of each report, in the order in
             which the study received them.
+        numbers: the number of each report in its trial, from 0, for a pruner that counts reports;
+            None for a pruner that counts steps.
     """
 
     kind = EventKind.REPORTS
     reports: Sequence[tuple[int, int, float]]
+    numbers: Sequence[int] | None = None
 
     @classmethod
     def _from_json_values(cls, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from sparkdl.runs.ids_and_seeds import trial_seed
 from sparkdl.runs.journal import Journal, read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner, describe_owner, living_owner
-from sparkdl.runs.redact import mask_params
+from sparkdl.runs.redact import mask_params, mask_text
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial
@@ -102,8 +102,16 @@ class OpenRun:
 
     def record(self, *events: Event) -> None:
         """Write events to the journal, and update the run with them."""
-        for event in self.journal.write(list(events)):
+        for event in self.journal.write([self._masked(event) for event in events]):
             self.run.apply(event)
+
+    def _masked(self, event: Event) -> Event:
+        """Return the event with credentials masked in the texts of exceptions."""
+        if isinstance(event, TrialChanged) and event.error:
+            return replace(event, error=mask_text(event.error, self.secrets))
+        if isinstance(event, RunEnded) and event.reason:
+            return replace(event, reason=mask_text(event.reason, self.secrets))
+        return event
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -195,7 +203,7 @@ def _create(paths: RunPaths, description: RunDescription) -> OpenRun:
         "id": description.id,
         "name": description.name,
         "kind": description.kind,
-        "description": description.description,
+        "description": mask_text(description.description or "", description.secrets) or None,
         "metric": description.metric,
         "direction": description.direction,
         "seed": description.seed,

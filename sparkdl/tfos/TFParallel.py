@@ -49,7 +49,7 @@ def run(
         >>> run(SparkContext.getOrCreate(), lambda args, ctx: print(ctx.worker_num), [], 1)
         ... # doctest: +SKIP
     """
-    check_count("num_executors", num_executors)
+    num_executors = check_count("num_executors", num_executors)
     check_args(tf_args)
     pack(map_fn)  # Raises an error that names what cannot be sent.
     options = Options.parse(

@@ -27,7 +27,7 @@ from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.process.outputs import collect_outputs
 from sparkdl.cluster.program.local_modules import install
 from sparkdl.errors import InvalidTrial
-from sparkdl.runs.redact import MASK
+from sparkdl.runs.masked_output import MaskedOutput
 
 __all__ = ["main", "receive", "set_up"]
 
@@ -167,30 +167,14 @@ def seed_everything(seed: int) -> None:
             module.utils.set_random_seed(seed)
 
 
-class _Masked(io.TextIOWrapper):
-    """A text stream that replaces secrets by a mask."""
-
-    secrets: tuple[str, ...] = ()
-
-    def write(self, text: str) -> int:
-        for secret in self.secrets:
-            text = text.replace(secret, MASK)
-        return super().write(text)
-
-
 def _open_output(secrets: list[str]) -> None:
-    """Open standard output and error line by line, with secrets masked, and log to the latter.
+    """Open standard output and error line by line, with credentials masked; log to the latter.
 
     Only what Python code prints is masked; native code writes to the descriptors directly.
     """
-    masked = tuple(sorted((s for s in secrets if len(s) >= 4), key=len, reverse=True))
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
-        cls = _Masked if masked else io.TextIOWrapper
-        stream = cls(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-        if isinstance(stream, _Masked):
-            stream.secrets = masked
-        setattr(sys, name, stream)
+        setattr(sys, name, MaskedOutput(raw, secrets))
     _log_to_stderr()
 
 

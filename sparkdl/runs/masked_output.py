@@ -1,0 +1,50 @@
+"""Runs in the training process. A text stream in which credentials are masked."""
+
+import io
+import re
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from sparkdl.runs.redact import mask_text
+
+__all__ = ["MaskedOutput"]
+
+
+class MaskedOutput(io.TextIOWrapper):
+    """A stream that writes whole lines, with all that looks like a credential masked.
+
+    A line may be printed in several pieces, such as `print("password:", value)`, so that an
+    unfinished line is held back until its end, or until the stream is flushed.
+
+    Args:
+        raw: the stream of bytes to write to.
+        secrets: values known to be secret, see `known_secrets`.
+    """
+
+    def __init__(self, raw: BinaryIO, secrets: Iterable[str]) -> None:
+        super().__init__(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        self._secrets = tuple(secrets)
+        self._unfinished = ""
+
+    def write(self, text: str) -> int:
+        """Write text; see `io.TextIOBase.write`."""
+        self._unfinished += text
+        end = max(self._unfinished.rfind("\n"), self._unfinished.rfind("\r")) + 1
+        # The key of a certificate is masked as a whole.
+        if end and not _ends_in_key(self._unfinished[:end]):
+            lines, self._unfinished = self._unfinished[:end], self._unfinished[end:]
+            super().write(mask_text(lines, self._secrets))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back; see `io.TextIOBase.flush`."""
+        if self._unfinished:
+            rest, self._unfinished = self._unfinished, ""
+            super().write(mask_text(rest, self._secrets))
+        super().flush()
+
+
+def _ends_in_key(text: str) -> bool:
+    """Return True if a text ends between the first and the last line of a private key."""
+    begun = re.findall(r"-----(BEGIN|END) [A-Z ]*PRIVATE KEY", text)
+    return bool(begun) and begun[-1] == "BEGIN" and len(text) < 20_000
