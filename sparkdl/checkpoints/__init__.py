@@ -23,11 +23,12 @@ from sparkdl.checkpoints.reader import (
     release,
     step_of,
 )
-from sparkdl.checkpoints.writer import commit, prune, retained
+from sparkdl.checkpoints.writer import best, commit, prune, retained
 
 __all__ = [
     "FOLDER",
     "Checkpoint",
+    "best",
     "commit",
     "committed",
     "fetch",

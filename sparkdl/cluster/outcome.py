@@ -95,6 +95,7 @@ class Outcome:
         attempt: the number of the attempt, from 0.
         who: the rank; None for a trial of a single process.
         ended_s: the time of the end, in seconds since 1970.
+        note: a remark about the outputs, such as that an object was not kept.
 
     Example:
         >>> outcome = Outcome(status=Status.RETURNED, outputs={"accuracy": 0.9})
@@ -114,6 +115,7 @@ class Outcome:
     attempt: int = 0
     who: RankInfo | None = None
     ended_s: float = 0.0
+    note: str | None = None
 
     @property
     def is_failure(self) -> bool:

@@ -302,6 +302,7 @@ class TrialTask:
             outcome,
             error=mask_text(error, secrets) if error else None,
             traceback=None,
+            note=mask_text(outcome.note, secrets) if outcome.note else None,
             failure=failure,
             exception=None if _holds_secret(outcome.exception, secrets) else outcome.exception,
             outputs=mask_outputs(outcome.outputs, _files_in(folder, outcome.outputs), secrets),

@@ -134,6 +134,7 @@ def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> 
         "outputs": dict(outcome.outputs),
         "metrics": {**reported, **numbers},
         "error": verdict.reason,
+        "note": outcome.note,
     }
 
 

@@ -65,8 +65,18 @@ def _make_loop(prepared: PreparedRun, opened: OpenRun, notes: Sequence[str]) -> 
         progress.say(f"Note: {prepared.program.warning}")
     for note in notes:
         progress.say(note)
+    if prepared.request.search:
+        progress.say(_goal(prepared, run))
     source = _make_source(prepared, opened, progress)
     return TrialLoop(prepared, opened, source, progress, [Reports(run, progress.say)])
+
+
+def _goal(prepared: PreparedRun, run: Run) -> str:
+    """Return a line about what a search optimizes."""
+    options = prepared.request.options
+    is_assumed = options.metric is None and options.direction == "max"
+    hint = "; pass direction='min' if smaller values are better" if is_assumed else ""
+    return f"The best trial is the one with the {run.goal}{hint}"
 
 
 def _make_source(prepared: PreparedRun, opened: OpenRun, progress: Progress) -> TrialSource:

@@ -24,22 +24,24 @@ class MaskedOutput(io.TextIOWrapper):
     def __init__(self, raw: BinaryIO, secrets: Iterable[str]) -> None:
         super().__init__(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
         self._secrets = tuple(secrets)
-        self._unfinished = ""
+        self._pieces: list[str] = []
 
     def write(self, text: str) -> int:
         """Write text; see `io.TextIOBase.write`."""
-        self._unfinished += text
-        end = max(self._unfinished.rfind("\n"), self._unfinished.rfind("\r")) + 1
-        # The key of a certificate is masked as a whole.
-        if end and not _ends_in_key(self._unfinished[:end]):
-            lines, self._unfinished = self._unfinished[:end], self._unfinished[end:]
-            super().write(mask_text(lines, self._secrets))
+        self._pieces.append(text)
+        if "\n" in text or "\r" in text:
+            whole = "".join(self._pieces)
+            end = max(whole.rfind("\n"), whole.rfind("\r")) + 1
+            # The key of a certificate is masked as a whole.
+            if "PRIVATE KEY" not in whole or not _ends_in_key(whole[:end]):
+                self._pieces = [whole[end:]] if end < len(whole) else []
+                super().write(mask_text(whole[:end], self._secrets))
         return len(text)
 
     def flush(self) -> None:
         """Write what is held back; see `io.TextIOBase.flush`."""
-        if self._unfinished:
-            rest, self._unfinished = self._unfinished, ""
+        if self._pieces:
+            rest, self._pieces = "".join(self._pieces), []
             super().write(mask_text(rest, self._secrets))
         super().flush()
 

@@ -70,9 +70,12 @@ def mask_text(text: str, secrets: Iterable[str] = (), *, is_code: bool = False) 
         >>> mask_text("pad_token='[PAD]', NCCL_DEBUG=INFO")
         "pad_token='[PAD]', NCCL_DEBUG=INFO"
     """
-    text = mask_forms(_mask_known(text, secrets), MASK)
+    text = mask_forms(_mask_known(text, secrets) if secrets else text, MASK)
     lower = text.lower()
-    if not any(hint in lower for hint in _HINTS):
+    for hint in _HINTS:
+        if hint in lower:
+            break
+    else:
         return text
     for pattern in (_ASSIGNED, _PASSED, _SQL):
         text = pattern.sub(_mask_quoted, text)

@@ -57,6 +57,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
         r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?-----END [A-Z ]*KEY(?: BLOCK)?-----",
     ),
 )
+_MIN_CHARS = 16  # The shortest form without a colon.
 _COMPILED = tuple((literal, re.compile(form, re.DOTALL)) for literal, form in _FORMS)
 
 
@@ -69,6 +70,8 @@ def mask_forms(text: str, mask: str) -> str:
         >>> mask_forms('f"postgres://{user}:{password}@{host}/x"', "***")
         'f"postgres://{user}:{password}@{host}/x"'
     """
+    if len(text) < _MIN_CHARS and ":" not in text:
+        return text
     for literal, form in _COMPILED:
         if literal in text:
             text = form.sub(mask, text)

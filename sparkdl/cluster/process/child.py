@@ -102,7 +102,8 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     if not me.is_chief:
         return Outcome(status=Status.RETURNED)
     outputs = collect_outputs(returned, request["metrics"], me.folder or ".")
-    return Outcome(status=Status.RETURNED, outputs=outputs, is_chief=True)
+    note = "; ".join(outputs.notes) or None
+    return Outcome(status=Status.RETURNED, outputs=outputs.values, is_chief=True, note=note)
 
 
 def _reporting_times(begun: float) -> dict[str, float]:

@@ -159,11 +159,14 @@ class Progress:
         """
         self._num_done += 1
         self._counts[str(trial.state)] += 1
-        if trial.value is not None and (self._best is None or self._beats(trial.value)):
+        if self._run.repeats > 1:
+            best = self._run.top(1)
+            self._best = best[0].value if best else None
+        elif trial.value is not None and (self._best is None or self._beats(trial.value)):
             self._best = trial.value
         if self._bar is not None:
             self._bar.update()
-        if self.shown and (self._is_text or trial.state != TrialState.COMPLETE):
+        if self.shown and (self._is_text or trial.state != TrialState.COMPLETE or trial.note):
             self._show_result(trial)
 
     def _show_result(self, trial: Trial) -> None:
@@ -173,8 +176,10 @@ class Progress:
         self._last_line_s = time.monotonic()
         total = "" if self._total == math.inf else f"/{self._total:g}"
         params = "".join(f" {k}={table.cell(v)}" for k, v in trial.params.items())
-        value = "" if trial.value is None else f": {self._run.metric or 'value'} {trial.value:.5g}"
+        number, name = trial.last_value, self._run.metric or "value"
+        value = "" if number is None else f": {name} {number:.5g}"
         why = f" ({trial.summary[:100]})" if trial.error else ""
+        why += f" (note: {trial.note[:200]})" if trial.note else ""
         self.say(
             f"[{self._num_done}{total}] trial {trial.number}{params} {trial.state}{value}{why}"
         )
@@ -198,7 +203,8 @@ class Progress:
             if self._counts[state]:
                 counts[state.lower()] = self._counts[state]
         if self._best is not None:
-            counts["best"] = f"{self._best:.4g}"
+            word = "highest" if self._run.direction == "max" else "lowest"
+            counts["best"] = f"{self._best:.4g} ({word})"
         if newest and newest.state == TrialState.RUNNING:
             values = " ".join(f"{k}={v:.4g}" for k, v in list(newest.metrics.items())[:2])
             counts[f"trial {newest.number}"] = values

@@ -140,7 +140,7 @@ class Categorical:
             raise ConfigError(f"choices is {self.choices!r}; expected a list of values.")
         if not self.choices:
             raise ConfigError("choices is empty; expected at least one value.")
-        choices = tuple(_with_lists(to_json_value("choices", c)) for c in self.choices)
+        choices = tuple(to_json_value("choices", c) for c in self.choices)
         object.__setattr__(self, "choices", choices)
         seen: dict[Any, Any] = {}
         for choice in choices:
@@ -175,21 +175,12 @@ class Categorical:
 
     def has(self, value: object) -> bool:
         """Return True if the dimension contains the value."""
-        value = _with_lists(value)
+        value = to_json_value("value", value)
         return any(choice == value and type(choice) is type(value) for choice in self.choices)
 
     def all_values(self) -> list[Any]:
         """Return all values that Optuna can sample."""
         return [self.sampled(choice) for choice in self.choices]
-
-
-def _with_lists(value: Any) -> Any:
-    """Return the value with all tuples in it, at any depth, replaced by lists."""
-    if isinstance(value, list | tuple):
-        return [_with_lists(item) for item in value]
-    if isinstance(value, Mapping):
-        return {name: _with_lists(item) for name, item in value.items()}
-    return value
 
 
 Dimension = Float | Int | Categorical
