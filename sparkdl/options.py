@@ -36,6 +36,7 @@ _SYNONYMS = {
     **dict.fromkeys(
         ("logdir", "log_dir", "local_logdir", "run_dir", "output_dir", "storage_path"), "root"
     ),
+    **dict.fromkeys(("scope", "reduction_strategy"), "trial_value"),
     **dict.fromkeys(("random_state", "random_seed"), "seed"),
     **dict.fromkeys(("verbose", "show_progress"), "progress"),
     **dict.fromkeys(
@@ -67,6 +68,9 @@ class Options:
         direction: `max` (or `maximize`) if larger values of the metric are better, `min` (or
             `minimize`) if smaller ones are. Required unless larger values are better by the name
             of the metric, such as `accuracy`. Without `metric`, `max` by default.
+        trial_value: the value of a trial: `last`, the number that it returned or, without one,
+            reported last; or `best`, the best one that it returned or reported. `trial.checkpoint`
+            has the weights of that value, if a checkpoint was reported with the value.
         parallelism: largest number of trials at the same time; by default the number of slots.
         num_gpus: number of GPUs per process; by default `spark.task.resource.gpu.amount`.
         num_cpus: number of CPU cores per process; by default `spark.task.cpus`.
@@ -104,6 +108,7 @@ class Options:
     versioned_resources: Sequence[str] = ()
     metric: str | None = None
     direction: str | None = None
+    trial_value: str = "last"
     parallelism: int | None = None
     num_gpus: int | None = None
     num_cpus: int | None = None
@@ -181,6 +186,8 @@ class Options:
             )
         if self.metric is not None and not isinstance(self.metric, str):
             raise ConfigError(f"metric is {self.metric!r}; expected the name of one number.")
+        if self.trial_value not in ("last", "best"):
+            raise ConfigError(f"trial_value is {self.trial_value!r}; expected 'last' or 'best'.")
         self._check_keep_checkpoints()
         env: dict[Any, Any] = dict(self.env)
         for name, value in env.items():

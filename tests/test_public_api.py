@@ -75,6 +75,7 @@ OPTIONS = {
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "secrets"),
     *("framework", "run_id"),
     *("if_exists", "wait", "spark", "root", "progress", "keep_checkpoints"),
+    "trial_value",
 }
 
 

@@ -276,6 +276,11 @@ def _parse_options(options: dict[str, Any]) -> tuple[Options, dict[str, str]]:
             f"metric={metric!r} with direction={direction!r}; expected different names, and a "
             "direction for each."
         )
+    if options.get("trial_value", "last") != "last":
+        raise ConfigError(
+            f"trial_value is {options['trial_value']!r}, but the search has the metrics "
+            f"{', '.join(metric)}, whose best values may belong to different weights. Remove it."
+        )
     each = [
         Options.parse({**options, "metric": name, "direction": one_direction}, search)
         for name, one_direction in zip(metric, directions, strict=True)

@@ -45,15 +45,16 @@ def _keep_space(space: Callable[..., Any], paths: RunPaths, secrets: tuple[str, 
     try:
         program = pack(space).to_dict()
     except FunctionError as exc:  # The function is called on the driver, and need not travel.
-        return provenance.write_reason(paths.space, str(exc).split(". (")[0])
+        _, _, cause = str(exc).partition(": ")
+        return provenance.write_reason(paths.space, cause.partition(". (")[0])
     return provenance.write_program(paths.space, program, space, secrets)
 
 
 def _note(what: str, argument: str, reason: str) -> str:
-    return (
-        f"Note: the {what} is not kept, because {reason}. experiment.resume will need {argument}=. "
-        "To keep the function, let it read credentials from os.environ, and pass them with env=."
-    )
+    note = f"Note: the {what} is not kept, because {reason}."
+    if "credential" in reason:
+        note += " To keep it, read credentials from os.environ inside it, and pass them with env=."
+    return f"{note} Without it, experiment.resume needs {argument}=."
 
 
 def restore_space(paths: RunPaths) -> Callable[..., Any]:

@@ -208,7 +208,7 @@ def _check_resumable(description: Mapping[str, Any]) -> None:
 
 def _check_options(description: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     run = description["id"]
-    fixed = {"seed", *_NOT_WRITTEN} - _PER_CALL
+    fixed = {"seed", "trial_value", *_NOT_WRITTEN} - _PER_CALL
     if changed := sorted(fixed & options.keys()):
         raise ConfigError(
             f"{', '.join(changed)} of run {run} cannot be changed. Remove the argument, or start "

@@ -12,7 +12,7 @@ from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.errors import PreflightError
 from sparkdl.polling import poll_s
 from sparkdl.runner.display.progress import MAX_LOGS, Progress
-from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job
+from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job, with_best_value
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
 from sparkdl.runner.stopping import Stopping
@@ -82,6 +82,7 @@ class TrialLoop:
         self._submitted = SubmittedTrials(
             prepared.cluster, plan, request.topology, opened.paths, prepared.rows()
         )
+        self._takes_best = request.options.trial_value == "best"
         self._retries = Retries(request.options, plan.is_gang)
         ended = [trial for trial in run.trials if trial.state.is_final]
         self._stopping = Stopping(request.options, request.search, run.directions, plan.size, ended)
@@ -277,7 +278,10 @@ class TrialLoop:
             return conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
         in_job_s = time.monotonic() - submitted.submitted_s
         metrics: list[str | None] = [*self.run.objectives] or [self.run.metric]
-        return conclude(outcomes, trial.number, in_job_s, metrics, self.run.is_search)
+        conclusion = conclude(outcomes, trial.number, in_job_s, metrics, self.run.is_search)
+        if self._takes_best:
+            return with_best_value(conclusion, trial.reported_values(), self.run.direction)
+        return conclusion
 
     def _stop_event(self, trial: Trial) -> TrialChanged | None:
         """Return the event of a trial that was ordered to end; None for any other trial."""

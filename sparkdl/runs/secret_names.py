@@ -33,6 +33,19 @@ _BEFORE_KEY = {
 _BEFORE_PASS = {"admin", "db", "ftp", "mysql", "pg", "redis", "root", "smtp", "sudo", "user"}
 _BEFORE_TOKENS = {"access", "api", "auth", "bearer", "refresh", "session"}
 
+# The word before `key` that makes a part of data of it.
+_NO_CREDENTIAL = {
+    "cache",
+    "foreign",
+    "group",
+    "index",
+    "join",
+    "partition",
+    "primary",
+    "row",
+    "sort",
+}
+
 # The word before `token` that makes a token of text of it.
 _BEFORE_TOKEN = {
     *(
@@ -174,6 +187,13 @@ def _is_random_word(word: str) -> bool:
     return entropy > 2.8 and (changes >= 3 if has_digit else changes >= 4)
 
 
+def _is_secret_variable(name: str) -> bool:
+    """Return True for the name of an environment variable with a credential, such as any key."""
+    words = ["", *words_of(name)]
+    is_key = words[-1] == "key" and words[-2] not in _NO_CREDENTIAL
+    return is_key or is_secret_name(name)
+
+
 def known_secrets(env: Mapping[str, str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the texts to mask everywhere, given `env=` and `secrets=` of a run.
 
@@ -187,7 +207,7 @@ def known_secrets(env: Mapping[str, str], secrets: Iterable[str] = ()) -> tuple[
     from_env = [
         value
         for name, value in env.items()
-        if (is_secret_name(name) and not is_ordinary(value, name)) or looks_random(value)
+        if (_is_secret_variable(name) and not is_ordinary(value, name)) or looks_random(value)
     ]
     texts: set[str] = set()
     for secret in [*from_env, *secrets]:

@@ -1,7 +1,7 @@
 """Runs on the driver. A trial, live or loaded from its run directory."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -115,15 +115,30 @@ class Trial:
         The values of a lost attempt are included up to the step from which the next attempt
         continued.
         """
+        frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in self._reports()])
+        return frame.groupby("step").last() if len(frame) else frame
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """Return the reports of all attempts, each up to the step from which the next continued."""
         paths = TrialPaths(self.path)
         superseded = sorted(
             int(name) for name in storage.list_names(paths.attempts) if name.isdigit()
         )
         folders = [paths.superseded(number) for number in superseded]
         attempts = [read_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
-        rows = merge_attempts(attempts)
-        frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
-        return frame.groupby("step").last() if len(frame) else frame
+        return merge_attempts(attempts)
+
+    def reported_values(self) -> list[float]:
+        """Return the values of the metric that the trial has reported, by step."""
+        values = [self._metric_in(row["metrics"]) for row in self._reports()]
+        return [value for value in values if value is not None]
+
+    def _metric_in(self, metrics: Mapping[str, float]) -> float | None:
+        """Return the value of the metric of the run, or of the only metric if none was named."""
+        if self.metric is None and len(metrics) == 1:
+            return next(iter(metrics.values()))
+        # A plain number is reported as `value` and counts as the metric.
+        return metrics.get(self.metric or "value", metrics.get("value"))
 
     @property
     def data(self) -> list[dict[str, Any]]:
@@ -139,9 +154,7 @@ class Trial:
         """The value, or the last reported value of the metric, for example of a PRUNED trial."""
         if self.value is not None or self.state in (TrialState.COMPLETE, TrialState.INVALID):
             return self.value
-        only = next(iter(self.metrics.values())) if len(self.metrics) == 1 else None
-        named = self.metrics.get(self.metric) if self.metric else only
-        return self.metrics.get("value") if named is None else named
+        return self._metric_in(self.metrics)
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -162,9 +175,9 @@ class Trial:
     def checkpoint_of_value(self) -> Checkpoint | None:
         """Return the checkpoint of the property `checkpoint`, with its step and its files."""
         newest = checkpoints.newest(self.path)
-        if newest is None or self.value is None or self._value_at(newest) == self.value:
+        if newest is None or self.value is None or self._metric_in(newest.metrics) == self.value:
             return newest
-        same = [c for c in self.checkpoints if self._value_at(c) == self.value]
+        same = [c for c in self.checkpoints if self._metric_in(c.metrics) == self.value]
         return same[-1] if same else newest
 
     @property
@@ -176,11 +189,6 @@ class Trial:
         """
         best = checkpoints.best(self.checkpoints, self.metric, self.direction)
         return best.url if best else None
-
-    def _value_at(self, checkpoint: Checkpoint) -> float | None:
-        metrics = checkpoint.metrics
-        only = next(iter(metrics.values())) if len(metrics) == 1 else None
-        return metrics.get(self.metric, metrics.get("value")) if self.metric else only
 
     def apply(self, event: TrialChanged) -> None:
         """Update this trial with an event of the journal."""

@@ -40,7 +40,7 @@ def sampler_of(algorithm: Any, seed: int) -> optuna.samplers.BaseSampler:
     _check_package(algorithm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return samplers[algorithm](seed=seed)
+        return samplers[algorithm](seed=seed % 2**32)  # NumPy takes 32 bits.
 
 
 def _check_package(algorithm: str) -> None:

@@ -83,10 +83,13 @@ def test_values_of_env_are_masked_only_if_they_are_credentials() -> None:
         "NCCL_DEBUG": "INFO",
         "MODE": "train",
         "XLA_FLAGS": "--xla_gpu_cuda_data_dir=/usr/lib/cuda-12.4",
+        "SORT_KEY": "created",
+        "SERVICE_KEY": "correct-horse",
         "DB_PASSWORD": "hunter22",
         "SEED_OF_ACCESS": drawn,
     }
     text = "INFO site-packages/tensorflow/python: train, hunter22 " + drawn
+    assert mask_text("created by correct-horse", known_secrets(env)) == "created by ***"
     masked = mask_text(text, known_secrets(env, ["tea-pot"]))
     assert masked == "INFO site-packages/tensorflow/python: train, *** ***"
     assert mask_text("a tea-pot", known_secrets({}, ["tea-pot"])) == "a ***"
