@@ -37,11 +37,20 @@ def find_credential(function: Callable[..., Any], secrets: Iterable[str] = ()) -
     return _Search(tuple(secrets)).run(function)
 
 
-def find_in_pickle(pickled: bytes, secrets: Iterable[str] = ()) -> str | None:
-    """Return a phrase about the first text of a pickle that is a credential by its form."""
+def find_in_pickle(
+    pickled: bytes, secrets: Iterable[str] = (), *, is_code: bool = True
+) -> str | None:
+    """Return a phrase about the first text of a pickle that holds a credential; None if none does.
+
+    Args:
+        pickled: a pickled object, which is not loaded.
+        secrets: values known to be secret, see `known_secrets`.
+        is_code: the texts are those of a program, see `mask_text`.
+    """
     secrets = tuple(secrets)
     for opcode, argument, _ in pickletools.genops(pickled):
-        if "UNICODE" in opcode.name and mask_text(str(argument), secrets, is_code=True) != argument:
+        is_text = "UNICODE" in opcode.name
+        if is_text and mask_text(str(argument), secrets, is_code=is_code) != argument:
             return "a text in the pickled function"
     return None
 
