@@ -72,7 +72,7 @@ def resume(
 
     Finished trials are not repeated. A trial that was running is restarted from its own
     checkpoint. The training function is loaded from the run directory, so resume only runs whose
-    directory you trust as you would trust a program.
+    directory you trust as you would trust a program. A space that is a function is loaded too.
 
     Args:
         run_or_path: the directory of a run, or the run.
@@ -80,12 +80,12 @@ def resume(
         num_trials: total number of configurations that a search tries.
         stop, patience, max_slot_hours: new stopping rules of a search.
         retry_failed: also restart trials that have FAILED.
-        space: the function, if the space of the search is a function. A space that is a dict may
-            be passed too, but cannot be changed.
+        space: the function, if the space of the search is a function that was not kept. A space
+            that is a dict may be passed too, but cannot be changed.
         algorithm, pruner: an equivalent object, if the search used an object of Optuna.
         data: the same data, if the run was started with `data=`.
         **options: the fields of `sparkdl.options.Options` to change, such as `parallelism`. `env`
-            is required if the run had one, because its values are not stored.
+            and `secrets` are required if the run had them, because their values are not stored.
 
     Returns:
         The run, with all its trials.

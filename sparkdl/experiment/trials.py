@@ -143,9 +143,14 @@ def search(
             file.
         algorithm: `random`, `grid`, `tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, or an Optuna sampler.
         num_trials: number of configurations to try; None if another rule ends the search.
-        pruner: `median`, `asha` (asynchronous successive halving), `hyperband`, or an Optuna
-            pruner, which stops trials because of the metric they report. By default no trial is
-            stopped.
+        pruner: `median`, `asha` (asynchronous successive halving) or `hyperband`, which stop trials
+            because of the metric they report, and count reports; or an Optuna pruner, which counts
+            steps. By default no trial is stopped. A dict passes arguments, such as
+            `{"asha": {"grace": 3, "reduction": 4}}`: the first `grace` reports never stop a trial,
+            and after `grace * reduction**k` reports, k = 0, 1, 2 ..., a trial continues if it is
+            among the best `1 / reduction` of those that came so far. By default `grace` is 1, and
+            `reduction` is 4. `median` has `grace` and `startup`, the number of trials that
+            complete first; `hyperband` has `grace`, `reduction` and `max_reports`.
         stop: end when a trial's metric reaches this value, such as `{"accuracy": 0.98}`.
         patience: end after this number of configurations in a row without an improvement.
         max_slot_hours: end when the trials have used this number of slot hours.
@@ -155,7 +160,7 @@ def search(
         init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
             returns that checkpoint in a trial that has no checkpoint of its own.
         repeats: number of trials of each configuration, each with its own seed; the sampler
-            receives their mean.
+            receives their mean if all are COMPLETE, and a failure if not.
         workers_per_trial: number of processes of each trial, started as by `allreduce`.
         data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`.
         **options: see `sparkdl.options.Options`. `metric` and `direction` may be lists of the same
