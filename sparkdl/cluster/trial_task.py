@@ -300,7 +300,7 @@ class TrialTask:
             error = f"{outcome.error}\n\n{outcome.traceback or ''}\n\nIts log: {url}\n"
         return replace(
             outcome,
-            error=mask_text(error, secrets) if error else None,
+            error=None if error is None else mask_text(error, secrets),
             traceback=None,
             note=mask_text(outcome.note, secrets) if outcome.note else None,
             failure=failure,

@@ -23,7 +23,7 @@ __all__ = [
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def optimizer(opt: Any, *, op: str = "mean", wire_dtype: str | None = None) -> Any:
+def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
     """Make an optimizer average its gradients over all ranks of the gang.
 
     Each rank runs a plain `compile` and `fit` on its share of the rows, without a strategy. `fit`
@@ -39,7 +39,7 @@ def optimizer(opt: Any, *, op: str = "mean", wire_dtype: str | None = None) -> A
     Args:
         opt: an optimizer of Keras 3 or tf_keras, or its name. It is modified and returned.
         op: `mean`, or `sum` for a loss that is already divided by the global batch size.
-        wire_dtype: `bfloat16` or `float16`, the dtype in which gradients travel: half the bytes,
+        wire: `bfloat16` or `float16`, the dtype in which gradients travel: half the bytes,
             and sums of that precision. For networks of less than 10 Gbit/s.
 
     Returns:
@@ -57,18 +57,18 @@ def optimizer(opt: Any, *, op: str = "mean", wire_dtype: str | None = None) -> A
     """
     if op not in ("mean", "sum"):
         raise ValueError(f"op is {op!r}; expected 'mean' or 'sum'.")
-    if wire_dtype not in (None, "bfloat16", "float16"):
-        raise ValueError(f"wire_dtype is {wire_dtype!r}; expected None, 'bfloat16' or 'float16'.")
+    if wire not in (None, "bfloat16", "float16"):
+        raise ValueError(f"wire is {wire!r}; expected None, 'bfloat16' or 'float16'.")
     world = ring()
     # The group comes first: creating an optimizer from its name already computes.
     group = choose_group(world)
     opt, package = resolve_optimizer(opt)
     if world.is_alone:
         return opt
-    return with_reducer(opt, package, Reducer(world, op, wire_dtype, group))
+    return with_reducer(opt, package, Reducer(world, op, wire, group))
 
 
-def gradient_tape(tape: Any, *, op: str = "mean", wire_dtype: str | None = None) -> Any:
+def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> Any:
     """Make a `tf.GradientTape` return gradients that are averaged over all ranks.
 
     All ranks must take the same number of steps. Call `broadcast_variables` before the first step.
@@ -76,7 +76,7 @@ def gradient_tape(tape: Any, *, op: str = "mean", wire_dtype: str | None = None)
     Args:
         tape: a tape, before or after its `with` block. It is modified and returned.
         op: see `optimizer`.
-        wire_dtype: see `optimizer`.
+        wire: see `optimizer`.
 
     Example:
         >>> import tensorflow as tf
@@ -91,7 +91,7 @@ def gradient_tape(tape: Any, *, op: str = "mean", wire_dtype: str | None = None)
     group = choose_group(world)
     if world.is_alone:
         return tape
-    return with_reducer_on_tape(tape, Reducer(world, op, wire_dtype, group))
+    return with_reducer_on_tape(tape, Reducer(world, op, wire, group))
 
 
 def resolve_optimizer(opt: Any) -> tuple[Any, Any]:

@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
@@ -13,6 +12,9 @@ from sparkdl.options import Options
 from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["history", "load", "resume"]
 
@@ -36,7 +38,7 @@ def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
     return _history.load(os.fspath(path))
 
 
-def history(root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+def history(root: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
     """Return a table of the runs below a root, newest first, with one row per run.
 
     Args:

@@ -1,9 +1,7 @@
 """Runs on the driver. Load runs from their directories."""
 
 import json
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from sparkdl import storage
 from sparkdl.errors import RunNotFoundError
@@ -13,6 +11,9 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import living_owner
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["history", "load", "read_description"]
 
@@ -66,7 +67,7 @@ def load(path: str) -> Run:
     return run
 
 
-def history(root: str) -> pd.DataFrame:
+def history(root: str) -> "pd.DataFrame":
     """Return a table of the runs below a root, newest first, with one row per run."""
     rows = []
     for name in storage.list_names(root):
@@ -91,5 +92,7 @@ def history(root: str) -> pd.DataFrame:
                 "path": path,
             }
         )
+    import pandas as pd
+
     frame = pd.DataFrame(rows)
     return frame.sort_values("started", ascending=False, ignore_index=True) if rows else frame

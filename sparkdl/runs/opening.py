@@ -301,9 +301,9 @@ def continue_run(
         raise _owned_error(description["id"], owner, path)
     events = read_journal(paths.journal)
     run = replay(description, path, events)
+    waiting = _unfinished(run, paths, retry_failed, events[-1].time or 0.0)
     this_owner = Owner(paths)
     this_owner.hold()
-    waiting = _unfinished(run, paths, retry_failed, events[-1].time or 0.0)
     is_complete = run.state == "COMPLETE" and not reopen and not (retry_failed and waiting)
     opened = OpenRun(
         run=run,

@@ -2,9 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sparkdl.errors import (
     AllTrialsFailedError,
@@ -24,6 +22,9 @@ from sparkdl.runs.events import (
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial, Usage
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Handle", "Run"]
 
@@ -187,7 +188,7 @@ class Run:
         complete = f"{counts.pop('COMPLETE', 0)} of {len(self.trials)} trials complete"
         return ", ".join([complete, *(f"{n} {state.lower()}" for state, n in counts.items())])
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> "pd.DataFrame":
         """Return a table with one row per trial.
 
         It has the state, the configuration, the parameters, the last value of each metric, the

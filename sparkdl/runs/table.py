@@ -4,12 +4,13 @@ import functools
 import html as markup
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["View", "cell", "frame", "grid", "html", "padded", "running", "text"]
 
@@ -120,7 +121,7 @@ def _common(trials: Sequence[Trial]) -> dict[str, Any]:
     return {k: v for k, v in first.items() if all(t.params.get(k) == v for t in trials)}
 
 
-def frame(trials: Sequence[Trial]) -> pd.DataFrame:
+def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
     """Return a table of all fields of all trials, with one row per trial."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     metrics = list(dict.fromkeys(name for trial in trials for name in trial.metrics))
@@ -149,6 +150,8 @@ def frame(trials: Sequence[Trial]) -> pd.DataFrame:
         row |= {**params, **reported, **outputs}
         row |= {_column_name(name, params): value for name, value in last.items()}
         rows.append(row)
+    import pandas as pd
+
     return pd.DataFrame(rows)
 
 

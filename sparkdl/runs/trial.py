@@ -3,9 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from sparkdl import checkpoints, storage
 from sparkdl.checkpoints import Checkpoint
@@ -13,6 +11,9 @@ from sparkdl.jsonl import read_lines
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Trial", "Usage"]
 
@@ -109,12 +110,14 @@ class Trial:
         return self.error.split("\n")[0] if self.error else ""
 
     @property
-    def history(self) -> pd.DataFrame:
+    def history(self) -> "pd.DataFrame":
         """The reported values, with one row per step and one column per name.
 
         The values of a lost attempt are included up to the step from which the next attempt
         continued.
         """
+        import pandas as pd
+
         frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in self._reports()])
         return frame.groupby("step").last() if len(frame) else frame
 

@@ -117,7 +117,7 @@ def test_wire_dtype_keeps_ranks_equal_and_the_loss_close(ring: Any, alone: Any) 
         ("twice", "averages its gradients already"),
         ("no optimizer", "got a int; expected an optimizer of Keras"),
         ("op", "op is 'max'; expected 'mean' or 'sum'"),
-        ("wire", "wire_dtype is 'int8'; expected None, 'bfloat16' or 'float16'"),
+        ("wire", "wire is 'int8'; expected None, 'bfloat16' or 'float16'"),
         ("inside", r"distribute.optimizer\(keras.*LossScaleOptimizer\(optimizer\)\)"),
     ],
 )

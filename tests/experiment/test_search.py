@@ -34,7 +34,7 @@ from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import quiet
 
 # The S3 fixture comes first, because Spark's workers inherit its environment variables.
-pytestmark = pytest.mark.usefixtures("s3", "spark")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("s3", "spark")]
 
 SPACE = {"x": spaces.Float(-4.0, 4.0), "n": spaces.Int(1, 8), "kind": ["a", "b"]}
 
@@ -629,12 +629,15 @@ def test_search_continues_after_invalid_and_failed_trials(root: str) -> None:
             raise InvalidTrial("does not fit")
         if x == 1:
             raise KeyError("mine")
+        if x == 2:
+            raise InvalidTrial
         return x
 
     options = quiet(root, initial_params=[{"x": x} for x in range(4)])
     run = experiment.search(train, {"x": list(range(4))}, num_trials=4, **options)
-    assert states(run) == ["INVALID", "FAILED", "COMPLETE", "COMPLETE"]
+    assert states(run) == ["INVALID", "FAILED", "INVALID", "COMPLETE"]
     assert run.trials[0].error == "InvalidTrial: does not fit"
+    assert run.trials[2].error == "InvalidTrial: "
     assert f'{__file__}", line' in (run.trials[1].error or "")
     assert run.best.value == 3
 
@@ -966,7 +969,6 @@ def test_two_searches_run_at_the_same_time(root: str) -> None:
 # ---- a run directory on S3
 
 
-@pytest.mark.slow
 def test_search_stores_its_run_on_s3(s3: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_int("x", 0, 1)

@@ -252,7 +252,7 @@ def refuses(folder: Path) -> Any:
         "twice": said(lambda: distribute.optimizer(distribute.optimizer("sgd"))),
         "no optimizer": said(lambda: distribute.optimizer(3)),
         "op": said(lambda: distribute.optimizer("sgd", op="max")),
-        "wire": said(lambda: distribute.optimizer("sgd", wire_dtype="int8")),
+        "wire": said(lambda: distribute.optimizer("sgd", wire="int8")),
         "inside": said(lambda: fit(model)),
     }
 
@@ -288,9 +288,7 @@ def halves(folder: Path) -> Any:
     for wire_dtype in ("bfloat16", "float16"):
         model = build("sgd")
         keras.utils.set_random_seed(context.rank)
-        model.compile(
-            distribute.optimizer(keras.optimizers.Adam(0.01), wire_dtype=wire_dtype), "mse"
-        )
+        model.compile(distribute.optimizer(keras.optimizers.Adam(0.01), wire=wire_dtype), "mse")
         found[wire_dtype] = trained(model)
     return found
 

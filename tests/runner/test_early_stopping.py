@@ -17,7 +17,7 @@ from sparkdl.runs import Run
 from tests.helpers.processes import eventually, is_alive, processes_of
 from tests.helpers.runs import quiet
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
 
 def states(run: Run) -> list[str]:
@@ -253,7 +253,6 @@ def test_steps_that_come_twice_or_are_negative(root: str) -> None:
     assert states(run) == ["COMPLETE"] * 3
 
 
-@pytest.mark.slow
 def test_keras(root: str) -> None:
     def train(rate: float) -> float:
         import keras

@@ -24,7 +24,7 @@ from sparkdl.runs import Run
 from tests.helpers.processes import eventually, is_alive, processes_of
 from tests.helpers.runs import quiet
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
 PROGRAM = """
 import os, time
@@ -104,7 +104,6 @@ def driver(tmp_path: Path, root: str, verb: str, progress: bool = False) -> Iter
 
 
 @pytest.mark.acceptance("A10")
-@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["launch", "search"])
 def test_a_run_whose_driver_was_killed_is_resumed(tmp_path: Path, root: str, verb: str) -> None:
     with driver(tmp_path, root, verb) as process:
@@ -148,7 +147,6 @@ def _ends_of_torn(path: str) -> dict[int, float]:
 
 
 @pytest.mark.acceptance("A12")
-@pytest.mark.slow
 def test_ctrl_c_once_stops_the_run_and_prints_how_to_resume(tmp_path: Path, root: str) -> None:
     with driver(tmp_path, root, "search", progress=True) as process:
         pids = [int(p.name.split("-")[1]) for p in tmp_path.glob("pid-*")]
@@ -610,7 +608,6 @@ def test_repeats_that_were_not_made(root: str, tmp_path: Path) -> None:
     assert again.means()[2][0] == 1 + again.trials[6].params["x"]
 
 
-@pytest.mark.slow
 def test_a_grid_of_a_thousand_resumes_in_seconds(root: str) -> None:
     """A run directory with 1 000 trials of which 998 have finished."""
 

@@ -107,8 +107,8 @@ class ElasticSeat(RingSeat):
         following = self._current + 1
         asking = {(r, inc) for n, r, inc in seen.numbered("here") if n == following}
         if asking and f"alive-{following}" not in self._sent:
-            self._sent.add(f"alive-{following}")
             self._files.post_numbered("alive", following, rank, incarnation)
+            self._sent.add(f"alive-{following}")
         if asking - self._members:
             self._notify("waiting")
         if asking & self._members or any(alive[r] != inc for r, inc in self._members):

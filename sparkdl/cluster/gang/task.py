@@ -177,24 +177,25 @@ def _run_processes(
     feeder: RowSender | None,
 ) -> ProcessExit:
     member, plan = placement.member, task.plan
-    me = _context(task, placement, folder)
+    me = _context(task, placement)
     environ = {**visible, **policy.environ(task, placement)}
     limit_s = None if member.role.runs_server else plan.trial_timeout_s
     short_lives = 0
     while True:
         begun = time.monotonic()
-        seat = policy.seat(task, placement, folder)
-        process = task.start_process(
-            folder,
-            member.log,
-            environ,
-            {**me, **seat.me},
-            {**feed_sockets(feeder), **seat.sockets},
-            member.role.runs_server,
-        )
-        with seat, process:
-            supervisor.began(process.pid)
-            end = process.wait(limit_s, functools.partial(_watch, seat, supervisor, process))
+        with policy.seat(task, placement, folder) as seat:
+            if "checkpoint" not in {**me, **seat.me}:
+                me["checkpoint"] = _checkpoint(task, placement, folder)
+            with task.start_process(
+                folder,
+                member.log,
+                environ,
+                {**me, **seat.me},
+                {**feed_sockets(feeder), **seat.sockets},
+                member.role.runs_server,
+            ) as process:
+                supervisor.began(process.pid)
+                end = process.wait(limit_s, functools.partial(_watch, seat, supervisor, process))
         short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0
         if short_lives == MAX_SHORT_LIVES or not policy.restarts(task, placement, end):
             return end
@@ -204,7 +205,7 @@ def _watch(seat: RingSeat, supervisor: Supervisor, process: TrainingProcess) -> 
     return seat.watch() or supervisor.watch(process)
 
 
-def _context(task: TrialTask, placement: Placement, folder: Path) -> dict[str, Any]:
+def _context(task: TrialTask, placement: Placement) -> dict[str, Any]:
     """Return the fields of `Context` that differ between the ranks of a gang."""
     local_rank, local_world_size = local_places(placement.peers, placement.rank)
     role = placement.member.role
@@ -217,7 +218,6 @@ def _context(task: TrialTask, placement: Placement, folder: Path) -> dict[str, A
         "index": placement.member.index,
         "strategy": role.strategy,
         "attempt": placement.attempt,
-        "checkpoint": _checkpoint(task, placement, folder),
     }
 
 

@@ -25,7 +25,7 @@ _FILE = re.compile(
 
 @dataclass
 class Outputs:
-    """What a training function returned, in the form in which it is kept.
+    """The value of a training function, in the form in which it is kept.
 
     Attributes:
         values: JSON values by name.

@@ -152,7 +152,8 @@ def preloadable(imports: frozenset[str], framework: str | None) -> tuple[str, ..
     """Return the modules that a fork server should import for a program, the framework first."""
     safe = sorted(name for name in imports if name.partition(".")[0] in _PRELOADABLE)
     first = (framework,) if framework else ()
-    return ("sparkdl.cluster.process.child", *first, *safe)
+    readers = ("pyarrow.dataset",) if "sparkdl.data" in imports else ()
+    return ("sparkdl.cluster.process.child", *first, *safe, *readers)
 
 
 def _named_values(function: Callable[..., Any]) -> dict[str, Any]:

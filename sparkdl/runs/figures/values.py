@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from sparkdl.runs.figures.base import (
     BEST,
     COLORS,
@@ -24,6 +22,7 @@ from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
 if TYPE_CHECKING:
+    import pandas as pd
     from plotly.graph_objects import Figure
 
 __all__ = ["curves", "history", "pareto"]
@@ -185,7 +184,7 @@ def curves(run: RunView) -> "Figure | None":
     )
 
 
-def _column(run: RunView, frames: Sequence[pd.DataFrame]) -> str | None:
+def _column(run: RunView, frames: "Sequence[pd.DataFrame]") -> str | None:
     """Return the name under which the metric was reported, or the only reported name."""
     names = list(dict.fromkeys(name for frame in frames for name in frame.columns))
     if run.metric in names:

@@ -59,6 +59,6 @@ class DriverNodesJob:
     def end(self) -> None:
         """Order the nodes to end."""
         if not self._is_ended:
-            self._is_ended = True
             with contextlib.suppress(OSError):  # They end with the driver at the latest.
                 self._files.order(END)
+                self._is_ended = True
