@@ -5,6 +5,7 @@ import functools
 import inspect
 import pickletools
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -15,6 +16,9 @@ __all__ = ["find_credential", "find_in_pickle"]
 
 # A function that holds a model may hold a million objects; credentials are not that deep.
 MAX_OBJECTS = 100_000
+
+# A longer text is data, of which the beginning is searched.
+MAX_CHARS = 1_000_000
 
 _Held = Iterator[tuple[str, Any, str]]
 
@@ -49,8 +53,8 @@ def find_in_pickle(
     """
     secrets = tuple(secrets)
     for opcode, argument, _ in pickletools.genops(pickled):
-        is_text = "UNICODE" in opcode.name
-        if is_text and mask_text(str(argument), secrets, is_code=is_code) != argument:
+        text = str(argument)[:MAX_CHARS] if "UNICODE" in opcode.name else ""
+        if mask_text(text, secrets, is_code=is_code) != text:
             return "a text in the pickled function"
     return None
 
@@ -68,11 +72,14 @@ class _Search:
 
     def run(self, function: Any) -> str | None:
         """Return a phrase about the first credential."""
-        waiting: list[tuple[str, Any, str]] = [("", function, "the function")]
+        waiting: deque[tuple[str, Any, str]] = deque([("", function, "the function")])
         while waiting and len(self._seen) < MAX_OBJECTS:
-            name, thing, phrase = waiting.pop(0)
+            name, thing, phrase = waiting.popleft()
+            if thing is None or isinstance(thing, int | float | complex):
+                continue
             if isinstance(thing, str | bytes):
-                text = thing if isinstance(thing, str) else thing[:10_000].decode("latin-1")
+                start = thing[:MAX_CHARS]
+                text = start if isinstance(start, str) else start.decode("latin-1")
                 if is_secret(name, text) or self._holds_secret(text):
                     return phrase
             elif id(thing) not in self._seen:
