@@ -32,7 +32,7 @@ from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.function_secrets import find_in_pickle
 from sparkdl.runs.layout import RunPaths, TrialPaths
-from sparkdl.runs.redact import mask_outputs, mask_params, mask_text
+from sparkdl.runs.redact import mask_outputs, mask_params, mask_text, secrets_in
 from sparkdl.runs.states import Failure
 
 __all__ = [
@@ -138,6 +138,11 @@ class TrialTask:
         """The files of the trial."""
         return RunPaths(self.run.path).trial(self.trial.number)
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts that are masked in all that this trial stores or shows."""
+        return (*self.plan.secrets, *secrets_in(self.trial.params))
+
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         context, paths = TaskContext.get(), self.paths
         # Spark counts from 0 again when it repeats a whole stage; attempts never share a number.
@@ -201,7 +206,7 @@ class TrialTask:
 
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
-        params = mask_params(self.trial.params, self.plan.secrets)
+        params = mask_params(self.trial.params, self.secrets)
         text = json.dumps({"params": params, "seed": self.trial.seed}, indent=1)
         storage.write(self.paths.params, text)
         attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
@@ -234,7 +239,7 @@ class TrialTask:
             "environ": self._environ(environ),
             "context": {**self._context(folder), **me},
             "metrics": list(self.trial.metrics),
-            "secrets": list(self.plan.secrets),
+            "secrets": list(self.secrets),
         }
         scratch = None if storage.is_local(self.run.path) else folder
         timeout_s = self.plan.start_timeout_s if self.plan.is_gang else None
@@ -284,7 +289,7 @@ class TrialTask:
             folder: the local folder that the process wrote into.
             log: the name of its log file.
         """
-        secrets = self.plan.secrets
+        secrets = self.secrets
         outcome = end.outcome
         if outcome is None:
             tail = _tail(storage.join(str(folder), log))

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import deque
 from collections.abc import Iterable
 from typing import BinaryIO
 
@@ -24,24 +25,38 @@ class MaskedOutput(io.TextIOWrapper):
     def __init__(self, raw: BinaryIO, secrets: Iterable[str]) -> None:
         super().__init__(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
         self._secrets = tuple(secrets)
-        self._pieces: list[str] = []
+        # The operations of a deque are atomic: no piece of another thread is lost, and there is
+        # no lock that a fork could leave locked.
+        self._pieces: deque[str] = deque()
 
     def write(self, text: str) -> int:
         """Write text; see `io.TextIOBase.write`."""
         self._pieces.append(text)
         if "\n" in text or "\r" in text:
-            whole = "".join(self._pieces)
+            whole = self._take()
             end = max(whole.rfind("\n"), whole.rfind("\r")) + 1
             # The key of a certificate is masked as a whole.
-            if "PRIVATE KEY" not in whole or not _ends_in_key(whole[:end]):
-                self._pieces = [whole[end:]] if end < len(whole) else []
+            if "PRIVATE KEY" in whole and _ends_in_key(whole[:end]):
+                end = 0
+            if end < len(whole):
+                self._pieces.appendleft(whole[end:])
+            if end:
                 super().write(mask_text(whole[:end], self._secrets))
         return len(text)
 
+    def _take(self) -> str:
+        """Return all pieces as one text, and hold none of them any more."""
+        pieces = []
+        while self._pieces:
+            try:
+                pieces.append(self._pieces.popleft())
+            except IndexError:  # Another thread was faster.
+                break
+        return "".join(pieces)
+
     def flush(self) -> None:
         """Write what is held back; see `io.TextIOBase.flush`."""
-        if self._pieces:
-            rest, self._pieces = "".join(self._pieces), []
+        if rest := self._take():
             super().write(mask_text(rest, self._secrets))
         super().flush()
 

@@ -8,12 +8,13 @@ from sparkdl.runs.secret_names import (
     MIN_CHARS,
     is_ordinary,
     is_secret_name,
+    known_secrets,
     looks_random,
     words_of,
 )
 from sparkdl.runs.vendor_forms import mask_forms
 
-__all__ = ["MASK", "is_secret", "mask_outputs", "mask_params", "mask_text"]
+__all__ = ["MASK", "is_secret", "mask_outputs", "mask_params", "mask_text", "secrets_in"]
 
 MASK = "***"
 
@@ -163,6 +164,23 @@ def mask_params(params: Mapping[str, Any], secrets: Iterable[str] = ()) -> dict[
     """
     secrets = tuple(secrets)
     return {name: _mask(name, value, secrets) for name, value in params.items()}
+
+
+def secrets_in(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the strings under the names of credentials, which are masked in other text too.
+
+    Example:
+        >>> secrets_in({"lr": 0.1, "db": {"password": "hunter22", "host": "x"}})
+        ('hunter22',)
+    """
+    values: list[str] = []
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            values += secrets_in(value)
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, str) and is_secret_name(name) and not is_ordinary(item, name):
+                values.append(item)
+    return known_secrets({}, values)
 
 
 def mask_outputs(

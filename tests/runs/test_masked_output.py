@@ -1,6 +1,7 @@
 """What a training process prints: credentials are masked, and nothing is held back for long."""
 
 import io
+import threading
 
 from sparkdl.runs.masked_output import MaskedOutput
 
@@ -41,3 +42,21 @@ def test_unfinished_lines_are_written_when_the_stream_is_flushed() -> None:
     assert raw.getvalue() == b"1/2 [===\r"
     stream.write(" é\n")
     assert raw.getvalue().decode() == "1/2 [===\r2/2 é\n"
+
+
+def test_nothing_is_lost_when_threads_print() -> None:
+    raw = io.BytesIO()
+    stream = MaskedOutput(raw, ())
+
+    def show(name: str) -> None:
+        for number in range(2000):
+            print(name, number, file=stream)
+
+    threads = [threading.Thread(target=show, args=(f"t{i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stream.flush()
+    printed = raw.getvalue().decode()
+    assert len(printed) == sum(len(f"t{i} {n}\n") for i in range(4) for n in range(2000))
