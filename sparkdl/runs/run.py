@@ -120,7 +120,7 @@ class Run:
             names = dict.fromkeys(name for trial in self.trials for name in trial.metrics)
             if len(names) > 1:
                 return f"The trials returned {', '.join(names)}: name one of them with metric=."
-            return "The trials returned no number: return one, or a dict of numbers."
+            return "The trials returned no number: return one, or several with metric= for one."
         if self.state == RunState.RUNNING:
             return "The run goes on: print(run) shows the last reported values."
         if states == {TrialState.PRUNED}:
