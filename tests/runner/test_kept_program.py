@@ -1,7 +1,9 @@
 """The functions of a run are kept for its resume, unless they hold a credential."""
 
+import importlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,6 +64,23 @@ def test_a_space_that_is_a_function_is_kept(root: str) -> None:
     assert len(again.trials) == 4
     assert all(trial.params["x"] >= 0.25 for trial in again.trials)
     assert [trial.params for trial in again.trials[:2]] == [trial.params for trial in run.trials]
+
+
+def test_a_space_of_a_module_that_is_not_there_any_more_is_kept(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def space(trial):\n    return {'x': trial.suggest_float('x', 3.0, 4.0)}\n"
+    (tmp_path / "own_spaces.py").write_text(text)
+    with monkeypatch.context() as changed:
+        changed.syspath_prepend(str(tmp_path))
+        run = start(root, search_of(importlib.import_module("own_spaces").space))
+        changed.delitem(sys.modules, "own_spaces")
+    (tmp_path / "own_spaces.py").unlink()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    again = resume(run)
+    assert all(3.0 <= trial.params["x"] <= 4.0 for trial in again.trials)
+    assert len(again.trials) == 4
+    sys.modules.pop("own_spaces", None)
 
 
 def test_a_space_that_cannot_be_kept_is_asked_for_with_the_reason(

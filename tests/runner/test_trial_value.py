@@ -1,5 +1,6 @@
 """The value of a trial: the last one, or on request the best one that it has reported."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,9 +9,12 @@ from sparkdl import checkpoints
 from sparkdl.errors import ConfigError
 from sparkdl.experiment.trials import search
 from sparkdl.options import Options
+from sparkdl.runner.execute import execute
 from sparkdl.runs.history import load
+from sparkdl.search.settings import SearchSettings
+from sparkdl.search.space.spaces import Space
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, pruned, returned
-from tests.helpers.loops import run_trials
+from tests.helpers.loops import request_of, run_trials
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
 
@@ -60,6 +64,26 @@ def test_best_value_of_an_invalid_or_pruned_trial_is_none(root: str) -> None:
     cluster = InMemoryCluster(run_task)
     run = run_trials(root, cluster, 3, metric="loss", direction="min", trial_value="best")
     assert [trial.value for trial in run.trials] == [None, None, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"metric": "loss", "direction": "min"}, "one with the lowest loss\n"),
+        ({"metric": "accuracy"}, "one with the highest accuracy\n"),
+        ({}, "one with the highest value; pass direction='min' if smaller values are better\n"),
+    ],
+)
+def test_a_search_says_which_trial_is_the_best(
+    root: str, capsys: pytest.CaptureFixture[str], options: dict[str, Any], line: str
+) -> None:
+    space = Space.of({"x": [0.5]})
+    settings = SearchSettings(space=space, num_trials=1, algorithm="grid")
+    request = request_of(search=settings, root=root, **options)
+    request = replace(request, options=replace(request.options, progress=True))
+    name = options.get("metric", "value")
+    execute(request, InMemoryCluster(lambda attempt: returned(None, **{name: 0.5})))
+    assert f"The best trial is the {line}" in capsys.readouterr().out
 
 
 def test_trial_value_is_validated() -> None:

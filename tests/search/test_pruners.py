@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
@@ -296,8 +297,6 @@ def test_settings_for_one_metric_are_refused_with_several(
 
 
 def test_large_seeds_and_whole_numbers_of_numpy_are_taken(root: str) -> None:
-    import numpy as np
-
     search = SearchSettings(space=SPACE, num_trials=np.int64(50), repeats=np.int32(2))
     search.check(["score"], None)
     assert {type(search.num_trials), type(search.repeats)} == {int}

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.errors import ConfigError
+from sparkdl.options import plain_number
 from sparkdl.search.space.grid import to_json_value
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Float:
     mirror: float | None = None
 
     def __post_init__(self) -> None:
+        _take_plain_numbers(self)
         _check_range(self, int | float)
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ class Int(Float):
     mirror: int | None = None
 
     def __post_init__(self) -> None:
+        _take_plain_numbers(self)
         _check_range(self, int)
 
     def distribution(self) -> "BaseDistribution":
@@ -218,6 +221,11 @@ def _decimals(dimension: Float) -> list[Decimal]:
     Optuna computes in decimals too, and warns if `high` is not a whole number of steps above `low`.
     """
     return [Decimal(str(number)) for number in (dimension.low, dimension.high, dimension.step)]
+
+
+def _take_plain_numbers(dimension: Float) -> None:
+    for name in ("low", "high", "step", "mirror"):
+        object.__setattr__(dimension, name, plain_number(getattr(dimension, name)))
 
 
 def _check_range(dimension: Float, kind: Any) -> None:
