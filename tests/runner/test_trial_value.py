@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sparkdl import checkpoints
+from sparkdl.cluster.outcome import Status
 from sparkdl.errors import ConfigError
 from sparkdl.experiment.trials import search
 from sparkdl.options import Options
@@ -82,7 +83,8 @@ def test_a_search_says_which_trial_is_the_best(
     request = request_of(search=settings, root=root, **options)
     request = replace(request, options=replace(request.options, progress=True))
     name = options.get("metric", "value")
-    execute(request, InMemoryCluster(lambda attempt: returned(None, **{name: 0.5})))
+    outcome = Outcome(status=Status.RETURNED, outputs={name: 0.5})
+    execute(request, InMemoryCluster(lambda attempt: outcome))
     assert f"The best trial is the {line}" in capsys.readouterr().out
 
 
