@@ -317,7 +317,7 @@ class TrialTask:
 
 def _holds_secret(pickled: bytes | None, secrets: tuple[str, ...]) -> bool:
     """Return True if a pickled exception holds a credential; its masked text stays."""
-    return pickled is not None and find_in_pickle(pickled, secrets, is_code=False) is not None
+    return pickled is not None and find_in_pickle(pickled, secrets) is not None
 
 
 def _files_in(folder: Path, outputs: Mapping[str, Any]) -> set[str]:

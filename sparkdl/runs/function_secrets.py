@@ -41,20 +41,17 @@ def find_credential(function: Callable[..., Any], secrets: Iterable[str] = ()) -
     return _Search(tuple(secrets)).run(function)
 
 
-def find_in_pickle(
-    pickled: bytes, secrets: Iterable[str] = (), *, is_code: bool = True
-) -> str | None:
+def find_in_pickle(pickled: bytes, secrets: Iterable[str] = ()) -> str | None:
     """Return a phrase about the first text of a pickle that holds a credential; None if none does.
 
     Args:
         pickled: a pickled object, which is not loaded.
         secrets: values known to be secret, see `known_secrets`.
-        is_code: the texts are those of a program, see `mask_text`.
     """
     secrets = tuple(secrets)
     for opcode, argument, _ in pickletools.genops(pickled):
         text = str(argument)[:MAX_CHARS] if "UNICODE" in opcode.name else ""
-        if mask_text(text, secrets, is_code=is_code) != text:
+        if mask_text(text, secrets) != text:
             return "a text in the pickled function"
     return None
 
@@ -89,8 +86,8 @@ class _Search:
                 waiting += _held_by(thing, phrase)
         return None
 
-    def _holds_secret(self, text: str) -> bool:
-        return mask_text(text, self._secrets, is_code=True) != text
+    def _holds_secret(self, text: str, is_code: bool = False) -> bool:
+        return mask_text(text, self._secrets, is_code=is_code) != text
 
     def _in_code_of(self, function: FunctionType) -> str | None:
         """Return a phrase about a credential in the text of a function that travels as a whole."""
@@ -102,7 +99,7 @@ class _Search:
             source = "" if name == "<lambda>" else inspect.getsource(function)
         except (OSError, TypeError):
             source = ""
-        if source and self._holds_secret(source):
+        if source and self._holds_secret(source, is_code=True):
             return f"the source code of {name}"
         for variable, value in _assigned(function.__code__):
             if is_secret(variable, value) or self._holds_secret(value):
@@ -114,8 +111,7 @@ def _held_by(thing: Any, phrase: str) -> _Held:
     """Yield what is pickled with an object: the name of each value, the value, and a phrase."""
     if isinstance(thing, functools.partial):
         yield "", thing.func, phrase
-        yield from (("", value, "an argument of the partial") for value in thing.args)
-        yield from _named(thing.keywords, "an argument of the partial")
+        yield from _named(_arguments(thing), "an argument of the partial")
     elif isinstance(thing, MethodType):
         yield "", thing.__func__, phrase
         yield "", thing.__self__, phrase
@@ -134,6 +130,16 @@ def _held_by(thing: Any, phrase: str) -> _Held:
     elif not isinstance(thing, ModuleType):
         kind = type(thing).__name__
         yield from _named(_attributes(thing), f"an attribute of a {kind}")
+
+
+def _arguments(partial: "functools.partial[Any]") -> dict[str, Any]:
+    """Return the arguments that a partial has fixed, by name, or by number without a name."""
+    try:
+        names = list(inspect.signature(partial.func).parameters)
+    except (TypeError, ValueError):
+        names = []
+    names += [str(number) for number in range(len(names), len(partial.args))]
+    return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 
 def _attributes(thing: Any) -> dict[str, Any]:

@@ -49,6 +49,12 @@ _BARE = re.compile(
     r"(?P<value>[^\s\"'&;,()\[\]{}<>`|\\]+)(?P<after>[\[(]|.)?",
     re.IGNORECASE,
 )
+# A string or a comment of a program.
+_LITERAL = re.compile(
+    r"\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    r"|#[^\n]*",
+    re.DOTALL,
+)
 _LOGIN = re.compile(r"(?<=\blogin )(?P<user>\S+) password (?P<value>\S+)")
 
 
@@ -59,7 +65,7 @@ def mask_text(text: str, secrets: Iterable[str] = (), *, is_code: bool = False) 
         text: any text that is about to be stored or shown.
         secrets: values known to be secret, see `known_secrets`. Values of fewer than four
             characters are not masked, as they occur by chance in any text.
-        is_code: the text is the source of a program, in which only strings in quotes are values.
+        is_code: the text is the source of a program, in which a name without quotes is a variable.
 
     Example:
         >>> mask_text("connect to postgres://ann:pa55@db/x with hunter22", ["hunter22"])
@@ -80,10 +86,15 @@ def mask_text(text: str, secrets: Iterable[str] = (), *, is_code: bool = False) 
         return text
     for pattern in (_ASSIGNED, _PASSED, _SQL):
         text = pattern.sub(_mask_quoted, text)
-    if not is_code:
-        text = _LOGIN.sub(lambda match: f"{match['user']} password {MASK}", text)
-        text = _BARE.sub(_mask_bare, text)
-    return text
+    if is_code:
+        return _LITERAL.sub(lambda match: _mask_prose(match[0]), text)
+    return _mask_prose(text)
+
+
+def _mask_prose(text: str) -> str:
+    """Return a text with the credentials masked that are no strings of a program."""
+    text = _LOGIN.sub(lambda match: f"{match['user']} password {MASK}", text)
+    return _BARE.sub(_mask_bare, text)
 
 
 def _mask_known(text: str, secrets: Iterable[str]) -> str:

@@ -49,7 +49,10 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("earer ", r"(?<=[Bb]earer )(?=\S*\d|\S{24})[\w.~+/=-]{8,}"),
     ("asic ", r"(?<=[Bb]asic )(?=\S*(?:[a-z][A-Z]|=))[\w+/=]{8,}"),
     # user:password@ in a URL, but not {user}:{password}@ in the text of a program.
-    ("://", r"(?<=://)[^/\s:@\"'{}$%<]*:(?!\*+@|[{$%<])[^/\s@\"']+(?=@)"),
+    (
+        "://",
+        r"(?<=://)[^/\s:@\"'{}$%<]*:(?!\*+@|[{$%<]|(?i:passw(?:or)?d|pwd|pass|token|secret)@)[^/\s@\"']+(?=@)",
+    ),
     ("sig", r"(?<=[?&]sig=)[\w%+/=-]{16,}"),  # Azure, signed URLs
     ("ignature=", r"(?:(?<=[?&]Signature=)|(?<=-Signature=))[\w%+/=-]{16,}"),
     (

@@ -42,7 +42,7 @@ SECRET_CODE: list[tuple[str, str]] = [
     ('requests.get(url, headers={{"Authorization": "Bearer {}"}})', fake("", 24)),
     ('engine = create_engine("postgres://ann:{}@db:5432/x")', "pa55word"),
     ('spark.config("spark.hadoop.fs.s3a.access.key", "{}")', AWS_ID),
-    ('openai.api_key = "{}"', fake("sk" + "-proj-", 40)),
+    ('dsn = "host=db user=ann password={}"  # for tests', WORD),
 ]
 
 # Logs, errors and files: a template and the credential in it.

@@ -93,6 +93,14 @@ HOLDERS: dict[str, tuple[Callable[[], Any], str]] = {
     "dict": (with_nested_dict, "'password', a key in"),
     "form": (with_form, "'word', a variable that <lambda> captures"),
     "partial": (lambda: functools.partial(print, password=WORD), "an argument of the partial"),
+    "positional": (
+        lambda: functools.partial(lambda x, password: x, 1, WORD),
+        "'password', an argument of the partial",
+    ),
+    "connection": (
+        lambda: from_text(f"x = 'host=db password={WORD} user=ann'"),
+        "'x', set in train",
+    ),
     "method": (lambda: functools.partial(Database("x", WORD).__repr__), "attribute of a Database"),
     "assignment": (lambda: from_text(f"password = '{WORD}'"), "'password', set in train"),
     "environ": (lambda: from_text(f"os.environ['HF_TOKEN'] = '{WORD}'"), "'HF_TOKEN', set in"),
