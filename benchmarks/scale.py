@@ -43,7 +43,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.cluster.plan import Plan, Resources, Role
-from sparkdl.cluster.program.packaging import pack
+from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.options import Options
@@ -54,7 +54,7 @@ from sparkdl.runner.prepare import prepare
 from sparkdl.runner.request import Request
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
-from sparkdl.runs.events import TrialChanged
+from sparkdl.runs.events import ReportsReceived, TrialChanged
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import OpenRun, open_run
@@ -266,8 +266,12 @@ class SimulatedCluster:
         """Return the default folder of runs, which is not used."""
         return "runs"
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan, program: Program | None = None) -> None:
         """Accept every plan."""
+
+    def share(self, value: object) -> Callable[[], None]:
+        """Do nothing: no object is sent."""
+        return lambda: None
 
     def wait_for_executors(self, size: int) -> None:
         """Return at once."""
@@ -376,8 +380,8 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     if cluster.writer:
         cluster.writer.terminate()
         cluster.writer.wait()
-    events = [e for e in read_journal(opened.paths.journal) if e["event"] == "reports"]
-    heard = sum(len(e["reports"]) for e in events if found["from"] <= e["time"] < found["to"])
+    events = [e for e in read_journal(opened.paths.journal) if isinstance(e, ReportsReceived)]
+    heard = sum(len(e.reports) for e in events if found["from"] <= (e.time or 0.0) < found["to"])
     return {
         "name": name,
         "slots": slots,

@@ -62,7 +62,7 @@ SETTINGS = {
         ),
         Setting("detect_gpus", _boolean, False, "let trials see GPUs that Spark did not assign"),
         Setting("start_timeout_s", float, 300.0, "seconds within which a gang must start"),
-        Setting("collective_timeout_s", float, 600.0, "seconds for which a rank may be silent"),
+        Setting("collective_timeout_s", float, 600.0, "seconds for which a rank may show no life"),
         Setting("interface", str, None, "the network interface or address of gangs"),
         Setting(
             "allow_untested", _boolean, False, "allow gangs with untested versions of a framework"

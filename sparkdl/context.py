@@ -23,6 +23,7 @@ __all__ = [
     "Context",
     "activate",
     "current",
+    "elect",
     "get_checkpoint",
     "report",
     "this_reporter",
@@ -59,6 +60,10 @@ class Wiring:
         is_late: this process replaces a lost one, while the other ranks are training.
         timeline: this process records a timeline of its collectives.
         strategy: the strategy that `distribute.strategy()` returns, see `cluster.plan.Role`.
+        num_readers: number of processes that divide the rows of files and DataFrames among
+            themselves: the ranks below it. Every other process reads all rows.
+        data_seed: the seed by which rows are divided; unlike `seed` the same on every rank.
+        peer_timeout_s: seconds to wait for a rank that other ranks depend on.
     """
 
     folder: str | None = None
@@ -76,6 +81,9 @@ class Wiring:
     is_late: bool = False
     timeline: bool = False
     strategy: str = "local"
+    num_readers: int = 1
+    data_seed: int = 0
+    peer_timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +127,18 @@ class Context(Wiring):
         return self.rank == self.chief
 
     @property
+    def reading(self) -> tuple[int, int]:
+        """Return this process's number among those that divide the rows, and their count.
+
+        A process that reads all rows is number 0 of 1.
+
+        Example:
+            >>> Context(rank=1, num_readers=4).reading, Context(rank=4, num_readers=4).reading
+            ((1, 4), (0, 1))
+        """
+        return (self.rank, self.num_readers) if self.rank < self.num_readers else (0, 1)
+
+    @property
     def logdir(self) -> str:
         """Return the folder for TensorBoard event files, and create it.
 
@@ -155,8 +175,20 @@ class Context(Wiring):
 # Process-wide state: the context that was parsed last. The variable is the state, and this is only
 # a cache.
 @functools.lru_cache(maxsize=1)
-def _parse(text: str) -> Context:
-    return Context(**json.loads(text))
+def _parse(text: str, chief: int | None) -> Context:
+    parsed = Context(**json.loads(text))
+    return parsed if chief is None else dataclasses.replace(parsed, chief=chief)
+
+
+# Process-wide state: the chief of an elastic gang may change while the program runs. It is not kept
+# in the environment, as other threads may read variables in native code at that moment, and
+# setenv(3) is not safe then.
+@dataclass
+class _Election:
+    chief: int | None = None
+
+
+_election = _Election()
 
 
 def current() -> Context:
@@ -166,7 +198,16 @@ def current() -> Context:
         >>> current().rank, current().world_size
         (0, 1)
     """
-    return _parse(os.environ.get(VARIABLE, "{}"))
+    return _parse(os.environ.get(VARIABLE, "{}"), _election.chief)
+
+
+def elect(chief: int) -> None:
+    """Change the chief of this process's gang. Processes that this one starts do not learn of it.
+
+    Args:
+        chief: the rank in the gang.
+    """
+    _election.chief = chief
 
 
 def activate(context: Context) -> None:
@@ -179,6 +220,7 @@ def activate(context: Context) -> None:
     if len(json.dumps(fields["params"])) > MAX_PARAMS_BYTES:
         fields["params"] = {}
     os.environ[VARIABLE] = json.dumps(fields)
+    _election.chief = None
 
 
 def report(

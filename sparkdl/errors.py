@@ -8,6 +8,7 @@ SparkDLError
 │   └── SlotsError                       the plan needs more than Spark has
 ├── RunExistsError (FileExistsError)     a run with this id exists already, or is still running
 ├── RunNotFoundError (FileNotFoundError) there is no run at this path
+├── RunDamagedError (ValueError)         the files of a run cannot be read
 ├── NoCompleteTrialError (LookupError)   `run.best` needs a COMPLETE trial, and there is none
 ├── TrialFailedError (RuntimeError)      `run.raise_for_failures()` found failures
 │   ├── AllTrialsFailedError             no trial completed; the cause is the first trial's error
@@ -31,6 +32,7 @@ __all__ = [
     "PeerLostError",
     "PreflightError",
     "RemoteTraceback",
+    "RunDamagedError",
     "RunExistsError",
     "RunNotFoundError",
     "SlotsError",
@@ -72,6 +74,10 @@ class RunExistsError(SparkDLError, FileExistsError):
 
 class RunNotFoundError(SparkDLError, FileNotFoundError):
     """There is no run at this path."""
+
+
+class RunDamagedError(SparkDLError, ValueError):
+    """The files of a run cannot be read, or were written by another version of sparkdl."""
 
 
 class NoCompleteTrialError(SparkDLError, LookupError):

@@ -1,17 +1,24 @@
 """Runs anywhere. Read files that grow by whole lines: JSON lines and logs.
 
 A file of JSON lines holds one JSON object per line and has one writer, which only appends. A
-writer that is killed may leave half a line at the end; every reader here skips such a torn line.
-The readers go through `storage`, so a file may be on a local disk or on a remote store.
+writer that is killed, or whose disk is full, may leave half a line; every reader here skips lines
+that do not parse. The readers go through `storage`, so a file may be on a local disk or on a remote
+store.
+
+JSON has no NaN and no infinity. `to_json` writes them as `{"$float": "nan"}`, `"inf"` or `"-inf"`,
+which every reader of JSON accepts, and `from_json` reads them back.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.polling import Outages
 
-__all__ = ["MAX_LINES_BYTES", "Line", "LogTail", "Tail", "read_lines"]
+__all__ = ["MAX_LINES_BYTES", "Line", "LogTail", "Tail", "from_json", "read_lines", "to_json"]
 
 Line = dict[str, Any]
 
@@ -20,6 +27,49 @@ Line = dict[str, Any]
 MAX_LINES_BYTES = 1 << 14
 
 PIECE_BYTES = 1 << 20
+
+_FLOAT = "$float"
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, numbers that are not finite included.
+
+    Example:
+        >>> to_json({"loss": float("nan")})
+        '{"loss": {"$float": "nan"}}'
+    """
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_all_finite(value), indent=indent, allow_nan=False)
+
+
+def _all_finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT: str(float(value))}
+    if isinstance(value, Mapping):
+        return {name: _all_finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_finite(item) for item in value]
+    return value
+
+
+def from_json(text: str | bytes) -> Any:
+    """Return the value of a text that `to_json` or any other program has written.
+
+    Raises:
+        ValueError: if the text is no JSON.
+
+    Example:
+        >>> from_json('{"loss": {"$float": "-inf"}, "step": 3}')
+        {'loss': -inf, 'step': 3}
+    """
+    has_floats = (_FLOAT in text) if isinstance(text, str) else (_FLOAT.encode() in text)
+    return json.loads(text, object_hook=_restored if has_floats else None)
+
+
+def _restored(value: dict[str, Any]) -> Any:
+    return float(value[_FLOAT]) if value.keys() == {_FLOAT} else value
 
 
 def read_lines(url: str) -> list[Line]:
@@ -38,7 +88,7 @@ def read_lines(url: str) -> list[Line]:
 def _parse(line: bytes) -> Line | None:
     # The first part of a JSON object is never valid JSON: a torn line cannot be taken for a whole.
     try:
-        value = json.loads(line)
+        value = from_json(line)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
@@ -58,37 +108,54 @@ class Tail:
 
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
+        # The last line of each file, by which the file is recognised.
+        self._last: dict[str, bytes] = {}
 
     def read(self, urls: Iterable[str]) -> list[tuple[str, Line]]:
         """Return the new whole lines, each with the URL of its file.
 
         A remote store is asked for all files at once. A line without an end is returned by the
-        call after its end was written. A file that another file has replaced, as a new attempt at
-        a trial replaces its metrics, is read from its start by the next call.
+        call after its end was written, and a line that does not parse is skipped. A file that
+        another file has replaced, as a new attempt at a trial replaces its metrics, is read from
+        its start by the next call.
 
         Args:
             urls: the files; those that do not exist yet have no lines.
         """
         offsets = {url: self._offsets.get(url, 0) for url in urls}
-        values = []
+        values: list[tuple[str, Line]] = []
         for url, data in storage.read_new(offsets).items():
             whole = data[: data.rfind(b"\n") + 1]
-            try:
-                lines = [json.loads(line) for line in whole.splitlines()]
-            except ValueError:  # The offset is not at the start of a line: the file was replaced.
-                self._offsets[url] = 0
+            if not whole:
+                continue
+            lines = whole.splitlines(keepends=True)
+            # A first line that does not parse may be the middle of a line of another file.
+            if offsets[url] and _parse(lines[0]) is None and self._is_replaced(url):
+                self.forget(url)
                 continue
             self._offsets[url] = offsets[url] + len(whole)
-            values += [(url, line) for line in lines]
+            self._last[url] = lines[-1]
+            values += [(url, value) for line in lines if (value := _parse(line)) is not None]
         return values
+
+    def _is_replaced(self, url: str) -> bool:
+        """Return True if the line before the offset is not the last line that was read."""
+        last = self._last[url]
+        try:
+            return storage.read(url, self._offsets[url] - len(last), len(last)) != last
+        except OSError:
+            return False
 
     def forget(self, url: str) -> None:
         """Read this file from its start the next time: another file will replace it."""
         self._offsets.pop(url, None)
+        self._last.pop(url, None)
 
 
 class LogTail:
     """Read the text that was added to one log file since the last call.
+
+    A log that cannot be read now has no new text; a warning tells why.
 
     Args:
         url: the file, which need not exist yet.
@@ -103,6 +170,7 @@ class LogTail:
         self.url = url
         self.offset = 0
         self.skipped = 0
+        self._outages = Outages(f"read {url}")
         self._partial = b""
         self._is_torn = False  # The next line begins in the skipped part.
 
@@ -117,8 +185,10 @@ class LogTail:
         Args:
             last: also return a last line without an end.
         """
-        self._skip()
-        lines = (self._partial + self._read(MAX_LINES_BYTES * 2)).split(b"\n")
+        data = self._read(2 * MAX_LINES_BYTES)
+        if len(data) == 2 * MAX_LINES_BYTES:
+            data = self._skip(data)
+        lines = (self._partial + data).split(b"\n")
         if self._is_torn and len(lines) > 1:
             self.skipped += len(lines.pop(0)) + 1
             self._is_torn = False
@@ -126,20 +196,21 @@ class LogTail:
         return [line.decode(errors="replace").rstrip("\r") for line in lines if line or not last]
 
     def _read(self, size: int) -> bytes:
-        try:
+        data = b""
+        with self._outages.tolerated(), suppress(FileNotFoundError):
             data = storage.read(self.url, self.offset, size)
-        except FileNotFoundError:
-            return b""
         self.offset += len(data)
         return data
 
-    def _skip(self) -> None:
-        try:
-            size = storage.size(self.url)
-        except FileNotFoundError:
-            return
-        if size - self.offset > 2 * MAX_LINES_BYTES:
-            self.skipped += size - MAX_LINES_BYTES - self.offset
-            self.offset = size - MAX_LINES_BYTES
-            self._partial = b""
-            self._is_torn = True
+    def _skip(self, data: bytes) -> bytes:
+        """Return the end of the file if there is more than `data`, which was read last."""
+        num_left = 0
+        with self._outages.tolerated(), suppress(FileNotFoundError):
+            num_left = storage.size(self.url) - self.offset
+        if num_left <= 0:
+            return data
+        self.skipped += len(data) + num_left - MAX_LINES_BYTES
+        self.offset += num_left - MAX_LINES_BYTES
+        self._partial = b""
+        self._is_torn = True
+        return self._read(MAX_LINES_BYTES)

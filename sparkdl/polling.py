@@ -7,14 +7,22 @@ request. A store may also fail for a moment; a loop then goes on and looks again
 
 import contextlib
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from sparkdl import storage
 
-__all__ = ["LOCAL_POLL_S", "REMOTE_POLL_S", "Outages", "poll_s"]
+__all__ = ["LOCAL_POLL_S", "REMOTE_POLL_S", "RETRY_S", "Outages", "pause_s", "poll_s", "retry"]
 
 LOCAL_POLL_S = 0.2
 REMOTE_POLL_S = 2.0
+
+# How long a store that fails is tried again, and the longest pause between two tries.
+RETRY_S = 300.0
+MAX_PAUSE_S = 30.0
+
+T = TypeVar("T")
 
 _logger = logging.getLogger("sparkdl.polling")
 
@@ -32,6 +40,45 @@ def poll_s(url: str, local_s: float = LOCAL_POLL_S, remote_s: float = REMOTE_POL
         (0.2, 2.0)
     """
     return local_s if storage.is_local(url) else remote_s
+
+
+def pause_s(num_failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row: 0.5, 1, 2, 4 ... 30.
+
+    Example:
+        >>> [pause_s(n) for n in (1, 2, 3, 10)]
+        [0.5, 1.0, 2.0, 30.0]
+    """
+    return min(0.5 * 2.0 ** min(num_failures - 1, 10), MAX_PAUSE_S)
+
+
+def retry(action: Callable[[], T], activity: str, timeout_s: float | None = None) -> T:
+    """Call a function again until the store answers, with one warning and growing pauses.
+
+    Args:
+        action: reads or writes; calling it twice is harmless.
+        activity: what it does, for the log, such as `write the outputs of a trial`.
+        timeout_s: seconds after which the last error is raised; None means `RETRY_S`.
+
+    Raises:
+        OSError: if the store still fails then. A missing file, and one that exists already, is not
+            a failure of the store, and raised at once.
+    """
+    deadline = time.monotonic() + (RETRY_S if timeout_s is None else timeout_s)
+    num_failures = 0
+    while True:
+        try:
+            return action()
+        except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
+            raise
+        except OSError as exc:
+            num_failures += 1
+            wait_s = min(pause_s(num_failures), deadline - time.monotonic())
+            if wait_s <= 0:
+                raise
+            if num_failures == 1:
+                _logger.warning("failed to %s: %s. Trying again.", activity, exc)
+            time.sleep(wait_s)
 
 
 class Outages:

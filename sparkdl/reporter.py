@@ -4,7 +4,6 @@ The training process appends its reports and its requests; the driver appends it
 answers. All files are in the trial's folder and hold one JSON object per line.
 """
 
-import json
 import os
 import threading
 import time
@@ -88,7 +87,7 @@ class Reporter:
         else:
             if self._file is None:
                 self._file = _open_to_append(self._folder / self._name)
-            line = json.dumps({"step": self.step, "metrics": metrics})
+            line = jsonl.to_json({"step": self.step, "metrics": metrics})
             os.write(self._file, line.encode() + b"\n")
         self.spent_s += time.monotonic() - begin_s
 
@@ -127,7 +126,7 @@ class Reporter:
             raise RuntimeError("there is no driver to ask: this process is not in a search")
         self._num_requests += 1
         request_id = f"{self._attempt}-{self._num_requests}"
-        line = json.dumps({"id": request_id, "attempt": self._attempt, **question})
+        line = jsonl.to_json({"id": request_id, "attempt": self._attempt, **question})
         file = _open_to_append(self._folder / ASKS)
         os.write(file, line.encode() + b"\n")
         os.close(file)

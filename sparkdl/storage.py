@@ -3,20 +3,30 @@
 A file or folder is named by a URL that fsspec understands (`s3://bucket/runs`, `hdfs://...`,
 `memory://...`) or by a plain local path. Local paths go directly to the operating system, as they
 are common and must be fast.
+
+Whatever goes wrong in a store is raised as an OSError: a missing file as FileNotFoundError, a
+refused access as PermissionError. A function that writes has written everything when it returns.
 """
 
 import os
-import re
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sparkdl import local_files, stores
+from sparkdl.local_files import fsync, write_fully
+from sparkdl.stores import advice, appends, is_local, local_path, store_errors
+
 __all__ = [
     "absolute",
+    "advice",
     "append",
+    "appends",
     "copy",
+    "create",
     "download",
     "exists",
     "filesystem",
@@ -28,31 +38,15 @@ __all__ = [
     "make_directory",
     "put",
     "read",
+    "read_many",
     "read_new",
     "remove",
+    "remove_files",
     "rename",
     "size",
     "write",
+    "write_fully",
 ]
-
-# Stores in which a rename is atomic. In all others (object stores) a single put is atomic.
-_RENAMING = {"hdfs", "webhdfs", "viewfs", "sftp", "ssh", "smb", "ftp", "abfs", "abfss"}
-_PROTOCOL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
-
-
-def _protocol(url: str) -> str:
-    match = _PROTOCOL.match(url)
-    return match.group(1) if match else "file"
-
-
-def is_local(url: str) -> bool:
-    """Return True if `url` is on a filesystem of this host, NFS and FUSE mounts included."""
-    return _protocol(url) in ("file", "local")
-
-
-def local_path(url: str) -> Path:
-    """Return the path of a local URL, such as `file:///data/runs` or `/data/runs`."""
-    return Path(_PROTOCOL.sub("", url))
 
 
 def absolute(url: str | os.PathLike[str]) -> str:
@@ -66,22 +60,21 @@ def join(url: str, *parts: str | int) -> str:
     return "/".join([url.rstrip("/"), *(str(part) for part in parts)])
 
 
-def _remote(url: str) -> tuple[Any, str]:
-    import fsspec  # Imported late: a process that uses only local paths starts faster without it.
-
-    # Listings must not be cached, as other hosts write the files that are listed.
-    url = re.sub(r"^s3[an]://", "s3://", url)
-    filesystem, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
-    return filesystem, path
-
-
 def filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec filesystem of a URL and the path in it, for libraries that open files."""
-    return (_remote("/")[0], str(local_path(url).absolute())) if is_local(url) else _remote(url)
+    if is_local(url):
+        import fsspec  # See `stores.connect`.
+
+        return fsspec.filesystem("file"), str(local_path(url).absolute())
+    with store_errors(url):
+        return stores.connect(url)
+
+
+# ---- reading
 
 
 def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
-    """Return the content of a file, or a part of it.
+    """Return the content of a file, or a part of it. A remote store gets one request.
 
     Args:
         url: the file.
@@ -91,93 +84,78 @@ def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
     Raises:
         FileNotFoundError: if there is no such file.
     """
-    if is_local(url):
-        with local_path(url).open("rb") as file:
-            file.seek(offset)
-            return file.read(size)
-    filesystem, path = _remote(url)
-    if offset >= filesystem.size(path):
-        return b""  # Some stores refuse a range beyond the end.
-    end = None if size is None else offset + size
-    data: bytes = filesystem.cat_file(path, start=offset or None, end=end)
-    return data
+    with store_errors(url):
+        if is_local(url):
+            with open(local_path(url), "rb") as file:
+                file.seek(offset)
+                return file.read(size)
+        filesystem, path = stores.connect(url)
+        end = None if size is None else offset + size
+        try:
+            data: bytes = filesystem.cat_file(path, start=offset, end=end)
+        except FileNotFoundError:
+            raise
+        except Exception as exc:
+            # Some stores refuse a range behind the end, which an empty file has at its start.
+            if stores.is_beyond_end(exc) or offset >= filesystem.size(path):
+                return b""
+            raise
+        return data
+
+
+def read_many(urls: Iterable[str]) -> dict[str, bytes]:
+    """Return the content of many files. Files that do not exist are left out.
+
+    A remote store is asked for all files at once.
+
+    Args:
+        urls: the files. All remote files are in one store.
+
+    Raises:
+        OSError: if a file exists and cannot be read.
+    """
+    contents = _read_beyond(dict.fromkeys(urls, 0))
+    for content in contents.values():
+        if isinstance(content, OSError):
+            raise content
+    return {url: data for url, data in contents.items() if isinstance(data, bytes)}
 
 
 def read_new(offsets: Mapping[str, int]) -> dict[str, bytes]:
     """Return the content of many files beyond an offset. Files without new content are left out.
 
-    A remote store is asked for all files at once.
+    A remote store is asked for all files at once. A file that cannot be read now has no new
+    content: whoever polls files asks again.
 
     Args:
         offsets: number of bytes to skip, by the URL of the file. All remote files are in one store.
     """
-    local = {url: _read_beyond(url, offset) for url, offset in offsets.items() if is_local(url)}
-    new: dict[str, bytes] = {url: data for url, data in local.items() if data}
-    remote = [url for url in offsets if url not in local]
-    if remote:
-        filesystem, _ = _remote(remote[0])
-        paths = [_remote(url)[1] for url in remote]
-        starts = [offsets[url] for url in remote]
-        # Some stores refuse a range beyond the end of a file; that error means "nothing new".
-        results = filesystem.cat_ranges(paths, starts, [None] * len(paths), on_error="return")
-        pairs = zip(remote, results, strict=True)
-        new |= {url: data for url, data in pairs if isinstance(data, bytes) and data}
-    return new
+    contents = _read_beyond(offsets)
+    return {url: data for url, data in contents.items() if isinstance(data, bytes) and data}
 
 
-def _read_beyond(url: str, offset: int) -> bytes:
-    path = _PROTOCOL.sub("", url)
+def _read_beyond(offsets: Mapping[str, int]) -> dict[str, bytes | OSError | None]:
+    """Return the content of each file beyond its offset, None if it is missing, or the error."""
+    remote = [url for url in offsets if not is_local(url)]
+    contents: dict[str, bytes | OSError | None] = {
+        url: local_files.read_beyond(local_path(url), offset)
+        for url, offset in offsets.items()
+        if is_local(url)
+    }
+    if not remote:
+        return contents
     try:
-        if os.stat(path).st_size <= offset:
-            return b""
-        return read(url, offset)
-    except FileNotFoundError:
-        return b""
-
-
-def write(url: str, data: bytes | str) -> None:
-    """Write a whole file atomically: a reader sees the old or the new content, never a part.
-
-    Args:
-        url: the file; missing folders above it are created.
-        data: bytes, or text that is encoded as UTF-8.
-    """
-    data = data.encode(errors="backslashreplace") if isinstance(data, str) else data
-    if is_local(url):
-        path = local_path(url)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            aside.write_bytes(data)
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-        return
-    filesystem, target = _remote(url)
-    filesystem.makedirs(os.path.dirname(target), exist_ok=True)
-    if _protocol(url) in _RENAMING:
-        remote_aside = f"{target}.{uuid.uuid4().hex}"
-        filesystem.pipe_file(remote_aside, data)
-        filesystem.mv(remote_aside, target)
-    else:
-        filesystem.pipe_file(target, data)
-
-
-def append(url: str, data: bytes) -> None:
-    """Add `data` to the end of a file. The file must have a single writer."""
-    if is_local(url):
-        descriptor = os.open(local_path(url), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, data)
-        finally:
-            os.close(descriptor)
-        return
-    # Most object stores cannot append, so the file, which is small, is written again as a whole.
-    try:
-        content = read(url)
-    except FileNotFoundError:
-        content = b""
-    write(url, content + data)
+        with store_errors(remote[0]):
+            filesystem, _ = stores.connect(remote[0])
+            paths = [stores.connect(url)[1] for url in remote]
+            starts = [offsets[url] for url in remote]
+            ends = [None] * len(paths)
+            results = filesystem.cat_ranges(paths, starts, ends, on_error="return")
+    except OSError as exc:
+        return contents | dict.fromkeys(remote, exc)
+    for url, result in zip(remote, results, strict=True):
+        contents[url] = stores.content_of(result, url, filesystem, offsets[url])
+    return contents
 
 
 def size(url: str) -> int:
@@ -186,72 +164,188 @@ def size(url: str) -> int:
     Raises:
         FileNotFoundError: if there is no such file.
     """
-    if is_local(url):
-        return local_path(url).stat().st_size
-    filesystem, path = _remote(url)
-    return int(filesystem.size(path))
+    with store_errors(url):
+        if is_local(url):
+            with open(local_path(url), "rb") as file:
+                return os.fstat(file.fileno()).st_size
+        filesystem, path = stores.connect(url)
+        return int(filesystem.size(path))
 
 
 def exists(url: str) -> bool:
     """Return True if there is a file or folder at `url`."""
-    if is_local(url):
-        return local_path(url).exists()
-    filesystem, path = _remote(url)
-    return bool(filesystem.exists(path))
+    with store_errors(url):
+        if is_local(url):
+            return local_path(url).exists()
+        filesystem, path = stores.connect(url)
+        return bool(filesystem.exists(path))
 
 
 def list_names(url: str) -> list[str]:
     """Return the names of the files and folders in a folder, sorted; empty if it is missing."""
     try:
-        if is_local(url):
-            return sorted(os.listdir(local_path(url)))
-        filesystem, path = _remote(url)
-        entries = filesystem.ls(path, detail=False)
+        with store_errors(url):
+            if is_local(url):
+                return sorted(os.listdir(local_path(url)))
+            filesystem, path = stores.connect(url)
+            entries = filesystem.ls(path, detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in entries)
 
 
+# ---- writing
+
+
+def write(url: str, data: bytes | str) -> None:
+    """Write a whole file. Missing folders above it are created.
+
+    A reader sees the old or the new content, never a part. Only in a store with folders whose
+    rename does not replace files, such as WebHDFS, a reader may see a part for a moment.
+
+    Args:
+        url: the file.
+        data: bytes, or text that is encoded as UTF-8.
+    """
+    if isinstance(data, str):
+        data = data.encode(errors="backslashreplace")
+    memoryview(data)  # Anything but bytes is a TypeError, rather than an error of the store.
+    with store_errors(url):
+        if is_local(url):
+            local_files.write(local_path(url), data)
+            return
+        filesystem, target = stores.connect(url)
+        _make_parent(url, filesystem, target)
+        if not stores.replaces(url, filesystem):
+            filesystem.pipe_file(target, data)
+            return
+        remote_aside = f"{target}.{uuid.uuid4().hex}"
+        filesystem.pipe_file(remote_aside, data)
+        if stores.is_hdfs_native(filesystem):
+            filesystem.mv(remote_aside, target, overwrite=True)
+        else:
+            filesystem.mv(remote_aside, target)
+
+
+def _make_parent(url: str, filesystem: Any, path: str) -> None:
+    if stores.has_folders(url):
+        filesystem.makedirs(os.path.dirname(path), exist_ok=True)
+
+
+def create(url: str, data: bytes | str) -> None:
+    """Write a whole file that does not exist yet. Of several callers at once, one succeeds.
+
+    Local disks, HDFS through `hdfs-native` and S3 decide this themselves. In stores that cannot,
+    all callers write, wait for `stores.CLAIM_S` seconds, and read back whose content is there: two
+    callers of which one is slower than that may both succeed. The content should be unique, as
+    the caller whose content is there has succeeded.
+
+    Raises:
+        FileExistsError: if the file exists.
+    """
+    data = data.encode() if isinstance(data, str) else data
+    with store_errors(url):
+        if is_local(url):
+            local_files.create(local_path(url), data)
+            return
+        filesystem, target = stores.connect(url)
+        _make_parent(url, filesystem, target)
+        stores.create(url, filesystem, target, data)
+
+
+def append(url: str, data: bytes) -> None:
+    """Add `data` to the end of a file, which has a single writer; create the file if needed.
+
+    After an error, a local file is as it was before. A store that cannot append, see `appends`,
+    writes the whole file again.
+    """
+    with store_errors(url):
+        if is_local(url):
+            local_files.append(local_path(url), data)
+        elif appends(url):
+            filesystem, path = stores.connect(url)
+            try:
+                with filesystem.open(path, "ab") as file:
+                    file.write(data)
+            except FileNotFoundError:
+                _make_parent(url, filesystem, path)
+                filesystem.pipe_file(path, data)
+        else:
+            try:
+                content = read(url)
+            except FileNotFoundError:
+                content = b""
+            write(url, content + data)
+
+
 def make_directory(url: str) -> None:
     """Create a folder and the folders above it. Object stores have no folders and need none."""
-    if is_local(url):
-        local_path(url).mkdir(parents=True, exist_ok=True)
-    else:
-        filesystem, path = _remote(url)
-        filesystem.makedirs(path, exist_ok=True)
+    with store_errors(url):
+        if is_local(url):
+            local_path(url).mkdir(parents=True, exist_ok=True)
+        elif stores.has_folders(url):
+            filesystem, path = stores.connect(url)
+            filesystem.makedirs(path, exist_ok=True)
 
 
 def rename(url: str, new: str) -> None:
-    """Move a file or folder within its store; without `url`, do nothing."""
+    """Move a file or folder to a new name within its store; without `url`, do nothing.
+
+    Raises:
+        OSError: if nothing is at `new` afterwards, as some stores refuse without an error.
+    """
     if not exists(url):
         return
-    if is_local(url):
-        local_path(new).parent.mkdir(parents=True, exist_ok=True)
-        local_path(url).rename(local_path(new))
-    else:
-        filesystem, path = _remote(url)
-        filesystem.mv(path, _remote(new)[1], recursive=True)
+    with store_errors(url):
+        if is_local(url):
+            local_path(new).parent.mkdir(parents=True, exist_ok=True)
+            local_path(url).rename(local_path(new))
+            return
+        filesystem, path = stores.connect(url)
+        target = stores.connect(new)[1]
+        _make_parent(new, filesystem, target)
+        if stores.protocol_of(url) in ("sftp", "ssh"):
+            filesystem.mv(path, target)
+        else:
+            filesystem.mv(path, target, recursive=True)
+        if stores.has_folders(url) and not filesystem.exists(target):
+            raise OSError(f"the store has not renamed {url} to {new}")
 
 
 def remove(url: str) -> None:
     """Remove a file, or a folder with its content; without `url`, do nothing."""
-    if is_local(url):
-        path = local_path(url)
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+    with suppress(FileNotFoundError), store_errors(url):
+        if is_local(url):
+            path = local_path(url)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         else:
-            path.unlink(missing_ok=True)
-    elif exists(url):
-        filesystem, target = _remote(url)
-        filesystem.rm(target, recursive=True)
+            filesystem, target = stores.connect(url)
+            filesystem.rm(target, recursive=True)
+
+
+def remove_files(urls: Sequence[str]) -> None:
+    """Remove remote files of one store, with as few requests as the store allows."""
+    with suppress(FileNotFoundError), store_errors(urls[0]):
+        filesystem, _ = stores.connect(urls[0])
+        paths = [stores.connect(url)[1] for url in urls]
+        if not stores.has_folders(urls[0]):
+            filesystem.rm(paths)
+            return
+        for path in paths:
+            filesystem.rm_file(path)
+
+
+# ---- copies
 
 
 def copy(source: Path, url: str) -> None:
-    """Copy a local file or folder to `url`."""
+    """Copy a local file or folder to `url`, in pieces, so that a file may be larger than memory."""
     for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
         if path.is_file():
-            parts = path.relative_to(source).parts
-            write(join(url, *parts), path.read_bytes())
+            _put(path, join(url, *path.relative_to(source).parts))
 
 
 def put(folder: Path, name: str, url: str) -> None:
@@ -262,34 +356,26 @@ def put(folder: Path, name: str, url: str) -> None:
         name: the path of the file relative to `folder`, and of the copy relative to `url`.
         url: the folder of the copy.
     """
-    if is_local(url):
-        path = local_path(url) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / name, path)
-        return
-    filesystem, target = _remote(url)
-    target = join(target, name)
-    filesystem.makedirs(os.path.dirname(target), exist_ok=True)
-    filesystem.put_file(str(folder / name), target)
+    _put(folder / name, join(url, name))
+
+
+def _put(source: Path, url: str) -> None:
+    with store_errors(url):
+        if is_local(url):
+            path = local_path(url)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, path)
+            return
+        filesystem, target = stores.connect(url)
+        _make_parent(url, filesystem, target)
+        filesystem.put_file(str(source), target)
 
 
 def download(url: str, folder: Path) -> None:
     """Copy the content of a remote folder to a local folder; without `url`, do nothing."""
-    filesystem, path = _remote(url)
-    for source in filesystem.find(path):
-        target = folder / source[len(path) :].lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        filesystem.get_file(source, str(target))
-
-
-def fsync(paths: Iterable[Path]) -> None:
-    """Flush local files and folders to disk, so that they survive a loss of power."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        except OSError:
-            if not path.is_dir():  # Some mounts cannot flush folders.
-                raise
-        finally:
-            os.close(descriptor)
+    with store_errors(url):
+        filesystem, path = stores.connect(url)
+        for source in filesystem.find(path):
+            target = folder / source[len(path) :].lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            filesystem.get_file(source, str(target))

@@ -23,8 +23,10 @@ ROOMS = [
     {"metric_names"},
     {"reporter"},
     {"checkpoints"},
-    {"polling", "jsonl", "rank_files"},
+    {"jsonl", "rank_files"},
+    {"polling"},
     {"storage"},
+    {"local_files", "stores"},
     {"config"},
     {"errors", "_version"},
 ]

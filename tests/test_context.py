@@ -1,6 +1,7 @@
 """`context`, `devices` and `tensorboard` outside a run, and reports in a run."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,17 @@ def test_each_rank_has_its_own_logdir(tmp_path: Path) -> None:
     other = context.Context(rank=1, index=1, world_size=2, folder=folder)
     assert chief.logdir == str(tmp_path / "tensorboard")
     assert other.logdir == str(tmp_path / "tensorboard/worker-1")
+
+
+def test_an_elected_chief_needs_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code of other threads may read the environment while a ring loses its chief."""
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    context.activate(context.Context(rank=1, world_size=2))
+    before = os.environ[context.VARIABLE]
+    try:
+        context.elect(1)
+        assert context.is_chief
+        assert os.environ[context.VARIABLE] == before
+    finally:
+        context.activate(context.Context())
+    assert context.chief == 0

@@ -1,12 +1,14 @@
 """Readers of growing files return each whole line once, and skip torn lines."""
 
+import json
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from sparkdl import storage
-from sparkdl.jsonl import MAX_LINES_BYTES, LogTail, Tail, read_lines
+from sparkdl.jsonl import MAX_LINES_BYTES, LogTail, Tail, read_lines, to_json
+from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
 
 
 @pytest.fixture(params=["local", "store"])
@@ -36,6 +38,30 @@ def test_tail_returns_each_whole_line_once(folder: str) -> None:
     storage.append(url, b'"}\n{"n": 3}\n{')
     assert tail.read([url]) == [(url, {"n": 2, "text": "ü"}), (url, {"n": 3})]
     assert tail.read([url]) == []
+
+
+def test_tail_skips_lines_that_do_not_parse(folder: str) -> None:
+    """A disk was full for a moment: half a line, and the next line behind it."""
+    url = f"{folder}/a.jsonl"
+    tail = Tail()
+    storage.write(url, '{"n": 1}\n{"n": 2, "te{"n": 3}\n{"n": 4}\n')
+    assert [line for _, line in tail.read([url])] == [{"n": 1}, {"n": 4}]
+    storage.append(url, b'{"n": 5, "m{"n": 6}\n{"n": 7}\n')
+    assert [line for _, line in tail.read([url])] == [{"n": 7}]
+    storage.append(url, b'{"n": 8}\n')
+    assert tail.read([url]) == [(url, {"n": 8})]
+
+
+def test_numbers_that_are_not_finite_are_json(folder: str) -> None:
+    url = f"{folder}/a.jsonl"
+    value = {"loss": float("inf"), "list": [1.5, float("-inf")], "text": "NaN", "none": None}
+    text = to_json(value)
+    assert json.loads(text, parse_constant=pytest.fail)
+    storage.write(url, text + "\n" + to_json({"n": float("nan")}) + "\n")
+    lines = read_lines(url)
+    assert lines[0] == value
+    assert str(lines[1]) == "{'n': nan}"
+    assert next(line for _, line in Tail().read([url])) == value
 
 
 def test_tail_of_many_files_reads_those_asked_for(folder: str) -> None:
@@ -105,3 +131,32 @@ def test_log_tail_pieces_are_the_whole_text(folder: str, monkeypatch: pytest.Mon
     storage.append(url, b" line\n")
     assert list(tail.pieces()) == [" line\n"]
     assert tail.offset == storage.size(url)
+
+
+def test_log_tail_goes_on_after_a_log_could_not_be_read(
+    folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"{folder}/log"
+    storage.write(url, "one\n")
+    tail = LogTail(url)
+    assert tail.lines() == ["one"]
+    storage.append(url, b"two\n")
+
+    def fails(*args: object) -> bytes:
+        raise PermissionError(13, "the log of another user", url)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "read", fails)
+        assert tail.lines() == tail.lines() == list(tail.pieces()) == []
+    assert caplog.text.count("the log of another user") == 1
+    assert tail.lines() == ["two"]
+
+
+def test_log_tail_needs_one_request(counting_store: CountingStore) -> None:  # noqa: F811
+    url = counting_store.url("log")
+    storage.write(url, "one\n")
+    counting_store.requests.clear()
+    tail = LogTail(url)
+    assert tail.lines() == ["one"]
+    assert tail.lines() == []
+    assert [request.split()[0] for request in counting_store.requests] == ["GET", "GET"]

@@ -14,7 +14,7 @@ PUBLIC = {
         *("runs", "search", "tensorboard", "tfos"),
     ],
     "sparkdl.context": [
-        *("VARIABLE", "Context", "activate", "current", "get_checkpoint", "report"),
+        *("VARIABLE", "Context", "activate", "current", "elect", "get_checkpoint", "report"),
         "this_reporter",
     ],
     "sparkdl.data": [
@@ -34,6 +34,7 @@ PUBLIC = {
             "PeerLostError",
             "PreflightError",
             "RemoteTraceback",
+            "RunDamagedError",
             "RunExistsError",
         ),
         *("RunNotFoundError", "SlotsError", "SparkDLError", "TrainingFailedError"),
@@ -63,9 +64,10 @@ PUBLIC = {
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
     "sparkdl.search": ["Categorical", "Float", "Int"],
     "sparkdl.tensorboard": ["logdir"],
-    "sparkdl.tfos.TFCluster": ["InputMode", "TFCluster", "run"],
+    "sparkdl.tfos.TFCluster": ["InputMode", "TFCluster", "run", "tf_status"],
     "sparkdl.tfos.TFNode": [
-        *("DataFeed", "export_saved_model", "hdfs_path", "release_port", "start_cluster_server"),
+        *("DataFeed", "batch_results", "export_saved_model", "hdfs_path", "next_batch"),
+        *("release_port", "start_cluster_server", "terminate"),
     ],
     "sparkdl.tfos.TFParallel": ["run"],
 }

@@ -1,21 +1,46 @@
 """One contract for every kind of storage: local disk, memory, S3."""
 
+import errno
 import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from sparkdl import storage
+from sparkdl import storage, stores
 from sparkdl.cluster.process.trial_folder import Mirror
+from sparkdl.errors import ConfigError
+from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
+from tests.helpers.fake_stores import (
+    ArrowHdfs,
+    BrokenStore,
+    Careless,
+    Failure,
+    LosesAnswers,
+    Meets,
+    fake_stores,
+)
+
+FAKES = ("sftp", "webhdfs", "smb", "hdfs")
 
 
-@pytest.fixture(params=["local", "file", "memory", pytest.param("s3", marks=pytest.mark.slow)])
-def place(request: pytest.FixtureRequest, root: str, tmp_path: Path) -> str:
+@pytest.fixture(
+    params=["local", "file", "memory", *FAKES, pytest.param("s3", marks=pytest.mark.slow)]
+)
+def place(request: pytest.FixtureRequest, root: str, tmp_path: Path) -> Iterator[str]:
     if request.param == "s3":
-        return f"{request.getfixturevalue('s3')}/{tmp_path.name} ü'"
-    return {"local": root, "file": f"file://{root}", "memory": f"memory://{tmp_path}"}[
-        request.param
-    ]
+        yield f"{request.getfixturevalue('s3')}/{tmp_path.name} ü'"
+    elif request.param in FAKES:
+        with fake_stores():
+            yield f"{request.param}://host/{uuid4().hex}"
+    else:
+        urls = {"local": root, "file": f"file://{root}", "memory": f"memory://{tmp_path}"}
+        yield urls[request.param]
 
 
 def test_storage_contract(place: str, tmp_path: Path) -> None:
@@ -76,6 +101,263 @@ def test_absolute_and_is_local() -> None:
     assert storage.absolute("s3://b/x/") == "s3://b/x"
     assert storage.absolute("file:///data/x") == "/data/x"
     assert storage.is_local("/a b/c:d") and not storage.is_local("hdfs://n/x")
+
+
+def test_urls_as_spark_and_databricks_print_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert storage.absolute("file:/data/x") == "/data/x"
+    assert storage.local_path("file:/data/x") == Path("/data/x")
+    assert not storage.is_local("simplecache::s3://bucket/x")
+    assert storage.is_local("a::b") and storage.is_local("/data/a::b/c")
+    assert not storage.is_local("dbfs:/x")
+    with pytest.raises(ConfigError, match="no folder /dbfs"):
+        storage.read("dbfs:/x")
+    monkeypatch.setattr(stores, "_DBFS_MOUNT", Path("/tmp"))
+    assert storage.absolute("dbfs:/x/y") == "/tmp/x/y"
+    with pytest.raises(ConfigError, match=r"sparkdl\[hdfs\]"):
+        storage.read("viewfs://cluster/x")
+    with pytest.raises(ConfigError, match="nosuch://"):
+        storage.write("nosuch://x", b"")
+
+
+def test_chained_url_is_read_through_its_chain(tmp_path: Path) -> None:
+    storage.write(f"memory://chain/{tmp_path.name}", b"12345")
+    assert storage.read(f"simplecache::memory://chain/{tmp_path.name}", 1, 2) == b"23"
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Failure("Could not connect to the endpoint URL"), OSError),
+        (Failure("not found", status_code=404), FileNotFoundError),
+        (Failure("no", code="403"), PermissionError),
+        (Failure("no", response={"ResponseMetadata": {"HTTPStatusCode": 401}}), PermissionError),
+        (type("ReadTimeoutError", (Exception,), {})("slow"), TimeoutError),
+        (type("NoCredentialsError", (Exception,), {})("none"), PermissionError),
+        (FileNotFoundError("gone"), FileNotFoundError),
+        (OSError(errno.EIO, "bad"), OSError),
+    ],
+)
+def test_every_exception_of_a_store_is_an_os_error(
+    error: Exception, kind: type[OSError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BrokenStore, "error", error)
+    (tmp_path / "file").write_text("x")
+    url = "broken://host/file"
+    calls: list[Callable[[], object]] = [
+        lambda: storage.read(url),
+        lambda: storage.read_many([url]),
+        lambda: storage.size(url),
+        lambda: storage.exists(url),
+        lambda: storage.list_names(url),
+        lambda: storage.write(url, b""),
+        lambda: storage.create(url, b""),
+        lambda: storage.append(url, b""),
+        lambda: storage.rename(url, url + "2"),
+        lambda: storage.remove(url),
+        lambda: storage.copy(tmp_path, url),
+        lambda: storage.put(tmp_path, "file", url),
+        lambda: storage.download(url, tmp_path),
+    ]
+    with fake_stores():
+        assert storage.read_new({url: 3}) == {}
+        for call in calls:
+            try:
+                call()
+            except OSError as exc:
+                assert type(exc) is kind
+                if not isinstance(error, OSError):
+                    assert url.split("/file")[0] in str(exc)
+                    assert type(error).__name__ in str(exc)
+                    assert exc.__cause__ is error
+            else:
+                assert kind is FileNotFoundError
+
+
+def test_error_of_a_full_disk_names_the_file_and_what_to_do(tmp_path: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with pytest.raises(OSError, match="/dev/full") as raised:
+        storage.append("/dev/full", b"x")
+    assert storage.advice(raised.value) == "The disk is full: free some space."
+
+
+def test_append_that_meets_the_end_of_the_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    """The limit of the file size stands for the end of the disk; the kernel writes a part first."""
+    code = """
+import resource, signal, sys
+from sparkdl import storage
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+storage.append(sys.argv[1], b"first\\n")
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+try:
+    storage.append(sys.argv[1], b"second\\n")
+except OSError as exc:
+    print(exc)
+"""
+    path = tmp_path / "lines"
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert str(path) in done.stdout
+    assert path.read_bytes() == b"first\n"
+
+
+def test_write_fully_writes_what_the_system_takes_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    storage.append(str(tmp_path / "file"), b"0123456789")
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+# ---- files that exist once
+
+
+def test_create_succeeds_once(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "CLAIM_S", 0.01)
+    url = storage.join(place, "owner", "1.json")
+    storage.create(url, "first")
+    with pytest.raises(FileExistsError):
+        storage.create(url, "second")
+    assert storage.read(url) == b"first"
+    assert storage.list_names(storage.join(place, "owner")) == ["1.json"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_create_has_one_winner(root: str, has_links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_links:
+
+        def refuse(*args: Any) -> None:
+            raise OSError(errno.EPERM, "no links here")
+
+        monkeypatch.setattr(os, "link", refuse)
+    start, winners = threading.Barrier(8), []
+
+    def create(name: str) -> None:
+        start.wait()
+        try:
+            storage.create(f"{root}/one", name)
+            winners.append(name)
+        except FileExistsError:
+            pass
+
+    threads = [threading.Thread(target=create, args=(str(n),)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [storage.read(f"{root}/one").decode()] == winners
+    assert os.listdir(root) == ["one"]
+
+
+def test_create_where_the_store_cannot_refuse_is_read_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stores, "CLAIM_S", 0.1)
+    with fake_stores():
+        url = f"smb://host/{uuid4().hex}"
+        other = threading.Timer(0.05, lambda: storage.write(url, "another"))
+        other.start()
+        with pytest.raises(FileExistsError):
+            storage.create(url, "mine")
+        other.join()
+
+
+def test_create_sees_through_a_store_that_ignores_the_condition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stores, "CLAIM_S", 0.1)
+    with fake_stores(Careless):
+        url = f"gcs://host/{uuid4().hex}"
+        storage.create(f"{url}-alone", "mine")
+        other = threading.Timer(0.05, lambda: storage.write(url, "another"))
+        other.start()
+        with pytest.raises(FileExistsError):
+            storage.create(url, "mine")
+        other.join()
+
+
+def test_create_whose_answer_was_lost_has_succeeded() -> None:
+    """The library of the store has sent the request again, which the store has refused."""
+    with fake_stores(LosesAnswers):
+        url = f"gcs://host/{uuid4().hex}"
+        storage.create(url, "mine")
+        with pytest.raises(FileExistsError):
+            storage.create(url, "another")
+        assert storage.read(url) == b"mine"
+
+
+def test_create_is_repeated_where_two_requests_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(Meets, "meetings", 1)
+    with fake_stores(Meets):
+        storage.create(f"gcs://host/{uuid4().hex}", "mine")
+
+
+def test_a_rename_that_does_not_replace_is_never_used(tmp_path: Path) -> None:
+    with fake_stores(ArrowHdfs):
+        url = f"hdfs://host/{uuid4().hex}"
+        for text in ("old", "new"):
+            storage.write(url, text)
+            assert storage.read(url).decode() == text
+
+
+def test_a_rename_that_the_store_refuses_in_silence_is_an_error() -> None:
+    with fake_stores():
+        url = f"webhdfs://host/{uuid4().hex}"
+        storage.write(f"{url}/a", "a")
+        storage.rename(f"{url}/a", f"{url}/b")
+        assert storage.read(f"{url}/b") == b"a"
+
+
+# ---- requests
+
+
+def test_reads_and_writes_of_a_store_are_one_request(counting_store: CountingStore) -> None:  # noqa: F811
+    url, requests = counting_store.url("deep", "folder", "file"), counting_store.requests
+    storage.make_directory(counting_store.url("deep", "folder"))
+    storage.write(url, "12345")
+    # The second request shows that the store refuses to write the file again.
+    storage.create(counting_store.url("deep", "other"), "x")
+    storage.read(url)
+    storage.read(url, 1, 2)
+    assert [request.split()[0] for request in requests] == ["PUT", "PUT", "PUT", "GET", "GET"]
+
+
+def test_a_range_behind_the_end_is_empty_where_the_store_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(BrokenStore, "error", Failure("InvalidRange", status=416))
+    with fake_stores():
+        assert storage.read("broken://host/file", 10) == b""
+        assert storage.read_many(["broken://host/file"]) == {"broken://host/file": b""}
+
+
+def test_new_content_is_read_although_stat_is_out_of_date(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of NFS keeps the attributes of a file for up to a minute."""
+    url = f"{root}/file"
+    storage.write(url, "12")
+    old = os.stat(url)
+    storage.append(url, b"345")
+    monkeypatch.setattr(os, "stat", lambda *args, **kwargs: old)
+    assert storage.read_new({url: 2}) == {url: b"345"}
+    assert storage.size(url) == 5
+
+
+def test_files_that_cannot_be_read_are_no_new_content(root: str) -> None:
+    os.mkdir(f"{root}/folder")
+    storage.write(f"{root}/file", "x")
+    urls = {f"{root}/folder": 0, f"{root}/file": 0, f"{root}/none": 0, f"{root}/file/x": 0}
+    assert storage.read_new(urls) == {f"{root}/file": b"x"}
+    assert storage.read_many(list(urls)[1:]) == {f"{root}/file": b"x"}
+    with pytest.raises(IsADirectoryError):
+        storage.read_many(urls)
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ class Simulation:
     def _fill(self, now: float) -> None:
         """Submit trials as `TrialLoop` does; those without a slot wait inside Spark."""
         while True:
-            most = self._concurrency.max_submitted(self._started)
+            most = self._concurrency.max_submitted(self._started, self._running)
             room = most - self._running - len(self._ready)
             if room > 0 and len(self._curves) < self._setting.trials:
                 trial = len(self._curves)

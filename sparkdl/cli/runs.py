@@ -22,5 +22,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if table.empty:
         print("no runs found; name the folder of the runs with --root or SPARKDL_ROOT")
     else:
-        print(table.drop(columns="path").to_string(index=False))
+        columns = table.drop(columns="path").dropna(axis="columns", how="all")
+        print(columns.to_string(index=False))
     return 0

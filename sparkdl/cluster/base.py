@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster.plan import Plan, Resources
+from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.slots import Slots
 
 __all__ = ["Cluster"]
@@ -44,11 +45,17 @@ class Cluster(Protocol):
         """Return the default folder of runs, a path or an fsspec URL."""
         ...
 
-    def check(self, plan: Plan) -> None:
-        """Validate that one executor can hold one process of the plan.
+    def check(self, plan: Plan, program: Program | None = None) -> None:
+        """Validate that the cluster can run the processes of a plan.
+
+        Args:
+            plan: the plan of a run.
+            program: the user's program, whose size may be limited.
 
         Raises:
             SlotsError: if a process asks for more GPUs or CPUs than an executor has.
+            PreflightError: if the cluster may start a second copy of a running process.
+            FunctionError: if the program is larger than what the cluster can send.
         """
 
     def wait_for_executors(self, size: int) -> None:
@@ -69,6 +76,14 @@ class Cluster(Protocol):
 
     def enforces(self, resources: Resources) -> bool:
         """Return True if the cluster itself never runs more such processes than it has slots."""
+        ...
+
+    def share(self, value: object) -> Callable[[], None]:
+        """Send an object to each executor once, instead of with each task that contains it.
+
+        Returns:
+            The function that removes the copies, for the time when no task contains the object.
+        """
         ...
 
     def submit(

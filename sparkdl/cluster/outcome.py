@@ -31,6 +31,8 @@ _FOLLOW_UP = re.compile(
     r"Connection refused|Connection closed by peer|tasks are unhealthy|DistNetworkError|"
     r"DistBackendError|Gloo|BrokenPipeError|ConnectionResetError|PeerLostError"
 )
+# The first line of an error inside a function of TensorFlow; the error itself stands further below.
+_IN_GRAPH = "Graph execution error"
 _GPU = re.compile(
     r"CUDA_ERROR|cudaError|CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL (error|operation)|"
     r"ncclSystemError|ncclUnhandledCudaError|Xid \d"
@@ -252,8 +254,17 @@ def classify_failure(end: ProcessExit) -> Failure:
 def is_follow_up(error: str) -> bool:
     """Return True if an error only reports that another rank has gone.
 
+    Args:
+        error: the message of the error with its traceback, as `Outcome.error` has it.
+
     Example:
         >>> is_follow_up("UnavailableError: recvmsg:Connection reset by peer")
         True
+        >>> is_follow_up("ValueError: no")
+        False
     """
-    return bool(_FOLLOW_UP.search(error))
+    first_line = error.partition("\n")[0]
+    if _IN_GRAPH in first_line:
+        return bool(_FOLLOW_UP.search(error))
+    # An exception that the user's program raised because of a lost peer follows from the loss too.
+    return bool(_FOLLOW_UP.search(first_line)) or "errors.PeerLostError: " in error

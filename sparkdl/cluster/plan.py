@@ -37,7 +37,8 @@ class Role:
         name: the job name in `TF_CONFIG`: `worker`, `chief`, `master`, `ps` or `evaluator`.
         count: the number of processes.
         resources: the resources of each process.
-        trains: the processes train: they get the rows of DataFrames.
+        trains: the processes train together: they divide the rows of DataFrames and of files among
+            themselves. All other processes read all rows of files. Roles that train come first.
         in_ring: the processes take part in the collectives of the ring.
         in_world: the processes are counted in `context.world_size`.
         strategy: the strategy that `distribute.strategy()` returns: `multi_worker`,
@@ -106,7 +107,7 @@ class Plan:
         is_gang: the processes run at the same time and know of each other.
         start_timeout_s: seconds until every process of a gang must have started, and again until
             all must have joined each other.
-        collective_timeout_s: seconds for which a rank may be silent in a collective of the ring.
+        collective_timeout_s: seconds for which a rank may show no life in a collective of the ring.
         interface: the network interface, or address, at which the processes of a gang meet.
         elastic: the gang goes on without a process that is lost, and takes it in again.
         timeline: each rank of the ring records where the time of its collectives goes.
@@ -142,6 +143,12 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     ends_by_order: bool = False
     repeatable: bool = True
 
+    def __post_init__(self) -> None:
+        if self.readers != tuple(range(len(self.readers))):
+            raise ValueError(
+                f"the roles that train must come first; got {', '.join(map(str, self.roles))}"
+            )
+
     @property
     def resources(self) -> Resources:
         """The resources of each process: Spark gives all tasks of a gang the same."""
@@ -155,7 +162,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
 
     @property
     def readers(self) -> tuple[int, ...]:
-        """The ranks that train, and get the rows of DataFrames."""
+        """The ranks that divide the rows of DataFrames and files; they come before all others."""
         return tuple(member.rank for member in self.members if member.role.trains)
 
     @property

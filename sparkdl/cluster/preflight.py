@@ -7,9 +7,11 @@ import gc
 import importlib.util
 import json
 import os
+import pwd
 import resource
 import socket
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -47,6 +49,7 @@ def check_executor(
     versions: Mapping[str, str],
     imports: Iterable[str],
     framework: str | None,
+    writes: bool = False,
 ) -> str | None:
     """Return the reason for which this executor cannot run a run's trials; None if it can.
 
@@ -56,40 +59,82 @@ def check_executor(
         versions: the versions on the driver, see `runs.provenance.versions`.
         imports: the modules that the program imports.
         framework: the framework of the program, if any.
+        writes: also write a file in the run directory, and remove it.
     """
-    host = socket.gethostname()
+    problem = (
+        _cannot_read(run_id, paths)
+        or (_cannot_write(paths) if writes else None)
+        or _limits_memory(framework)
+        or _differs(versions)
+        or _lacks(imports)
+    )
+    return f"executor on host {socket.gethostname()}{problem}" if problem else None
+
+
+def _cannot_read(run_id: str, paths: RunPaths) -> str | None:
     try:
         seen = json.loads(storage.read(paths.run))["id"]
     except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
         return (
-            f"executor on host {host}, working in {os.getcwd()}, does not see the run directory "
+            f", working in {os.getcwd()}, does not see the run directory "
             f"{paths.folder} ({type(exc).__name__}: {exc}). Set root= (or SPARKDL_ROOT) to a "
             "directory that driver and executors share: NFS, HDFS or an object store."
         )
-    if seen != run_id:
-        return f"executor on host {host} sees another run, {seen}, in {paths.folder}"
-    if framework and (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+    return None if seen == run_id else f" sees another run, {seen}, in {paths.folder}"
+
+
+def _cannot_write(paths: RunPaths) -> str | None:
+    probe = storage.join(paths.folder, f"probe-{uuid.uuid4().hex}")
+    try:
+        storage.write(probe, b"")
+        storage.remove(probe)
+    except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
+        remedy = "Give the executors credentials with which they may write and delete there"
+        if storage.is_local(probe):
+            remedy = f"Let user {_user()} write there"
         return (
-            f"executor on host {host} limits Python's address space to {limit >> 20} MiB, in which "
-            f"{framework} cannot be loaded. Unset spark.executor.pyspark.memory."
+            f" cannot write to the run directory {paths.folder} as user {_user()} "
+            f"({type(exc).__name__}: {exc}). {remedy}, or set root= (or SPARKDL_ROOT) to a "
+            "directory to which driver and executors can write."
         )
+    return None
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # A numeric user of a container has no name.
+        return str(os.geteuid())
+
+
+def _limits_memory(framework: str | None) -> str | None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if framework is None or limit == resource.RLIM_INFINITY:
+        return None
+    return (
+        f" limits Python's address space to {limit >> 20} MiB, in which {framework} cannot be "
+        "loaded. Unset spark.executor.pyspark.memory."
+    )
+
+
+def _differs(versions: Mapping[str, str]) -> str | None:
     installed = installed_versions()
     wrong = [
         f"{name} {installed.get(name, 'absent')} (driver: {version})"
         for name, version in versions.items()
         if installed.get(name) != version
     ]
-    if wrong:
-        return (
-            f"executor on host {host} has {', '.join(wrong)}. Install the driver's versions there."
-        )
+    return f" has {', '.join(wrong)}. Install the driver's versions there." if wrong else None
+
+
+def _lacks(imports: Iterable[str]) -> str | None:
     missing = sorted({n.partition(".")[0] for n in imports} - _importable(imports))
-    if missing:
-        return (
-            f"executor on host {host} lacks the module(s) {', '.join(missing)}, which the program "
-            "imports. Install them on the executors, or ship an environment with --archives."
-        )
-    return None
+    if not missing:
+        return None
+    return (
+        f" lacks the module(s) {', '.join(missing)}, which the program imports. Install them on "
+        "the executors, or ship an environment with --archives."
+    )
 
 
 def check_pair(plan: Plan, allow_untested: bool) -> None:
@@ -111,10 +156,13 @@ def _importable(imports: Iterable[str]) -> set[str]:
 
 def start_of(plan: Plan, program: Program, application: str) -> Start:
     """Return the conditions under which the training processes of a plan are forked."""
+    # A server that has imported Keras has fixed its backend, for all that it forks.
+    sets_backend = bool(program.backend_variables(plan.env))
+    preload = preloadable(program.imports, plan.framework, sets_backend)
     return Start(
         application=application,
-        framework=plan.framework,
-        preload=preloadable(program.imports, plan.framework) if plan.fork_server else (),
+        framework=None if sets_backend else plan.framework,
+        preload=preload if plan.fork_server else (),
         env=plan.env,
         shared=plan.fork_server,
     )
@@ -131,26 +179,26 @@ def spare_collector() -> None:
         gc.freeze()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PreflightTask:
     """A task of the preflight job: check the executor, and hold the slot until all tasks run.
 
     Attributes:
-        plan: the plan of the run; its framework is imported in the meantime.
-        program: the user's program.
         run_id: the id of the run.
-        run_path: the run directory, which the executor must see.
-        application: the id of the Spark application.
+        run_path: the run directory, in which the executor must be able to write.
         versions: the versions on the driver, see `check_executor`.
+        imports: the modules that the program imports.
+        framework: the framework of the program, if any.
+        start: the conditions of the forks; the modules to preload are imported in the meantime.
         count: the number of tasks of the job.
     """
 
-    plan: Plan
-    program: Program
     run_id: str
     run_path: str
-    application: str
     versions: Mapping[str, str]
+    imports: frozenset[str]
+    framework: str | None
+    start: Start
     count: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -158,11 +206,11 @@ class PreflightTask:
         ids = [i for batch in batches for i in batch.column(0).to_pylist()]
         paths = RunPaths(self.run_path)
         problem = check_executor(
-            self.run_id, paths, self.versions, self.program.imports, self.plan.framework
+            self.run_id, paths, self.versions, self.imports, self.framework, writes=True
         )
         if problem is None and ids:
             spare_collector()
-            warm(start_of(self.plan, self.program, self.application))
+            warm(self.start)
             self._meet(paths.preflight, ids[0])
         yield pa.RecordBatch.from_pydict({"problem": pa.array([problem], "string")})
 

@@ -18,11 +18,13 @@ class Slots:
         count: the number of processes that fit at once.
         cores: the number of CPU cores of all slots together.
         reason: the origin of the number, for messages.
+        on_demand: the cluster adds executors while processes wait; the number is the largest.
     """
 
     count: int
     cores: int
     reason: str
+    on_demand: bool = False
 
 
 def check_gang(plan: Plan, slots: Slots, conf: Callable[[str], str | None], master: str) -> None:

@@ -1,11 +1,10 @@
 """Runs on the driver. The Spark session as a cluster: slots, jobs, cancellation."""
 
+import contextlib
 import os
-import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
@@ -13,19 +12,31 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import config
 from sparkdl.cluster.plan import Plan, Resources
+from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.slots import Slots
+from sparkdl.cluster.spark_broadcasts import SparkBroadcasts
 from sparkdl.cluster.spark_errors import job_failed
-from sparkdl.errors import SlotsError
+from sparkdl.cluster.spark_settings import SparkSettings, check_speculation
+from sparkdl.cluster.spark_slots import SlotCounter
+from sparkdl.errors import FunctionError
 
 __all__ = ["SparkCluster"]
 
-# Executors need some time to register, and some never register: the wait for executors ends after
-# REGISTER_S without any new slot, or after SETTLED_S once there are enough slots for one trial.
-REGISTER_S = 30.0
-SETTLED_S = 5.0
+# Spark Connect takes messages of 128 MiB, in which the function is the largest part.
+MAX_CONNECT_BYTES = 127 << 20
+# Spark's Java side on the driver needs a program up to three times while it sends the program.
+HEAP_SHARE = 3
 
-# With dynamic allocation, the largest number of jobs that Spark holds at once.
-MAX_WAITING = 1000
+# Job descriptions are kept in Spark's event log and shown in its web interface.
+MAX_DESCRIPTION = 200
+# The properties of the caller's thread by which its jobs are scheduled, grouped and cancelled.
+_DESCRIPTION = "spark.job.description"
+_INHERITED = (
+    "spark.scheduler.pool",
+    "spark.jobGroup.id",
+    "spark.job.interruptOnCancel",
+    "spark.job.tags",
+)
 
 
 class SparkCluster:
@@ -40,9 +51,15 @@ class SparkCluster:
         self.spark = spark or SparkSession.getActiveSession() or _new_session()
         self._profiles: dict[Resources, Any] = {}
         # Spark Connect has no SparkContext.
-        self._context = getattr(self.spark, "_sc", None)
-        # Reading a value from the JVM takes some milliseconds, and the values do not change.
-        self._conf = dict(self._context.getConf().getAll()) if self._context else {}
+        self._context: Any = getattr(self.spark, "_sc", None)
+        # Reading a value from Spark takes some milliseconds, and the values do not change.
+        self._conf: dict[str, str | None] = {}
+        if self._context:
+            self._conf.update(self._context.getConf().getAll())
+        self._settings = SparkSettings(self.conf, self.master)
+        self._counter = SlotCounter(self.spark, self._settings)
+        self._broadcasts = SparkBroadcasts(self._context)
+        self._labels = self._labels_of_thread(_INHERITED)
         if self._context and self.is_local and "PYSPARK_PYTHON" not in os.environ:
             self._context.pythonExec = sys.executable
 
@@ -53,10 +70,9 @@ class SparkCluster:
 
     def conf(self, key: str) -> str | None:
         """Return a value of the Spark configuration, or None."""
-        if self._context:
-            return self._conf.get(key)
-        value: str | None = self.spark.conf.get(key, None)
-        return value
+        if not self._context and key not in self._conf:
+            self._conf[key] = self.spark.conf.get(key, None)
+        return self._conf.get(key)
 
     @property
     def master(self) -> str:
@@ -66,7 +82,7 @@ class SparkCluster:
     @property
     def is_local(self) -> bool:
         """True if all executors run on this host (`local` and `local-cluster` masters)."""
-        return self.master.startswith("local")
+        return self._settings.is_local
 
     @property
     def application(self) -> str:
@@ -88,112 +104,45 @@ class SparkCluster:
         user = self._context.sparkUser()
         return "runs" if filesystem.startswith("file:") else f"{filesystem}/user/{user}/sparkdl"
 
-    def check(self, plan: Plan) -> None:
-        """Validate that one executor can hold one process of the plan.
+    def check(self, plan: Plan, program: Program | None = None) -> None:
+        """Validate that Spark can run the processes of a plan.
 
         Raises:
             SlotsError: if a process asks for more GPUs or CPUs than an executor has.
+            PreflightError: if Spark may start a second copy of a running process.
+            FunctionError: if the program is larger than what Spark can send.
         """
-        resources = plan.resources
-        if self._is_embedded and self._task_gpus():
-            raise SlotsError(
-                f"spark.task.resource.gpu.amount={self._task_gpus():g} is set, but embedded Spark "
-                f"({self.master}) schedules no GPUs and would wait indefinitely. Unset that "
-                "setting, and set SPARKDL_DETECT_GPUS=1 to let trials use the GPUs of this host."
-            )
-        have = self._executor_gpus()
-        need = resources.num_gpus or 0
-        if need > have and not (plan.detect_gpus and not have):
-            raise SlotsError(
-                f"num_gpus={need} was requested for each process, but an executor of Spark has "
-                f"{have} GPUs. Lower num_gpus, or start Spark with "
-                f"spark.executor.resource.gpu.amount={need} (and "
-                "spark.executor.resource.gpu.discoveryScript, see conf/). Embedded Spark "
-                "schedules no GPUs; set SPARKDL_DETECT_GPUS=1 there."
-            )
-        cores = self._executor_cores()
-        if resources.num_cpus and cores and resources.num_cpus > cores:
-            raise SlotsError(
-                f"num_cpus={resources.num_cpus} was requested for each process, but an executor "
-                f"has {cores} cores. Lower num_cpus, or start Spark with spark.executor.cores="
-                f"{resources.num_cpus}."
-            )
+        self._counter.check(plan)
+        check_speculation(plan, self.conf)
+        if program:
+            self._check_size(program)
 
-    @property
-    def _is_embedded(self) -> bool:
-        return self.master.startswith("local") and not self.master.startswith("local-cluster")
+    def _check_size(self, program: Program) -> None:
+        limit, reason = MAX_CONNECT_BYTES, "Spark Connect takes messages of 128 MiB"
+        if self._context:
+            heap = self._context._jvm.java.lang.Runtime.getRuntime().maxMemory()
+            limit = heap // HEAP_SHARE
+            reason = f"spark.driver.memory is {heap >> 20} MiB"
+        if program.num_bytes > limit:
+            raise FunctionError(
+                f"the training function and its modules have {program.num_bytes >> 20} MiB, and "
+                f"Spark can send {limit >> 20} MiB, because {reason}"
+                f"{program.where}. Write the data to a file that all executors see, and read the "
+                "file inside the function."
+            )
 
     @property
     def most_gpus(self) -> int | None:
         """The number of GPUs of an executor; None if Spark schedules no GPUs."""
-        return self._executor_gpus() or None
-
-    def _executor_gpus(self) -> int:
-        amount = self.conf("spark.executor.resource.gpu.amount")
-        return 0 if self._is_embedded else int(amount or 0)
-
-    def _executor_cores(self) -> int:
-        if cores := self.conf("spark.executor.cores"):
-            return int(cores)
-        if match := re.match(r"local-cluster\[\s*\d+\s*,\s*(\d+)", self.master):
-            return int(match[1])
-        return self._default_slots() * self._task_cpus() if self.is_local else 0
-
-    def _task_cpus(self) -> int:
-        return int(self.conf("spark.task.cpus") or 1)
-
-    def _task_gpus(self) -> float:
-        return float(self.conf("spark.task.resource.gpu.amount") or 0)
-
-    def _default_slots(self) -> int:
-        """Return the number of tasks of the default profile that Spark runs at once.
-
-        The number is the one with which Spark checks whether a barrier job fits.
-        """
-        if not self._context:
-            # Spark Connect offers no way to read the default parallelism but to use it.
-            parts = self.spark.range(1 << 20).selectExpr("spark_partition_id() AS part")
-            return int(parts.distinct().count())
-        context = self._context._jsc.sc()
-        profile = context.resourceProfileManager().defaultResourceProfile()
-        return int(context.maxNumConcurrentTasks(profile))
-
-    def _num_executors(self) -> int:
-        if not self._context or self._is_embedded:
-            return 1
-        tracker = self._context._jsc.sc().statusTracker()
-        return max(1, len(tracker.getExecutorInfos()) - 1)  # One of them is the driver.
+        return self._settings.executor_gpus or None
 
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         """Return the number of processes with these resources that Spark can run at once."""
-        cpus = resources.num_cpus or self._task_cpus()
-        if override:
-            return Slots(override, override * cpus, "SPARKDL_SLOTS")
-        if self.conf("spark.dynamicAllocation.enabled") == "true":
-            return self._slots_to_come(cpus)
-        default = self._default_slots()
-        cores = default * self._task_cpus()
-        if not self._needs_profile(resources):
-            return Slots(default, cores, f"{default} slots of {self.master}")
-        executors = self._num_executors()
-        count = executors * (max(cores // executors, 1) // cpus)
-        if resources.num_gpus and self._executor_gpus():
-            count = min(count, executors * (self._executor_gpus() // resources.num_gpus))
-        return Slots(count, cores, f"{count} slots of {self.master} with {resources}")
-
-    def _slots_to_come(self, cpus: int) -> Slots:
-        """Return the slots that dynamic allocation may bring, as it adds executors on demand."""
-        max_executors = int(self.conf("spark.dynamicAllocation.maxExecutors") or MAX_WAITING)
-        per_executor = max(1, self._executor_cores() // cpus)
-        count = min(max_executors * per_executor, MAX_WAITING)
-        reason = f"dynamic allocation of at most {max_executors} executors"
-        return Slots(count, count * cpus, reason)
+        return self._counter.slots(resources, override)
 
     def slots_now(self, resources: Resources) -> int:
         """Return the number of processes that fit on the present executors, at least one."""
-        if self.conf("spark.dynamicAllocation.enabled") == "true":
-            return max(1, min(self._default_slots(), MAX_WAITING))
-        return max(1, min(self.slots(resources).count, MAX_WAITING))
+        return self._counter.slots_now(resources)
 
     def wait_for_executors(self, size: int) -> None:
         """Wait for executors to register, in a new session or after the loss of an executor.
@@ -201,53 +150,28 @@ class SparkCluster:
         Args:
             size: number of slots that are needed at once.
         """
-        if self._is_embedded or self.conf("spark.dynamicAllocation.enabled") == "true":
-            return  # Embedded Spark has its only executor; dynamic allocation adds some on demand.
-        match = re.match(r"local-cluster\[\s*(\d+)", self.master)
-        num_expected = int(match[1] if match else self.conf("spark.executor.instances") or 1)
-        per_executor = max(1, self._executor_cores() // self._task_cpus())
-        num_needed = size if size <= num_expected * per_executor else 1
-        most_slots = 0
-        changed_s = time.monotonic()
-        while time.monotonic() - changed_s < (
-            SETTLED_S if most_slots >= num_needed else REGISTER_S
-        ):
-            slots = self._default_slots()
-            # Spark lists a lost executor for a moment after its slots have gone: check both.
-            if slots >= num_needed and self._num_executors() >= num_expected:
-                return
-            if slots > most_slots:
-                most_slots = slots
-                changed_s = time.monotonic()
-            time.sleep(0.1)
+        self._counter.wait_for_executors(size)
 
     def enforces(self, resources: Resources) -> bool:
         """Return True if Spark itself never runs more such processes than it has slots."""
-        return not (self._needs_profile(resources) and self._is_embedded)
-
-    def _needs_profile(self, resources: Resources) -> bool:
-        cpus = resources.num_cpus or self._task_cpus()
-        return (cpus, self._gpus(resources)) != (self._task_cpus(), self._task_gpus())
-
-    def _gpus(self, resources: Resources) -> float:
-        """Return the number of GPUs to request from Spark for each task.
-
-        A process without GPUs takes an ordinary slot, and its GPUs are hidden from it. Where Spark
-        schedules no GPUs, the locks of `sparkdl.cluster.gpus` assign them.
-        """
-        return (resources.num_gpus if self._executor_gpus() else 0) or self._task_gpus()
+        return not (self._settings.needs_profile(resources) and self._settings.is_embedded)
 
     def _profile(self, resources: Resources) -> Any:
-        if not self._needs_profile(resources) or self._is_embedded:
+        settings = self._settings
+        if not settings.needs_profile(resources) or settings.is_embedded:
             return None  # Embedded Spark has one profile only; `Concurrency` starts fewer trials.
         if resources in self._profiles:
             # Spark reserves executors for each profile object: use the same object again.
             return self._profiles[resources]
-        requests = TaskResourceRequests().cpus(resources.num_cpus or self._task_cpus())
-        if gpus := self._gpus(resources):
+        requests = TaskResourceRequests().cpus(resources.num_cpus or settings.task_cpus)
+        if gpus := settings.gpus_of(resources):
             requests = requests.resource("gpu", gpus)
         self._profiles[resources] = ResourceProfileBuilder().require(requests).build
         return self._profiles[resources]
+
+    def share(self, value: object) -> Callable[[], None]:
+        """Send an object to each executor once; see `sparkdl.cluster.base.Cluster.share`."""
+        return self._broadcasts.share(value)
 
     def submit(
         self,
@@ -268,40 +192,56 @@ class SparkCluster:
         Raises:
             JobFailed: if the job was cancelled, lost its executor too often, or raised.
         """
-        with self._labelled(description, tags):
-            numbers = self.spark.range(num_tasks, numPartitions=num_tasks)
-            profile = self._profile(resources)
+        try:
+            with self._labelled(description, tags), self._broadcasts.packed(task) as packed:
+                numbers = self.spark.range(num_tasks, numPartitions=num_tasks)
+                profile = self._profile(resources)
 
-            def run(partitions: DataFrame) -> list[Any]:
-                job = partitions.mapInArrow(task, schema, barrier=barrier, profile=profile)
-                try:
+                def run(partitions: DataFrame) -> list[Any]:
+                    job = partitions.mapInArrow(packed, schema, barrier=barrier, profile=profile)
                     collected: list[Any] = job.collect()
                     return collected
-                except Exception as exc:
-                    raise job_failed(exc) from exc
 
-            # Spark starts no task for a DataFrame that it knows to be empty.
-            return run(rows or numbers) or run(numbers.mapInArrow(_no_rows, "id long"))
+                # Spark starts no task for a DataFrame that it knows to be empty.
+                return run(rows or numbers) or run(numbers.mapInArrow(_no_rows, "id long"))
+        except Exception as exc:
+            raise job_failed(exc) from exc
 
-    @contextmanager
+    @contextlib.contextmanager
     def _labelled(self, description: str, tags: tuple[str, ...]) -> Iterator[None]:
-        # In classic Spark, tags of the session do not reach the jobs of a collect; tags of the
-        # context do.
-        owner = self._context or self.spark
-        add = owner.addJobTag if self._context else owner.addTag
-        remove = owner.removeJobTag if self._context else owner.removeTag
-        previous = self._context and self._context.getLocalProperty("spark.job.description")
-        if self._context:
-            self._context.setJobDescription(description)
-        for tag in tags:
-            add(tag)
+        """Give the jobs of the block a description and tags, and the labels of the verb's caller.
+
+        In classic Spark, tags of the session do not reach the jobs of a collect; tags of the
+        context do.
+        """
+        before = self._labels_of_thread((*_INHERITED, _DESCRIPTION))
+        add_tag = self._context.addJobTag if self._context else self.spark.addTag
+        self._set_labels(self._labels)
         try:
+            if self._context:
+                begin = description[: 4 * MAX_DESCRIPTION]
+                text = textwrap.shorten(begin, MAX_DESCRIPTION, placeholder=" ...")
+                self._context.setJobDescription(text)
+            for tag in tags:
+                add_tag(tag)
             yield
         finally:
-            if self._context:
-                self._context.setJobDescription(previous)
-            for tag in tags:
-                remove(tag)
+            self._set_labels(before)
+
+    def _labels_of_thread(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return the properties of this thread; for Spark Connect its tags."""
+        if not self._context:
+            return {"tags": set(self.spark.getTags())}
+        return {key: self._context.getLocalProperty(key) for key in keys}
+
+    def _set_labels(self, labels: Mapping[str, Any]) -> None:
+        if not self._context:
+            self.spark.clearTags()
+            for tag in labels["tags"]:
+                self.spark.addTag(tag)
+            return
+        for key, value in labels.items():
+            self._context.setLocalProperty(key, value)
 
     def cancel(self, tag: str) -> None:
         """End all jobs that carry the tag; their training processes end with their tasks."""

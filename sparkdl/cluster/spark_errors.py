@@ -60,6 +60,18 @@ def job_failed(exc: BaseException) -> JobFailed:
     ):
         why = f"the cluster ended its executor for its memory: {match[0].strip()}"
         return JobFailed(JobEnd.MEMORY, f"{why}. Raise spark.executor.memoryOverhead")
+    if "SPARK-24819" in text:
+        return JobFailed(
+            JobEnd.LOST,
+            "executors were lost, and Spark has fewer slots left than the gang has processes",
+        )
+    if "Master removed our application" in text:
+        return JobFailed(
+            JobEnd.LOST,
+            "its executors were lost, and Spark's master has ended the application because new "
+            "ones failed too (spark.deploy.maxExecutorRetries). The logs of the executors are in "
+            "the work folders of Spark's workers",
+        )
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
         return JobFailed(JobEnd.LOST, "its executor was lost")
     return JobFailed(JobEnd.ERROR, _with_summary(text))

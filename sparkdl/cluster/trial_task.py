@@ -29,6 +29,7 @@ from sparkdl.cluster.process.trial_folder import last_reported, local_folder
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.jsonl import to_json
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.function_secrets import find_in_pickle
 from sparkdl.runs.layout import RunPaths, TrialPaths
@@ -171,7 +172,7 @@ class TrialTask:
         if attempt == paths.num_attempts() - 1:
             if outcome.status is Status.FAILED:
                 storage.write(paths.error, outcome.error or "")
-            storage.write(paths.outputs, json.dumps(dict(outcome.outputs), indent=1))
+            storage.write(paths.outputs, to_json(dict(outcome.outputs), indent=1))
         if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it passes on the task's row.
             storage.write(paths.outcome(attempt), outcome.without_exception().to_json())
@@ -191,8 +192,14 @@ class TrialTask:
 
     def check(self) -> str | None:
         """Return the reason for which this executor cannot run the trial; None if it can."""
-        paths, imports = RunPaths(self.run.path), self.program.imports
-        return check_executor(self.run.id, paths, self.run.versions, imports, self.plan.framework)
+        return check_executor(
+            self.run.id,
+            RunPaths(self.run.path),
+            self.run.versions,
+            self.program.imports,
+            self.plan.framework,
+            writes=self.plan.is_gang,  # No other job has checked the executors of a gang.
+        )
 
     def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Move away the files of a lost attempt: its process may still be writing them."""
@@ -207,7 +214,7 @@ class TrialTask:
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
         params = mask_params(self.trial.params, self.secrets)
-        text = json.dumps({"params": params, "seed": self.trial.seed}, indent=1)
+        text = to_json({"params": params, "seed": self.trial.seed}, indent=1)
         storage.write(self.paths.params, text)
         attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
         storage.write(self.paths.attempt(attempt), json.dumps(attempt_info))
@@ -263,6 +270,7 @@ class TrialTask:
             "trial": self.trial.number,
             "params": dict(self.trial.params),
             "seed": self.trial.seed,
+            "data_seed": self.trial.seed,
             "folder": str(folder),
             "url": self.paths.folder,
             "keep_checkpoints": self.trial.keep_checkpoints,

@@ -12,7 +12,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from sparkdl.data.column_selection import ColumnSelection, stacked_dtype
+from sparkdl.data.column_selection import (
+    ColumnSelection,
+    first_inexact,
+    inexact_message,
+    stacked_dtype,
+)
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 
@@ -52,10 +57,11 @@ def to_array(values: pa.Array, column: Column, shape: Sequence[int] = ()) -> Any
     return _to_numbers(values, column).reshape(rows, *shape)
 
 
-def inner_shape(values: pa.Array, column: Column) -> tuple[int, ...]:
+def inner_shape(values: pa.Array, column: Column) -> tuple[int, ...] | None:
     """Return the shape of one row, taken from the first row of a column.
 
-    For nested arrays the length of an inner array is that of the first inner array.
+    For nested arrays the length of an inner array is that of the first inner array. The result is
+    None if the column is decoded and has only nulls, all of which are filled.
 
     Args:
         values: the column's values.
@@ -70,9 +76,11 @@ def inner_shape(values: pa.Array, column: Column) -> tuple[int, ...]:
     """
     if column.ragged or not column.depth:
         return ()
+    if column.decode and column.fill is not None:
+        values = values.drop_null()
     _refuse_nulls(values, column)
     if column.decode:
-        return (len(values[0].as_py()) // column.dtype.itemsize,)
+        return (len(values[0].as_py()) // column.dtype.itemsize,) if len(values) else None
     shape: list[int] = []
     first = values.slice(0, 1)
     for _ in range(column.depth):
@@ -144,7 +152,12 @@ def _refuse_nulls(values: pa.Array, column: Column) -> None:
 def _decode_binary(
     values: pa.Array, column: Column, shape: Sequence[int]
 ) -> "np.ndarray[Any, Any]":
-    """View binary values as rows of numbers, without a copy."""
+    """View binary values as rows of numbers, without a copy if there is no null to fill."""
+    if values.null_count and column.fill is not None:
+        filled = np.full((len(values), shape[0]), column.fill, column.dtype)
+        is_valid = values.is_valid().to_numpy(zero_copy_only=False)
+        filled[is_valid] = _decode_binary(values.drop_null(), column, shape)
+        return filled
     _refuse_nulls(values, column)
     width, rows = shape[0] * column.dtype.itemsize, len(values)
     if types.is_fixed_size_binary(values.type):
@@ -180,17 +193,31 @@ def _ragged_tensor(values: pa.Array, column: Column) -> Any:
 # ---- several columns
 
 
-def _stack_arrays(parts: list[Any]) -> Any:
+def _stack_arrays(names: list[str], parts: list[Any]) -> Any:
     parts = [part.reshape(len(part), -1) for part in parts]
     if len(parts) == 1:
         return parts[0]
     shape = len(parts[0]), sum(part.shape[1] for part in parts)
     stacked = np.empty(shape, stacked_dtype([part.dtype for part in parts]))
     begin = 0
-    for part in parts:
+    for name, part in zip(names, parts, strict=True):
+        if (value := first_inexact(part, stacked.dtype)) is not None:
+            raise ValueError(inexact_message(names, name, value, stacked.dtype))
         stacked[:, begin : begin + part.shape[1]] = part
         begin += part.shape[1]
     return stacked
+
+
+def _known_shape(
+    shapes: dict[str, tuple[int, ...]], column: Column, batch: pa.RecordBatch
+) -> tuple[int, ...]:
+    if column.name not in shapes:
+        raise ValueError(
+            f"column {column.name!r}: the first {batch.num_rows} rows are null, so that the number "
+            "of values in a row is unknown. Drop these rows (df.na.drop), or begin with a row that "
+            "is not null."
+        )
+    return shapes[column.name]
 
 
 class Arrays:
@@ -201,7 +228,8 @@ class Arrays:
         selection: the arrangement of the columns as features and labels.
 
     Attributes:
-        shapes: shape of one row of each column, by name; None before the first batch.
+        shapes: shape of one row of each column, by name; None before the first batch. A column
+            of which only nulls have been seen has no shape yet.
     """
 
     def __init__(self, columns: Sequence[Column], selection: ColumnSelection) -> None:
@@ -213,7 +241,7 @@ class Arrays:
     def _check_stacks(self) -> None:
         by_name = {column.name: column for column in self._columns}
 
-        def check(parts: list[Column]) -> None:
+        def check(_: list[str], parts: list[Column]) -> None:
             stacked_dtype([part.dtype for part in parts])
             for part in parts:
                 if part.depth > 1 or part.ragged:
@@ -224,20 +252,31 @@ class Arrays:
 
         self._selection.pick(by_name, check)
 
-    def learn(self, batch: pa.RecordBatch) -> None:
-        """Take the shapes from the first row of a batch."""
-        self.shapes = {c.name: inner_shape(batch.column(c.name), c) for c in self._columns}
+    def learn(self, batch: pa.RecordBatch) -> dict[str, tuple[int, ...]]:
+        """Take unknown shapes from the first row of a batch; return all shapes that are known."""
+        shapes = dict(self.shapes or {})
+        for column in self._columns:
+            if column.name not in shapes:
+                shape = inner_shape(batch.column(column.name), column)
+                if shape is not None:
+                    shapes[column.name] = shape
+        self.shapes = shapes
+        return shapes
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
         """Return the arrays of a batch, arranged as features and labels.
 
         Raises:
-            ValueError: if there is a null, or an array of another shape than the first.
+            ValueError: if there is a null, an array of another shape than the first, or a number
+                that a stack of columns cannot represent.
         """
-        if self.shapes is None:
-            self.learn(batch)
         shapes = self.shapes or {}
-        values = {c.name: to_array(batch.column(c.name), c, shapes[c.name]) for c in self._columns}
+        if len(shapes) < len(self._columns):
+            shapes = self.learn(batch)
+        values = {
+            c.name: to_array(batch.column(c.name), c, _known_shape(shapes, c, batch))
+            for c in self._columns
+        }
         return self._selection.pick(values, _stack_arrays)
 
     def signature(self) -> Any:
@@ -251,7 +290,7 @@ class Arrays:
             shape = (self.shapes or {}).get(column.name, (None,) * column.depth)
             return tf.TensorSpec([None, *shape], dtype)
 
-        def stacked(parts: list[Any]) -> Any:
+        def stacked(_: list[str], parts: list[Any]) -> Any:
             widths = [part.shape[1] if part.shape.rank == 2 else 1 for part in parts]
             dtype = stacked_dtype([part.dtype.as_numpy_dtype for part in parts])
             width = None if None in widths else sum(widths)

@@ -1,9 +1,10 @@
 """Runs in the training process. Turn the rows of any reader into the batches of this rank."""
 
+import itertools
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,27 @@ from typing import Any
 import numpy as np
 
 from sparkdl import context
+from sparkdl.context import Context
 from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.per_worker import refuse_sending
 from sparkdl.data.readers.base import Pass, Source
 from sparkdl.data.shard import LAST_BATCH, Share, share
 from sparkdl.distribute.autoshard import mark_share
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import check_count, with_keywords_of
 
-__all__ = ["Batches", "finished", "make_dataset", "report_dataset", "takes_batches"]
+__all__ = [
+    "Batches",
+    "finished",
+    "make_dataset",
+    "passes",
+    "report_dataset",
+    "takes_batches",
+    "whole_share",
+]
+
+# A reader of fewer rows needs no time, whichever piece they are in.
+MANY_ROWS = 1 << 16
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -38,11 +52,15 @@ class Batches:
         label_cols: the same for the labels; by default there are no labels, and elements are
             features only.
         epochs: number of passes over the rows.
-        shuffle: shuffle the rows, differently in each pass.
+        shuffle: shuffle the rows, differently in each pass: files or row groups in random order,
+            and rows within a window of 65 536 consecutive rows (at most 256 MiB). The table in
+            `docs/data.md` has the window of each reader. A rank keeps its rows in all passes.
         last_batch: treatment of rows that do not fill the last batch of every rank: `pad` makes
             the last batch smaller, and repeats a row on ranks that have one row less than others;
             `drop` leaves these rows out.
-        steps: maximum number of batches in one pass; by default there is no maximum.
+        steps: maximum number of batches in one pass; by default there is no maximum. Each pass
+            begins anew: without `shuffle`, and always with `data.dataset`, all passes have the same
+            first rows, and the rows after them are never read.
     """
 
     batch_size_per_worker: int | None = None
@@ -89,11 +107,22 @@ class Batches:
         if self.last_batch not in LAST_BATCH:
             raise ConfigError(f"last_batch is {self.last_batch!r}; expected 'pad' or 'drop'.")
 
+    @property
+    def division(self) -> dict[str, Any]:
+        """The arguments that must be the same on every rank: the division of rows depends on them.
+
+        Example:
+            >>> Batches.parse({"global_batch_size": 64, "shuffle": True}).division["shuffle"]
+            True
+        """
+        names = [field.name for field in fields(self) if not field.name.endswith("_cols")]
+        return {name: getattr(self, name) for name in names}
+
     def per_worker(self, world_size: int) -> int:
         """Return the number of rows in a batch of one rank.
 
         Args:
-            world_size: number of ranks.
+            world_size: number of ranks that divide the rows.
 
         Raises:
             ConfigError: if the global batch cannot be shared equally.
@@ -124,31 +153,68 @@ def make_dataset(source: Source, batches: Batches) -> Any:
         ConfigError: if a column does not exist, or the global batch cannot be shared equally.
     """
     me = context.current()
-    # An evaluator has a rank beyond the world of the workers, and reads all rows.
-    rank, world_size = (me.rank, me.world_size) if me.rank < me.world_size else (0, 1)
-    batch_size = batches.per_worker(world_size)
+    refuse_sending(me)
+    batch_size = batches.per_worker(me.reading[1])
     selection = ColumnSelection.among(source.columns, batches.feature_cols, batches.label_cols)
+    whole = whole_share(source.sizes, batches, me)
+    _warn_of_few_pieces(source, me)
+    report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
+    next_pass = passes(source.sizes, batches, me)
+    return finished(source.elements(next_pass, selection), batches, batch_size, whole.steps)
 
-    def own_share(order: Sequence[int] | None = None) -> Share:
-        return share(source.sizes, rank, world_size, batch_size, batches.last_batch, order)
 
-    pass_numbers = iter(range(1 << 62))
+def whole_share(
+    sizes: Sequence[int], batches: Batches, me: Context, order: Sequence[int] | None = None
+) -> Share:
+    """Return the rows that a rank reads in one pass.
+
+    Args:
+        sizes: number of rows of each piece.
+        batches: how rows become batches.
+        me: the context of the rank.
+        order: the order in which the pieces are divided, see `share`.
+    """
+    rank, num_readers = me.reading
+    batch_size = batches.per_worker(num_readers)
+    return share(sizes, rank, num_readers, batch_size, batches.last_batch, order)
+
+
+def passes(sizes: Sequence[int], batches: Batches, me: Context) -> Callable[[], Pass]:
+    """Return a function that returns the next pass of a rank over its share.
+
+    Args:
+        sizes: number of rows of each piece; the same on every rank.
+        batches: how rows become batches.
+        me: the context of the rank.
+    """
+    numbers = itertools.count()
 
     def next_pass() -> Pass:
-        number = next(pass_numbers)
+        number = next(numbers)
         if not batches.shuffle:
-            return Pass(own_share().ranges)
-        # The division among the ranks is the same in all passes: a rank that iterates once more
-        # than others must not change it.
-        pieces = np.random.default_rng(me.seed).permutation(len(source.sizes)).tolist()
-        seed = int(np.random.SeedSequence([me.seed, number, rank]).generate_state(1)[0])
-        ranges = own_share(pieces).ranges
+            return Pass(whole_share(sizes, batches, me).ranges)
+        # The division is the same on every rank, so it has a seed that all ranks share. It is also
+        # the same in all passes: a rank that iterates once more than others must not change it.
+        pieces = np.random.default_rng(me.data_seed).permutation(len(sizes)).tolist()
+        entropy = [me.data_seed, number, me.reading[0]]
+        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        ranges = whole_share(sizes, batches, me, pieces).ranges
         order = np.random.default_rng(seed).permutation(len(ranges))
         return Pass(tuple(ranges[place] for place in order), seed)
 
-    whole = own_share()
-    report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
-    return finished(source.elements(next_pass, selection), batches, batch_size, whole.steps)
+    return next_pass
+
+
+def _warn_of_few_pieces(source: Source, me: Context) -> None:
+    num_pieces = sum(rows > 0 for rows in source.sizes)
+    if me.is_chief and num_pieces < me.num_readers and sum(source.sizes) >= MANY_ROWS:
+        _logger.warning(
+            "%s has %d pieces (files or row groups) with rows for %d ranks: several ranks read the "
+            "same piece, each from its start. Write at least as many as there are ranks",
+            source.name,
+            num_pieces,
+            me.num_readers,
+        )
 
 
 def finished(elements: Any, batches: Batches, batch_size: int, steps: int | None) -> Any:
@@ -189,25 +255,26 @@ def report_dataset(
     me = context.current()
     if not me.is_chief:
         return
-    per_worker = batches.per_worker(me.world_size)
+    num_readers = me.reading[1]
+    per_worker = batches.per_worker(num_readers)
     record = {
         "data": name,
         "rows": rows,
         "batch_size_per_worker": per_worker,
-        "global_batch_size": per_worker * me.world_size,
+        "global_batch_size": per_worker * num_readers,
         "steps": min(steps, batches.steps or steps),
         "padded": padded,
         "dropped": dropped,
     }
     remainder = f", {padded} repeated" if padded else f", {dropped} left out" if dropped else ""
-    ranks = f" on each of {me.world_size} ranks, {record['global_batch_size']} together"
+    ranks = f" on each of {num_readers} ranks, {record['global_batch_size']} together"
     _logger.info(
         "%s: %d rows%s; batches of %d%s; %d steps per epoch",
         name,
         rows,
         remainder,
         per_worker,
-        ranks if me.world_size > 1 else "",
+        ranks if num_readers > 1 else "",
         record["steps"],
     )
     if me.folder:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["ColumnSelection", "stacked_dtype"]
+__all__ = ["ColumnSelection", "first_inexact", "inexact_message", "stacked_dtype"]
 
 # A column's name; a list of names, stacked into one tensor; a tuple; or a dict with keys of the
 # user's choice.
@@ -62,12 +62,13 @@ class ColumnSelection:
         """The names of the selected columns, each once."""
         return list(dict.fromkeys([*_names(self.features), *_names(self.labels)]))
 
-    def pick(self, values: Mapping[str, Any], stack: Callable[[list[Any]], Any]) -> Any:
+    def pick(self, values: Mapping[str, Any], stack: Callable[[list[str], list[Any]], Any]) -> Any:
         """Arrange values as features, or as `(features, labels)`.
 
         Args:
             values: one value for each column, by name.
-            stack: combines the values of a list of columns into one.
+            stack: combines the values of a list of columns into one, given the names of the columns
+                and their values.
         """
         features = _pick(values, self.features, stack)
         if self.labels is None:
@@ -92,11 +93,11 @@ def _names(choice: Any) -> list[str]:
     return [name for part in choice for name in _names(part)]
 
 
-def _pick(values: Mapping[str, Any], choice: Any, stack: Callable[[list[Any]], Any]) -> Any:
+def _pick(values: Mapping[str, Any], choice: Any, stack: Callable[..., Any]) -> Any:
     if isinstance(choice, str):
         return values[choice]
     if isinstance(choice, list):
-        return stack([values[name] for name in choice])
+        return stack(choice, [values[name] for name in choice])
     if isinstance(choice, tuple):
         return tuple(_pick(values, part, stack) for part in choice)
     return {key: _pick(values, part, stack) for key, part in choice.items()}
@@ -104,6 +105,8 @@ def _pick(values: Mapping[str, Any], choice: Any, stack: Callable[[list[Any]], A
 
 def stacked_dtype(dtypes: Sequence[Any]) -> Any:
     """Return the dtype of columns stacked side by side; float32 and integers give float32.
+
+    Numbers of the stack that the dtype cannot represent are found by `first_inexact`.
 
     Raises:
         ConfigError: if strings are mixed with numbers.
@@ -122,4 +125,48 @@ def stacked_dtype(dtypes: Sequence[Any]) -> Any:
         )
     floats = [kind for kind in kinds if kind.kind == "f"]
     # NumPy would promote int64 and float32 to float64, twice the size that a network computes in.
-    return np.result_type(*(floats or kinds))
+    return np.result_type(*floats, np.float32) if floats else np.result_type(*kinds)
+
+
+def first_inexact(values: "np.ndarray[Any, Any]", dtype: Any) -> Any:
+    """Return the first whole number that a dtype of floats cannot represent; None without one.
+
+    Args:
+        values: the numbers; floats are not examined.
+        dtype: the dtype that the numbers are cast to.
+
+    Example:
+        >>> first_inexact(np.array([1, 16_777_217]), np.float32)
+        16777217
+    """
+    if values.dtype.kind not in "iu" or np.dtype(dtype).kind in "iu" or not values.size:
+        return None
+    if np.dtype(dtype).kind == "f":
+        limit = 1 << (np.finfo(dtype).nmant + 1)
+        if -limit <= int(values.min()) and int(values.max()) <= limit:
+            return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = values.astype(dtype)
+        # The cast back of a float above the range of the integers depends on the processor.
+        is_above = cast >= float(np.iinfo(values.dtype).max)
+        is_inexact = is_above | (cast.astype(values.dtype) != values)
+    return values[is_inexact][0].item() if is_inexact.any() else None
+
+
+def inexact_message(names: Sequence[str], name: str, value: Any, dtype: Any) -> str:
+    """Return the error message for a number that a stack of columns cannot represent.
+
+    Args:
+        names: the columns that are stacked into one tensor.
+        name: the column of the number.
+        value: the number, or a description of it.
+        dtype: the dtype of the tensor.
+    """
+    spark_type = "double" if np.dtype(dtype).itemsize > 4 else "float"
+    wider = "" if spark_type == "double" else ", or cast a column to double"
+    return (
+        f"column {name!r} has {value}, which {np.dtype(dtype)} cannot represent: the columns "
+        f"{', '.join(names)} are stacked into one tensor of {np.dtype(dtype)}. Choose the columns "
+        f"as a tuple or a dict, so that each column keeps its type{wider}. To accept rounded "
+        f"numbers, cast {name!r} to {spark_type}."
+    )

@@ -13,7 +13,8 @@
 | array of these, also nested | list, fixed_size_list | one more dimension | fixed, or ragged |
 | ML vector, dense or sparse | list of float32 | float32, one dimension | |
 
-All other types are refused. A null is refused too, unless `fill` has a value that replaces it.
+All other types are refused. A null is refused too, unless `fill` has a value that replaces it: in
+an array each value that is null, in a binary column with `decode` all numbers of a null.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,14 @@ from pyarrow import types
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Column", "UnsupportedType", "arrow_type", "column", "columns"]
+__all__ = [
+    "Column",
+    "UnsupportedType",
+    "arrow_type",
+    "column",
+    "columns",
+    "describe_conversions",
+]
 
 # Spark's types without parameters, by `DataType.typeName()`.
 _SPARK = {
@@ -130,6 +138,7 @@ def column(
 
     Raises:
         UnsupportedType: if the type cannot become a tensor.
+        ConfigError: if the value that replaces nulls is not of the column's type.
 
     Example:
         >>> column(pa.field("x", pa.list_(pa.float32())))
@@ -146,8 +155,31 @@ def column(
             raise UnsupportedType(
                 f"decode names column {name!r} of type {field.type}; expected a binary one."
             )
-        return Column(name, np.dtype(decode[name]), 1, decode=True, fill=fill_value)
-    return Column(name, _dtype(name, kind), depth, name in ragged, fill=fill_value)
+        conversion = Column(name, np.dtype(decode[name]), 1, decode=True, fill=fill_value)
+    else:
+        conversion = Column(name, _dtype(name, kind), depth, name in ragged, fill=fill_value)
+    _check_fill(conversion, kind)
+    return conversion
+
+
+def _check_fill(column: Column, kind: pa.DataType) -> None:
+    """Validate the replacement of nulls by its column, before the first null arrives."""
+    if column.fill is None:
+        return
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    try:
+        if column.decode:
+            kind = pa.from_numpy_dtype(column.dtype)
+        # pyarrow cuts the fraction off.
+        if types.is_integer(kind) and pa.scalar(column.fill, kind).as_py() != column.fill:
+            raise ValueError("it is not a whole number")
+        pa.scalar(column.fill, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
+        raise ConfigError(
+            f"fill has {column.fill!r} for column {column.name!r}; expected a value of {kind}: "
+            f"{exc}"
+        ) from exc
 
 
 def columns(schema: pa.Schema, names: Sequence[str], **options: Any) -> list[Column]:
@@ -173,6 +205,31 @@ def columns(schema: pa.Schema, names: Sequence[str], **options: Any) -> list[Col
     if problems:
         raise UnsupportedType("\n".join(problems))
     return conversions
+
+
+def describe_conversions(schema: pa.Schema, names: Sequence[str]) -> str:
+    """Describe the columns whose tensors have another type than the user sees in Spark.
+
+    Args:
+        schema: names and types of all columns.
+        names: names of the columns that are read.
+
+    Example:
+        >>> describe_conversions(pa.schema({"day": pa.date32(), "x": pa.int8()}), ["day", "x"])
+        "'day' (date) becomes days since 1970-01-01"
+    """
+    parts = []
+    for name in names:
+        kind = schema.field(name).type
+        while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            kind = kind.value_type
+        if types.is_date32(kind):
+            parts.append(f"{name!r} (date) becomes days since 1970-01-01")
+        elif types.is_timestamp(kind):
+            parts.append(f"{name!r} (timestamp) becomes microseconds since 1970-01-01")
+        elif types.is_string(kind) or types.is_large_string(kind):
+            parts.append(f"{name!r} (string) becomes text, which a model must encode")
+    return ", ".join(parts)
 
 
 def _check_options(names: Sequence[str], options: Mapping[str, Any]) -> None:

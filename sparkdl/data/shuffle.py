@@ -1,11 +1,17 @@
 """Runs anywhere (pure). Shuffle the rows of Arrow batches."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["shuffled"]
+__all__ = ["MIN_SLICES", "SHUFFLED_RANGES", "in_turn", "shuffled"]
+
+# Number of pieces whose rows are mixed before they are shuffled, and the least number of slices of
+# them in a window.
+SHUFFLED_RANGES = 4
+MIN_SLICES = 64
 
 MAX_WINDOW_BYTES = 256 << 20
 OUTPUT_BATCH_BYTES = 8 << 20
@@ -49,3 +55,25 @@ def _permuted(
     step = max(OUTPUT_BATCH_BYTES * joined.num_rows // max(joined.nbytes, 1), 1)
     for begin in range(0, joined.num_rows, step):
         yield joined.take(order.slice(begin, step))
+
+
+def in_turn(sources: Iterable[Iterator[pa.RecordBatch]], max_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of several sources in turn, some rows of each, until all are exhausted.
+
+    Args:
+        sources: the sources.
+        max_rows: maximum number of consecutive rows of one source.
+
+    Example:
+        >>> tables = [pa.table({"i": [0, 1, 2]}), pa.table({"i": [8]})]
+        >>> rows = in_turn([iter(table.to_batches()) for table in tables], 2)
+        >>> [batch.column("i").to_pylist() for batch in rows]
+        [[0, 1], [8], [2]]
+    """
+    queue = deque((source, next(source, None)) for source in sources)
+    while queue:
+        source, batch = queue.popleft()
+        if batch is not None:
+            yield batch.slice(0, max_rows)
+            rest = batch.slice(max_rows)
+            queue.append((source, rest if rest.num_rows else next(source, None)))

@@ -7,7 +7,6 @@ rank waits until all other ranks are between two steps, see `ElasticRing.meet`; 
 state of the training.
 """
 
-import dataclasses
 import json
 import os
 import socket
@@ -299,8 +298,7 @@ class ElasticRing(Ring):
         self.root = self._have_state.index(True)
         if invitation.is_calm:
             self._num_results = max(num_results for num_results, _ in reports)
-        chief = self.members[0]
-        context.activate(dataclasses.replace(context.current(), chief=chief))
+        context.elect(self.members[0])
 
     def _missed_result(
         self, ring: Ring, reports: Sequence[Any], empty: list[Any]

@@ -1,34 +1,39 @@
 """Runs in the training process. Connect the ranks of a ring, with mutual authentication.
 
-Each rank listens from the moment it is placed on a host, and connects to its successor. Both sides
-prove that they know the secret of the run, by HMAC-SHA256 (RFC 2104) over the random numbers of
-both sides; the secret itself is never sent. Ranks in one network namespace use a Unix socket, all
-other ranks TCP. An unauthenticated peer receives only a random number and its proof.
+Each rank listens from the moment it is placed on a host, and connects to its successor. Ranks in
+one network namespace use a Unix socket, all other ranks TCP. Two neighbours have two connections:
+one for the data, and one for the beats, see `Heartbeat`.
 """
 
+import contextlib
+import errno
 import hashlib
 import hmac
 import logging
-import secrets
+import os
+import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from sparkdl.distribute.greeting import (
+    BEATS,
+    DATA,
+    PURPOSES,
+    SLICE_S,
+    WELCOME,
+    authenticate,
+    greet,
+)
 from sparkdl.distribute.invitation import Endpoint, Invitation
-from sparkdl.distribute.links import Link
+from sparkdl.distribute.links import CANCELLED, Link
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.timed_links import make_links
 from sparkdl.errors import PeerLostError
 
 __all__ = ["join", "ring_order"]
-
-_MAGIC = b"sparkdl ring 1\0\0"
-# The magic, generation, rank of the sender, rank of the receiver, a random number.
-_HELLO = struct.Struct("!16sIII32s")
-_NONCE_BYTES = _PROOF_BYTES = 32
-_WELCOME = b"y"
 
 # Seconds until an unauthenticated connection is closed, and how many may be open at a time.
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -36,8 +41,8 @@ MAX_CANDIDATES = 64
 RETRY_S = 0.05
 
 BUFFER_BYTES = 4 << 20
-
-_CANCELLED = "a rank of this ring was lost before all ranks had joined"
+# A rank that waits for data notices after 25 s that the host of its neighbour is gone, see tcp(7).
+KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 
 _logger = logging.getLogger("sparkdl.distribute")
 
@@ -65,21 +70,36 @@ def join(
         if len(order) == 1:
             return Ring(nodes=nodes)
         deadline = time.monotonic() + invitation.join_s
-        with _Acceptor(invitation, predecessor, listener) as acceptor:
-            outgoing = _connect(invitation, successor, deadline, is_cancelled)
-            try:
-                incoming = acceptor.wait(deadline, is_cancelled)
-            except BaseException:
-                outgoing.close()
-                raise
-    for connection in (incoming, outgoing):
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            connection.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
-    links = make_links(Link(predecessor, incoming), Link(successor, outgoing), invitation.timeout_s)
+        with (
+            _Acceptor(invitation, predecessor, listener) as acceptor,
+            contextlib.ExitStack() as opened,
+        ):
+            outgoing = {
+                purpose: opened.enter_context(
+                    _connect(invitation, successor, purpose, deadline, is_cancelled)
+                )
+                for purpose in PURPOSES
+            }
+            incoming = acceptor.wait(deadline, is_cancelled)
+            opened.pop_all()  # The links close the connections from here on.
+    before, after = (
+        Link(other, _tuned(connections[DATA]), _tuned(connections[BEATS]))
+        for other, connections in ((predecessor, incoming), (successor, outgoing))
+    )
+    links = make_links(before, after, invitation.timeout_s, is_cancelled)
     return Ring(order, rank, links, nodes)
+
+
+def _tuned(connection: socket.socket) -> socket.socket:
+    """Set the options of a connection; return the connection."""
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE.items():
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        connection.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
+    return connection
 
 
 def ring_order(endpoints: Sequence[Endpoint]) -> list[int]:
@@ -98,7 +118,7 @@ def ring_order(endpoints: Sequence[Endpoint]) -> list[int]:
 
 
 class _Acceptor:
-    """Accept the connection of the predecessor, and refuse all other connections.
+    """Accept the connections of the predecessor, and refuse all other connections.
 
     Args:
         invitation: the invitation of this rank.
@@ -115,30 +135,35 @@ class _Acceptor:
             self._listener.bind(_unix_name(invitation, invitation.rank))
             self._listener.listen(MAX_CANDIDATES)
         self._is_done = threading.Event()
-        self._accepted: socket.socket | None = None
+        self._accepted: dict[bytes, socket.socket] = {}
+        self._candidates: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._free_places = threading.BoundedSemaphore(MAX_CANDIDATES)
         self._thread = threading.Thread(target=self._listen, name="sparkdl ring", daemon=True)
 
     def __enter__(self) -> "_Acceptor":
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._is_done.set()
         self._thread.join()
         self._listener.close()
+        with self._lock:
+            for candidate in self._candidates:
+                _shut_down(candidate)
+            for connection in self._accepted.values() if kind else ():
+                connection.close()
 
-    def wait(self, deadline: float, is_cancelled: Callable[[], bool]) -> socket.socket:
-        """Return the connection to the predecessor.
+    def wait(self, deadline: float, is_cancelled: Callable[[], bool]) -> dict[bytes, socket.socket]:
+        """Return the connections to the predecessor, by purpose.
 
         Args:
             deadline: time on the monotonic clock.
             is_cancelled: see `join`.
         """
-        while not (self._is_done.wait(RETRY_S) and self._accepted):
+        while not self._is_done.wait(RETRY_S):
             if is_cancelled():
-                raise PeerLostError(_CANCELLED)
+                raise PeerLostError(CANCELLED)
             if time.monotonic() > deadline:
                 raise PeerLostError(
                     f"timed out after {self._invitation.join_s:g} s waiting for rank "
@@ -154,89 +179,111 @@ class _Acceptor:
                 candidate, address = self._listener.accept()
             except TimeoutError:
                 continue
-            self._free_places.acquire()
+            with self._lock:
+                if len(self._candidates) == MAX_CANDIDATES:
+                    # The oldest connection gives way: a neighbour authenticates itself at once.
+                    _shut_down(self._candidates.pop(0))
+                self._candidates.append(candidate)
             origin = f"{address[0]}:{address[1]}" if address else "this host"
             threading.Thread(target=self._admit, args=(candidate, origin), daemon=True).start()
 
     def _admit(self, candidate: socket.socket, origin: str) -> None:
+        deadline = time.monotonic() + HANDSHAKE_TIMEOUT_S
         try:
-            candidate.settimeout(HANDSHAKE_TIMEOUT_S)
-            _authenticate(candidate, self._invitation, self._predecessor)
+            purpose = authenticate(candidate, self._invitation, self._predecessor, deadline)
             with self._lock:
-                if self._is_done.is_set():
+                if purpose in self._accepted:
                     raise ConnectionError(f"rank {self._predecessor} is connected already")
-                candidate.sendall(_WELCOME)
-                self._accepted = candidate
-                self._is_done.set()
+                if candidate not in self._candidates:
+                    raise ConnectionError("it has given way to another connection")
+                self._candidates.remove(candidate)
+                candidate.sendall(WELCOME)
+                self._accepted[purpose] = candidate
+                if len(self._accepted) == len(PURPOSES):
+                    self._is_done.set()
         except OSError as exc:
+            with self._lock, contextlib.suppress(ValueError):
+                self._candidates.remove(candidate)
             candidate.close()
             _logger.warning("refused a connection from %s to the ring: %s", origin, exc)
-        finally:
-            self._free_places.release()
-
-
-def _authenticate(candidate: socket.socket, invitation: Invitation, predecessor: int) -> None:
-    """Prove the knowledge of the secret, and require the same proof of the predecessor.
-
-    Raises:
-        ConnectionError: if the candidate is not the predecessor.
-    """
-    hello = _receive(candidate, _HELLO.size)
-    *greeting, _ = _HELLO.unpack(hello)
-    if greeting != [_MAGIC, invitation.generation, predecessor, invitation.rank]:
-        raise ConnectionError(f"the peer did not send the greeting of rank {predecessor}")
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    candidate.sendall(nonce + _proof(invitation, b"server", hello, nonce))
-    proof = _receive(candidate, _PROOF_BYTES)
-    if not hmac.compare_digest(proof, _proof(invitation, b"client", hello, nonce)):
-        raise ConnectionError("the peer does not know the secret of this run")
 
 
 def _connect(
-    invitation: Invitation, successor: int, deadline: float, is_cancelled: Callable[[], bool]
+    invitation: Invitation,
+    successor: int,
+    purpose: bytes,
+    deadline: float,
+    is_cancelled: Callable[[], bool],
 ) -> socket.socket:
-    """Return the connection to the successor."""
+    """Return a connection to the successor."""
     endpoint = invitation.endpoints[successor]
+    reason: OSError | None = None
     while True:
         try:
-            return _greet(invitation, successor)
+            return _connect_once(invitation, successor, purpose, deadline, is_cancelled)
         except OSError as exc:
-            if is_cancelled():
-                raise PeerLostError(_CANCELLED) from exc
-            if time.monotonic() > deadline:
-                raise PeerLostError(
-                    f"cannot connect to rank {successor} at {endpoint.address}:{endpoint.port}: "
-                    f"{exc}. See its log, check for a firewall between the executors, or set "
-                    "SPARKDL_INTERFACE."
-                ) from exc
+            # A refusal says more than the lack of time after it.
+            reason = reason if reason and isinstance(exc, TimeoutError) else exc
+        if is_cancelled():
+            raise PeerLostError(CANCELLED) from reason
+        if time.monotonic() > deadline:
+            raise PeerLostError(
+                f"cannot connect to rank {successor} at {endpoint.address}:{endpoint.port}: "
+                f"{reason}. See its log, check for a firewall between the executors, or set "
+                "SPARKDL_INTERFACE."
+            ) from reason
         time.sleep(RETRY_S)
 
 
-def _greet(invitation: Invitation, successor: int) -> socket.socket:
-    """Connect to the successor once, and authenticate both sides."""
+def _connect_once(
+    invitation: Invitation,
+    successor: int,
+    purpose: bytes,
+    deadline: float,
+    is_cancelled: Callable[[], bool],
+) -> socket.socket:
+    connection = _dial(invitation, successor, deadline, is_cancelled)
+    try:
+        greet(connection, invitation, successor, purpose, deadline, is_cancelled)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _dial(
+    invitation: Invitation, successor: int, deadline: float, is_cancelled: Callable[[], bool]
+) -> socket.socket:
+    """Return a connection to the listening socket of the successor, before any greeting."""
     endpoint = invitation.endpoints[successor]
     address: str | tuple[str, int] = endpoint.address, endpoint.port
     family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
     if _shares_node(invitation, successor):
         address = _unix_name(invitation, successor)
         family = socket.AF_UNIX
+    until = min(deadline, time.monotonic() + HANDSHAKE_TIMEOUT_S)
     connection = socket.socket(family)
     try:
-        connection.settimeout(HANDSHAKE_TIMEOUT_S)
-        connection.connect(address)
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        hello = _HELLO.pack(_MAGIC, invitation.generation, invitation.rank, successor, nonce)
-        connection.sendall(hello)
-        answer = _receive(connection, _NONCE_BYTES + _PROOF_BYTES)
-        nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
-        if not hmac.compare_digest(proof, _proof(invitation, b"server", hello, nonce)):
-            raise ConnectionError("the peer does not know the secret of this run")
-        connection.sendall(_proof(invitation, b"client", hello, nonce))
-        _receive(connection, len(_WELCOME))
+        connection.setblocking(False)
+        code = connection.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            poll = select.poll()
+            poll.register(connection, select.POLLOUT)
+            while not poll.poll(SLICE_S * 1000):
+                if is_cancelled() or time.monotonic() > until:
+                    raise TimeoutError("the host did not answer")
+            code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _shares_node(invitation: Invitation, other: int) -> bool:
@@ -247,23 +294,14 @@ def _shares_node(invitation: Invitation, other: int) -> bool:
 def _unix_name(invitation: Invitation, rank: int) -> str:
     """Return the abstract name of a rank's Unix socket, see unix(7); it does not reveal the secret.
 
+    The port of the rank is a part of it, as no two processes of a host listen on one port: two
+    rings with one secret, such as those of two attempts, can meet on one host.
+
     Args:
         invitation: an invitation to the ring.
         rank: the rank that listens.
     """
-    message = struct.pack("!4sII", b"name", invitation.generation, rank)
+    endpoint = invitation.endpoints[rank]
+    message = struct.pack("!4sIII", b"name", invitation.generation, rank, endpoint.port)
+    message += endpoint.address.encode()
     return "\0sparkdl-" + hmac.digest(invitation.secret, message, hashlib.sha256).hex()
-
-
-def _proof(invitation: Invitation, side: bytes, hello: bytes, nonce: bytes) -> bytes:
-    return hmac.digest(invitation.secret, side + hello + nonce, hashlib.sha256)
-
-
-def _receive(connection: socket.socket, num_bytes: int) -> bytes:
-    data = b""
-    while len(data) < num_bytes:
-        chunk = connection.recv(num_bytes - len(data))
-        if not chunk:
-            raise ConnectionError("connection closed by peer")
-        data += chunk
-    return data

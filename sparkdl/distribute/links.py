@@ -6,28 +6,27 @@ comes next, its length, and where it belongs.
 """
 
 import contextlib
+import logging
 import select
 import socket
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from sparkdl.distribute.heartbeat import Heartbeat, Link
 from sparkdl.errors import PeerLostError
 
-__all__ = ["Link", "Links"]
+__all__ = ["CANCELLED", "Link", "Links"]
 
+# The longest time between two looks for a message that ends the ring.
+SLICE_S = 1.0
 
-@dataclass(frozen=True)
-class Link:
-    """A connection to a neighbour.
+CANCELLED = "a rank of this ring was lost"
 
-    Attributes:
-        rank: rank of the neighbour.
-        socket: connected socket, owned and closed by the `Links` that use it.
-    """
+# A successor sends no data, so the end of its stream means that it has left.
+_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
-    rank: int
-    socket: socket.socket
+_logger = logging.getLogger("sparkdl.distribute")
 
 
 class _Progress:
@@ -63,17 +62,28 @@ class Links:
     Args:
         predecessor: the neighbour to receive from.
         successor: the neighbour to send to; in a ring of two ranks both are the same rank, with
-            two sockets.
-        timeout_s: seconds to wait for a neighbour that hangs. A neighbour that dies closes its
-            sockets, and is noticed at once.
+            sockets of its own for each.
+        timeout_s: seconds to wait for a neighbour that shows no life. A neighbour that is alive
+            but slow causes a warning after that time. A neighbour that dies closes its sockets,
+            and is noticed at once.
+        is_cancelled: called about once a second while a neighbour is awaited; returns True when
+            the ring has lost a rank.
     """
 
-    def __init__(self, predecessor: Link, successor: Link, timeout_s: float) -> None:
+    def __init__(
+        self,
+        predecessor: Link,
+        successor: Link,
+        timeout_s: float,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._predecessor = predecessor
         self._successor = successor
         self._timeout_s = timeout_s
+        self._is_cancelled = is_cancelled
         for link in (predecessor, successor):
             link.socket.setblocking(False)
+        self._heartbeat = Heartbeat((predecessor, successor), timeout_s)
 
     def exchange(
         self,
@@ -105,7 +115,11 @@ class Links:
                 num_allowed = min(len(sends), num_ready + max(0, incoming.num_done - lag))
                 has_sent = self._send(outgoing, num_allowed)
                 if not self._receive(incoming, arrived) and not has_sent:
-                    self._wait(not incoming.is_complete, outgoing.num_done < num_allowed)
+                    self._wait(
+                        not incoming.is_complete,
+                        not outgoing.is_complete,
+                        outgoing.num_done < num_allowed,
+                    )
         except BaseException:
             self.close()
             raise
@@ -139,20 +153,61 @@ class Links:
             arrived(incoming.num_done - 1)
         return True
 
-    def _wait(self, can_receive: bool, can_send: bool) -> None:
+    def _wait(self, is_receiving: bool, is_sending: bool, can_send: bool) -> None:
+        """Wait until a neighbour is ready.
+
+        Args:
+            is_receiving: the predecessor has not sent all blocks.
+            is_sending: the successor has not got all blocks.
+            can_send: a block may be sent to the successor now.
+        """
+        # Only neighbours with blocks left are watched: the others may leave, and a socket that is
+        # registered without any event still reports the end of its connection.
         poll = select.poll()
-        poll.register(self._predecessor.socket, select.POLLIN if can_receive else 0)
-        poll.register(self._successor.socket, select.POLLOUT if can_send else 0)
-        if not poll.poll(self._timeout_s * 1000):
-            rank = (self._predecessor if can_receive else self._successor).rank
-            raise PeerLostError(
-                f"timed out after {self._timeout_s:g} s waiting for rank {rank} in a collective: "
-                f"rank {rank} hangs, or does not call the same collectives as the other ranks. "
-                "See its log, or raise SPARKDL_COLLECTIVE_TIMEOUT_S."
-            )
+        if is_receiving:
+            poll.register(self._predecessor.socket, select.POLLIN)
+        if is_sending:
+            wanted = select.POLLOUT if can_send else 0
+            poll.register(self._successor.socket, wanted | select.POLLRDHUP)
+        awaited = [self._predecessor] * is_receiving + [self._successor] * can_send
+        slice_ms = 1000 * min(SLICE_S, self._timeout_s / 4)
+        late_s = warning_s = time.monotonic() + self._timeout_s
+        while not (events := dict(poll.poll(slice_ms))):
+            if self._is_cancelled():
+                raise PeerLostError(CANCELLED)
+            now = time.monotonic()
+            if now >= late_s:
+                self._check_alive(awaited)
+            if now >= warning_s:
+                warning_s = now + self._timeout_s
+                self._warn(awaited[0])
+        flags = events.get(self._successor.socket.fileno(), 0)
+        if len(events) == 1 and flags & _GONE:
+            raise _lost(self._successor, "connection closed by peer")
+
+    def _check_alive(self, awaited: Sequence[Link]) -> None:
+        """Require that the neighbours that this rank waits for are alive."""
+        for link in awaited:
+            if not self._heartbeat.is_alive(link):
+                raise PeerLostError(
+                    f"timed out after {self._timeout_s:g} s waiting for rank {link.rank} in a "
+                    f"collective: rank {link.rank} hangs and shows no life. See its log, or raise "
+                    "SPARKDL_COLLECTIVE_TIMEOUT_S."
+                )
+
+    def _warn(self, link: Link) -> None:
+        _logger.warning(
+            "still waiting after %g s for rank %d in a collective. The process of rank %d is "
+            "alive: it computes, saves or reads alone, or does not call the same collectives as "
+            "this rank. See its log.",
+            self._timeout_s,
+            link.rank,
+            link.rank,
+        )
 
     def close(self) -> None:
-        """Close both connections; the neighbours notice at once."""
+        """Close all connections; the neighbours notice at once."""
+        self._heartbeat.close()
         for link in (self._predecessor, self._successor):
             with contextlib.suppress(OSError):
                 link.socket.shutdown(socket.SHUT_RDWR)

@@ -26,14 +26,19 @@ class TimedLinks(Links):
     """Links that record how the time of each collective is spent.
 
     Args:
-        predecessor, successor, timeout_s: see `Links`.
+        predecessor, successor, timeout_s, is_cancelled: see `Links`.
         recorder: the recorder of this rank.
     """
 
     def __init__(
-        self, predecessor: Link, successor: Link, timeout_s: float, recorder: Recorder
+        self,
+        predecessor: Link,
+        successor: Link,
+        timeout_s: float,
+        recorder: Recorder,
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        super().__init__(predecessor, successor, timeout_s)
+        super().__init__(predecessor, successor, timeout_s, is_cancelled)
         self._recorder = recorder
         self._pieces: list[tuple[str, int, int]] = []
 
@@ -93,16 +98,21 @@ class TimedLinks(Links):
             self._pieces.append((kind, begin_ns, time.perf_counter_ns()))
 
 
-def make_links(predecessor: Link, successor: Link, timeout_s: float) -> Links:
+def make_links(
+    predecessor: Link,
+    successor: Link,
+    timeout_s: float,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Links:
     """Return the links of a ring, which are timed in a run with `timeline=True`.
 
     Args:
-        predecessor, successor, timeout_s: see `Links`.
+        predecessor, successor, timeout_s, is_cancelled: see `Links`.
     """
     recorder = process_recorder()
     if recorder is None:
-        return Links(predecessor, successor, timeout_s)
-    return TimedLinks(predecessor, successor, timeout_s, recorder)
+        return Links(predecessor, successor, timeout_s, is_cancelled)
+    return TimedLinks(predecessor, successor, timeout_s, recorder, is_cancelled)
 
 
 def mark_step_start(function: _Function) -> _Function:

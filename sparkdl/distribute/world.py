@@ -5,6 +5,7 @@ import os
 import socket
 
 from sparkdl import context
+from sparkdl.context import Context
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
@@ -20,38 +21,51 @@ def ring() -> Ring:
     The first call blocks until all ranks have called it.
 
     Raises:
-        PeerLostError: if another rank does not join in time.
+        PeerLostError: if another rank does not join in time; later calls raise it again.
         RuntimeError: if this process was started by the training function, and so has no ring.
     """
-    return _ring(os.getpid())
+    joined = _ring(os.getpid())
+    if isinstance(joined, Exception):
+        raise joined
+    return joined
 
 
 def is_joined() -> bool:
-    """Return True if this process has called `ring` before."""
-    return _ring.cache_info().currsize > 0
+    """Return True if this process has called `ring` before, and has joined."""
+    return _ring.cache_info().currsize > 0 and isinstance(_ring(os.getpid()), Ring)
 
 
-# Process-wide state: one ring per process. The process id is an argument so that a forked process
-# does not use the ring of its parent.
+# Process-wide state: one ring per process, or the error with which it could not join: an invitation
+# serves once. The process id is an argument so that a forked process does not use the ring of its
+# parent.
 @functools.lru_cache(maxsize=1)
-def _ring(pid: int) -> Ring:
+def _ring(pid: int) -> Ring | Exception:
     me = context.current()
     if me.ring is None:
         return Ring()
     try:
-        if me.is_elastic:
-            return ElasticRing(me, me.ring)
+        return ElasticRing(me, me.ring) if me.is_elastic else _join(me, me.ring)
+    except EOFError as exc:  # Another process has received the invitation.
+        error = RuntimeError(
+            "a process that the training function has started cannot call collectives: only "
+            "the training process itself is in the ring."
+        )
+        error.__cause__ = exc
+        return error
+    except Exception as exc:  # noqa: BLE001 The caller raises it.
+        return exc
+
+
+def _join(me: Context, descriptor: int) -> Ring:
+    try:
         # The descriptor stays open: a process forked later then cannot have another file under
         # its number.
-        end = socket.socket(fileno=me.ring)
+        end = socket.socket(fileno=descriptor)
         try:
             invitation, listener = Invitation.receive(end)
         finally:
             end.detach()
-    except (OSError, EOFError) as exc:  # Another process has received the invitation.
-        raise RuntimeError(
-            "a process that the training function has started cannot call collectives: only "
-            "the training process itself is in the ring."
-        ) from exc
+    except OSError as exc:
+        raise EOFError("this process has no channel to the task of its rank") from exc
     with joining(me):
         return join(invitation, listener)

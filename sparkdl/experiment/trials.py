@@ -44,8 +44,9 @@ def launch(
         more: `args`, if the first argument is the SparkSession.
         combine: `product` for every combination; `zip` for the first values together, the second
             values together, and so on.
-        data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`. Spark
-            computes the rows once for each trial; `df.cache()` avoids repeated work.
+        data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`. With
+            several trials, Spark keeps the rows on the executors' disks until the run ends, unless
+            you have persisted the DataFrame, so that each row is computed once.
         init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
             returns that checkpoint in a trial that has no checkpoint of its own.
         **options: see `sparkdl.options.Options`.
@@ -204,26 +205,36 @@ def search(
     workers_per_trial = check_count("workers_per_trial", workers_per_trial)
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from
     _check_compatible(train, parsed_space, bool(runs), workers_per_trial)
-    is_gang = workers_per_trial > 1
-    resources = Resources(
-        num_cpus=parsed.num_cpus,
-        num_gpus=parsed.num_gpus,
-        default_gpus="share" if is_gang else "visible",
-    )
-    role = Role(name="worker", count=workers_per_trial, resources=resources, in_ring=is_gang)
     return execute(
         Request(
             kind="search",
-            roles=(role,),
+            roles=(_role(parsed, workers_per_trial),),
             train=train,
             options=parsed,
             search=settings,
-            is_gang=is_gang,
+            is_gang=workers_per_trial > 1,
             data=data,
             objectives=objectives if len(objectives) > 1 else {},
             init_from=init_from,
             learn_from=[load(run) for run in runs],
         )
+    )
+
+
+def _role(options: Options, workers_per_trial: int) -> Role:
+    """Return the role of the processes of a trial; several are a gang, as in `allreduce`."""
+    is_gang = workers_per_trial > 1
+    resources = Resources(
+        num_cpus=options.num_cpus,
+        num_gpus=options.num_gpus,
+        default_gpus="share" if is_gang else "visible",
+    )
+    return Role(
+        name="worker",
+        count=workers_per_trial,
+        resources=resources,
+        in_ring=is_gang,
+        strategy="multi_worker" if is_gang else "local",
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from pyspark import TaskContext
 
 from sparkdl.cuda_visibility import as_seen_by_executor, visible_devices
+from sparkdl.devices import gpus
 from sparkdl.inference import loader
 from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
@@ -73,7 +74,7 @@ def _load(stored: StoredModel, inputs: tuple[TensorSpec, ...]) -> Model:
         outputs = {spec.name: np.asarray(output) for spec, output in computed}
         for name, output in outputs.items():
             if len(output) != len(arrays[0]):
-                raise ValueError(
+                raise RuntimeError(
                     f"the model's output {name!r} has {len(output)} rows for {len(arrays[0])} "
                     "rows of input; expected one row of output for each row of input."
                 )
@@ -90,7 +91,8 @@ def start_framework(library: str, detect_gpus: bool) -> None:
 
     Args:
         library: `keras`, `tf_keras` or `tensorflow`.
-        detect_gpus: use the GPUs of this host if Spark assigned none to the task.
+        detect_gpus: use a GPU of this host if Spark assigned none to the task. The GPUs are shared
+            equally among the tasks, by the numbers of their partitions.
 
     Raises:
         ValueError: if Spark assigned a GPU that is not visible to this executor.
@@ -100,6 +102,9 @@ def start_framework(library: str, detect_gpus: bool) -> None:
     resources = context.resources() if context else {}
     addresses = resources["gpu"].addresses if "gpu" in resources else ()
     assigned = as_seen_by_executor(addresses, environment.get("CUDA_VISIBLE_DEVICES"))
+    if context and not assigned and detect_gpus and (devices := gpus()):
+        # A model uses one GPU. If all tasks saw all GPUs, all models would use the first one.
+        assigned = [devices[context.partitionId() % len(devices)]]
     for name in _THREADS:
         os.environ.setdefault(name, str(context.cpus() if context else 1))
     # Other workers may share the GPU.

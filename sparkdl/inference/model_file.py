@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 
 from sparkdl import storage
+from sparkdl.inference import shared_copy
 
 __all__ = [
     "KERAS_FILES",
@@ -64,26 +65,47 @@ class StoredModel:
 
     @contextlib.contextmanager
     def open_local(self) -> Iterator[Path]:
-        """Yield the path of a local file or folder; a temporary copy is removed afterwards.
+        """Yield the path of a local file or folder.
+
+        A model at a URL is fetched and checked once for all workers of a host, see `shared_copy`.
 
         Raises:
             FileNotFoundError: if the model does not exist on this host.
             RuntimeError: if the contents have changed since the digest was computed.
         """
         if self.data is not None:
-            with temporary_folder() as folder:
-                path = folder / "model.keras"
+            with temporary_folder() as temporary:
+                path = temporary / "model.keras"
                 path.write_bytes(self.data)
                 yield path
             return
-        with local_copy(self.url or "") as path:
-            if digest_of(path) != self.digest:
-                raise RuntimeError(
-                    f"the model {self.name} at {self.url} has changed since predict was called; "
-                    "rows are computed only when the DataFrame is used. Call predict again, and "
-                    "write a new model to a new path."
-                )
-            yield path
+        url, folder = self.url or "", shared_copy.shared_folder()
+        if folder is None:
+            with local_copy(url) as path:
+                self._check(path)
+                yield path
+        elif storage.is_local(url):
+            with local_copy(url) as path:
+                shared_copy.check_once(folder, path, self.digest, lambda: self._check(path))
+                yield path
+        else:
+            suffix = next((end for end in KERAS_FILES if url.endswith(end)), "")
+            key = f"{self.digest}{suffix.replace('.', '-')}"
+            with shared_copy.fetch_once(folder, key, lambda f: self._fetch(f, suffix)) as copy:
+                yield copy / f"model{suffix}"
+
+    def _fetch(self, folder: Path, suffix: str) -> None:
+        path = folder / f"model{suffix}"
+        _download(self.url or "", path)
+        self._check(path)
+
+    def _check(self, path: Path) -> None:
+        if digest_of(path) != self.digest:
+            raise RuntimeError(
+                f"the model {self.name} at {self.url} has changed since predict was called; rows "
+                "are computed only when the DataFrame is used. Call predict again, and write a new "
+                "model to a new path."
+            )
 
 
 @contextlib.contextmanager
@@ -94,7 +116,11 @@ def temporary_folder() -> Iterator[Path]:
     a model. In a task, the folder is therefore inside the one that Spark removes with the
     application.
     """
-    parent = SparkFiles.getRootDirectory() if TaskContext.get() else None
+    parent = None
+    if TaskContext.get():
+        from pyspark import SparkFiles  # Imported late: clients of Spark Connect do not have it.
+
+        parent = SparkFiles.getRootDirectory()
     with tempfile.TemporaryDirectory(prefix="sparkdl-model-", dir=parent) as folder:
         yield Path(folder)
 
@@ -118,10 +144,14 @@ def local_copy(url: str) -> Iterator[Path]:
         return
     with temporary_folder() as folder:
         path = folder / url.rstrip("/").rsplit("/", 1)[-1]
-        storage.download(url, path)
-        if not path.exists():
-            raise FileNotFoundError(f"{url} does not exist.")
+        _download(url, path)
         yield path
+
+
+def _download(url: str, path: Path) -> None:
+    storage.download(url, path)
+    if not path.exists():
+        raise FileNotFoundError(f"{url} does not exist.")
 
 
 def digest_of(path: Path) -> str:

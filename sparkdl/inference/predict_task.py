@@ -11,7 +11,7 @@ from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.schema import Column
 from sparkdl.inference.model_cache import Model, cached_model
 from sparkdl.inference.model_file import StoredModel
-from sparkdl.inference.tensor_spec import TensorSpec, to_arrow
+from sparkdl.inference.tensor_spec import TensorSpec, arrow_type, to_arrow
 
 __all__ = ["PredictTask"]
 
@@ -31,6 +31,7 @@ class PredictTask:
         names: names of the columns in the result: the first columns of a batch, then one for each
             output. Further columns of a batch are left out.
         batch_size: largest number of rows per call of the model.
+        null_for_errors: give rows that the model cannot take null as outputs, not an error.
         detect_gpus: see `model_cache.cached_model`.
     """
 
@@ -42,6 +43,7 @@ class PredictTask:
     selection: ColumnSelection
     names: tuple[str, ...]
     batch_size: int
+    null_for_errors: bool
     detect_gpus: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -51,9 +53,25 @@ class PredictTask:
             if not batch.num_rows:
                 continue
             predict = cached_model(self.model, self.inputs, self.detect_gpus)
-            outputs = self._compute(predict, arrays, batch)
+            if self.null_for_errors:
+                outputs = self._compute_possible(predict, batch)
+            else:
+                outputs = self._compute(predict, arrays, batch)
             own_columns = batch.columns[: len(self.names) - len(outputs)]
             yield pa.RecordBatch.from_arrays([*own_columns, *outputs], list(self.names))
+
+    def _compute_possible(self, predict: Model, batch: pa.RecordBatch) -> list[pa.Array]:
+        """Compute the outputs; rows that the model cannot take get null."""
+        try:
+            return self._compute(predict, Arrays(self.columns, self.selection), batch)
+        except ValueError:
+            rows = batch.num_rows
+            if rows == 1:
+                return [pa.nulls(1, arrow_type(output)) for output in self.outputs]
+        # The rows at fault are found by halving. Each half may have arrays of another length.
+        halves = batch.slice(0, rows // 2), batch.slice(rows // 2)
+        parts = [self._compute_possible(predict, half) for half in halves]
+        return [pa.concat_arrays(pair) for pair in zip(*parts, strict=True)]
 
     def _compute(self, predict: Model, arrays: Arrays, batch: pa.RecordBatch) -> list[pa.Array]:
         feature_batch = pa.RecordBatch.from_arrays(

@@ -38,6 +38,7 @@ def predict(
     signature: str = "serving_default",
     fill: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
+    errors: str = "raise",
 ) -> DataFrame:
     """Add the outputs of a model to the rows of a DataFrame.
 
@@ -66,6 +67,9 @@ def predict(
             raises an error when the rows are computed.
         decode: dtypes of binary feature columns that contain numbers, such as
             `{"image": "uint8"}`.
+        errors: treatment of rows that the model cannot take, because of a null, an array of another
+            length, or a number that the input cannot represent: `raise` makes the job fail, `null`
+            gives these rows null as prediction.
 
     Returns:
         The DataFrame, with the new columns at its end.
@@ -84,10 +88,12 @@ def predict(
         Row(a=1.0, b=2.0, prediction=3.0)
     """
     _check(df, prediction_col, batch_size)
+    if errors not in ("raise", "null"):
+        raise ConfigError(f"errors is {errors!r}; expected 'raise' or 'null'.")
     prepared = prepare_model(df, model, feature_cols, signature=signature, fill=fill, decode=decode)
     outputs, names = _select_outputs(prepared.outputs, prediction_col)
     check_new_columns(names, df.columns)
-    return prepared.apply(df, outputs, names, batch_size)
+    return prepared.apply(df, outputs, names, batch_size, errors=errors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +122,7 @@ class PreparedModel:
         names: Sequence[str],
         batch_size: int,
         keep: bool = True,
+        errors: str = "raise",
     ) -> DataFrame:
         """Return the DataFrame with the outputs of the model.
 
@@ -126,6 +133,7 @@ class PreparedModel:
             names: names of the new columns.
             batch_size: largest number of rows per call of the model.
             keep: True to keep the columns of the DataFrame, False for the new columns only.
+            errors: see `predict`.
 
         Raises:
             ConfigError: if Spark has no column type for an output.
@@ -150,6 +158,7 @@ class PreparedModel:
             selection=self.selection,
             names=tuple(field.name for field in schema),
             batch_size=batch_size,
+            null_for_errors=errors == "null",
             detect_gpus=config.resolve("detect_gpus", None, lambda key: conf.get(key, None)),
         )
         return frame.mapInArrow(task, schema)

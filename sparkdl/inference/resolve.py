@@ -1,6 +1,7 @@
 """Runs on the driver. Resolve the `model` argument: a path, a Keras model, a run or a trial."""
 
 import dataclasses
+import logging
 import os
 import zipfile
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from sparkdl.inference.model_file import (
 from sparkdl.runs import Run, Trial
 
 __all__ = ["model_url_of", "resolve_model"]
+
+_logger = logging.getLogger("sparkdl.inference")
 
 
 def resolve_model(
@@ -79,6 +82,7 @@ def _from_url(url: str, signature: str, tags: tuple[str, ...]) -> tuple[StoredMo
                 url=url,
                 tags=tags,
             )
+            _leave_gpus_to_tasks()
             if library == "tensorflow":
                 return stored, loader.from_saved_model(path, signature, tags)
             model = loader.load_keras(path, library)
@@ -86,6 +90,26 @@ def _from_url(url: str, signature: str, tags: tuple[str, ...]) -> tuple[StoredMo
             return dataclasses.replace(stored, custom=custom), loader.from_keras(model)
     except (ValueError, OSError, KeyError, zipfile.BadZipFile) as exc:
         raise ConfigError(f"model {url}: {exc}") from exc
+
+
+def _leave_gpus_to_tasks() -> None:
+    """Hide the GPUs of this process from TensorFlow, unless TensorFlow has started already.
+
+    TensorFlow would otherwise hold nearly all memory of the driver's GPU until the driver ends.
+    """
+    import tensorflow as tf
+
+    installed = tf.config.list_physical_devices("GPU")
+    if not installed or tf.config.get_visible_devices("GPU") != installed:
+        return  # There is no GPU, or the user has chosen what TensorFlow sees.
+    try:
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError:  # TensorFlow has started, and holds the GPUs of this process.
+        return
+    _logger.info(
+        "predict leaves the GPUs to Spark's tasks: TensorFlow in this process now uses the CPU "
+        "only. To use a GPU in this process, call tf.config.list_logical_devices() before predict"
+    )
 
 
 def _trial_of(run: Run) -> Trial:

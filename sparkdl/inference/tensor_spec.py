@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["TensorSpec", "fit_rows", "fits", "to_arrow", "type_name"]
+from sparkdl.data.column_selection import first_inexact
+
+__all__ = ["TensorSpec", "arrow_type", "fit_rows", "fits", "to_arrow", "type_name"]
 
 # Dtypes that Spark lacks, with the next wider one that it has.
 _WIDER_DTYPES = {
@@ -86,7 +88,7 @@ def fit_rows(array: "np.ndarray[Any, Any]", spec: TensorSpec, dtype: Any) -> "np
 
     Raises:
         ValueError: if the rows have another number of values, or the dtype cannot represent a
-            whole number in them.
+            whole number in them. To accept rounded numbers, cast the column to float in Spark.
 
     Example:
         >>> image = TensorSpec("image", (2, 2, 1), "float32")
@@ -101,11 +103,16 @@ def fit_rows(array: "np.ndarray[Any, Any]", spec: TensorSpec, dtype: Any) -> "np
         )
     if array.ndim != 1 + len(target):
         array = array.reshape(len(array), *(-1 if n is None else n for n in target))
-    cast = array.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype, copy=False)
+    inexact = first_inexact(array, dtype)
     if cast is not array and cast.dtype.kind in "iu" and (cast != array).any():
+        inexact = array[cast != array][0]
+    if inexact is not None:
         raise ValueError(
             f"the model's input {spec.name!r} expects {cast.dtype}, but the feature columns "
-            f"contain {array[cast != array][0]}, which {cast.dtype} cannot represent."
+            f"contain {inexact}, which {cast.dtype} cannot represent. To accept rounded numbers, "
+            "cast the column to float."
         )
     return cast
 
@@ -147,6 +154,19 @@ def _types_of(output: TensorSpec) -> tuple[str, pa.DataType]:
             "Cast the output in the model."
         )
     return _SPARK_AND_ARROW_TYPES[dtype]
+
+
+def arrow_type(output: TensorSpec) -> pa.DataType:
+    """Return the Arrow type of the column for an output.
+
+    Example:
+        >>> print(arrow_type(TensorSpec("y", (10,), "float32")))
+        list<element: float>
+    """
+    kind = _types_of(output)[1]
+    for _ in _axes(output):
+        kind = pa.list_(pa.field("element", kind))
+    return kind
 
 
 def to_arrow(values: "np.ndarray[Any, Any]", output: TensorSpec) -> pa.Array:

@@ -1,14 +1,26 @@
 """Runs on the driver. Decide how many trials run at once, and how many wait inside Spark."""
 
+import logging
+import resource
 import time
 from collections.abc import Callable
 
 from sparkdl.cluster.slots import Slots
 
-__all__ = ["Concurrency"]
+__all__ = ["Concurrency", "jobs_within_limit"]
 
 # Seconds between two counts of the slots.
 RECOUNT_S = 2.0
+
+# Where Spark adds executors while tasks wait, at least this many processes wait.
+MIN_WAITING = 16
+
+# Open files of this process: for the program and its logs, and for each Spark job (its thread's
+# connection to Java, the connection that brings its rows, and one to spare).
+RESERVED_FILES = 128
+FILES_PER_JOB = 3
+
+_logger = logging.getLogger("sparkdl.runner")
 
 
 class Concurrency:
@@ -53,7 +65,7 @@ class Concurrency:
     def limit(self) -> int:
         """The number of trials that may run at once, at least one."""
         num_fitting = self.slots.count // self._size
-        return max(1, min(num_fitting, self._parallelism or num_fitting))
+        return jobs_within_limit(max(1, min(num_fitting, self._parallelism or num_fitting)))
 
     def short_s(self) -> float:
         """Return the seconds for which there have been too few slots for a single trial.
@@ -72,20 +84,27 @@ class Concurrency:
         available = f"{self.slots.count} ({self.slots.reason})"
         return f"{self._size} slots are needed, and for {for_s:g} s there are {available}."
 
-    def max_submitted(self, num_started: int) -> int:
+    def max_submitted(self, num_started: int, num_running: int) -> int:
         """Return the number of trials that may be submitted: running ones and some that wait.
 
         No trial waits inside Spark before the first ones have started, which keeps their order.
         No trial waits either where something other than Spark's slots limits the number at once,
         nor for a gang: each of two waiting gangs could hold slots that the other one lacks.
 
+        Where Spark adds executors while tasks wait, as many trials wait as run, so that the number
+        of executors may double each time.
+
         Args:
             num_started: number of attempts that have started so far.
+            num_running: number of trials that run now.
         """
+        if self.slots.on_demand:
+            num_waiting = max(num_running, MIN_WAITING // self._size, 1)
+            return min(self.limit, num_running + num_waiting)
         is_limited = self.limit < self.slots.count or not self._is_enforced or self._size > 1
         if is_limited or not self._ahead or num_started < self.limit:
             return self.limit
-        return self.limit + max(1, self.limit // 4)
+        return jobs_within_limit(self.limit + max(1, self.limit // 4))
 
     def cores(self, num_trials: int) -> int:
         """Return the number of CPU cores for one process.
@@ -95,3 +114,19 @@ class Concurrency:
         """
         num_processes = min(self.limit, num_trials) * self._size
         return max(1, self.slots.cores // max(1, num_processes))
+
+
+def jobs_within_limit(num_jobs: int) -> int:
+    """Return the number of Spark jobs, at most `num_jobs`, that this process has open files for.
+
+    The soft limit of open files is raised as far as needed and allowed.
+    """
+    need = RESERVED_FILES + num_jobs * FILES_PER_JOB
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or need <= soft:
+        return num_jobs
+    raised = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    if raised > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        _logger.info("raised the limit of open files from %d to %d", soft, raised)
+    return min(num_jobs, max(1, (raised - RESERVED_FILES) // FILES_PER_JOB))

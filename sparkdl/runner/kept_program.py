@@ -15,6 +15,9 @@ from sparkdl.runs.layout import RunPaths
 
 __all__ = ["keep_program", "restore_space"]
 
+# A larger program is not kept: it is searched for credentials at some megabytes per second.
+MAX_KEPT_BYTES = 16 << 20
+
 
 def keep_program(prepared: PreparedRun, paths: RunPaths) -> list[str]:
     """Write the source code for readers, and the packed functions for a later resume.
@@ -29,16 +32,25 @@ def keep_program(prepared: PreparedRun, paths: RunPaths) -> list[str]:
     """
     request, notes = prepared.request, []
     if request.train is not None:
-        program, secrets = prepared.program, prepared.secrets
-        texts = {name: source.text for name, source in program.modules.items()}
-        provenance.write_source(paths, request.train, texts, secrets)
-        reason = provenance.write_program(paths.program, program.to_dict(), request.called, secrets)
+        reason = _keep_function(prepared, paths, request.train)
         notes += [_note("function", "train", reason)] if reason else []
     space = request.search.space if request.search else None
     if callable(space) and not storage.exists(paths.space):
         reason = _keep_space(space, paths, prepared.secrets)
         notes += [_note("space", "space", reason)] if reason else []
     return notes
+
+
+def _keep_function(prepared: PreparedRun, paths: RunPaths, train: Callable[..., Any]) -> str | None:
+    program, secrets = prepared.program, prepared.secrets
+    texts = {name: source.text for name, source in program.modules.items()}
+    provenance.write_source(paths, train, texts, secrets)
+    if program.num_bytes > MAX_KEPT_BYTES:
+        size = f"{program.num_bytes >> 20} MiB, more than {MAX_KEPT_BYTES >> 20} MiB"
+        reason = f"together with the modules that travel with it, it has {size}"
+        return provenance.write_reason(paths.program, reason)
+    called = prepared.request.called
+    return provenance.write_program(paths.program, program.to_dict(), called, secrets)
 
 
 def _keep_space(space: Callable[..., Any], paths: RunPaths, secrets: tuple[str, ...]) -> str | None:

@@ -203,7 +203,7 @@ def combine(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _failure_order(outcome: Outcome) -> tuple[bool, float]:
-    return is_follow_up((outcome.error or "").split("\n")[0]), outcome.ended_s
+    return is_follow_up(outcome.error or ""), outcome.ended_s
 
 
 def _total_usage(outcomes: Sequence[Outcome]) -> Mapping[str, float]:

@@ -1,9 +1,18 @@
-"""Runs on the driver. Check on every executor, before the first trial, that it can run a plan."""
+"""Runs on the driver. Check on every executor, before the first trial, that it can run a plan.
+
+The task of the check is in `sparkdl.cluster.preflight`, which Spark tasks import: they load no
+modules of the driver.
+"""
 
 from sparkdl import storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.preflight import REPORT_SCHEMA, PreflightTask, raise_for_problems
+from sparkdl.cluster.preflight import (
+    REPORT_SCHEMA,
+    PreflightTask,
+    raise_for_problems,
+    start_of,
+)
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.errors import PreflightError
@@ -27,13 +36,13 @@ def preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -
     """
     count = cluster.slots_now(plan.resources)
     task = PreflightTask(
-        plan,
-        program,
-        opened.run.id,
-        opened.paths.folder,
-        cluster.application,
-        provenance.versions(),
-        count,
+        run_id=opened.run.id,
+        run_path=opened.paths.folder,
+        versions=provenance.versions(),
+        imports=program.imports,
+        framework=plan.framework,
+        start=start_of(plan, program, cluster.application),
+        count=count,
     )
     try:
         rows = cluster.submit(

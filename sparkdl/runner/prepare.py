@@ -3,7 +3,6 @@
 Nothing is started here, and nothing is written.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -16,16 +15,12 @@ from sparkdl.cluster.program.packaging import Program, find_framework
 from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
-from sparkdl.errors import ConfigError, PreflightError
+from sparkdl.errors import ConfigError
 from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.request import Request
 from sparkdl.runs.secret_names import known_secrets
 
-__all__ = ["PreparedRun", "prepare", "stays_in_memory"]
-
-# Spark sends tasks up to 1 MiB to its executors in memory and writes larger tasks to a file. The
-# rest of a task, beside the function and its modules, takes less than 16 KiB.
-MAX_IN_MEMORY_BYTES = (1 << 20) - (1 << 14)
+__all__ = ["PreparedRun", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +50,21 @@ class PreparedRun:
         """The values that must never be written to the run directory."""
         return self.plan.secrets
 
-    def rows(self) -> DataFrame | None:
-        """Return the rows of one job, a partition for each task; None for a run without data."""
+    def rows(self, num_trials: float) -> DataFrame | None:
+        """Return the rows of a job, a partition for each task; None for a run without data.
+
+        Args:
+            num_trials: number of trials, each of which has a job of its own.
+        """
         if self.data is None:
             return None
-        return self.data.rows(self.plan.size, self.plan.readers, self.plan.is_gang)
+        plan = self.plan
+        return self.data.rows(plan.size, plan.readers, plan.is_gang, is_read_again=num_trials > 1)
+
+    def release_rows(self) -> None:
+        """Remove the copy of the rows that Spark keeps for several trials."""
+        if self.data is not None:
+            self.data.release()
 
 
 def prepare(request: Request, program: Program, cluster: Cluster | None = None) -> PreparedRun:
@@ -72,6 +77,7 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
 
     Raises:
         ConfigError: if the data, the checkpoint, the algorithm or the pruner is invalid.
+        FunctionError: if the program is larger than what the cluster can send.
         PreflightError: if the cluster cannot run the plan.
         SlotsError: if a process, or a gang of processes, does not fit on the cluster.
     """
@@ -84,12 +90,10 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
         data = DataFrameInputs.of(request.data, cluster.spark, len(plan.readers))
     init_from = find_initial_checkpoint(request)
     check_search(request)
-    cluster.check(plan)
+    cluster.check(plan, program)
     check_pair(plan, config.resolve("allow_untested", None, cluster.conf))
     cluster.wait_for_executors(plan.size)
     concurrency = make_concurrency(request, plan, cluster)
-    if plan.elastic:
-        check_elastic(program, cluster.conf)
     if plan.is_gang:
         check_gang(plan, concurrency.slots, cluster.conf, cluster.master)
     return PreparedRun(
@@ -161,34 +165,6 @@ def check_search(request: Request) -> None:
 
         sampler_of(request.search.algorithm, seed=0)
         pruner_of(request.search.pruner)
-
-
-def check_elastic(program: Program, conf: Callable[[str], str | None]) -> None:
-    """Validate that Spark keeps the tasks of an elastic gang in memory.
-
-    The tasks contain the secret of the ring, and Spark writes large tasks to a file
-    (`spark.broadcast.UDFCompressionThreshold`).
-
-    Raises:
-        PreflightError: if Spark would write the tasks to a file.
-    """
-    if not stays_in_memory(program, conf):
-        raise PreflightError(
-            f"the function and its modules have {_size(program)} bytes, and Spark writes tasks of "
-            f"more than {MAX_IN_MEMORY_BYTES} bytes to a file, with the secret by which the ranks "
-            "of an elastic gang recognize each other. Let the function read its large objects "
-            "itself, or start Spark with spark.io.encryption.enabled=true."
-        )
-
-
-def stays_in_memory(program: Program, conf: Callable[[str], str | None]) -> bool:
-    """Return True if Spark sends a program without writing it to a file that others may read."""
-    return _size(program) <= MAX_IN_MEMORY_BYTES or conf("spark.io.encryption.enabled") == "true"
-
-
-def _size(program: Program) -> int:
-    texts = (source.text.encode() for source in program.modules.values())
-    return len(program.function) + sum(map(len, texts))
 
 
 def find_initial_checkpoint(request: Request) -> tuple[str, int] | None:

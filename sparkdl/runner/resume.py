@@ -17,7 +17,7 @@ from sparkdl.runner.signatures import check_call
 from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
 from sparkdl.runs.events import RunStarted
-from sparkdl.runs.history import load, read_description
+from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, difference, waits_again
@@ -55,7 +55,7 @@ def continue_search(
         cluster: the cluster; by default the Spark session of the options or of the data.
     """
     description, paths = read_description(path), RunPaths(path)
-    run = load(path)
+    run = read_run(path)
     if "num_trials" in changes:
         changes = {**changes, "num_trials": check_count("num_trials", changes["num_trials"])}
     check_name("algorithm", changes.get("algorithm"), ALGORITHMS)

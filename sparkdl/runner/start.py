@@ -63,6 +63,12 @@ def _make_loop(prepared: PreparedRun, opened: OpenRun, notes: Sequence[str]) -> 
     progress.say(f"Everything is kept in {opened.paths.folder}")
     if prepared.program.warning:
         progress.say(f"Note: {prepared.program.warning}")
+    if variables := prepared.program.backend_variables(prepared.plan.env):
+        progress.say(
+            f"Note: the program names {' and '.join(variables)}, which Keras reads when it is "
+            "imported. Each trial therefore imports Keras itself, which takes seconds. Set the "
+            "variable by env= in its place to import Keras once."
+        )
     for note in notes:
         progress.say(note)
     if prepared.request.search:

@@ -9,7 +9,7 @@ from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.process.training_process import Start
 from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
 from sparkdl.data.dataframe.protocol import Feed
-from sparkdl.runner.prepare import PreparedRun, stays_in_memory
+from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runs import Trial, provenance
 from sparkdl.runs.opening import OpenRun
 from sparkdl.search.trial_source import TrialSource
@@ -80,18 +80,10 @@ class TaskFactory:
             direction=self.opened.run.direction,
             keep_checkpoints=request.options.keep_checkpoints,
             init_from=prepared.init_from and (self.opened.paths.initial, 1),
-            secret=secrets.token_bytes(32) if self._carries_secret else b"",
+            secret=secrets.token_bytes(32) if prepared.plan.meets_by_files else b"",
         )
 
     def _params_of(self, trial: Trial) -> dict[str, Any]:
         """Return the parameters of a trial with nothing masked, unlike those in the journal."""
         known = self.prepared.request.params
         return self.source.params_of(trial) if known is None else known[trial.number]
-
-    @functools.cached_property
-    def _carries_secret(self) -> bool:
-        """True if ranks meet by files, which a secret cannot stand in, and tasks stay in memory."""
-        prepared = self.prepared
-        return prepared.plan.meets_by_files and stays_in_memory(
-            prepared.program, prepared.cluster.conf
-        )

@@ -10,7 +10,7 @@ from typing import Protocol
 from sparkdl import storage
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.errors import PreflightError
-from sparkdl.polling import poll_s
+from sparkdl.polling import Outages, poll_s
 from sparkdl.runner.display.progress import MAX_LOGS, Progress
 from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job, with_best_value
 from sparkdl.runner.prepare import PreparedRun
@@ -79,14 +79,17 @@ class TrialLoop:
         self._source = source
         self._messages = TrialMessages(source, opened.journal, plan.is_gang)
         self._tasks = TaskFactory(prepared, opened, source)
+        self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
+        num_trials = len(self._waiting) + source.num_left
+        self._release_program = prepared.cluster.share(prepared.program)
         self._submitted = SubmittedTrials(
-            prepared.cluster, plan, request.topology, opened.paths, prepared.rows()
+            prepared.cluster, plan, request.topology, opened.paths, prepared.rows(num_trials)
         )
         self._takes_best = request.options.trial_value == "best"
+        self._prepared = prepared
         self._retries = Retries(request.options, plan.is_gang)
         ended = [trial for trial in run.trials if trial.state.is_final]
         self._stopping = Stopping(request.options, request.search, run.directions, plan.size, ended)
-        self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
         self._num_started = 0
         self._cancelled: set[int] = set()
         self._stopped: tuple[RunState, str] | None = None
@@ -94,6 +97,12 @@ class TrialLoop:
         self._is_local = storage.is_local(run.path)
         self._begun_s = time.monotonic()
         self._trials_begun_s = self._begun_s
+        self._outages = Outages("write the error of a trial")
+        opened.owner.when_taken_over(self._be_taken_over)
+
+    def _be_taken_over(self) -> None:
+        self._stop(RunState.FAILED, "another driver has taken over this run")
+        self._submitted.wake()
 
     def cancel(self, number: int | None) -> None:
         """Cancel one trial, or with None all trials that have not finished."""
@@ -174,7 +183,9 @@ class TrialLoop:
     def _has_room(self) -> bool:
         short_s = self._concurrency.short_s() if self._plan.is_gang else 0.0
         if not short_s:
-            return len(self._submitted) < self._concurrency.max_submitted(self._num_started)
+            num_running = sum(s.trial.state == TrialState.RUNNING for s in self._submitted)
+            most = self._concurrency.max_submitted(self._num_started, num_running)
+            return len(self._submitted) < most
         if short_s > self._plan.start_timeout_s:
             self._give_up_on_slots()
         return False
@@ -319,9 +330,10 @@ class TrialLoop:
         self._opened.record(event)
         # No rank of a gang knows which rank failed first, and no task sees an error of Spark.
         error = TrialPaths(trial.path).error
-        is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
-        if trial.error and (self._plan.is_gang or is_missing):
-            storage.write(error, trial.error)
+        with self._outages.tolerated():  # The journal has the error, too.
+            is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
+            if trial.error and (self._plan.is_gang or is_missing):
+                storage.write(error, trial.error)
         self._messages.trial_ended(trial)
         self._source.ended(trial)
         for observer in self._observers:
@@ -356,23 +368,24 @@ class TrialLoop:
     def _abandon(self) -> None:
         """Cancel everything that has not ended, and wait for the ends."""
         while self._has_more or self._submitted:
-            self._fill()
             self._submitted.cancel()
+            self._fill()
             self._take()
 
     def _finish(self) -> None:
         """Record the end of the run and give up its ownership."""
         self._submitted.close()
+        self._prepared.release_rows()
+        self._release_program()
         state, reason = self._stopped or (RunState.COMPLETE, "")
         state = natural_state(self.run.counts()) if state == RunState.COMPLETE else state
         now_s = time.monotonic()
         running_s = now_s - self._trials_begun_s
-        event = RunEnded(
-            state=state,
-            reason=reason or None,
-            duration_s=round(now_s - self._begun_s, 3),
-            idle=idle_now(self.run.trials, self._concurrency.limit, running_s),
-            timeline=where_time_went(self.run) if self._plan.timeline else None,
-        )
-        self._opened.record(event)
-        self._opened.owner.release()
+        duration_s = round(now_s - self._begun_s, 3)
+        event = RunEnded(state=state, reason=reason or None, duration_s=duration_s)
+        try:
+            idle = idle_now(self.run.trials, self._concurrency.limit, running_s)
+            timeline = where_time_went(self.run) if self._plan.timeline else None
+            event = replace(event, idle=idle, timeline=timeline)
+        finally:
+            self._opened.close(event)

@@ -1,21 +1,48 @@
 """Runs on the driver. Load runs from their directories."""
 
 import json
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from sparkdl import storage
-from sparkdl.errors import RunNotFoundError
-from sparkdl.runs.events import Event
-from sparkdl.runs.journal import read_journal
-from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.owner import living_owner
+from sparkdl.errors import RunDamagedError, RunNotFoundError
+from sparkdl.jsonl import from_json
+from sparkdl.runs.events import (
+    Event,
+    NewTrial,
+    ParameterSuggested,
+    TrialChanged,
+    TrialsAdded,
+)
+from sparkdl.runs.journal import JournalContent, scan_journal
+from sparkdl.runs.large_outputs import with_outputs
+from sparkdl.runs.layout import FORMAT, RunPaths
+from sparkdl.runs.owner import heartbeat_age_s, is_here, living_owner, newest_claim
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.summary import parse_summary, summarize
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["history", "load", "read_description"]
+__all__ = [
+    "check_params",
+    "history",
+    "load",
+    "read_description",
+    "read_events",
+    "read_run",
+    "replay",
+]
+
+# A list of runs shows a run as FAILED whose driver on another host is silent for so long.
+SILENT_S = 600.0
+PARAMS_LOST = "its parameters are lost, as the journal of the run is damaged"
+DRIVER_ENDED = "its driver ended before the run was finished"
+
+_logger = logging.getLogger("sparkdl.runs")
 
 
 def read_description(path: str) -> dict[str, Any]:
@@ -23,19 +50,45 @@ def read_description(path: str) -> dict[str, Any]:
 
     Raises:
         RunNotFoundError: if there is no run at `path`.
+        RunDamagedError: if the file cannot be read, or has another format.
     """
     try:
-        description: dict[str, Any] = json.loads(storage.read(RunPaths(path).run))
+        description = json.loads(storage.read(RunPaths(path).run))
+        number = description.get("format")
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFoundError(
             f"no run at {path}: it holds no run.json. experiment.history() lists the runs below a "
             "root."
         ) from None
-    return description
+    except (ValueError, AttributeError) as exc:
+        raise RunDamagedError(f"{RunPaths(path).run} is damaged: {exc}") from exc
+    if number != FORMAT:
+        version = "a version before 0.1.0" if number is None else f"format {number}"
+        raise RunDamagedError(
+            f"the run {path} was written by {version} of sparkdl, and this version reads format "
+            f"{FORMAT}. Read the run with the version that wrote it."
+        )
+    result: dict[str, Any] = description
+    return result
 
 
 def replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
-    """Create a run from its description and the events of its journal."""
+    """Create a run from its description and the events of its journal.
+
+    A trial whose addition to the run is lost gets its parameters from its folder.
+
+    Raises:
+        RunDamagedError: if the description lacks a field, or an event makes no sense.
+    """
+    try:
+        return _replay(description, path, events)
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as exc:
+        raise RunDamagedError(
+            f"the run {path} is damaged, in run.json or in its journal: {type(exc).__name__}: {exc}"
+        ) from exc
+
+
+def _replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
     names = ("id", "name", "kind", "metric", "direction")
     run = Run(path=path, **{name: description[name] for name in names})
     run.objectives = description.get("objectives", {})
@@ -43,9 +96,81 @@ def replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
     request = description.get("request", {})
     run.is_search = request.get("search") is not None
     run.is_distributed = request.get("is_distributed", request.get("is_gang", False))
+    added, lost = _added_trials(events, path)
+    run.apply(TrialsAdded(trials=added))
+    for number in lost:
+        run.trials[number].error = PARAMS_LOST
     for event in events:
-        run.apply(event)
+        if isinstance(event, TrialChanged):
+            event = with_outputs(event, RunPaths(path).trial(event.number))
+        if not isinstance(event, TrialsAdded):
+            run.apply(event)
     return run
+
+
+def check_params(run: Run, events: list[Event], numbers: Iterable[int]) -> None:
+    """Validate that the parameters of trials that will run are known.
+
+    Raises:
+        RunDamagedError: if those of a trial are lost.
+    """
+    _, lost = _added_trials(events, run.path)
+    if unknown := sorted(set(lost) & set(numbers)):
+        raise RunDamagedError(
+            f"run {run.id} cannot be resumed: the parameters of the trials {unknown} are lost, as "
+            f"the journal {RunPaths(run.path).journal} is damaged. Start a new run."
+        )
+
+
+def _added_trials(events: list[Event], path: str) -> tuple[list[NewTrial], list[int]]:
+    """Return the trials of a run, and the numbers of those whose parameters are lost."""
+    added: dict[int, NewTrial] = {}
+    for event in events:
+        for trial in event.trials if isinstance(event, TrialsAdded) else ():
+            added.setdefault(trial.number, trial)
+    changed = [e.number for e in events if isinstance(e, TrialChanged | ParameterSuggested)]
+    lost = []
+    for number in range(max([*added, *changed], default=-1) + 1):
+        if number not in added and (stored := _stored_trial(path, number)):
+            added[number] = stored
+        elif number not in added:
+            added[number] = NewTrial(number=number, params={}, seed=0)
+            lost.append(number)
+    return [added[number] for number in sorted(added)], lost
+
+
+def _stored_trial(path: str, number: int) -> NewTrial | None:
+    """Return a trial from the file that its task has written."""
+    try:
+        stored = from_json(storage.read(RunPaths(path).trial(number).params))
+        return NewTrial(number=number, params=stored["params"], seed=stored["seed"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def read_events(path: str) -> JournalContent:
+    """Read the journal of a run, without the reports to the study, which change no trial.
+
+    Raises:
+        RunDamagedError: if it has no event that can be read.
+    """
+    content = scan_journal(RunPaths(path).journal, with_reports=False)
+    if not content.events:  # It is written before run.json.
+        raise RunDamagedError(
+            f"the run {path} is damaged: its journal {RunPaths(path).journal} has no event that "
+            "can be read."
+        )
+    return content
+
+
+def read_run(path: str) -> Run:
+    """Read a run as its journal tells it, without a look at its driver.
+
+    Raises:
+        RunNotFoundError: if there is no run at `path`.
+        RunDamagedError: if its files cannot be read.
+    """
+    return replay(read_description(path), path, read_events(path).events)
 
 
 def load(path: str) -> Run:
@@ -56,43 +181,79 @@ def load(path: str) -> Run:
 
     Raises:
         RunNotFoundError: if there is no run at `path`.
+        RunDamagedError: if its files cannot be read.
     """
-    path = storage.absolute(path)
-    run = replay(read_description(path), path, read_journal(RunPaths(path).journal))
-    if run.state == RunState.RUNNING and living_owner(RunPaths(path)) is None:
-        run.state, run.reason = RunState.FAILED, "its driver ended before the run was finished"
-        for trial in run.trials:
-            if trial.state == TrialState.RUNNING:
-                trial.state = TrialState.LOST
+    run = read_run(storage.absolute(path))
+    if run.state == RunState.RUNNING and living_owner(RunPaths(run.path)) is None:
+        run = read_run(run.path)  # The driver may have ended the run in the meantime.
+        _mark_dead(run)
     return run
 
 
+def _mark_dead(run: Run) -> None:
+    if run.state == RunState.RUNNING:
+        run.state, run.reason = RunState.FAILED, DRIVER_ENDED
+        for trial in run.trials:
+            if trial.state == TrialState.RUNNING:
+                trial.state = TrialState.LOST
+
+
 def history(root: str) -> "pd.DataFrame":
-    """Return a table of the runs below a root, newest first, with one row per run."""
-    rows = []
-    for name in storage.list_names(root):
-        path = storage.join(root, name)
-        try:
-            description = read_description(path)
-            run = load(path)
-        except (RunNotFoundError, ValueError, KeyError, IndexError):
-            continue  # The folder is no run, or its files are damaged.
-        best = run.top(1)
-        rows.append(
-            {
-                "run": run.id,
-                "kind": run.kind,
-                "state": str(run.state),
-                "started": description["created"],
-                "trials": len(run.trials),
-                **{str(state): run.counts().get(str(state), 0) for state in ("COMPLETE", "FAILED")},
-                "metric": run.metric,
-                "best": best[0].value if best else None,
-                "seconds": run.duration_s,
-                "path": path,
-            }
-        )
+    """Return a table of the runs below a root, newest first, with one row per run.
+
+    A run that has ended is read from its summary. The driver of any other run is looked up in the
+    process table of this host, or taken for dead if it runs on another host and has written no
+    heartbeat for ten minutes; `heartbeat_s` is the age of the last one. Folders that cannot be read
+    are left out, counted in a warning, and named in `history().attrs["unreadable"]`.
+    """
     import pandas as pd
 
+    paths = [storage.join(root, name) for name in storage.list_names(root)]
+    summaries = storage.read_new({RunPaths(path).summary: 0 for path in paths})
+    rows: list[dict[str, Any]] = []
+    unreadable: dict[str, str] = {}
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        for path, row in zip(paths, pool.map(lambda p: _row(p, summaries), paths), strict=True):
+            if isinstance(row, dict):
+                rows.append({**row, "path": path})
+            elif row is not None:
+                unreadable[path] = f"{type(row).__name__}: {row}"
     frame = pd.DataFrame(rows)
-    return frame.sort_values("started", ascending=False, ignore_index=True) if rows else frame
+    if rows:
+        frame["started"] = pd.to_datetime(frame["started"], utc=True, errors="coerce")
+        frame = frame.sort_values("started", ascending=False, ignore_index=True)
+    frame.attrs["unreadable"] = unreadable
+    if unreadable:
+        first = next(iter(unreadable))
+        text = "%d folders below %s cannot be read and are left out, such as %s: %s"
+        _logger.warning(text, len(unreadable), root, first, unreadable[first])
+    return frame
+
+
+def _row(path: str, summaries: Mapping[str, bytes]) -> dict[str, Any] | Exception | None:
+    """Return the row of a folder, None if it is no run, or the reason why it cannot be read."""
+    try:
+        if summary := parse_summary(summaries.get(RunPaths(path).summary, b"")):
+            return {**summary, "heartbeat_s": None}
+        description = read_description(path)
+        run = read_run(path)
+        age_s = None
+        if run.state == RunState.RUNNING:
+            age_s = _silence_s(RunPaths(path))
+            if age_s is None or age_s > SILENT_S:
+                _mark_dead(run)
+        return {**summarize(run, description["created"]), "heartbeat_s": age_s}
+    except RunNotFoundError:
+        return None
+    except Exception as exc:  # noqa: BLE001 No damage of a run hides the other runs.
+        return exc
+
+
+def _silence_s(paths: RunPaths) -> float | None:
+    """Return the age of the last heartbeat of a run's driver; None if the driver has ended."""
+    claim = newest_claim(paths)
+    if claim.process is None:
+        return None
+    if is_here(claim.process):
+        return 0.0 if living_owner(paths, claim) else None
+    return heartbeat_age_s(paths, claim)

@@ -1,8 +1,8 @@
 """Runs anywhere. The names of all files of a run directory.
 
 ```
-<root>/<run id>/run.json  owner.json  journal.jsonl  environment.txt  source/  resources/
-               /report.html  initial/
+<root>/<run id>/run.json  owner/<n>.json  journal/<n>-<k>.jsonl  summary.json
+               /environment.txt  source/  resources/  report.html  initial/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.json  tensorboard/  artifacts/  timeline/
                                 checkpoints/<number>/  scratch/  asks.jsonl  orders.jsonl
@@ -19,7 +19,10 @@ from sparkdl import storage
 from sparkdl.checkpoints import FOLDER
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 
-__all__ = ["RunPaths", "TrialPaths"]
+__all__ = ["FORMAT", "RunPaths", "TrialPaths"]
+
+# The format of a run directory, which `run.json` names. A version of sparkdl reads one format.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -144,14 +147,19 @@ class RunPaths:
         return storage.join(self.folder, "run.json")
 
     @property
-    def owner(self) -> str:
-        """The driver process that owns the run."""
-        return storage.join(self.folder, "owner.json")
+    def owners(self) -> str:
+        """The folder of the drivers that have owned the run, see `sparkdl.runs.owner`."""
+        return storage.join(self.folder, "owner")
 
     @property
     def journal(self) -> str:
-        """The journal, one JSON line per event. Written only by the driver."""
-        return storage.join(self.folder, "journal.jsonl")
+        """The folder of the journal, see `sparkdl.runs.journal`. Written only by the owner."""
+        return storage.join(self.folder, "journal")
+
+    @property
+    def summary(self) -> str:
+        """The results in short, for lists of runs. Written by the owner when the run ends."""
+        return storage.join(self.folder, "summary.json")
 
     @property
     def environment(self) -> str:

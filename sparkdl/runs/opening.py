@@ -6,28 +6,26 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 from sparkdl import storage
 from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.jsonl import to_json
 from sparkdl.runs.events import (
-    Event,
     NewTrial,
-    ParameterSuggested,
-    RunEnded,
     RunStarted,
     TrialChanged,
     TrialsAdded,
 )
-from sparkdl.runs.history import read_description, replay
+from sparkdl.runs.history import check_params, read_description, read_events, replay
 from sparkdl.runs.ids_and_seeds import trial_seed
-from sparkdl.runs.journal import Journal, read_journal
-from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.owner import Owner, describe_owner, living_owner
+from sparkdl.runs.journal import Journal, JournalContent
+from sparkdl.runs.layout import FORMAT, RunPaths
+from sparkdl.runs.open_run import OpenRun
+from sparkdl.runs.owner import Claim, Owner, describe_owner, living_owner, newest_claim
 from sparkdl.runs.redact import mask_params, mask_text
 from sparkdl.runs.run import Run
-from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
 __all__ = [
@@ -42,6 +40,9 @@ __all__ = [
 ]
 
 IfExists = Literal["error", "resume", "new"]
+
+# A new run directory must accept its first events within this time.
+CREATE_S = 10.0
 
 # The beginning of the error of a trial that was CANCELLED because its run was stopped.
 STOPPED = "the run was stopped"
@@ -78,82 +79,6 @@ class RunDescription:
     count: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenRun:
-    """A run that this driver owns and may write to.
-
-    Attributes:
-        run: the run.
-        paths: the files of the run.
-        journal: the journal of the run.
-        owner: the ownership of the run by this process.
-        seed: the seed of the run.
-        finished_before: True if the run was COMPLETE already and there is nothing to do.
-        secrets: values that must not be stored.
-    """
-
-    run: Run
-    paths: RunPaths
-    journal: Journal
-    owner: Owner
-    seed: int
-    finished_before: bool
-    secrets: tuple[str, ...] = ()
-
-    def record(self, *events: Event) -> None:
-        """Write events to the journal, and update the run with them."""
-        for event in self.journal.write([self._masked(event) for event in events]):
-            self.run.apply(event)
-
-    def _masked(self, event: Event) -> Event:
-        """Return the event with credentials masked in the texts of exceptions."""
-        if isinstance(event, TrialChanged) and event.error:
-            return replace(event, error=mask_text(event.error, self.secrets))
-        if isinstance(event, RunEnded) and event.reason:
-            return replace(event, reason=mask_text(event.reason, self.secrets))
-        return event
-
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Mark the run FAILED and release it if the block, which prepares the run, raises."""
-        try:
-            yield
-        except BaseException as exc:
-            reason = f"{type(exc).__name__}: {exc}".split("\n")[0]
-            self.record(RunEnded(state=RunState.FAILED, reason=reason))
-            self.owner.release()
-            raise
-
-    def add(
-        self,
-        params: dict[str, Any],
-        configuration: int,
-        suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
-    ) -> Trial:
-        """Add a trial to the run.
-
-        Args:
-            params: the parameters of the trial.
-            configuration: the number of its configuration.
-            suggested: the value and the distribution of each parameter that a function suggested,
-                see `ParameterSuggested`. They are written together with the trial.
-        """
-        number = len(self.run.trials)
-        storage.make_directory(self.paths.trial(number).folder)
-        trial = NewTrial(
-            number=number,
-            params=mask_params(params, self.secrets),
-            seed=trial_seed(self.seed, number),
-            configuration=configuration,
-        )
-        suggestions = [
-            ParameterSuggested(number=number, name=name, value=value, distribution=distribution)
-            for name, (value, distribution) in suggested.items()
-        ]
-        self.record(TrialsAdded(trials=[trial]), *suggestions)
-        return self.run.trials[number]
-
-
 def open_run(root: str, description: RunDescription, if_exists: IfExists) -> OpenRun:
     """Create a run, or take over the existing run with this id.
 
@@ -167,6 +92,8 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
         ConfigError: if the id is no valid name of a folder.
         RunExistsError: if the run exists and may not be taken over; the message gives the reason
             and the remedy.
+        RunDamagedError: if the files of the existing run cannot be read.
+        OSError: if the run directory cannot be written.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", description.id):
         raise ConfigError(
@@ -175,19 +102,57 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
         )
     if if_exists not in ("error", "resume", "new"):
         raise ConfigError(f"if_exists is {if_exists!r}; expected 'error', 'resume' or 'new'.")
-    paths = RunPaths(storage.join(root, description.id))
+    while True:
+        try:
+            if opened := _open(
+                RunPaths(storage.join(root, description.id)), description, if_exists
+            ):
+                return opened
+        except RunExistsError:
+            if if_exists != "new":
+                raise
+            description = replace(description, id=_next_id(root, description.id))
+
+
+def _open(paths: RunPaths, description: RunDescription, if_exists: IfExists) -> OpenRun | None:
+    """Create a run or take it over; return None if another driver has just created the run."""
     if not storage.exists(paths.run):
-        return _create(paths, description)
-    if if_exists == "new":
-        return open_run(root, replace(description, id=_next_id(root, description.id)), "new")
-    if owner := living_owner(paths):
-        raise _owned_error(description.id, owner, paths.folder)
-    if if_exists == "error":
-        raise RunExistsError(
-            f"run {description.id} exists already in {paths.folder}. Choose another run_id, or "
-            "pass if_exists='resume' to finish that run or if_exists='new' to start another run."
-        )
-    return _take_over(paths, description)
+        return _create(paths, description, _free_claim(paths, description.id))
+    if if_exists != "new":
+        claim = _free_claim(paths, description.id)
+    if if_exists == "resume":
+        return _take_over(paths, description, claim)
+    raise RunExistsError(
+        f"run {description.id} exists already in {paths.folder}. Choose another run_id, or "
+        "pass if_exists='resume' to finish that run or if_exists='new' to start another run."
+    )
+
+
+def _free_claim(paths: RunPaths, run_id: str) -> Claim:
+    """Return the newest claim of a run that no living driver owns.
+
+    Raises:
+        RunExistsError: if a living driver owns the run.
+    """
+    claim = newest_claim(paths)
+    if owner := living_owner(paths, claim):
+        raise _owned_error(run_id, owner, paths.folder)
+    return claim
+
+
+def _claim(paths: RunPaths, run_id: str, earlier: Claim) -> Owner:
+    """Own a run.
+
+    Raises:
+        RunExistsError: if another driver was faster.
+    """
+    owner = Owner(paths)
+    try:
+        owner.claim(earlier.number + 1)
+    except FileExistsError:
+        other = newest_claim(paths).process or {"pid": "unknown", "host": "unknown"}
+        raise _owned_error(run_id, other, paths.folder) from None
+    return owner
 
 
 def _next_id(root: str, run_id: str) -> str:
@@ -198,8 +163,45 @@ def _next_id(root: str, run_id: str) -> str:
     return f"{run_id}-{number}"
 
 
-def _create(paths: RunPaths, description: RunDescription) -> OpenRun:
-    content = {
+def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> OpenRun | None:
+    """Create a run; return None if another driver has created the run in the meantime."""
+    content = _content(description)
+    try:
+        owner = _claim(paths, description.id, earlier)
+        if storage.exists(paths.run):
+            owner.release()
+            return None
+        # What starts have written that were killed before they wrote run.json is not read.
+        journal = Journal(paths.journal, owner.number)
+        run = replay(content, paths.folder, [])
+        opened = OpenRun(
+            run=run,
+            paths=paths,
+            journal=journal,
+            owner=owner,
+            seed=description.seed,
+            finished_before=False,
+            secrets=description.secrets,
+        )
+        owner.when_taken_over(journal.fence)
+        with _released_if_raised(opened):
+            opened.record(RunStarted(), TrialsAdded(trials=_new_trials(description)))
+            journal.flush(CREATE_S)
+            # Only with this file the folder is a run, so it is written last.
+            storage.create(paths.run, to_json(content, indent=1))
+    except RunExistsError:
+        raise
+    except FileExistsError:
+        return None  # A driver that was taken for dead has created the run after all.
+    except OSError as exc:
+        raise _not_writable(exc, paths.folder) from exc
+    return opened
+
+
+def _content(description: RunDescription) -> dict[str, Any]:
+    """Return the content of `run.json`."""
+    return {
+        "format": FORMAT,
         "id": description.id,
         "name": description.name,
         "kind": description.kind,
@@ -210,29 +212,25 @@ def _create(paths: RunPaths, description: RunDescription) -> OpenRun:
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **description.facts,
     }
-    owner = Owner(paths)
-    storage.make_directory(paths.folder)
-    owner.hold()
-    # A start that was killed before it wrote run.json may have left a journal.
-    storage.remove(paths.journal)
-    run = replay(content, paths.folder, [])
-    trials = _new_trials(description)
-    for trial in trials:
-        storage.make_directory(paths.trial(trial.number).folder)
-    opened = OpenRun(
-        run=run,
-        paths=paths,
-        journal=Journal(paths.journal),
-        owner=owner,
-        seed=description.seed,
-        finished_before=False,
-        secrets=description.secrets,
+
+
+@contextmanager
+def _released_if_raised(opened: OpenRun) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        opened.journal.fence()
+        opened.owner.release()
+        raise
+
+
+def _not_writable(exc: OSError, folder: str) -> OSError:
+    """Return the error of a run directory that cannot be created, with what the user can do."""
+    text = (
+        f"the run directory {folder} cannot be written: {exc.strerror or exc}. "
+        f"{storage.advice(exc)} No trial was started. Another folder can be named with root=."
     )
-    with opened.failing():
-        opened.record(RunStarted(), TrialsAdded(trials=trials))
-        # Only with this file the folder is a run, so it is written last.
-        storage.write(paths.run, json.dumps(content, indent=1))
-    return opened
+    return OSError(exc.errno, text) if exc.errno is not None else OSError(text)
 
 
 def _new_trials(description: RunDescription) -> list[NewTrial]:
@@ -247,9 +245,10 @@ def _new_trials(description: RunDescription) -> list[NewTrial]:
     ]
 
 
-def _take_over(paths: RunPaths, description: RunDescription) -> OpenRun:
+def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> OpenRun:
     content = read_description(paths.folder)
-    before = replay(content, paths.folder, read_journal(paths.journal))
+    journal = read_events(paths.folder)
+    before = replay(content, paths.folder, journal.events)
     now: Any = description.facts.get("space")
     then: Any = content.get("space")
     if description.params is not None:
@@ -271,7 +270,8 @@ def _take_over(paths: RunPaths, description: RunDescription) -> OpenRun:
             )
     # A search that one of its stopping rules ended is complete, even with fewer trials.
     has_more = (description.count or 0) > before.num_configurations and not before.reason
-    return continue_run(paths.folder, reopen=has_more, secrets=description.secrets)
+    read = (content, journal, claim)
+    return _continue(paths, read, reopen=has_more, secrets=description.secrets)
 
 
 def continue_run(
@@ -293,29 +293,54 @@ def continue_run(
 
     Raises:
         RunNotFoundError: if there is no run at `path`.
+        RunDamagedError: if its files cannot be read, or parameters are lost that are needed.
         RunExistsError: if a living driver owns the run.
     """
     paths = RunPaths(path)
-    description = read_description(path)
-    if owner := living_owner(paths):
-        raise _owned_error(description["id"], owner, path)
-    events = read_journal(paths.journal)
-    run = replay(description, path, events)
-    waiting = _unfinished(run, paths, retry_failed, events[-1].time or 0.0)
-    this_owner = Owner(paths)
-    this_owner.hold()
+    content = read_description(path)
+    claim = _free_claim(paths, content["id"])
+    read = (content, read_events(path), claim)
+    return _continue(paths, read, reopen, retry_failed, changed, secrets)
+
+
+def _continue(
+    paths: RunPaths,
+    read: tuple[Mapping[str, Any], JournalContent, Claim],
+    reopen: bool = False,
+    retry_failed: bool = False,
+    changed: Mapping[str, Any] | None = None,
+    secrets: tuple[str, ...] = (),
+) -> OpenRun:
+    """Own a run.
+
+    Args:
+        paths: the files of the run.
+        read: the description, the journal, and the newest claim, which was read before the journal.
+        reopen, retry_failed, changed, secrets: see `continue_run`.
+    """
+    content, journal, claim = read
+    run = replay(dict(content), paths.folder, journal.events)
+    last = journal.events[-1].time or 0.0
+    waiting = _unfinished(run, paths, retry_failed, last)
     is_complete = run.state == "COMPLETE" and not reopen and not (retry_failed and waiting)
+    check_params(run, journal.events, [event.number for event in waiting])
+    # Someone may have removed the claims of earlier drivers.
+    claim = replace(claim, number=max(claim.number, *journal.last))
+    owner = Owner(paths) if is_complete else _claim(paths, run.id, claim)
     opened = OpenRun(
         run=run,
         paths=paths,
-        journal=Journal(paths.journal),
-        owner=this_owner,
-        seed=description["seed"],
+        journal=Journal(paths.journal, owner.number, journal.last),
+        owner=owner,
+        seed=content["seed"],
         finished_before=is_complete,
         secrets=secrets,
     )
     if not is_complete:
-        opened.record(RunStarted(changed=changed or None), *waiting)
+        owner.when_taken_over(opened.journal.fence)
+        with _released_if_raised(opened):
+            storage.remove(paths.summary)
+            opened.record(RunStarted(changed=changed or None), *waiting)
     return opened
 
 

@@ -1,83 +1,203 @@
-"""Runs on the driver. The owner of a run directory, so that two drivers never run the same run."""
+"""Runs on the driver. The owner of a run directory, so that two drivers never run the same run.
+
+Each driver that creates a run, or takes it over, claims the next number: it creates the file
+`owner/<n>.json`, which only one driver can. The driver with the newest number owns the run. A
+driver that finds a newer number, for example after its machine was suspended, stops.
+
+Beside the claim are `<n>.beat`, which is replaced every few seconds, and `<n>.ended`, which is
+written when the driver has released the run. A claim without a heartbeat is released, too, as a
+file can be removed where the disk is full.
+"""
 
 import json
+import logging
 import os
+import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from sparkdl import storage
 from sparkdl.os_processes import process_start
-from sparkdl.polling import Outages
+from sparkdl.polling import Outages, retry
 from sparkdl.runs.layout import RunPaths
 
-__all__ = ["Owner", "describe_owner", "living_owner"]
+__all__ = ["Claim", "Owner", "describe_owner", "heartbeat_age_s", "living_owner", "newest_claim"]
 
 BEAT_S = 5.0
 
+# How long a run is tried to be released in a store that fails.
+RELEASE_S = 3600.0
+
+_logger = logging.getLogger("sparkdl.runs")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The newest claim of a run.
+
+    Attributes:
+        number: the number; 0 before the first claim.
+        process: the driver process, or None if it has released the run.
+    """
+
+    number: int = 0
+    process: dict[str, Any] | None = None
+
 
 class Owner:
-    """The ownership of a run by this process, from `hold` until `release`.
+    """The ownership of a run by this process, from `claim` until `release`.
 
     Args:
         paths: the files of the run.
+
+    Attributes:
+        number: the number of this owner; 0 before `claim`.
+        is_taken_over: another driver owns the run now.
     """
 
     def __init__(self, paths: RunPaths) -> None:
-        self._url = paths.owner
+        self._paths = paths
         self._beat = 0
         self._released = threading.Event()
+        self._outages = Outages("write the heartbeat of the run's owner")
+        self._calls: list[Callable[[], object]] = []
+        self.number = 0
+        self.is_taken_over = False
 
-    def hold(self) -> None:
-        """Own the run, and write a heartbeat every `BEAT_S` seconds."""
-        self._write_beat()
-        threading.Thread(target=self._write_beats, name="sparkdl-owner", daemon=True).start()
+    def claim(self, number: int) -> None:
+        """Own the run, and write a heartbeat every `BEAT_S` seconds.
 
-    def _write_beats(self) -> None:
-        outages = Outages("write the heartbeat of the run's owner")
-        while not self._released.wait(BEAT_S):
-            with outages.tolerated():
-                self._write_beat()
+        Args:
+            number: the number after that of the newest claim.
 
-    def _write_beat(self) -> None:
-        self._beat += 1
-        owner = {
+        Raises:
+            FileExistsError: if another driver has claimed this number.
+        """
+        process = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started": process_start(os.getpid()),
-            "namespace": os.readlink("/proc/self/ns/pid"),
-            "beat": self._beat,
+            "namespace": _namespace(),
+            "token": secrets.token_hex(8),  # So that a claim that was sent twice is recognised.
         }
-        storage.write(self._url, json.dumps(owner))
+        # The heartbeat comes first: without one the run counts as released.
+        self._write_beat(number)
+        storage.create(_file(self._paths, number, "json"), json.dumps(process))
+        self.number = number
+        threading.Thread(target=self._keep, name="sparkdl-owner", daemon=True).start()
+
+    def when_taken_over(self, call: Callable[[], object]) -> None:
+        """Call a function, in another thread, as soon as another driver has taken the run over."""
+        self._calls.append(call)
+        if self.is_taken_over:
+            call()
+
+    def _keep(self) -> None:
+        has_successor = False
+        while not has_successor:
+            if self._released.wait(BEAT_S):
+                return
+            with self._outages.tolerated():
+                has_successor = _read(self._paths, self.number + 1, "json") is not None
+                if not has_successor:
+                    self._write_beat(self.number)
+        self.is_taken_over = True
+        _logger.warning("another driver has taken over the run %s", self._paths.folder)
+        for call in self._calls:
+            call()
+
+    def _write_beat(self, number: int) -> None:
+        self._beat += 1
+        beat = {"beat": self._beat, "time": round(time.time(), 1)}
+        storage.write(_file(self._paths, number, "beat"), json.dumps(beat))
 
     def release(self) -> None:
-        """Give up the ownership, so that another driver may resume the run."""
+        """Give up the ownership, so that another driver may resume the run.
+
+        Where the disk is full, the heartbeat is removed instead. A store that fails now is tried
+        again in the background.
+        """
+        if not self.number or self._released.is_set():
+            return
         self._released.set()
-        storage.write(self._url, json.dumps({}))
+        try:
+            self._write_end()
+        except OSError:
+            with suppress(OSError):
+                storage.remove(_file(self._paths, self.number, "beat"))
+            activity = f"release the run {self._paths.folder}"
+            threading.Thread(
+                target=lambda: retry(self._write_end, activity, RELEASE_S),
+                name="sparkdl-release",
+                daemon=True,
+            ).start()
+
+    def _write_end(self) -> None:
+        storage.write(_file(self._paths, self.number, "ended"), "{}")
 
 
-def living_owner(paths: RunPaths) -> dict[str, Any] | None:
+def newest_claim(paths: RunPaths) -> Claim:
+    """Return the newest claim of a run.
+
+    Raises:
+        OSError: if the store cannot be read now.
+    """
+    names = storage.list_names(paths.owners)
+    claims = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+    number = max((int(claim) for claim in claims if claim.isdigit()), default=0)
+    if number == 0 or f"{number}.ended" in names:
+        return Claim(number)
+    # A store may show a file before its content; the heartbeats decide then.
+    process = _parse(_read(paths, number, "json") or b"")
+    return Claim(number, process or {"host": "unknown", "pid": 0, "started": 0})
+
+
+def living_owner(paths: RunPaths, claim: Claim | None = None) -> dict[str, Any] | None:
     """Return the process that runs the run now; None if there is none.
 
     An owner on this host is looked up in the process table. The heartbeats of an owner on another
     host are watched for three intervals, so that the clocks of two hosts are never compared.
+
+    Args:
+        paths: the files of the run.
+        claim: the newest claim, if it was read already.
     """
-    owner = _read(paths)
-    if not owner:
+    claim = claim or newest_claim(paths)
+    owner = claim.process
+    if owner is None:
         return None
-    this_host = (socket.gethostname(), os.readlink("/proc/self/ns/pid"))
-    if (owner["host"], owner.get("namespace")) == this_host:
+    before = _read(paths, claim.number, "beat")
+    if before is None:
+        return None
+    if is_here(owner):
         return owner if process_start(owner["pid"]) == owner["started"] else None
+    _logger.warning(
+        "looking for %g s whether %s still runs %s", 3 * BEAT_S, describe_owner(owner), paths.folder
+    )
     deadline = time.monotonic() + 3 * BEAT_S
     while time.monotonic() < deadline:
         time.sleep(BEAT_S / 5)
-        now = _read(paths)
-        if not now:
+        if _read(paths, claim.number, "ended") is not None:
             return None
-        if now != owner:
-            return now
+        if _read(paths, claim.number, "beat") != before:
+            return owner
     return None
+
+
+def is_here(owner: dict[str, Any]) -> bool:
+    """Return True if the process table of this host knows the owner, if it lives."""
+    return (owner["host"], owner.get("namespace")) == (socket.gethostname(), _namespace())
+
+
+def heartbeat_age_s(paths: RunPaths, claim: Claim) -> float | None:
+    """Return the age of the last heartbeat by the clock of this host; None without a heartbeat."""
+    beat = _parse(_read(paths, claim.number, "beat") or b"")
+    return max(0.0, time.time() - float(beat["time"])) if "time" in beat else None
 
 
 def describe_owner(owner: dict[str, Any]) -> str:
@@ -85,9 +205,26 @@ def describe_owner(owner: dict[str, Any]) -> str:
     return f"process {owner['pid']} on host {owner['host']}"
 
 
-def _read(paths: RunPaths) -> dict[str, Any]:
+def _namespace() -> str:
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
+
+
+def _file(paths: RunPaths, number: int, kind: str) -> str:
+    return storage.join(paths.owners, f"{number}.{kind}")
+
+
+def _read(paths: RunPaths, number: int, kind: str) -> bytes | None:
     try:
-        owner: dict[str, Any] = json.loads(storage.read(paths.owner))
-    except (FileNotFoundError, ValueError):
+        return storage.read(_file(paths, number, kind))
+    except FileNotFoundError:
+        return None
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
         return {}
-    return owner
+    return value if isinstance(value, dict) else {}

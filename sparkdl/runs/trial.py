@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sparkdl import checkpoints, storage
@@ -42,6 +42,12 @@ class Usage:
     reporting_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_mb: float = 0.0
+
+    @classmethod
+    def of(cls, written: Mapping[str, float]) -> "Usage":
+        """Create a usage from its fields; a later version may have written more."""
+        names = {usage.name for usage in fields(cls)}
+        return cls(**{name: value for name, value in written.items() if name in names})
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the usage of two attempts or trials together; the memory is the maximum."""
@@ -208,7 +214,7 @@ class Trial:
         if event.outputs is not None:
             self.outputs = event.outputs
         self.note = event.note
-        measured = Usage(**event.usage) if event.usage is not None else None
+        measured = Usage.of(event.usage) if event.usage is not None else None
         lasted_s = measured.starting_s + measured.running_s if measured else 0.0
         self._apply_time(float(event.ended or event.time or 0.0), lasted_s)
         # An attempt that was lost may be measured yet, by the event that lets the trial wait.

@@ -20,12 +20,16 @@ from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runner.execute import execute
 from sparkdl.runs import Run
+from sparkdl.tfos.classic_spark import check_context
 from sparkdl.tfos.cluster.handle import InputMode, TFCluster
 from sparkdl.tfos.cluster.topology import board_place, places_of, request_of
 from sparkdl.tfos.node.runtime import QUEUES, ClusterInfo, run_node
 from sparkdl.tfos.paths import default_filesystem
 
-__all__ = ["InputMode", "TFCluster", "run"]
+__all__ = ["InputMode", "TFCluster", "run", "tf_status"]
+
+# The error of the latest cluster under the key `error`, once a node has failed. Programs read it.
+tf_status: dict[str, str] = {}
 
 # Executors of an application that has just started may take this long to register.
 REGISTRATION_TIMEOUT_S = 20.0
@@ -91,6 +95,7 @@ def run(
         328350
         >>> cluster.shutdown()  # doctest: +SKIP
     """
+    check_context(sc, "TFCluster.run")
     is_fed = input_mode == InputMode.SPARK
     _check(map_fun, input_mode, driver_ps_nodes, eval_node)
     places = places_of(num_executors, num_ps, master_node, eval_node)
@@ -116,6 +121,7 @@ def run(
         )
     num_tasks = sum(role.count for role in request.roles if not role.on_driver)
     _await_slots(spark_cluster, num_tasks, min(reservation_timeout, REGISTRATION_TIMEOUT_S))
+    tf_status.clear()
     started = execute(request)
     threading.Thread(target=_cancel_with_program, args=(started,), daemon=True).start()
     cluster = TFCluster(sc, started, info, input_mode)
@@ -152,10 +158,15 @@ def _await_slots(cluster: SparkCluster, num_slots: int, timeout_s: float) -> Non
 
 
 def _cancel_with_program(run: Run) -> None:
-    """Cancel a cluster that is still running when the driver's program ends."""
+    """Cancel a cluster that is still running when the driver's program ends.
+
+    The error of a node that fails before is put into `tf_status`.
+    """
     with ThreadPoolExecutor(1) as pool:
         # At exit Python ends the idle threads of pools before it joins the busy ones.
         idle = pool.submit(threading.current_thread).result()
         while run.state == "RUNNING" and idle.is_alive():
             idle.join(MAIN_THREAD_POLL_S)
+    if run.state == "FAILED":
+        tf_status["error"] = next((t.error for t in run.trials if t.error), str(run.state))
     run.cancel()

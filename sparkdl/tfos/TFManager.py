@@ -12,6 +12,7 @@ from multiprocessing.managers import BaseManager
 from typing import Any
 
 from sparkdl.tfos.feed.inbox import Boundary
+from sparkdl.tfos.marker import EndPartition
 
 __all__ = ["QueueInbox", "TFManager", "connect", "start"]
 
@@ -89,8 +90,8 @@ def connect(address: Any, authkey: bytes) -> TFManager:
 class QueueInbox:
     """An inbox of a `TFNode.DataFeed` over the queues of a manager, for tests without a cluster.
 
-    Each item of a queue is one row; the item None ends the feed. The nodes of a cluster use
-    `sparkdl.tfos.feed.inbox.Inbox` instead.
+    Each item of a queue is one row; a `marker.EndPartition` ends a partition, and the item None
+    ends the feed. The nodes of a cluster use `sparkdl.tfos.feed.inbox.Inbox` instead.
 
     Args:
         manager: the manager of the queues.
@@ -104,10 +105,12 @@ class QueueInbox:
         self._qname_out = qname_out
 
     def take(self, qname: str, max_rows: int | None = None) -> "list[Any] | Boundary":
-        """Wait for the next row of a queue and return it, or the end of the feed."""
+        """Wait for the next row of a queue and return it, or the end of a partition or the feed."""
         rows = self._manager.get_queue(qname)
         row = rows.get()
         rows.task_done()
+        if isinstance(row, EndPartition):
+            return Boundary.PARTITION
         return Boundary.FEED if row is None else [row]
 
     def give(self, results: Iterable[Any]) -> None:

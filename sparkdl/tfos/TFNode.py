@@ -16,10 +16,13 @@ from sparkdl.tfos.TFManager import QueueInbox, TFManager
 
 __all__ = [
     "DataFeed",
+    "batch_results",
     "export_saved_model",
     "hdfs_path",
+    "next_batch",
     "release_port",
     "start_cluster_server",
+    "terminate",
 ]
 
 _logger = logging.getLogger("sparkdl.tfos")
@@ -175,6 +178,28 @@ def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> tup
 
     cluster = tf.train.ClusterSpec(ctx.cluster_spec)
     return cluster, tf.distribute.Server(cluster, ctx.job_name, ctx.task_index)
+
+
+def next_batch(mgr: Any, batch_size: int, qname: str = "input") -> None:
+    """Refuse the call, as TensorFlowOnSpark does: use `DataFeed.next_batch`."""
+    _refuse_removed("next_batch")
+
+
+def batch_results(mgr: Any, results: Sequence[Any], qname: str = "output") -> None:
+    """Refuse the call, as TensorFlowOnSpark does: use `DataFeed.batch_results`."""
+    _refuse_removed("batch_results")
+
+
+def terminate(mgr: Any, qname: str = "input") -> None:
+    """Refuse the call, as TensorFlowOnSpark does: use `DataFeed.terminate`."""
+    _refuse_removed("terminate")
+
+
+def _refuse_removed(name: str) -> None:
+    raise RuntimeError(
+        f"TFNode.{name}() was removed from TensorFlowOnSpark. Use feed = ctx.get_data_feed() and "
+        f"feed.{name}()."
+    )
 
 
 def release_port(ctx: Any) -> None:

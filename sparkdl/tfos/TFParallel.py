@@ -12,6 +12,7 @@ from sparkdl.options import Options, check_count
 from sparkdl.runner.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runs.provenance import function_name
+from sparkdl.tfos.classic_spark import check_context
 from sparkdl.tfos.cluster.topology import check_args, independent_request, num_gpus_of
 from sparkdl.tfos.node.runtime import run_alone
 from sparkdl.tfos.paths import default_filesystem
@@ -27,6 +28,8 @@ def run(
     use_barrier: bool = True,
 ) -> None:
     """Run a function several times. The executions are independent of each other.
+
+    Each execution reads all rows of files that it opens with `sparkdl.data`.
 
     Args:
         sc: the SparkContext.
@@ -49,6 +52,7 @@ def run(
         >>> run(SparkContext.getOrCreate(), lambda args, ctx: print(ctx.worker_num), [], 1)
         ... # doctest: +SKIP
     """
+    check_context(sc, "TFParallel.run")
     num_executors = check_count("num_executors", num_executors)
     check_args(tf_args)
     pack(map_fn)  # Raises an error that names what cannot be sent.

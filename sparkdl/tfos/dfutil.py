@@ -5,6 +5,7 @@ Each row is stored as a `tf.train.Example`, with one feature for each column, se
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, islice
@@ -26,6 +27,7 @@ from sparkdl.data.tfexample.schema_inference import inspect
 from sparkdl.data.tfexample.to_arrow import values_of
 from sparkdl.errors import ConfigError
 from sparkdl.tfos import paths
+from sparkdl.tfos.classic_spark import check_context, check_session
 
 __all__ = [
     "fromTFExample",
@@ -39,6 +41,10 @@ __all__ = [
 
 # The DataFrames that `loadTFRecords` has returned, with their `input_dir`.
 loadedDF: "WeakKeyDictionary[DataFrame, str]" = WeakKeyDictionary()
+
+# A comma outside braces, and the innermost braces of a path, see Hadoop's FileSystem.globStatus.
+_COMMA = re.compile(r",(?![^{]*\})")
+_ALTERNATIVES = re.compile(r"\{([^{}]*)\}")
 
 # Number of rows that are converted to records, or back, at once.
 CHUNK_ROWS = 1000
@@ -79,6 +85,7 @@ def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
         >>> loadTFRecords(spark.sparkContext, "numbers").collect()
         [Row(id=1, s='one', x=[0.5, 2.0])]
     """
+    check_session(df, "dfutil.saveAsTFRecords")
     folder = _absolute(df.sparkSession.sparkContext, output_dir)
     write_tfrecord(df, folder, hadoop_names=True)
 
@@ -93,8 +100,9 @@ def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) 
 
     Args:
         sc: the SparkContext.
-        input_dir: a folder, file or pattern, or several separated by commas. A path without a
-            scheme is on the default filesystem of Spark. Compressed files are recognized.
+        input_dir: a folder, file or pattern, or several separated by commas; `{a,b}` in a path
+            stands for alternatives. A path without a scheme is on the default filesystem of Spark.
+            Compressed files are recognized.
         binary_features: the features that are bytes, not text; unknown names are ignored.
 
     Returns:
@@ -108,13 +116,27 @@ def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) 
     Example:
         See `saveAsTFRecords`.
     """
-    locations = [_absolute(sc, path) for path in input_dir.split(",")]
+    check_context(sc, "dfutil.loadTFRecords")
+    locations = [_absolute(sc, path) for path in _split_paths(input_dir)]
     urls = urls_of(find(locations))
     schema, scalars = _infer(urls, binary_features)
     df = read_tfrecord(SparkSession.builder.getOrCreate(), urls, schema)
     df = df.select(*(_column(name, name in scalars) for name in schema.names))
     loadedDF[df] = input_dir
     return df
+
+
+def _split_paths(text: str) -> list[str]:
+    """Return the paths of a list as Hadoop writes it, with the alternatives in braces expanded."""
+    paths = []
+    for path in _COMMA.split(text):
+        if alternatives := _ALTERNATIVES.search(path):
+            start, end = alternatives.span()
+            for alternative in alternatives[1].split(","):
+                paths += _split_paths(path[:start] + alternative + path[end:])
+        else:
+            paths.append(path)
+    return paths
 
 
 def _absolute(sc: Any, path: str) -> str:

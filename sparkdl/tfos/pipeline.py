@@ -1,15 +1,18 @@
 """Runs on the driver. Train and apply models as stages of a Spark ML Pipeline."""
 
-from collections.abc import Callable
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError
+from sparkdl.tfos import util
+from sparkdl.tfos.classic_spark import check_session
 from sparkdl.tfos.ml import persistence, transform
 from sparkdl.tfos.ml.params import (
     HasBatchSize,
@@ -59,6 +62,8 @@ __all__ = [
     "TFModel",
     "TFParams",
     "TFTypeConverters",
+    "single_node_env",
+    "yield_batch",
 ]
 
 _ESTIMATOR = {
@@ -148,11 +153,12 @@ class TFEstimator(
     def _fit(self, dataset: DataFrame) -> "TFModel":
         from sparkdl.tfos import TFCluster
 
+        check_session(dataset, "TFEstimator.fit")
         args = self.merge_args_params()
         self._check(dataset)
         tf_args = self.args.argv or args
         cluster = TFCluster.run(
-            SparkContext.getOrCreate(),
+            dataset.sparkSession.sparkContext,
             self.train_fn,
             tf_args,
             args.cluster_size,
@@ -181,6 +187,48 @@ class TFEstimator(
             )
         if self.export_fn and not self.getExportDir():
             raise ConfigError("export_fn needs an export_dir: call setExportDir(path).")
+
+
+def single_node_env(args: Any) -> None:
+    """Set the environment of a process that runs TensorFlow alone, and its `sys.argv`.
+
+    Args:
+        args: a list of strings, which becomes `sys.argv`; or arguments with the fields `argv` and
+            `num_gpus`, which is 1 by default. See `util.single_node_env`.
+
+    Example:
+        >>> import argparse, os
+        >>> previous = sys.argv, os.environ.get("CUDA_VISIBLE_DEVICES")
+        >>> single_node_env(argparse.Namespace(argv=["train", "--fast"], num_gpus=0))
+        >>> sys.argv, os.environ.pop("CUDA_VISIBLE_DEVICES")
+        (['train', '--fast'], '')
+        >>> sys.argv = previous[0]
+        >>> os.environ.update({"CUDA_VISIBLE_DEVICES": previous[1]} if previous[1] else {})
+    """
+    argv = args if isinstance(args, list) else getattr(args, "argv", None)
+    if argv:
+        sys.argv = argv
+    util.single_node_env(getattr(args, "num_gpus", 1))
+
+
+def yield_batch(
+    iterable: Iterable[Any], batch_size: int, num_tensors: int = 1
+) -> Iterator[list[list[Any]]]:
+    """Yield the rows of a partition in batches of columns.
+
+    Args:
+        iterable: the rows, up to a row that is None.
+        batch_size: number of rows in a batch; the last batch may have fewer.
+        num_tensors: number of columns to take from each row.
+
+    Example:
+        >>> list(yield_batch([(1, "a"), (2, "b"), (3, "c")], 2, num_tensors=2))
+        [[[1, 2], ['a', 'b']], [[3], ['c']]]
+    """
+    rows = itertools.takewhile(lambda row: row is not None, iterable)
+    while batch := list(itertools.islice(rows, batch_size)):
+        columns = [[row[number] for row in batch] for number in range(num_tensors)]
+        yield [[bytes(v) if isinstance(v, bytearray) else v for v in c] for c in columns]
 
 
 def _export(export_fn: Callable[..., Any], args: Any) -> None:

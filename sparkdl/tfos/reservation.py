@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.cluster.spark import SparkCluster
-from sparkdl.polling import poll_s
+from sparkdl.rank_files import RankFiles
 
 __all__ = ["Client", "Reservations", "Server"]
 
@@ -92,7 +92,7 @@ class Server:
     def reservations(self) -> Reservations:
         """The nodes that have registered so far."""
         reservations = Reservations(self._required)
-        for meta in _nodes(self._folder) if self._folder else ():
+        for meta in _nodes(self._folder):
             reservations.add(meta)
         return reservations
 
@@ -123,19 +123,19 @@ class Server:
             TimeoutError: if some nodes have not registered in time.
         """
         deadline = time.monotonic() + timeout
-        interval_s = poll_s(self._folder, _POLL_S) if self._folder else _POLL_S
-        while not (reservations := self.reservations).done():
+        pause_s = _pause_s(self._folder or "", self._required)
+        while (num_missing := self._required - len(_names(self._folder))) > 0:
             if status and "error" in status:
                 raise RuntimeError(f"a node has failed: {status['error']}")
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     "timed out waiting for reservations to complete: "
-                    f"{reservations.remaining()} of {self._required} nodes have not registered "
+                    f"{num_missing} of {self._required} nodes have not registered "
                     f"within {timeout:g} s. Check whether Spark has a slot for each node, or raise "
                     "the timeout."
                 )
-            time.sleep(interval_s)
-        return reservations.get()
+            time.sleep(pause_s)
+        return self.reservations.get()
 
     def stop(self) -> None:
         """Remove the folder."""
@@ -191,8 +191,11 @@ class Client:
         Raises:
             ConnectionError: if the server has stopped.
         """
-        while self._num_required() > len(self.get_reservations()):
-            time.sleep(poll_s(self.server_addr, _POLL_S))
+        required = self._num_required()
+        while len(names := _names(self.server_addr)) < required:
+            if not names:  # Perhaps the server has removed its folder.
+                self._num_required()
+            time.sleep(_pause_s(self.server_addr, required))
         return self.get_reservations()
 
     def request_stop(self) -> str:
@@ -204,10 +207,18 @@ class Client:
         """Do nothing: a client holds no connection."""
 
 
-def _nodes(folder: str) -> list[Any]:
-    nodes = storage.join(folder, _NODES)
-    return [
-        json.loads(storage.read(storage.join(nodes, name)))
-        for name in storage.list_names(nodes)
-        if not name.startswith(".")  # Names of files that are being written.
-    ]
+def _names(folder: str | None) -> list[str]:
+    """Return the names of the files of all nodes that have registered, with one request."""
+    names = storage.list_names(storage.join(folder, _NODES)) if folder else []
+    return [name for name in names if not name.startswith(".")]  # Files that are being written.
+
+
+def _nodes(folder: str | None) -> list[Any]:
+    urls = [storage.join(folder or "", _NODES, name) for name in _names(folder)]
+    contents = storage.read_new(dict.fromkeys(urls, 0))
+    return [json.loads(contents[url]) for url in urls if url in contents]
+
+
+def _pause_s(folder: str, num_nodes: int) -> float:
+    """Return the seconds between two looks of a node."""
+    return RankFiles(folder).poll_s(num_nodes, _POLL_S)

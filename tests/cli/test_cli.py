@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from sparkdl import storage
 from sparkdl.cli.main import main
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.layout import RunPaths
@@ -31,8 +32,7 @@ def make_run(root: str, state: str) -> str:
     opened.journal.write([done, end])
     opened.owner.release()
     for number in (0, 1):
-        with open(RunPaths(opened.run.path).trial(number).log, "w") as log:
-            log.write(f"epoch of {number}\n")
+        storage.write(RunPaths(opened.run.path).trial(number).log, f"epoch of {number}\n")
     return opened.run.path
 
 

@@ -236,6 +236,49 @@ def test_binary_values_of_another_length_are_refused() -> None:
         converted(pa.array([b"1234", None]), decode={"c": "float32"})
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(8)])
+def test_fill_stands_for_a_null_that_would_be_decoded(kind: Any) -> None:
+    row = np.array([1.5, 2.5], np.float32)
+    values = pa.array([None, row.tobytes(), None], kind)
+    options = {"decode": {"c": "float32"}, "fill": {"c": -1}}
+    assert converted(values, **options).tolist() == [[-1, -1], [1.5, 2.5], [-1, -1]]
+    assert converted(values.slice(1), **options).tolist() == [[1.5, 2.5], [-1, -1]]
+
+    rows = pa.record_batch([values.slice(2)], ["c"])
+    arrays = Arrays([column_of(values, **options)], ColumnSelection("c"))
+    with pytest.raises(ValueError, match="column 'c': the first 1 rows are null"):
+        arrays(rows)
+    arrays(pa.record_batch([values], ["c"]))
+    assert arrays(rows).tolist() == [[-1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fill", "decode"),
+    [
+        (pa.int8(), 300, None),
+        (pa.int64(), 0.5, None),
+        (pa.float32(), "0", None),
+        (pa.string(), 0, None),
+        (pa.list_(pa.int32()), [0], None),
+        (pa.dictionary(pa.int8(), pa.string()), 0, None),
+        (pa.binary(), b"00", {"c": "uint8"}),
+        (pa.binary(), 256, {"c": "uint8"}),
+    ],
+)
+def test_fill_of_another_type_is_refused_before_the_first_null(
+    kind: Any, fill: Any, decode: Any
+) -> None:
+    with pytest.raises(ConfigError, match=r"fill has .* for column 'c'; expected a value of"):
+        column_of(pa.array([], kind), fill={"c": fill}, decode=decode)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64"])
+def test_fill_of_a_decoded_column_is_a_number(dtype: str) -> None:
+    column_of(
+        pa.array([], pa.binary()), fill={"c": 0 if dtype != "bool" else False}, decode={"c": dtype}
+    )
+
+
 def test_decode_and_ragged_name_columns_that_can_be_so() -> None:
     for kind in (pa.string(), pa.int8(), pa.list_(pa.binary())):
         with pytest.raises(TypeError, match=r"decode names column 'c' of type .* a binary one"):
@@ -351,6 +394,41 @@ def test_what_cannot_be_stacked_is_refused() -> None:
         arrays_of(BATCH, ["f", "m"])
     with pytest.raises(ConfigError, match="'v' cannot be stacked"):
         arrays_of(BATCH, ["f", "v"], ragged=["v"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dtype"),
+    [
+        (pa.array([7, 16_777_217]), pa.array([0.5, 1], pa.float32()), "float32"),
+        (pa.array([7, -16_777_217], pa.int32()), pa.array([0.5, 1], pa.float32()), "float32"),
+        (pa.array([0, 2**53 + 1]), pa.array([0.5, 1.5]), "float64"),
+        (pa.array([0, 2**63 - 1]), pa.array([0.5, 1], pa.float32()), "float32"),
+        (pa.array([0, 2**63 - 1]), pa.array([0, 1], pa.uint64()), "float64"),
+        (pa.array([0, 2**64 - 1], pa.uint64()), pa.array([0, 1]), "float64"),
+        (pa.array([MOMENT] * 2, pa.timestamp("us")), pa.array([1, 2], pa.float32()), "float32"),
+    ],
+)
+def test_a_whole_number_that_would_be_rounded_is_refused(
+    first: pa.Array, second: pa.Array, dtype: str
+) -> None:
+    rows = pa.record_batch([first, second], ["first", "second"])
+    with pytest.raises(ValueError, match=rf"column 'first' has \d+|-\d+, which {dtype} cannot"):
+        arrays_of(rows, ["first", "second"])(rows)
+    assert arrays_of(rows, ("first", "second"))(rows)[0].dtype.kind in "iu"
+
+
+def test_whole_numbers_that_fit_are_stacked() -> None:
+    rows = pa.record_batch(
+        {
+            "large": pa.array([2**60, -(2**24)]),  # Powers of two are exact.
+            "int": pa.array([70_000, 3], pa.int32()),
+            "half": pa.array([0.5, 1], pa.float16()),
+            "day": pa.array([dt.date(2026, 1, 1)] * 2),
+        }
+    )
+    found = arrays_of(rows, ["large", "int", "half", "day"])(rows)
+    assert found.dtype == np.float32
+    assert found.tolist() == [[2**60, 70_000, 0.5, 20454], [-(2**24), 3, 1, 20454]]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Outside a run, or one of several ranks."""
     monkeypatch.setenv(context.VARIABLE, "{}")
     return lambda rank, of, **fields: context.activate(
-        context.Context(rank=rank, world_size=of, **fields)
+        context.Context(rank=rank, world_size=of, num_readers=of, **fields)
     )
 
 

@@ -16,6 +16,7 @@ from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import BLOCK_BYTES, Ring
 from sparkdl.errors import PeerLostError
 from tests.helpers.gang import invitations
+from tests.helpers.rings import on_all
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": np.sum,
@@ -69,25 +70,6 @@ def ring_of(order: list[int], timeout_s: float = 20.0) -> list[Ring]:
         links = Links(Link(predecessor, incoming), Link(successor, outgoing), timeout_s)
         rings[rank] = Ring(order, rank, links)
     return rings
-
-
-def on_all(rings: list[Any], call: Callable[[Any, int], Any]) -> list[Any]:
-    """Return the result or the exception of `call(ring, rank)` on each rank."""
-    results: list[Any] = [None] * len(rings)
-
-    def run(rank: int) -> None:
-        try:
-            results[rank] = call(rings[rank], rank)
-        except Exception as exc:
-            results[rank] = exc
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(rings))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads), "it hangs"
-    return results
 
 
 BLOCK = BLOCK_BYTES // 4

@@ -510,3 +510,9 @@ def test_local_modules_are_sent_to_executors(
     run = experiment.launch(training.train, {"x": [2]}, **quiet(root))
     assert run.best.value == 8
     assert "SIZE = 4" in Path(run.path, "source/modules/nets/sizes.py").read_text()
+    script = {"__name__": "__main__"}
+    exec(  # noqa: S102
+        "import numpy as np, training\ndef train(x):\n    return np.float64(training.train(x))",
+        script,
+    )
+    assert experiment.launch(script["train"], {"x": [3]}, **quiet(root)).best.value == 12

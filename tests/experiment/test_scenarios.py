@@ -15,7 +15,7 @@ from sparkdl import experiment
 from sparkdl.errors import AllTrialsFailedError
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, jvm_of, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import journal_text, quiet
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("three_executors")]
 
@@ -75,8 +75,7 @@ def test_a_trial_of_a_killed_executor_runs_again(root: str, tmp_path: Path) -> N
     run.wait()
     assert run.counts() == {"COMPLETE": 6}
     assert run.trials[1].attempts == 2
-    journal = Path(run.path, "journal.jsonl").read_text()
-    assert '"state": "LOST", "attempt": 0' in journal
+    assert '"state": "LOST", "attempt": 0' in journal_text(run.path)
     # A14: what the lost attempt printed is still there.
     assert "attempt first" in Path(run.trials[1].path, "attempts/0/log.txt").read_text()
     assert "attempt second" in Path(run.trials[1].path, "log.txt").read_text()

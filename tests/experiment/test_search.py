@@ -31,7 +31,7 @@ from sparkdl.errors import (
 from sparkdl.runs import Run
 from sparkdl.search.settings import ALGORITHMS, PRUNERS
 from tests.helpers.processes import eventually, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import journal_lines, quiet
 
 # The S3 fixture comes first, because Spark's workers inherit its environment variables.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("s3", "spark")]
@@ -49,7 +49,7 @@ def states(run: Run) -> list[str]:
 
 
 def journal(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(run.path, "journal.jsonl").read_text().splitlines()]
+    return journal_lines(run.path)
 
 
 def jobs_so_far(spark: SparkSession) -> int:
@@ -706,7 +706,12 @@ def test_trials_of_two_workers_run_one_after_the_other(root: str) -> None:
     """With two slots and two processes per trial, trials run one at a time and all of them end."""
 
     def train(x: int) -> float | None:
+        from sparkdl.distribute.strategies import choose
+
         assert context.world_size == 2
+        # `distribute.strategy()` is that of both workers, which TF_CONFIG names.
+        assert choose(context.current()) == "multi_worker"
+        assert len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]) == 2
         return x if context.is_chief else None
 
     run = experiment.search(train, {"x": [1, 2]}, num_trials=2, workers_per_trial=2, **quiet(root))

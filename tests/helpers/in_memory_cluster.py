@@ -17,6 +17,7 @@ from sparkdl.cluster.gang.task import RankTask
 from sparkdl.cluster.outcome import Outcome, RankInfo, Status
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.preflight import REPORT_SCHEMA
+from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.trial_task import TrialTask
@@ -210,8 +211,11 @@ class InMemoryCluster:
     def root(self) -> str:
         return "runs"
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan, program: Program | None = None) -> None:
         pass
+
+    def share(self, value: object) -> Callable[[], None]:
+        return lambda: None
 
     def wait_for_executors(self, size: int) -> None:
         pass

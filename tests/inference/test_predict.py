@@ -4,6 +4,7 @@ import datetime
 import os
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -16,7 +17,9 @@ from pyspark.sql import functions as F
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError, SparkDLError
-from tests.helpers.models import dense, numbers, values
+from sparkdl.inference import model_cache
+from sparkdl.inference.resolve import resolve_model
+from tests.helpers.models import dense, numbers, save, values
 from tests.helpers.runs import quiet
 
 pytestmark = pytest.mark.slow
@@ -311,6 +314,77 @@ def test_predict_refuses_nulls_without_fill(spark: SparkSession) -> None:
         experiment.predict(model, vectors, feature_cols="v").collect()
 
 
+def test_rows_that_the_model_cannot_take_may_become_null(
+    spark: SparkSession, tasks: list[Any]
+) -> None:
+    """Nulls, arrays of another length, and numbers that would be rounded, among many good rows."""
+    model = dense(3)
+    rows = [[float(i), 0.5, 1.0] for i in range(100)]
+    rows[0], rows[41], rows[42], rows[99] = None, [1.0, None, 2.0], [1.0], [1.0, 2.0, 3.0, 4.0]
+    df = spark.createDataFrame([(0, [1.0])], "id long, x array<float>")
+    experiment.predict(model, df, feature_cols="x", batch_size=7, errors="null")
+    batch = pa.record_batch(
+        {"id": pa.array(range(100)), "x": pa.array(rows, pa.list_(pa.float32()))}
+    )
+    found = pa.Table.from_batches(tasks[0]([batch]))
+    assert found["id"].to_pylist() == list(range(100))
+    bad = {0, 41, 42, 99}
+    expected = model.predict(np.array([r for i, r in enumerate(rows) if i not in bad]), verbose=0)
+    scores = found["prediction"].to_pylist()
+    assert {i for i, score in enumerate(scores) if score is None} == bad
+    assert np.allclose([s for s in scores if s is not None], expected[:, 0], atol=1e-5)
+
+    whole = spark.createDataFrame([(1, 0.5), (2**24 + 1, 0.5)], "id long, x float")
+    experiment.predict(dense(2, 2), whole, feature_cols=["id", "x"], errors="null")
+    batch = pa.record_batch({"id": [1, 2**24 + 1], "x": pa.array([0.5, 0.5], pa.float32())})
+    (found,) = tasks[1]([batch])
+    assert [score is None for score in found["prediction"].to_pylist()] == [False, True]
+    experiment.predict(dense(2, 2), whole, feature_cols=["id", "x"])
+    with pytest.raises(
+        ValueError, match="column 'id' has 16777217, which float32 cannot represent"
+    ):
+        list(tasks[2]([batch]))
+
+
+@pytest.mark.parametrize("chosen", ["nothing", "by the user", "started"])
+def test_the_driver_leaves_its_gpus_to_tasks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str
+) -> None:
+    import tensorflow as tf
+
+    save(dense(2), tmp_path / "m.keras")
+    hidden: list[Any] = []
+
+    def hide(devices: Any, kind: str) -> None:
+        if chosen == "started":
+            raise RuntimeError("Visible devices cannot be modified after being initialized")
+        hidden.append((devices, kind))
+
+    seen = ["gpu 0"] if chosen == "by the user" else ["gpu 0", "gpu 1"]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu 0", "gpu 1"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: seen)
+    monkeypatch.setattr(tf.config, "set_visible_devices", hide)
+    resolve_model(str(tmp_path / "m.keras"), "serving_default")
+    assert hidden == ([([], "GPU")] if chosen == "nothing" else [])
+
+
+def test_tasks_share_the_gpus_that_spark_does_not_assign(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    seen: list[str] = []
+    record = lambda: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])  # noqa: E731
+    monkeypatch.setattr(tf.config, "list_logical_devices", record)
+    monkeypatch.setattr(model_cache, "gpus", lambda: ["4", "7"])
+    for partition in range(3):
+        task = SimpleNamespace(
+            resources=dict, cpus=lambda: 1, partitionId=lambda number=partition: number
+        )
+        monkeypatch.setattr(model_cache.TaskContext, "get", lambda task=task: task)
+        model_cache.start_framework("keras", True)
+    model_cache.start_framework("keras", False)
+    assert seen == ["4", "7", "4", ""]
+
+
 def wrong(**given: Any) -> dict[str, Any]:
     return {"feature_cols": ["x0", "x1"], **given}
 
@@ -332,6 +406,7 @@ def wrong(**given: Any) -> dict[str, Any]:
         ),
         (wrong(prediction_col=3), r"prediction_col is 3"),
         (wrong(batch_size=0), r"batch_size is 0"),
+        (wrong(errors="ignore"), r"errors is 'ignore'; expected 'raise' or 'null'"),
         (wrong(fill={"x7": 1}), r"fill names 'x7'"),
         (wrong(model="/nowhere/m.keras"), r"/nowhere/m.keras does not exist on host"),
         (wrong(model=5), r"model is a int; expected a path"),

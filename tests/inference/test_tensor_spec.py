@@ -5,7 +5,14 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.inference import tensor_spec
-from sparkdl.inference.tensor_spec import TensorSpec, fit_rows, fits, to_arrow, type_name
+from sparkdl.inference.tensor_spec import (
+    TensorSpec,
+    arrow_type,
+    fit_rows,
+    fits,
+    to_arrow,
+    type_name,
+)
 
 OUTPUTS = [
     ((), "float32", "float", [1.5, 2.5]),
@@ -27,6 +34,7 @@ def test_outputs_become_columns(shape: tuple, dtype: str, spark_type: str, value
     output = TensorSpec("y", shape, dtype)
     assert type_name(output) == spark_type
     array = to_arrow(np.array(values, dtype), output)
+    assert array.type == arrow_type(output)
     array.validate(full=True)
     expected = [value[0] for value in values] if shape == (1,) else values
     assert array.to_pylist() == expected
@@ -86,6 +94,17 @@ def test_fit_rows_refuses_whole_numbers_that_the_dtype_cannot_represent() -> Non
         ValueError, match=r"'ids' expects int32.* contain 2147483648, which int32 cannot represent"
     ):
         fit_rows(np.array([1, 2**31]), ids, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(16_777_217, "float32"), (2**63 - 1, "float32"), (70_000, "float16"), (2**53 + 1, "float64")],
+)
+def test_fit_rows_refuses_whole_numbers_that_floats_would_round(value: int, dtype: str) -> None:
+    ids = TensorSpec("ids", (), dtype)
+    assert fit_rows(np.array([2**11, -(2**11)]), ids, np.dtype(dtype)).tolist() == [2**11, -(2**11)]
+    with pytest.raises(ValueError, match=rf"contain {value}, which {dtype} cannot represent"):
+        fit_rows(np.array([1, value]), ids, np.dtype(dtype))
 
 
 def test_to_arrow_refuses_more_values_than_a_column_can_hold(

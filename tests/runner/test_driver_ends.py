@@ -1,6 +1,5 @@
 """However a driver ends, nothing of its run stays, and what was finished is kept."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from sparkdl import experiment
 from tests.helpers.processes import eventually, processes_of
+from tests.helpers.runs import journal_lines, journal_text
 
 pytestmark = pytest.mark.slow
 
@@ -76,8 +76,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_look(tmp_path: Path) -> None:
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 def test_kill_9_leaves_no_process_and_a_readable_run(tmp_path: Path, master: str) -> None:
     process = start(tmp_path, master)
-    journal = tmp_path / "runs/ends/journal.jsonl"
-    assert eventually(lambda: journal.read_text().count('"state": "RUNNING"') >= 4)
+    path = tmp_path / "runs/ends"
+    assert eventually(lambda: journal_text(path).count('"state": "RUNNING"') >= 4)
     process.kill()
     process.communicate()
     assert eventually(lambda: not processes_of("ends"), 60)
@@ -86,4 +86,4 @@ def test_kill_9_leaves_no_process_and_a_readable_run(tmp_path: Path, master: str
     assert "its driver ended" in (run.reason or "")
     assert run.counts()["COMPLETE"] >= 1
     assert run.counts()["LOST"] >= 1
-    assert all(json.loads(line)["event"] for line in journal.read_text().splitlines())
+    assert all(event["event"] for event in journal_lines(path))

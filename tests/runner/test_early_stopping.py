@@ -1,6 +1,5 @@
 """Bad trials are stopped early, as the pruner says, and their slots are used at once."""
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from sparkdl import search as spaces
 from sparkdl.errors import TrialPruned
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, is_alive, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import journal_lines, journal_text, quiet
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
@@ -25,7 +24,7 @@ def states(run: Run) -> list[str]:
 
 
 def events(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(run.path, "journal.jsonl").read_text().splitlines()]
+    return journal_lines(run.path)
 
 
 def asha() -> optuna.pruners.BasePruner:
@@ -65,12 +64,12 @@ def curve(quality: float, step: int) -> float:
 def test_stopped_trials_are_those_of_the_pruner(
     root: str, make: Callable[[], optuna.pruners.BasePruner]
 ) -> None:
-    journal = Path(root, "toys", "journal.jsonl")
+    path = f"{root}/toys"
 
     def train(quality: float) -> float:
         for step in range(1, 9):
             context.report(curve(quality, step), step)
-            while f"[{context.trial}, {step}, " not in journal.read_text():
+            while f"[{context.trial}, {step}, " not in journal_text(path):
                 time.sleep(0.01)
         return curve(quality, 8)
 

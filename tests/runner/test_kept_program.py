@@ -14,10 +14,12 @@ import optuna
 import pytest
 
 from sparkdl.errors import ConfigError
+from sparkdl.runner import kept_program
 from sparkdl.runner.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runner.resume import continue_search
-from sparkdl.runs import Run
+from sparkdl.runs import Run, provenance
+from sparkdl.runs.layout import RunPaths
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Space
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, returned
@@ -159,3 +161,35 @@ def test_secrets_that_the_user_names_are_masked_and_asked_for_again(root: str) -
     with pytest.raises(ConfigError, match="had secrets= with 1 values"):
         resume(run)
     assert len(resume(run, secrets=[secret]).trials) == 4
+
+
+def test_large_program_is_not_kept(
+    root: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kept_program, "MAX_KEPT_BYTES", 1 << 20)
+    table = bytes(3 << 20)
+    request = request_of(1, root=root, progress=True)
+    large = replace(request, train=lambda x: len(table))
+    run = execute(large, InMemoryCluster(lambda attempt: returned(1.0)))
+    assert len(Path(run.path, "source", "program.json").read_bytes()) < 1000
+    out = capsys.readouterr().out
+    assert "the function is not kept, because together with the modules" in out
+    assert "has 3 MiB, more than 1 MiB" in out
+    with pytest.raises(ConfigError, match=r"more than 1 MiB.*Pass train= with the function"):
+        provenance.read_program(RunPaths(run.path).program)
+
+
+def test_program_that_chooses_its_backend_is_told(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(x: float) -> Any:
+        import os
+
+        os.environ["KERAS_BACKEND"] = "jax"
+        return x
+
+    request = replace(request_of(1, root=root, progress=True), train=train)
+    execute(request, InMemoryCluster(lambda attempt: returned(1.0)))
+    out = capsys.readouterr().out
+    assert "names KERAS_BACKEND, which Keras reads when it is imported" in out
+    assert "Set the variable by env= in its place" in out

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import context, experiment
 from tests.helpers.processes import eventually, jvm_of, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import journal_lines, quiet
 from tests.helpers.spark import start_session
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def impatient(own_application: None) -> Iterator[SparkSession]:
 
 
 def events(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path, "journal.jsonl").read_text().splitlines()]
+    return journal_lines(path)
 
 
 def final(path: str) -> list[int]:

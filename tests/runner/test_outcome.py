@@ -40,6 +40,39 @@ def test_combine_names_the_first_failure_whatever_the_clocks_of_the_hosts() -> N
     assert combined.usage["running_s"] == 2.0
 
 
+IN_A_FUNCTION = """UnknownError: Graph execution error:
+
+Traceback (most recent call last):
+  File "train.py", line 3, in step
+UnknownError: 2 root error(s) found.
+  (0) UNKNOWN:  PeerLostError: lost connection to rank 1: connection closed by peer. See its log.
+
+Its log: /runs/a/log-worker-0.txt
+"""
+CHAINED = """RuntimeError: step 7 failed
+
+Traceback (most recent call last):
+  File "train.py", line 3, in step
+sparkdl.errors.PeerLostError: lost connection to rank 1: connection closed by peer. See its log.
+
+The above exception was the direct cause of the following exception:
+"""
+
+
+@pytest.mark.parametrize("error", [IN_A_FUNCTION, CHAINED], ids=["tf.function", "chained"])
+def test_combine_finds_a_lost_peer_in_the_whole_traceback(error: str) -> None:
+    """The clock of the host of rank 0 is behind: by the clocks, rank 0 has failed first."""
+    follow_up = of_rank(0, error=error, ended_s=1.0)
+    cause = of_rank(1, error="killed by SIGKILL (this process used up to 9 MiB)", ended_s=9.0)
+    assert (combine([follow_up, cause]).error or "").startswith("worker 1 (rank 1)")
+
+
+def test_combine_does_not_take_a_line_of_source_for_a_lost_peer() -> None:
+    own = of_rank(1, error="ValueError: mine\n\n    except ConnectionResetError:\n", ended_s=1.0)
+    later = of_rank(0, error="KeyError: later", ended_s=2.0)
+    assert "ValueError: mine" in (combine([later, own]).error or "")
+
+
 def test_combine_takes_the_earliest_of_two_failures() -> None:
     late = of_rank(0, error="KeyError: late", ended_s=2.0)
     early = of_rank(1, error="ValueError: early", ended_s=1.0)

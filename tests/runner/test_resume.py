@@ -1,6 +1,7 @@
 """Whatever ended a run, `experiment.resume` finishes it and repeats nothing that has finished."""
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -21,8 +22,10 @@ from sparkdl import context, experiment
 from sparkdl import search as spaces
 from sparkdl.errors import ConfigError, FunctionError, RunExistsError, RunNotFoundError
 from sparkdl.runs import Run
+from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.owner import newest_claim
 from tests.helpers.processes import eventually, is_alive, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import journal_lines, journal_text, quiet, segments
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
@@ -58,7 +61,7 @@ def states(run: Run) -> list[str]:
 
 
 def events(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path, "journal.jsonl").read_text().splitlines()]
+    return journal_lines(path)
 
 
 def digest(path: str) -> str:
@@ -96,8 +99,8 @@ def driver(tmp_path: Path, root: str, verb: str, progress: bool = False) -> Iter
     ) as process:
         try:
             assert eventually(lambda: len(calls(tmp_path)) >= 7, 60)
-            kept = Path(root, "long", "journal.jsonl")
-            assert eventually(lambda: kept.read_text().count('"COMPLETE"') >= 5)
+            path = f"{root}/long"
+            assert eventually(lambda: journal_text(path).count('"COMPLETE"') >= 5)
             yield process
         finally:
             process.kill()
@@ -116,7 +119,7 @@ def test_a_run_whose_driver_was_killed_is_resumed(tmp_path: Path, root: str, ver
     assert dead.state == "FAILED"
     assert "driver ended" in (dead.reason or "")
     assert dead.counts()["COMPLETE"] == 5
-    with Path(path, "journal.jsonl").open("a") as journal:
+    with segments(path)[-1].open("a") as journal:
         journal.write('{"time": 1, "event": "tri')  # The machine went in the middle of a line.
     before = {trial.number: trial.value for trial in dead.trials if trial.state == "COMPLETE"}
     told = {n: e for n, e in _ends_of_torn(path).items() if n in before}
@@ -138,7 +141,7 @@ def test_a_run_whose_driver_was_killed_is_resumed(tmp_path: Path, root: str, ver
 
 def _ends_of_torn(path: str) -> dict[int, float]:
     found: dict[int, float] = {}
-    for line in Path(path, "journal.jsonl").read_text().splitlines():
+    for line in journal_text(path).splitlines():
         if '"event": "trial"' in line and '"COMPLETE"' in line:
             event = json.loads(line)
             assert event["number"] not in found
@@ -466,7 +469,7 @@ def test_a_complete_run_returns_at_once(root: str, spark: SparkSession) -> None:
     assert (same.state, states(same)) == ("COMPLETE", ["COMPLETE"] * 2)
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == jobs
     assert events(run.path) == said
-    assert json.loads(Path(run.path, "owner.json").read_text()) == {}
+    assert newest_claim(RunPaths(run.path)).process is None
 
 
 def test_a_living_driver(root: str, tmp_path: Path) -> None:
@@ -616,15 +619,15 @@ def test_a_grid_of_a_thousand_resumes_in_seconds(root: str) -> None:
 
     space = {"x": list(range(100)), "y": list(range(10))}
     run = experiment.search(train, space, algorithm="grid", num_trials=1, **quiet(root))
-    journal = Path(run.path, "journal.jsonl")
-    lines = journal.read_text().splitlines()
-    trials = [event for line in lines if (event := json.loads(line))["event"] == "trial"]
-    trials[:0] = [event for line in lines if (event := json.loads(line)).get("trials")]
-    with journal.open("a") as file:
+    lines = journal_lines(run.path)
+    trials = [event for event in lines if event.get("trials")]
+    trials += [event for event in lines if event["event"] == "trial"]
+    seq = itertools.count(lines[-1]["seq"] + 1)
+    with segments(run.path)[-1].open("a") as file:
         for number in range(1, 998):
             for event in trials:
-                text = json.dumps({**event, **_as(event, number, (number // 10, number % 10))})
-                file.write(text + "\n")
+                new = {**event, **_as(event, number, (number // 10, number % 10))}
+                file.write(json.dumps({**new, "seq": next(seq)}) + "\n")
     begun = time.monotonic()
     again = experiment.resume(run.path, num_trials=1000, progress=False)
     assert time.monotonic() - begun < 20

@@ -1,6 +1,5 @@
 """The driver's loop without Spark: runs that were interrupted go on, and have one owner."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from sparkdl.runner.resume import continue_search
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, open_run
+from sparkdl.runs.owner import newest_claim
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
@@ -26,6 +26,7 @@ from tests.helpers.loops import (
     request_of,
     run_trials,
 )
+from tests.helpers.runs import journal_text, segments
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
 
@@ -40,9 +41,11 @@ def killed_driver(path: str, target: Path, num_lines: int | None = None) -> str:
     """The directory as a driver leaves it that is killed when its journal has so many lines."""
     copy = target / Path(path).name
     shutil.copytree(path, copy)
-    (copy / "owner.json").unlink()
+    shutil.rmtree(copy / "owner")
     if num_lines is not None:
-        journal = copy / "journal.jsonl"
+        (copy / "summary.json").unlink()
+        journal = segments(copy)[-1]
+        num_lines += 1  # The line that begins the session.
         lines = journal.read_text().splitlines(keepends=True)
         torn = lines[num_lines][:10] if num_lines < len(lines) else ""
         journal.write_text("".join(lines[:num_lines]) + torn)
@@ -166,12 +169,12 @@ def packed_train(x: float) -> float:
 
 def test_resume_of_a_complete_run_starts_nothing(root: str) -> None:
     run = run_trials(root, InMemoryCluster(same), 2)
-    before = Path(run.path, "journal.jsonl").read_bytes()
+    before = journal_text(run.path)
     cluster = InMemoryCluster(same)
     again = continue_search(run.path, packed_train, {}, False, None, {"progress": False}, cluster)
     assert again.state == "COMPLETE"
     assert cluster.submitted == []
-    assert Path(run.path, "journal.jsonl").read_bytes() == before
+    assert journal_text(run.path) == before
 
 
 # ---- one owner
@@ -191,7 +194,7 @@ def test_run_that_a_living_driver_has_is_refused(root: str) -> None:
             open_run(root, description_of(prepared), "resume")
         assert len(events(path, "start")) == 1  # Nothing was written.
         attempt.end(returned(1.0))
-    assert json.loads(Path(RunPaths(path).owner).read_text()) == {}
+    assert newest_claim(RunPaths(path)).process is None
     assert loop.run.state == "COMPLETE"
 
 

@@ -1,6 +1,8 @@
 """The driver's loop without Spark: order, concurrency, outcomes, cancellation, the journal."""
 
+import errno
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ from sparkdl.errors import (
 from sparkdl.runner.execute import execute
 from sparkdl.runner.handle import RunHandle
 from sparkdl.runs import RunState, Trial
+from sparkdl.runs.events import RunStarted
 from sparkdl.runs.history import load
+from sparkdl.runs.journal import Journal, read_journal, scan_journal
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.owner import living_owner
+from sparkdl.runs.opening import continue_run
+from sparkdl.runs.owner import Owner, living_owner, newest_claim
 from sparkdl.runs.states import Failure
 from sparkdl.search.trial_source import TrialSource
 from tests.helpers.in_memory_cluster import (
@@ -197,7 +202,7 @@ def test_run_without_a_complete_trial_raises_the_first_failure(root: str) -> Non
     with pytest.raises(AllTrialsFailedError, match=r"no trial of run run completed.*ValueError"):
         loop.execute()
     assert loop.run.state == "FAILED"
-    assert storage.read(RunPaths(loop.run.path).owner) == b"{}"
+    assert newest_claim(RunPaths(loop.run.path)).process is None
 
 
 # ---- cancellation
@@ -279,6 +284,81 @@ def test_exception_of_an_observer_ends_the_run_and_its_trials(root: str) -> None
     states = [str(trial.state) for trial in load(loop.run.path).trials]
     assert states == ["COMPLETE", "CANCELLED", "CANCELLED", "CANCELLED"]
     assert living_owner(RunPaths(loop.run.path)) is None
+
+
+def test_driver_whose_run_another_driver_has_taken_over_stops(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkdl.runs.owner.BEAT_S", 0.02)
+    cluster = InMemoryCluster(num_slots=2)
+    with background(new_loop(root, cluster, request_of(4))) as loop:
+        cluster.attempt(0).end(returned(1.0))
+        cluster.attempt(2)
+        paths = RunPaths(loop.run.path)
+        read = scan_journal(paths.journal)
+        other = Owner(paths)
+        other.claim(2)
+        journal = Journal(paths.journal, 2, read.last)
+        journal.write([RunStarted()])
+    assert (loop.run.state, loop.run.reason) == (
+        RunState.FAILED,
+        "another driver has taken over this run",
+    )
+    assert loop.run.counts() == {"COMPLETE": 1, "CANCELLED": 3}
+    assert cluster.num_running == 0
+    assert read_journal(paths.journal)[:-1] == read.events  # The old driver wrote nothing more.
+    assert not storage.exists(paths.summary)
+    assert living_owner(paths)
+    other.release()
+
+
+def test_run_goes_on_while_its_directory_cannot_be_written(
+    root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sparkdl.runs.journal.pause_s", lambda failures: 0.01)
+    cluster = InMemoryCluster(num_slots=1)
+    append, is_full = storage.append, threading.Event()
+
+    def append_unless_full(url: str, data: bytes) -> None:
+        if is_full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device", url)
+        append(url, data)
+
+    monkeypatch.setattr(storage, "append", append_unless_full)
+    with background(new_loop(root, cluster, request_of(3))) as loop:
+        cluster.attempt(0).end(returned(0.0))
+        first = cluster.attempt(1)
+        is_full.set()
+        first.end(returned(1.0))
+        last = cluster.attempt(2)
+        is_full.clear()
+        last.end(returned(2.0))
+    assert loop.run.counts() == load(loop.run.path).counts() == {"COMPLETE": 3}
+    assert load(loop.run.path).trials == loop.run.trials
+    assert caplog.text.count("the run directory cannot be written") <= 1
+
+
+def test_run_whose_directory_is_never_written_again_ends_its_jobs_and_releases_it(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkdl.runs.journal.RETRY_S", 0.1)
+    cluster = InMemoryCluster(num_slots=2)
+    loop = new_loop(root, cluster, request_of(3))
+    append = storage.append
+
+    def fail(url: str, data: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", url)
+
+    with background(loop):
+        cluster.attempt(0), cluster.attempt(1)
+        monkeypatch.setattr(storage, "append", fail)
+        loop.cancel(None)
+    assert (str(loop.run.state), cluster.num_running) == ("CANCELLED", 0)
+    assert living_owner(RunPaths(loop.run.path)) is None
+    monkeypatch.setattr(storage, "append", append)
+    opened = continue_run(loop.run.path)
+    assert len(opened.run.trials) == 3
+    opened.owner.release()
 
 
 def test_interrupt_of_the_user_cancels_the_run(root: str) -> None:

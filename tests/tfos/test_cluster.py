@@ -141,6 +141,8 @@ def test_an_error_while_rows_are_fed_is_the_nodes_own(standalone_spark: SparkSes
     with pytest.raises(errors.TrainingFailedError, match="mine"):
         cluster.shutdown()
 
+    assert eventually(lambda: "mine" in TFCluster.tf_status.get("error", ""), 10)
+
     # Another cluster after one that has failed; the task's own error tells as much.
     cluster = TFCluster.run(sc, fails, [], 2, 0, input_mode=FED)
     with pytest.raises(Exception, match="ValueError: mine"):

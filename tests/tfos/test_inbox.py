@@ -1,17 +1,20 @@
 """The inbox of a node with feed tasks, without Spark."""
 
+import logging
 import pickle
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sparkdl.cluster.process.training_process import dial
+from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos import TFManager
 from sparkdl.tfos.cluster.node_supervisor import listening
-from sparkdl.tfos.feed import protocol
+from sparkdl.tfos.feed import protocol, task
 from sparkdl.tfos.feed.inbox import Inbox
 from sparkdl.tfos.node.runtime import NodeManager
 from sparkdl.tfos.TFNode import DataFeed
@@ -25,11 +28,12 @@ def node(tmp_path: Path) -> Iterator[tuple[NodeManager, Connect]]:
     with listening(tmp_path) as listener:
         inbox = Inbox(listener, lambda: None)
 
-        def connect(partition: int, is_inference: bool = False) -> socket.socket:
+        def connect(partition: int, is_inference: bool = False, call: int = 0) -> socket.socket:
             task = dial(tmp_path, socket.SOCK_STREAM)
             task.settimeout(10)
-            hello = {"call_number": 0, "partition": partition, "qname": "input"}
-            send(task, protocol.HELLO, pickle.dumps({**hello, "is_inference": is_inference}))
+            hello = {"call_number": call, "partition": partition, "qname": "input"}
+            hello |= {"is_inference": is_inference, "first_running_call": call}
+            send(task, protocol.HELLO, pickle.dumps(hello))
             return task
 
         yield NodeManager(inbox), connect
@@ -97,6 +101,20 @@ def test_another_attempt_goes_on_where_one_has_ended(node: tuple[NodeManager, Co
         send(again, protocol.END)
         assert sorted(rows.next_batch(2)) == [2, 3]
         assert receive(again)[0] == protocol.DONE
+
+
+def test_calls_that_have_returned_are_forgotten(node: tuple[NodeManager, Connect]) -> None:
+    """A stream of small feeds for days keeps no memory of each."""
+    manager, connect = node
+    rows = DataFeed(manager)
+    for call in range(20):
+        for partition in range(3):
+            with connect(partition, call=call) as task:
+                receive(task)
+                feed(task, [1])
+                send(task, protocol.END)
+                assert rows.next_batch(1) == [1]
+    assert set(manager.inbox._num_received) == {(19, 0), (19, 1), (19, 2)}
 
 
 def test_rows_of_an_inference_that_was_cut_off_are_dropped(
@@ -184,3 +202,33 @@ def test_a_node_that_is_not_fed_says_so() -> None:
         feed.next_batch(1)
     with pytest.raises(ValueError, match="no queue 'inputs'; expected one of input, output, error"):
         DataFeed(NodeManager(), qname_in="inputs")
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+@pytest.mark.parametrize("fed_here", [True, False])
+def test_rows_that_may_be_fed_twice_are_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    attempt: int,
+    fed_here: bool,
+) -> None:
+    """A failed task may have fed a node of another host, of which this host knows nothing."""
+
+    def fed(self: Any, partition: int, rows: Any) -> Generator[Any, None, bool]:
+        yield from ()
+        return False
+
+    folders = [tmp_path] if fed_here else []
+    monkeypatch.setattr(task.FeedTask, "_feed", fed)
+    monkeypatch.setattr(task.FeedTask, "_nodes_with_rows_of", lambda self, partition: folders)
+    context = SimpleNamespace(attemptNumber=lambda: attempt)
+    monkeypatch.setattr(task.TaskContext, "get", lambda: context)
+    fields = {"call_number": 0, "first_running_call": 0, "qname": "input", "is_inference": False}
+    trial = TrialPaths(str(tmp_path))
+    results = list(task.FeedTask(run_path=str(tmp_path), trial=trial, **fields)(3, []))
+    assert results == [(False, attempt == 1 and not fed_here)]
+    monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
+    with caplog.at_level(logging.WARNING, "sparkdl.tfos"):
+        assert task._summarize([*results, (True, False)])
+    assert ("partitions: 1)" in caplog.text) is results[0][1]

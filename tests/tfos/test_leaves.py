@@ -4,16 +4,18 @@ import multiprocessing
 import os
 import socket
 import stat
+import sys
 import threading
 from multiprocessing.managers import RemoteError
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import devices, tfos
-from sparkdl.tfos import TFManager, gpu_info, paths, reservation, util
+from sparkdl import devices, storage, tfos
+from sparkdl.tfos import TFManager, dfutil, gpu_info, paths, reservation, util
 
 # ---- names
 
@@ -23,7 +25,53 @@ def test_a_name_that_is_none_names_the_right_ones() -> None:
         tfos.TFClusters  # noqa: B018
 
 
+def test_names_that_programs_import_from_other_modules() -> None:
+    from sparkdl.tfos.marker import EndPartition, Marker
+    from sparkdl.tfos.TFSparkNode import TFNodeContext
+
+    assert issubclass(EndPartition, Marker)
+    ctx = TFNodeContext(executor_id=1, cluster_spec={"worker": ["a:1", "b:1"], "ps": ["c:1"]})
+    assert (ctx.worker_num, ctx.num_workers, ctx.job_name) == (1, 2, "")
+    assert tfos.TFCluster.tf_status == {}
+    assert {*dir(tfos)} > {"TFSparkNode", "marker"}
+
+
+@pytest.mark.parametrize("name", ["next_batch", "batch_results", "terminate"])
+def test_functions_that_tensorflowonspark_has_removed(name: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"Use feed = ctx.get_data_feed\(\) and feed.{name}"):
+        getattr(tfos.TFNode, name)(None, *([8] if name != "terminate" else []))
+
+
+def test_columns_of_batches() -> None:
+    rows = [(1, bytearray(b"x")), (2, b"y"), (3, b"z"), None, (4, b"w")]
+    found = list(tfos.pipeline.yield_batch(iter(rows), 2, 2))
+    assert found == [[[1, 2], [b"x", b"y"]], [[3], [b"z"]]]
+    assert list(tfos.pipeline.yield_batch([], 2)) == []
+
+
+def test_the_environment_of_a_process_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["old"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    tfos.pipeline.single_node_env(tfos.pipeline.Namespace({"num_gpus": 0}))
+    assert (sys.argv, os.environ["CUDA_VISIBLE_DEVICES"]) == (["old"], "")
+    tfos.pipeline.single_node_env(["new", "--x"])
+    assert sys.argv == ["new", "--x"]
+
+
 # ---- paths
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/a", ["/a"]),
+        ("/a,/b/*", ["/a", "/b/*"]),
+        ("/a/{x,y}", ["/a/x", "/a/y"]),
+        ("/a/{x,y}/part-{0,1}*,/b", [f"/a/{d}/part-{n}*" for d in "xy" for n in "01"] + ["/b"]),
+    ],
+)
+def test_lists_of_paths_are_read_as_hadoop_does(text: str, expected: list[str]) -> None:
+    assert dfutil._split_paths(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -185,6 +233,30 @@ def test_nodes_that_do_not_come(
     server.stop()
     with pytest.raises(ValueError, match="count=0"):
         reservation.Server(0)
+
+
+def test_a_store_gets_one_request_for_each_look(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of nodes never change: they are read once, when all are there."""
+    monkeypatch.setattr(reservation, "SparkCluster", lambda: SimpleNamespace(root=lambda: root))
+    server = reservation.Server(2)
+    clients = [reservation.Client(server.start())]
+    clients[0].register({"host": "a"})
+    requests: list[str] = []
+    for name in ("read", "read_new", "list_names", "exists"):
+        function = getattr(storage, name)
+
+        def counted(*args: Any, _name: str = name, _function: Any = function) -> Any:
+            requests.append(_name)
+            return _function(*args)
+
+        monkeypatch.setattr(storage, name, counted)
+    with pytest.raises(TimeoutError, match="1 of 2 nodes"):
+        server.await_reservations(None, timeout=0.35)
+    assert set(requests) == {"list_names"}
+    clients[0].register({"host": "b"})
+    requests.clear()
+    assert [node["host"] for node in clients[0].await_reservations()] == ["a", "b"]
+    assert (requests.count("list_names"), requests.count("read_new")) == (2, 1)
 
 
 # ---- queues

@@ -1,7 +1,11 @@
 """The outcomes that nodes leave in the run directory, which others may write to."""
 
+import base64
 import json
+from dataclasses import replace
 from pathlib import Path
+
+import cloudpickle
 
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.rank_files import RankFiles
@@ -38,3 +42,14 @@ def test_read_outcome_ignores_an_exception_without_proof(tmp_path: Path) -> None
     forged = {"outcome": FAILED.to_json(), "exception": "Zm9yZ2Vk", "proof": "00"}
     files.post(0, OUTCOME, json.dumps(forged))
     assert read_outcome(files, 0, b"secret").exception is None
+
+
+def test_post_outcome_leaves_no_exception_that_has_a_credential_in_it(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    secret = "hunter22hunter22"
+    raised = replace(FAILED, exception=cloudpickle.dumps(ValueError(f"no access with {secret}")))
+    post_outcome(files, 0, raised, b"secret", [secret])
+    assert read_outcome(files, 0, b"secret") == FAILED.without_exception()
+    assert base64.b64encode(b"no access")[:-3] not in (tmp_path / f"0.{OUTCOME}").read_bytes()
+    post_outcome(files, 1, raised, b"secret", ["another-value"])
+    assert read_outcome(files, 1, b"secret") == raised

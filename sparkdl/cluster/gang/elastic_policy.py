@@ -4,6 +4,7 @@ The rank is in no barrier stage, which Spark would end with the first task that 
 task that Spark starts again by itself. The ranks meet by files in the run directory.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ from sparkdl.cluster.gang.elastic_seat import ALL_LOST, LEFT_BEHIND, ElasticSeat
 from sparkdl.cluster.gang.membership import (
     JoinRequest,
     generations,
-    incarnations,
+    newest_incarnation,
     read_generation,
 )
 from sparkdl.cluster.gang.placement import Placement, RingSeat
@@ -30,7 +31,6 @@ from sparkdl.cluster.gpus.assignment import assigned_gpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, classify_failure
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.trial_task import PER_ATTEMPT, TrialTask
-from sparkdl.polling import poll_s
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.states import Failure
 
@@ -49,7 +49,7 @@ class ElasticPolicy:
         if held:
             held.close()
         incarnation = _begin(files, mine, rank)
-        if not generations(files.look()):
+        if not generations(files.look()) and not files.has_numbered("generation", 0):
             if rank == incarnation == 0 and not mine.problem:
                 task.supersede(attempt, PER_ATTEMPT - {"ranks"})
             request = JoinRequest(
@@ -61,7 +61,7 @@ class ElasticPolicy:
             )
             post_request(files, 0, request)
         while not generations(files.look()):
-            time.sleep(poll_s(files.url))
+            time.sleep(files.poll_s(task.plan.size))
         processes = dict(read_generation(files, 0).processes) | {rank: incarnation}
         records = [files.read_numbered("began", r, processes[r]) for r in sorted(processes)]
         peers = [Peer(**json.loads(record)) for record in records]
@@ -103,7 +103,7 @@ class ElasticPolicy:
 
 def _begin(files: RankFiles, mine: Peer, rank: int) -> int:
     """Post that a process of this rank begins; return its incarnation."""
-    incarnation = incarnations(files.look()).get(rank, -1) + 1
+    incarnation = newest_incarnation(files, rank) + 1
     files.post_numbered("began", rank, incarnation, data=json.dumps(asdict(mine)))
     return incarnation
 
@@ -116,6 +116,7 @@ def _copy_earlier_files(placement: Placement, folder: Path) -> None:
     rank, role = placement.rank, placement.member.role.name
     metrics = "metrics.jsonl" if rank == 0 else f"metrics-{role}-{rank}.jsonl"
     shared = placement.paths.folder
-    for name in {placement.member.log, metrics}.intersection(storage.list_names(shared)):
+    for name in (placement.member.log, metrics):
         if not (file := folder / name).exists():
-            file.write_bytes(storage.read(storage.join(shared, name)))
+            with contextlib.suppress(FileNotFoundError):
+                file.write_bytes(storage.read(storage.join(shared, name)))

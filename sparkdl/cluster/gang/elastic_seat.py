@@ -13,6 +13,7 @@ from sparkdl.cluster.gang.membership import (
     JoinRequest,
     generations,
     incarnations,
+    newest_incarnation,
     read_generation,
 )
 from sparkdl.cluster.gang.placement import Placement, RingSeat
@@ -20,7 +21,7 @@ from sparkdl.cluster.gang.rendezvous import listen
 from sparkdl.cluster.gang.supervisor import COMPLETE
 from sparkdl.cluster.plan import Plan
 from sparkdl.distribute.invitation import PACKET_BYTES, Endpoint, Invitation, channel
-from sparkdl.polling import Outages, poll_s
+from sparkdl.polling import Outages
 from sparkdl.rank_files import Listing, RankFiles
 
 __all__ = ["ALL_LOST", "LEFT_BEHIND", "ElasticSeat", "post_request"]
@@ -56,7 +57,7 @@ class ElasticSeat(RingSeat):
         self._secret = secret
         self._mine, theirs = channel()
         self._peer = placement.peers[placement.rank]
-        incarnation = incarnations(self._files.look())[placement.rank]
+        incarnation = newest_incarnation(self._files, placement.rank)
         self._process = placement.rank, incarnation
         self._members = read_generation(self._files, 0).processes
         is_late = self._process not in self._members
@@ -67,7 +68,7 @@ class ElasticSeat(RingSeat):
         self._requested = -1 if is_late else 0
         self._asked: dict[str, Any] | None = None
         self._sent: set[str] = set()
-        self._poll_s = poll_s(self._files.url)
+        self._poll_s = self._files.poll_s(plan.size)
         self._outages = Outages("list the messages of an elastic gang")
         self._looked_s = 0.0
         me: dict[str, Any] = {"is_elastic": True, "is_late": is_late}
@@ -94,9 +95,10 @@ class ElasticSeat(RingSeat):
         return reason
 
     def _look(self, seen: Listing) -> str | None:
-        newest, alive = max(generations(seen)), incarnations(seen)
+        newest = max(generations(seen), default=max(self._current, 0))
         rank, incarnation = self._process
-        if alive[rank] != incarnation:
+        begun = incarnations(seen)
+        if begun.get(rank, incarnation) > incarnation:
             return REPLACED
         if self._asked:
             return self._request(seen, newest, self._asked)
@@ -111,7 +113,7 @@ class ElasticSeat(RingSeat):
             self._sent.add(f"alive-{following}")
         if asking - self._members:
             self._notify("waiting")
-        if asking & self._members or any(alive[r] != inc for r, inc in self._members):
+        if asking & self._members or any(begun.get(r, inc) > inc for r, inc in self._members):
             self._notify("off")
         return None
 
@@ -168,15 +170,15 @@ class ElasticSeat(RingSeat):
 
     def _missed(self, seen: Listing, newest: int) -> str | None:
         """Return the reason to end a process that the others did not wait for; None to wait."""
-        done, alive = seen.ranks("done"), incarnations(seen)
+        done, begun = seen.ranks("done"), incarnations(seen)
         members = read_generation(self._files, newest).members
         if not members:
             return ALL_LOST
-        current = [m for m in members if alive[m.rank] == m.incarnation]
+        current = [m for m in members if begun.get(m.rank, 0) <= m.incarnation]
         if any(member.rank not in done for member in current):
             return None
         # The chief has the result of the run: without it, all begin again from the checkpoint.
-        return COMPLETE if members[0].rank in done else ALL_LOST
+        return COMPLETE if self._files.has_posted(members[0].rank, "done") else ALL_LOST
 
     def _notify(self, event: str) -> None:
         """Tell the process about its ring, once for each ring."""

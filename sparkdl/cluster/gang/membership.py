@@ -21,10 +21,12 @@ __all__ = [
     "Membership",
     "generations",
     "incarnations",
+    "newest_incarnation",
     "read_generation",
 ]
 
-# A process that posts nothing for this long, while others wait for its rank, is taken for lost.
+# A process that posts nothing for this long, while others wait for its rank, is taken for lost; on
+# network filesystems and in stores it gets longer, see `RankFiles.patience_s`.
 SILENCE_TIMEOUT_S = 10.0
 
 
@@ -74,6 +76,18 @@ def incarnations(seen: Listing) -> dict[int, int]:
     return dict(seen.numbered("began"))  # type: ignore[arg-type]
 
 
+def newest_incarnation(files: RankFiles, rank: int) -> int:
+    """Return the newest incarnation of a rank, -1 before any, whatever a listing says.
+
+    Raises:
+        OSError: if the store cannot be reached.
+    """
+    newest = incarnations(files.look()).get(rank, -1)
+    while files.has_numbered("began", rank, newest + 1):
+        newest += 1
+    return newest
+
+
 def generations(seen: Listing) -> list[int]:
     """Return the numbers of the rings that the driver has decided on."""
     return [number for (number,) in seen.numbered("generation")]
@@ -99,6 +113,7 @@ class Membership:
         self._files = files
         self._size = size
         self._patience_s = patience_s
+        self._silence_s = files.patience_s(SILENCE_TIMEOUT_S)
         self._number = -1
         self._members: dict[int, int] = {}
         self._waiting_since: float | None = None
@@ -117,19 +132,30 @@ class Membership:
         ended = seen.ranks("done") | seen.ranks("failed")
         members = {(r, inc) for r, inc in self._members.items() if newest.get(r) == inc}
         members = {member for member in members if member[0] not in ended}
-        if not members and not ended and self._members:
+        if not members and not ended and self._members and not self._have_ended():
             self._publish(set())  # No process is left that has the state.
+            return
         present, missing = members & asking, members - asking
-        if present and missing:
-            waited_s = self._waited_s()
-            if waited_s > SILENCE_TIMEOUT_S:
-                missing &= {(r, i) for n, r, i in seen.numbered("alive") if n == number}
-            if waited_s > self._patience_s:
-                missing = set()
+        if present and missing and self._waited_s() > min(self._silence_s, self._patience_s):
+            asking |= self._posted("here", number, missing)
+            present, missing = members & asking, members - asking
+            is_late = self._waited_s() > self._patience_s
+            missing = set() if is_late else self._posted("alive", number, missing)
         if present and not missing:
             between_steps = all(self._request(number, *m).between_steps for m in present)
             # A process that was just let in cannot repeat a collective that was cut short.
             self._publish(asking if between_steps else self._with_state(number, present))
+
+    def _posted(
+        self, topic: str, number: int, processes: set[tuple[int, int]]
+    ) -> set[tuple[int, int]]:
+        """Return the processes that have posted a message about the next ring."""
+        return {p for p in processes if self._files.has_numbered(topic, number, *p)}
+
+    def _have_ended(self) -> bool:
+        """Return True if a rank of the last ring has ended by itself."""
+        topics = ("done", "failed")
+        return any(self._files.has_posted(rank, t) for rank in self._members for t in topics)
 
     def _waited_s(self) -> float:
         self._waiting_since = self._waiting_since or time.monotonic()

@@ -150,7 +150,7 @@ def own_address(interface: str | None, hosts: Iterable[str]) -> str:
         hosts: the hosts of the executors as Spark knows them, with or without a port.
 
     Raises:
-        ValueError: if this host has no such interface.
+        ValueError: if this host has no such interface, or other hosts cannot reach the address.
 
     Example:
         >>> own_address("127.0.0.1", []), own_address("lo", [])
@@ -158,14 +158,34 @@ def own_address(interface: str | None, hosts: Iterable[str]) -> str:
     """
     if interface:
         return interface if _is_address(interface) else _address_of(interface)
-    if local := os.environ.get("SPARK_LOCAL_IP"):
+    names = list(dict.fromkeys(_name_of(host) for host in hosts))
+    local = _resolved(os.environ.get("SPARK_LOCAL_IP", ""))
+    if local and not ipaddress.ip_address(local).is_unspecified:
+        others = [name for name in names if not _is_here(name)] if _is_loopback(local) else []
+        if others:
+            raise ValueError(
+                f"SPARK_LOCAL_IP is {os.environ['SPARK_LOCAL_IP']} on host {socket.gethostname()}, "
+                "an address that only this host can reach, and the gang has processes on "
+                f"{', '.join(others)}. Unset SPARK_LOCAL_IP there"
+            )
         return local
-    names = dict.fromkeys(host.rsplit(":", 1)[0].strip("[]") for host in hosts)
     for name in names:
         # Packets to another host leave by the interface that all ranks use.
-        if (address := _address_towards(name)) and not address.startswith("127."):
+        if (address := _address_towards(name)) and not _is_loopback(address):
             return address
     return "127.0.0.1"
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port.
+
+    Example:
+        >>> [_name_of(host) for host in ("a:41", "10.0.0.1", "[fe80::1]:41", "fe80::1")]
+        ['a', '10.0.0.1', 'fe80::1', 'fe80::1']
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host if host.count(":") > 1 else host.partition(":")[0]
 
 
 def _is_address(text: str) -> bool:
@@ -173,6 +193,33 @@ def _is_address(text: str) -> bool:
         ipaddress.ip_address(text)
     except ValueError:
         return False
+    return True
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _resolved(host: str) -> str | None:
+    """Return the IP address of a host; None if the host is empty or unknown here."""
+    if not host or _is_address(host):
+        return host or None
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return None
+
+
+def _is_here(host: str) -> bool:
+    """Return True if a name or address is one of this host, or is unknown here."""
+    address = _resolved(host)
+    if address is None or _is_loopback(address):
+        return True
+    with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
     return True
 
 

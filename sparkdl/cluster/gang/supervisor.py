@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process.training_process import TrainingProcess
-from sparkdl.polling import Outages, poll_s
+from sparkdl.polling import Outages
 from sparkdl.rank_files import Listing, RankFiles
 
 __all__ = ["COMPLETE", "DEADLINE", "PEER_FAILED", "Supervisor"]
@@ -42,32 +42,54 @@ class Supervisor:
         self._files = files
         self._local = local
         self._role = plan.members[rank].role
-        self._poll_s = poll_s(files.url)
+        self._poll_s = files.poll_s(plan.size)
         self._outages = Outages("list the messages of the ranks")
+        self._failed_reports = Outages("tell the other ranks about this one")
         self._looked_s = 0.0
+        self._reported_s = 0.0
         self._seen = Listing()
         self._since: dict[str, float] = {}
-        self.posted: dict[str, float] = {}  # Times in seconds since 1970, by topic.
+        self._times: dict[str, float] = {}
+        self._posted: set[str] = set()
 
-    def post(self, topic: str) -> None:
-        """Report that this rank is `joining`, `done` or `failed`; at most once."""
-        if topic not in self.posted:
-            self.posted[topic] = time.time()
+    def post(self, topic: str) -> float:
+        """Report that this rank is `joining`, `done` or `failed`; once.
+
+        Returns:
+            The time of the first call for the topic, in seconds since 1970.
+
+        Raises:
+            OSError: if the store cannot be reached: the other ranks do not know then.
+        """
+        since = self._times.setdefault(topic, time.time())
+        if topic not in self._posted:
             self._files.post(self._rank, topic)
+            self._posted.add(topic)
+        return since
 
     def began(self, pid: int) -> None:
         """Report the start of a process of this rank, the first one or a later one."""
         self._since.clear()
-        self._files.post(self._rank, "pid", f"{pid}")
+        with self._failed_reports.tolerated():  # Onlookers only read it.
+            self._files.post(self._rank, "pid", f"{pid}")
 
     def watch(self, process: TrainingProcess) -> str | None:
         """Return the reason to end the process now; None to let it go on."""
         if (outcome := process.outcome) and outcome.is_failure:
-            self.post("failed")
+            self._try_post("failed")
             return "its function raised" if self._elapsed("exit") > EXIT_GRACE_S else None
         if self.peer_failed():
             return PEER_FAILED if self._elapsed("peer") > FOLLOW_UP_GRACE_S else None
         return self._complete() or self._late(process)
+
+    def _try_post(self, topic: str) -> None:
+        """Report a topic, or try again at a later call if the store cannot be reached."""
+        now = time.monotonic()
+        is_due = not self._failed_reports.in_a_row or now - self._reported_s > self._poll_s
+        if topic not in self._posted and is_due:
+            self._reported_s = now
+            with self._failed_reports.tolerated():
+                self.post(topic)
 
     def peer_failed(self) -> bool:
         """Return True if another rank has failed, as of the last look."""
@@ -107,7 +129,7 @@ class Supervisor:
         if not mine.with_suffix(".joining").exists() or mine.with_suffix(".joined").exists():
             self._since.pop("join", None)
             return None
-        self.post("joining")  # Other hosts may not see the file of this rank's process.
+        self._try_post("joining")  # Other hosts may not see the file of this rank's process.
         if self._elapsed("join") <= limit_s:
             return None
         absent = self._absent()
@@ -121,4 +143,7 @@ class Supervisor:
         """Return the ranks of the same role that have not begun to join."""
         joining = self.others("joining") | {self._rank}
         members = [m for m in self._plan.members if m.role.name == self._role.name]
-        return ", ".join(str(m) for m in members if m.rank not in joining)
+        absent = [m for m in members if m.rank not in joining]
+        with self._outages.tolerated():
+            absent = [m for m in absent if not self._files.has_posted(m.rank, "joining")]
+        return ", ".join(map(str, absent))

@@ -7,13 +7,12 @@ it in the run directory and end their processes.
 
 import contextlib
 import functools
-import json
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,7 +27,7 @@ from sparkdl.cluster.outcome import Outcome, ProcessExit, RankInfo, Status
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import spare_collector
 from sparkdl.cluster.process.training_process import TrainingProcess
-from sparkdl.cluster.process.trial_folder import last_reported, local_folder
+from sparkdl.cluster.process.trial_folder import again, last_reported, local_folder
 from sparkdl.cluster.trial_task import (
     TrialTask,
     exhaust,
@@ -37,6 +36,7 @@ from sparkdl.cluster.trial_task import (
     with_feed_error,
 )
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.jsonl import to_json
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import Failure
@@ -46,6 +46,8 @@ __all__ = ["RankTask", "failed_outcome", "identified", "run_rank", "supervise_ra
 # A server is started again each time it is killed, unless it dies at once this many times.
 SHORT_LIFE_S = 5.0
 MAX_SHORT_LIVES = 3
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,9 @@ def run_rank(
             with deadline(task.plan.start_timeout_s):
                 placement = policy.meet(task, member, stack)
         except TimeoutError as late:
-            with contextlib.suppress(OSError):  # Ranks that have met may wait for this one.
-                RankFiles(task.paths.ranks(task.trial.attempt)).post(member.rank, "failed")
+            # Ranks that have met may wait for this one.
+            files = RankFiles(task.paths.ranks(task.trial.attempt))
+            _tell(functools.partial(files.post, member.rank, "failed"), f"{member}: {late}")
             outcome = failed_outcome(f"{DEADLINE}: {late}", Failure.DEADLINE)
             return identified(outcome, task, member)
         if problems := sorted({peer.problem for peer in placement.peers if peer.problem}):
@@ -150,11 +153,12 @@ def supervise_rank(
             end = _run_processes(task, policy, placement, folder, visible, supervisor, feeder)
             end = with_feed_error(end, feeder)
     except (DevicesTakenError, ValueError, OSError) as exc:
-        supervisor.post("failed")
+        error = f"{type(exc).__name__}: {exc}"
+        _tell(functools.partial(supervisor.post, "failed"), f"{placement.member}: {error}")
         # A fault of the host's devices stays; a server or a store may come back.
         failure = Failure.LOST if isinstance(exc, OSError) else Failure.GPU
         failure = Failure.DEADLINE if isinstance(exc, TimeoutError) else failure
-        return failed_outcome(f"{type(exc).__name__}: {exc}", failure)
+        return failed_outcome(error, failure)
     return _conclude(task, placement, folder, end, supervisor)
 
 
@@ -212,6 +216,8 @@ def _context(task: TrialTask, placement: Placement) -> dict[str, Any]:
     return {
         "rank": placement.rank,
         "world_size": task.plan.world_size,
+        "num_readers": len(task.plan.readers),
+        "peer_timeout_s": task.plan.collective_timeout_s,
         "local_rank": local_rank,
         "local_world_size": local_world_size,
         "role": role.name,
@@ -241,18 +247,34 @@ def _conclude(
     is_late = (end.stopped or "").startswith(DEADLINE)
     if end.stopped and end.outcome is None and not is_late:
         return Outcome(status=Status.STOPPED, error=end.stopped, usage=end.usage)
-    topic = "failed" if end.is_failure else "done"
-    supervisor.post(topic)
     outcome = task.outcome_of(end, folder, log)
+    topic = "failed" if end.is_failure else "done"
+    error = f"{placement.member}: {outcome.error or 'its function has returned'}"
+    ended_s = _tell(functools.partial(supervisor.post, topic), error)
     if outcome.status is Status.FAILED:
         failure = Failure.DEADLINE if is_late else _failure(task, placement, end, outcome)
         outcome = replace(outcome, failure=failure)
     elif outcome.is_chief and placement.attempt == placement.paths.num_attempts() - 1:
-        storage.write(placement.paths.outputs, json.dumps(dict(outcome.outputs), indent=1))
+        storage.write(placement.paths.outputs, to_json(dict(outcome.outputs), indent=1))
     if outcome.is_chief or placement.rank == 0:
         reported = last_reported(storage.join(str(folder), "metrics.jsonl"))
         outcome = replace(outcome, reported=reported)
-    return replace(outcome, ended_s=supervisor.posted[topic])
+    return replace(outcome, ended_s=ended_s)
+
+
+def _tell(post: Callable[[], T], end: str) -> T:
+    """Tell the other ranks that this rank has ended, again and again for a while.
+
+    Raises:
+        OSError: if that fails. Spark then ends the other ranks, which would wait without limit.
+    """
+    try:
+        return again(post)
+    except OSError as exc:
+        raise OSError(
+            f"a rank could not tell the other ranks in the run directory that it has ended: {exc}. "
+            f"Check the store or the disk of the run directory. The end of the rank was: {end}"
+        ) from exc
 
 
 def _failure(

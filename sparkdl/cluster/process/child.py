@@ -24,6 +24,7 @@ import cloudpickle
 
 from sparkdl import context
 from sparkdl.cluster.outcome import Outcome, Status
+from sparkdl.cluster.process.framework_errors import error_line
 from sparkdl.cluster.process.outputs import collect_outputs
 from sparkdl.cluster.program.local_modules import install
 from sparkdl.errors import InvalidTrial
@@ -137,7 +138,7 @@ def _is_pruned(exc: BaseException | None) -> bool:
 def _failure(exc: BaseException) -> Outcome:
     text = _traceback(exc)
     print(text, file=sys.stderr)
-    last = "".join(traceback.format_exception_only(exc)).strip().split("\n")[0]
+    last = error_line(exc)
     try:
         pickled: bytes | None = cloudpickle.dumps(exc.with_traceback(None))
         cloudpickle.loads(pickled)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TypeVar
 
 from sparkdl import storage
 from sparkdl.jsonl import read_lines
@@ -14,6 +15,8 @@ from sparkdl.reporter import ASKS, ORDERS
 from sparkdl.runs.layout import TrialPaths
 
 __all__ = ["Mirror", "again", "last_reported", "local_folder"]
+
+T = TypeVar("T")
 
 MIRROR_S = 5.0
 ASKED_S = 1.0
@@ -71,20 +74,18 @@ class Mirror:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def again(write: Callable[[], object]) -> None:
-    """Write to a store, with two retries.
+def again(write: Callable[[], T]) -> T:
+    """Write to a store, with two retries; return what `write` returns.
 
     Raises:
         OSError: if the last retry fails too.
     """
-    for pause_s in (1.0, 5.0, None):
+    for pause_s in (1.0, 5.0):
         try:
-            write()
-            return
+            return write()
         except OSError:
-            if pause_s is None:
-                raise
             time.sleep(pause_s)
+    return write()
 
 
 class local_folder:
@@ -96,6 +97,7 @@ class local_folder:
         self._outages = Outages("copy the files of a trial to the run directory")
         if storage.is_local(trial.folder):
             self.folder = storage.local_path(trial.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
             return
         self.folder = Path(tempfile.mkdtemp(prefix="sparkdl-"))
         self._mirror = Mirror(self.folder, trial.folder, _NOT_MIRRORED)

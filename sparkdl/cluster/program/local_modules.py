@@ -50,22 +50,29 @@ def imported_by(name: str, source: Source) -> list[str]:
 
 def find(name: str) -> importlib.machinery.ModuleSpec | None:
     """Find the spec of a module without importing anything."""
-    path = None
+    folders: list[str] | None = None
     spec: importlib.machinery.ModuleSpec | None = None
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         full = ".".join(parts[:end])
         loaded = sys.modules.get(full)
-        spec = getattr(loaded, "__spec__", None) or importlib.machinery.PathFinder.find_spec(
-            full, path
-        )
+        spec = getattr(loaded, "__spec__", None) or _search(full, folders)
         if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
             return None
-        try:
-            path = list(spec.submodule_search_locations or ())
-        except (ImportError, KeyError):
-            return spec  # The folders of a namespace package are known only after its import.
+        folders = list(spec.submodule_search_locations or ())
     return spec
+
+
+def _search(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """Return the spec of a module in the folders of its package; None if it is not there."""
+    try:
+        return importlib.machinery.PathFinder.find_spec(name, folders)
+    except KeyError:
+        # Python asks for the folders of a namespace package in a package that is not imported yet.
+        paths = [Path(folder, name.rpartition(".")[2]) for folder in folders or ()]
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(path) for path in paths if path.is_dir()]
+        return spec if spec.submodule_search_locations else None
 
 
 def _installed_folders() -> tuple[str, ...]:
@@ -76,15 +83,21 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 def local_source(spec: importlib.machinery.ModuleSpec) -> Source | None:
-    """Return the source of a user's own module; None for installed modules and other files."""
+    """Return the source of a user's own module; None for installed modules and other files.
+
+    A namespace package, a folder without `__init__.py`, is an empty module.
+    """
+    folders, installed = spec.submodule_search_locations, _installed_folders()
+    if spec.origin is None and folders:
+        is_local = not any(f"{folder}/".startswith(installed) for folder in folders)
+        return Source("", str(Path(next(iter(folders)), "__init__.py")), True) if is_local else None
     origin = spec.origin
-    if not origin or not origin.endswith(".py") or origin.startswith(_installed_folders()):
+    if not origin or not origin.endswith(".py") or origin.startswith(installed):
         return None
     if not Path(origin).is_file():
         return None
-    is_package = spec.submodule_search_locations is not None
     with tokenize.open(origin) as file:  # Uses the encoding that the file declares.
-        return Source(file.read(), origin, is_package)
+        return Source(file.read(), origin, folders is not None)
 
 
 class _FromMemory(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):

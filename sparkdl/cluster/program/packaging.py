@@ -7,23 +7,27 @@ installed on the executors too; the preflight compares them.
 
 import base64
 import dis
-import functools
 import inspect
-import pickletools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
 
 from sparkdl.cluster.program.local_modules import Source, find, imported_by, local_source
+from sparkdl.cluster.program.pickling import num_bytes, pickle_function
 from sparkdl.errors import FunctionError
 
 __all__ = ["Program", "find_framework", "pack", "preloadable"]
 
-# A function of this size makes sending each trial slow, which users do not expect.
+# Each training process loads the function, which takes a noticeable time from this size on.
 LARGE_BYTES = 10 << 20
+
+# Environment variables that Keras and TensorFlow read only when they are imported.
+_BACKEND_VARIABLES = ("KERAS_BACKEND", "TF_USE_LEGACY_KERAS")
+# The packages and modules that import Keras, or read these variables, when they are imported.
+_FIXES_BACKEND = ("keras", "sparkdl.horovod.callbacks", "sparkdl.keras", "tensorflow", "tf_keras")
 
 # Packages that are safe to import before a fork: they start no threads that a child would miss.
 _PRELOADABLE = {
@@ -31,7 +35,7 @@ _PRELOADABLE = {
     *("sparkdl", "tensorflow", "tf_keras", "torch"),
 }
 _FRAMEWORKS = {
-    "tensorflow": ("tensorflow", "keras", "tf_keras"),
+    "tensorflow": _FIXES_BACKEND,
     "torch": ("torch", "lightning", "pytorch_lightning"),
     "jax": ("jax", "flax"),
 }
@@ -45,13 +49,52 @@ class Program:
         function: the pickled function.
         modules: the local modules that it imports, by name.
         imports: the names of the installed modules that it imports.
-        warning: a warning for the user, such as that the function is very large.
+        largest: the name of the largest object in a large function; empty if it is unknown.
     """
 
     function: bytes = field(repr=False)
     modules: Mapping[str, Source] = field(repr=False)
     imports: frozenset[str] = frozenset()
-    warning: str | None = None
+    largest: str = ""
+
+    @property
+    def where(self) -> str:
+        """A phrase that names the largest object in the function, for messages; may be empty."""
+        return f", most of it in {self.largest!r}" if self.largest else ""
+
+    @property
+    def warning(self) -> str | None:
+        """A warning that the function is large; None if it is not."""
+        if len(self.function) <= LARGE_BYTES:
+            return None
+        return (
+            f"the training function is {len(self.function) >> 20} MiB large{self.where}; each "
+            "trial loads all of it. Read the data inside the function instead."
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the function and of the modules that travel with it."""
+        texts = (source.text.encode() for source in self.modules.values())
+        return len(self.function) + sum(map(len, texts))
+
+    def backend_variables(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the variables by which the program itself may choose the backend of Keras.
+
+        Args:
+            env: the variables of `env=`, which are set before anything is imported.
+
+        Example:
+            >>> pack(lambda: __import__("os").environ.get("KERAS_BACKEND")).backend_variables({})
+            ('KERAS_BACKEND',)
+        """
+        texts = [source.text for source in self.modules.values()]
+        return tuple(
+            name
+            for name in _BACKEND_VARIABLES
+            if name not in env
+            and (name.encode() in self.function or any(name in text for text in texts))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON; the function stays pickled, and the driver never loads it."""
@@ -76,7 +119,7 @@ def pack(function: Callable[..., Any]) -> Program:
         FunctionError: if the function holds an object that cannot leave this process.
     """
     try:
-        pickled = cloudpickle.dumps(_with_names_of_classes(function))
+        pickled, referenced = pickle_function(_with_names_of_classes(function))
     except Exception as exc:
         raise FunctionError(
             f"the training function cannot be sent to Spark: {_culprit(function)}. "
@@ -85,7 +128,7 @@ def pack(function: Callable[..., Any]) -> Program:
         ) from exc
     modules: dict[str, Source] = {}
     imports: set[str] = set()
-    names = [*_referenced(pickled), *_imported_by_bodies(function, set())]
+    names = sorted(referenced)
     while names:
         name = names.pop()
         if name in modules or name in imports:
@@ -99,7 +142,7 @@ def pack(function: Callable[..., Any]) -> Program:
         else:
             imports.add(name)
         names += [name.rpartition(".")[0]] if "." in name else []
-    return Program(pickled, modules, frozenset(imports), _too_large(function, pickled))
+    return Program(pickled, modules, frozenset(imports), _largest_value(function, len(pickled)))
 
 
 @dataclass(frozen=True)
@@ -144,25 +187,44 @@ def find_framework(imports: frozenset[str]) -> str | None:
         >>> find_framework(frozenset({"numpy", "keras.layers"}))
         'tensorflow'
     """
-    tops = {name.partition(".")[0] for name in imports}
-    return next((key for key, names in _FRAMEWORKS.items() if tops & set(names)), None)
+    return next(
+        (key for key, parts in _FRAMEWORKS.items() if any(_is_in(n, parts) for n in imports)), None
+    )
 
 
-def preloadable(imports: frozenset[str], framework: str | None) -> tuple[str, ...]:
-    """Return the modules that a fork server should import for a program, the framework first."""
-    safe = sorted(name for name in imports if name.partition(".")[0] in _PRELOADABLE)
-    first = (framework,) if framework else ()
+def preloadable(
+    imports: frozenset[str], framework: str | None, sets_backend: bool = False
+) -> tuple[str, ...]:
+    """Return the modules that a fork server should import for a program, the framework first.
+
+    Args:
+        imports: the modules that the program imports.
+        framework: the framework of the program, if any.
+        sets_backend: the program chooses the backend of Keras, so that it must import Keras itself.
+
+    Example:
+        >>> preloadable(frozenset({"keras", "numpy"}), "tensorflow", sets_backend=True)
+        ('sparkdl.cluster.process.child', 'numpy')
+    """
+    safe = sorted(name for name in imports if _is_in(name, _PRELOADABLE))
     readers = ("pyarrow.dataset",) if "sparkdl.data" in imports else ()
-    return ("sparkdl.cluster.process.child", *first, *safe, *readers)
+    names = ("sparkdl.cluster.process.child", *((framework,) if framework else ()), *safe, *readers)
+    return tuple(n for n in names if not (sets_backend and _is_in(n, _FIXES_BACKEND)))
+
+
+def _is_in(name: str, packages: Iterable[str]) -> bool:
+    """Return True if a module is one of the packages, or inside one of them."""
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
 def _named_values(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the globals and closure variables that a function uses, by name."""
+    """Return the globals, closure variables and set arguments of a function, by name."""
     inner = inspect.unwrap(getattr(function, "func", function))
+    arguments: dict[str, Any] = getattr(function, "keywords", {})
     if not isinstance(inner, FunctionType):
-        return {}
+        return arguments
     held = inspect.getclosurevars(inner)
-    return {**held.globals, **held.nonlocals}
+    return {**held.globals, **held.nonlocals, **arguments}
 
 
 def _culprit(function: Callable[..., Any]) -> str:
@@ -174,92 +236,14 @@ def _culprit(function: Callable[..., Any]) -> str:
     return f"{function!r} holds something that cannot be pickled"
 
 
-def _too_large(function: Callable[..., Any], pickled: bytes) -> str | None:
-    if len(pickled) <= LARGE_BYTES:
-        return None
-    sizes = {name: len(cloudpickle.dumps(v)) for name, v in _named_values(function).items()}
-    what = f", most of it in {max(sizes, key=lambda name: sizes[name])!r}" if sizes else ""
-    return (
-        f"the training function is {len(pickled) >> 20} MiB large{what}; it is sent with every "
-        "trial. Read the data inside the function instead."
-    )
-
-
-def _referenced(pickled: bytes) -> Iterator[str]:
-    """Yield the modules that a pickle imports when it is loaded, read from its opcodes."""
-    memo: list[Any] = []
-    strings: list[str] = []
-    last: Any = None
-    module_next = False
-    for opcode, argument, _ in pickletools.genops(pickled):
-        if opcode.name == "MEMOIZE":
-            memo.append(last)
-            continue
-        last = None
-        if "UNICODE" in opcode.name:
-            last = argument
-        elif opcode.name in ("BINGET", "LONG_BINGET"):
-            last = memo[int(argument or 0)]
-        elif opcode.name == "STACK_GLOBAL":
-            yield strings[-2]
-            module_next = (
-                strings[-1] == "subimport"
-            )  # The form in which cloudpickle writes a module.
-        if isinstance(last, str):
-            strings.append(last)
-            if module_next:
-                yield last
-            module_next = False
-
-
-def _imported_by_bodies(thing: Any, seen: set[int]) -> Iterator[str]:
-    """Yield the modules that are imported inside the functions that are pickled by value."""
-    if isinstance(thing, staticmethod | classmethod | MethodType):
-        yield from _imported_by_bodies(getattr(thing, "__self__", None), seen)
-        thing = thing.__func__
-    if id(thing) in seen:
-        return
-    seen.add(id(thing))
-    held: list[Any] = []
-    if isinstance(thing, functools.partial):
-        held = [thing.func, *thing.args, *thing.keywords.values()]
-    elif isinstance(thing, FunctionType) and _by_value(thing):
-        yield from _imported_by_code(thing.__code__)
-        held = _held_by(thing)
-    elif isinstance(thing, type) and _by_value(thing):
-        held = [*vars(thing).values(), *thing.__bases__]
-    elif _by_value(type(thing)):
-        held = [type(thing), *getattr(thing, "__dict__", {}).values()]
-    for value in held:
-        yield from _imported_by_bodies(value, seen)
+def _largest_value(function: Callable[..., Any], size: int) -> str:
+    """Return the name of the object that makes a function large; empty if there is none."""
+    if size <= LARGE_BYTES:
+        return ""
+    sizes = {name: num_bytes(value) for name, value in _named_values(function).items()}
+    return next((name for name, part in sizes.items() if 2 * part > size), "")
 
 
 def _by_value(thing: type | FunctionType) -> bool:
     """Return True if cloudpickle writes a class or function as a whole, not by its name."""
     return thing.__module__ == "__main__" or "<" in thing.__qualname__
-
-
-def _held_by(function: FunctionType) -> list[Any]:
-    cells = [c.cell_contents for c in function.__closure__ or () if c != CellType()]
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    names = _names(function.__code__)
-    used = [value for name, value in function.__globals__.items() if name in names]
-    return [*cells, *defaults, *used, *vars(function).values()]
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*map(_names, inner))
-
-
-def _imported_by_code(code: CodeType) -> Iterator[str]:
-    module = ""
-    for step in dis.get_instructions(code):
-        if step.opname == "IMPORT_NAME":
-            module = str(step.argval)
-            yield module
-        elif step.opname == "IMPORT_FROM":
-            yield f"{module}.{step.argval}"
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _imported_by_code(constant)

@@ -1,34 +1,31 @@
 """Runs in the training process. Balance the rows of a DataFrame among the ranks of a gang.
 
-Spark deals rows to ranks almost equally; an exact division needs the counts of all ranks. Each rank
-reports the number of rows that have arrived in a file `<rank>.rows-<dataset>.json` of the trial's
-folder `ranks/<attempt>/`, and reads the reports of the others. Rows up to the smallest reported
-count can be used at once. When all rows have arrived, a rank with more rows than its share gives
-the surplus to other ranks in files of the same folder.
+Spark deals rows to ranks almost equally; an exact division needs the counts of all ranks, which
+they exchange by files in the trial's folder `ranks/<attempt>/`, see `row_counts`. Rows up to the
+smallest reported count can be used at once. When all rows have arrived, a rank with more rows than
+its share gives the surplus to other ranks in files of the same folder.
 """
 
-import json
+import functools
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sparkdl import storage
 from sparkdl.context import Context
 from sparkdl.data.dataframe.row_buffer import RowBuffer
+from sparkdl.data.dataframe.row_counts import RowCounts
+from sparkdl.data.pace import Pace
+from sparkdl.data.peer_files import FIRST, PeerFiles
 from sparkdl.data.shard import Transfer, balance
-from sparkdl.polling import poll_s
 
 __all__ = ["BalancedRows", "RowBalance", "SingleRank"]
 
-# Default for a rank that has not reported its row count yet: (rows, has all rows).
-_NO_REPORT = (0, False)
-
-# Shorter than the usual interval: training waits for the reports.
-LOCAL_POLL_S = 0.1
+LOOKS_PER_CHECK = 4
 REMIND_S = 60.0
 
 _logger = logging.getLogger("sparkdl.data")
@@ -87,12 +84,13 @@ class RowBalance:
         self._buffer = buffer
         self._last_batch = last_batch
         self._max_rows = max_rows
-        self._name = f"{buffer.name}-{last_batch}-{max_rows or 'all'}"
-        self._folder = storage.join(me.url or me.folder or ".", "ranks", me.attempt)
-        self._poll_s = poll_s(self._folder, local_s=LOCAL_POLL_S)
+        self._files = PeerFiles(me)
+        number = next(_numbers(buffer))
+        terms = {"last_batch": last_batch, "max_rows": max_rows}
+        self._counts = RowCounts(me, self._files, buffer.name, number, terms, max_rows)
+        self._given_topic = f"given-{buffer.name}-{number}"
         self._changed = threading.Condition()
         self._num_certain = 0
-        self._reported = (-1, False)
         self._balanced: BalancedRows | None = None
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name="sparkdl-balance", daemon=True).start()
@@ -131,70 +129,39 @@ class RowBalance:
 
     def _final_counts(self) -> list[int]:
         """Return the row count of every rank, once all its rows or `max_rows` have arrived."""
-        reminded_s = time.monotonic()
+        pace, is_first = self._counts.pace, self._me.rank == FIRST
+        time.sleep(pace.first_s())
+        reminded_s, earlier = time.monotonic(), None
         while True:
             # Read before the count of rows: no row may arrive between the two.
             is_complete = self._buffer.is_complete
-            self._report(self._buffer.rows, is_complete)
-            reports = self._read_reports()
-            have_all_reported = len(reports) == self._me.world_size
-            least = min(rows for rows, _ in reports.values()) if have_all_reported else 0
-            if self._max_rows is not None and least >= self._max_rows:
-                return [self._max_rows] * self._me.world_size
+            rows = self._buffer.rows
+            summary = self._counts.look(rows, is_complete)
             with self._changed:
-                self._num_certain = least
+                self._num_certain = max(summary.least, self._num_certain)
                 self._changed.notify_all()
-            if have_all_reported and all(done for _, done in reports.values()):
-                return [reports[rank][0] for rank in self._ranks]
-            if any(done and rows < (self._max_rows or 0) for rows, done in reports.values()):
+            if summary.counts is not None:
+                return list(summary.counts)
+            if summary.refusal:
+                raise RuntimeError(summary.refusal)
+            if summary.needs_all:
                 self._buffer.request(None)  # A rank has too few rows; others must give it some.
-            self._refuse_ended([r for r in self._ranks if not reports.get(r, _NO_REPORT)[1]])
-            if not have_all_reported and time.monotonic() - reminded_s > REMIND_S:
+            if summary.absent and time.monotonic() - reminded_s > REMIND_S:
                 reminded_s = time.monotonic()
-                self._remind(sorted(set(self._ranks) - reports.keys()))
+                self._remind(summary.absent)
+            # The other ranks wait for the first one, which does not slow down.
+            delay_s = pace.next_s(has_changed=is_first or (rows, summary) != earlier)
+            earlier = rows, summary
             if not is_complete:
-                self._buffer.wait(self._reported[0], self._poll_s)
-            time.sleep(self._poll_s)
+                self._buffer.wait(rows, delay_s)
+            time.sleep(delay_s)
 
     def _remind(self, absent: Sequence[int]) -> None:
         _logger.warning(
             "data %r: waiting for ranks %s to call data.dataset; every rank must call it",
             self._buffer.name,
-            absent,
+            list(absent),
         )
-
-    def _report(self, rows: int, is_complete: bool) -> None:
-        if (rows, is_complete) != self._reported:
-            report = json.dumps({"rows": rows, "all": is_complete})
-            storage.write(self._report_url(self._me.rank), report)
-            self._reported = rows, is_complete
-
-    @property
-    def _ranks(self) -> range:
-        return range(self._me.world_size)
-
-    def _report_url(self, rank: int) -> str:
-        return storage.join(self._folder, f"{rank}.rows-{self._name}.json")
-
-    def _read_reports(self) -> Mapping[int, tuple[int, bool]]:
-        """Return the reports by rank: the number of rows, and True if these are all rows."""
-        reports = {}
-        for rank in self._ranks:
-            try:
-                report = json.loads(storage.read(self._report_url(rank)))
-            except FileNotFoundError:
-                continue
-            reports[rank] = report["rows"], report["all"]
-        return reports
-
-    def _refuse_ended(self, awaited: Sequence[int]) -> None:
-        ended = [r for r in awaited if storage.exists(storage.join(self._folder, f"{r}.done"))]
-        if ended:
-            raise RuntimeError(
-                f"ranks {ended} returned before they had read their rows of data "
-                f"{self._buffer.name!r}, and rank {self._me.rank} needs more rows. Every rank must "
-                "call data.dataset with the same arguments, and take the same number of batches."
-            )
 
     # ---- exchange of rows
 
@@ -215,26 +182,40 @@ class RowBalance:
     def _read(self, transfer: Transfer) -> Iterator[pa.RecordBatch]:
         return self._buffer.read(transfer.start, transfer.stop)
 
-    def _transfer_url(self, transfer: Transfer) -> str:
-        name = f"{transfer.giver}.given-{self._name}-{transfer.taker}-{transfer.start}"
-        return storage.join(self._folder, name)
+    def _topic(self, transfer: Transfer) -> str:
+        return f"{self._given_topic}-{transfer.taker}-{transfer.start}"
 
     def _give(self, transfer: Transfer) -> None:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._buffer.schema) as writer:
             for batch in self._read(transfer):
                 writer.write_batch(batch)
-        storage.write(self._transfer_url(transfer), sink.getvalue().to_pybytes())
+        self._files.post(transfer.giver, self._topic(transfer), sink.getvalue().to_pybytes())
 
     def _take(self, transfer: Transfer) -> list[pa.RecordBatch]:
-        url = self._transfer_url(transfer)
-        while not storage.exists(url):
-            self._refuse_ended([transfer.giver])
-            time.sleep(self._poll_s)
-        with pa.ipc.open_stream(storage.read(url)) as reader:
+        giver, topic = transfer.giver, self._topic(transfer)
+        pace = Pace(self._files.url, self._me.num_readers)
+        for look in itertools.count(self._me.rank):  # Not all ranks look for the end at once.
+            has_ended = look % LOOKS_PER_CHECK == 0 and bool(self._files.ended([giver]))
+            if data := self._files.read([giver], topic).get(giver):
+                break
+            if has_ended:
+                raise RuntimeError(
+                    f"rank {giver} returned before it gave rows of data {self._buffer.name!r} to "
+                    f"rank {self._me.rank}. Every rank must take the same number of batches."
+                )
+            time.sleep(pace.next_s())
+        with pa.ipc.open_stream(data) as reader:
             batches: list[pa.RecordBatch] = list(reader)
-        storage.remove(url)
+        self._files.remove(giver, topic)
         return batches
+
+
+# Process-wide state: the number of the next balance of a dataset. A program may read a dataset with
+# other arguments a second time.
+@functools.cache
+def _numbers(buffer: RowBuffer) -> Iterator[int]:
+    return itertools.count()
 
 
 def _first_rows(batches: Sequence[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

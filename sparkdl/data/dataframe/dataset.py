@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import logging
 import os
 import socket
 import warnings
@@ -27,6 +28,8 @@ from sparkdl.errors import ConfigError, suggest
 __all__ = ["dataset", "received"]
 
 WINDOW_ROWS = 1 << 16
+
+_logger = logging.getLogger("sparkdl.data")
 
 
 @takes_batches
@@ -64,7 +67,10 @@ def dataset(
         A `tf.data.Dataset` of features, or of `(features, labels)`, each of (rows, ...).
 
     Raises:
-        ConfigError: if there is no such DataFrame or column, or an argument is invalid.
+        ConfigError: if there is no such DataFrame or column, the DataFrame is empty, or an
+            argument is invalid.
+        ValueError: if one of the first rows has a null, or an array of another length than the
+            first. For a later row, iterating over the dataset raises TensorFlow's error.
 
     Example:
         >>> from sparkdl import experiment
@@ -86,15 +92,22 @@ def dataset(
     )
     passes = _RowPasses(me, buffer, parsed, cache)
     arrays = Arrays(columns, selection)
-    if first := passes.first():
-        arrays.learn(first)
+    first = passes.first()
+    if first:
+        arrays(first)  # An error here is plain; TensorFlow would wrap an error of the iteration.
+    elif not passes.num_rows():
+        raise ConfigError(
+            f"data {name!r} has no rows: the DataFrame is empty. Look at its filters and joins."
+        )
+    if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
+        _logger.info("%s: %s", name, text)
     elements = arrow_dataset(passes.next_pass, arrays)
-    is_length_known = me.world_size > 1 and parsed.steps is None
+    is_length_known = me.num_readers > 1 and parsed.steps is None
     steps = passes.steps() if is_length_known else None
     if not is_length_known:
         # Keras warns at the end of every dataset of unknown length.
         warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
-    return finished(elements, parsed, parsed.per_worker(me.world_size), steps)
+    return finished(elements, parsed, parsed.per_worker(me.num_readers), steps)
 
 
 def _row_buffer(me: Context, name: str) -> RowBuffer:
@@ -156,12 +169,12 @@ class _RowPasses:
         self._me = me
         self._buffer = buffer
         self._batches = batches
-        self._batch_size = batches.per_worker(me.world_size)
+        self._batch_size = batches.per_worker(me.num_readers)
         max_rows = batches.steps and batches.steps * self._batch_size
         buffer.open(cache, max_rows)
         self._balance = (
             _row_balance(buffer, batches.last_batch, max_rows)
-            if me.world_size > 1
+            if me.num_readers > 1
             else SingleRank(buffer, max_rows)
         )
         self._pass_numbers = itertools.count()
@@ -171,12 +184,16 @@ class _RowPasses:
         """Return a batch with the first row; None if there are no rows."""
         return next((batch for batch in self._in_order() if batch.num_rows), None)
 
+    def num_rows(self) -> int:
+        """Return the number of rows of all ranks; wait until all rows have arrived."""
+        return self._balanced().rows
+
     def next_pass(self) -> Iterator[pa.RecordBatch]:
         """Return the rows of the next pass."""
         number = next(self._pass_numbers)
         if not self._batches.shuffle:
             return self._in_order()
-        entropy = [self._me.seed, number, self._me.rank]
+        entropy = [self._me.data_seed, number, self._me.rank]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
         return shuffled(self._in_random_order(seed), WINDOW_ROWS, seed)
 
@@ -198,7 +215,7 @@ class _RowPasses:
 
     def steps(self) -> int:
         """Return the number of batches per pass; wait until all rows have arrived."""
-        rows, world_size = self._balanced().rows, self._me.world_size
+        rows, world_size = self._balanced().rows, self._me.num_readers
         return totals(rows, world_size, self._batch_size, self._batches.last_batch)[0]
 
     def _balanced(self) -> BalancedRows:
@@ -211,7 +228,7 @@ class _RowPasses:
         certain, balanced = self._balance.certain_rows(beyond)
         if balanced and not self._is_reported:
             self._is_reported = True
-            rows, world_size = balanced.rows, self._me.world_size
+            rows, world_size = balanced.rows, self._me.num_readers
             numbers = totals(rows, world_size, self._batch_size, self._batches.last_batch)
             report_dataset(self._buffer.name, self._batches, rows, *numbers)
         return certain, balanced

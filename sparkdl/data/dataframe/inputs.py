@@ -4,13 +4,15 @@ Types are checked here, before Spark starts a job. Rows are dealt to the ranks i
 every rank gets the same number of rows, up to a few that the ranks balance among themselves.
 """
 
+import functools
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
@@ -21,6 +23,8 @@ from sparkdl.data.schema import UnsupportedType, arrow_type, column
 from sparkdl.errors import ConfigError
 
 __all__ = ["DataFrameInputs", "session_of"]
+
+_logger = logging.getLogger("sparkdl.data")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -36,11 +40,13 @@ class DataFrameInputs:
         frames: the DataFrame of each dataset, by name, with columns that Arrow supports.
         schemas: the Arrow schema in which the rows of each dataset arrive, by name.
         packed: names of the datasets that are RDDs, packed as Arrow messages in a binary column.
+        persisted: names of the datasets that the user has persisted.
     """
 
     frames: Mapping[str, DataFrame]
     schemas: Mapping[str, pa.Schema]
     packed: frozenset[str]
+    persisted: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, data: Any, spark: SparkSession, num_readers: int) -> "DataFrameInputs":
@@ -59,11 +65,13 @@ class DataFrameInputs:
             raise ConfigError("data={} contains no DataFrame; leave it out or add one.")
         frames: dict[str, DataFrame] = {}
         schemas: dict[str, pa.Schema] = {}
-        packed = set()
+        packed, persisted = set(), set()
         for name, rows in datasets.items():
             _check_name(name)
             if _is_spark_class(rows, "DataFrame"):
                 frames[name], schemas[name] = _supported_columns(name, rows)
+                if rows.storageLevel != StorageLevel.NONE:
+                    persisted.add(name)
             elif _is_spark_class(rows, "RDD"):
                 schemas[name] = schema_of_row(name, _first_row(name, rows))
                 frames[name] = _pack(rows, schemas[name], spark, num_readers)
@@ -73,7 +81,7 @@ class DataFrameInputs:
                     f"data has a {type(rows).__name__} for {name!r}; expected a Spark DataFrame, "
                     "or an RDD of rows or tuples. For pandas: spark.createDataFrame(frame)."
                 )
-        return cls(frames, schemas, frozenset(packed))
+        return cls(frames, schemas, frozenset(packed), frozenset(persisted))
 
     def feed(self, readers: Sequence[int]) -> Feed:
         """Return the description of the datasets that the tasks need.
@@ -84,15 +92,21 @@ class DataFrameInputs:
         schemas = {name: s.serialize().to_pybytes() for name, s in self.schemas.items()}
         return Feed(schemas, self.packed, tuple(readers))
 
-    def rows(self, num_tasks: int, readers: Sequence[int], is_gang: bool) -> DataFrame:
+    def rows(
+        self, num_tasks: int, readers: Sequence[int], is_gang: bool, is_read_again: bool = False
+    ) -> DataFrame:
         """Return the rows of all datasets as one DataFrame with a partition for each task.
 
         Args:
             num_tasks: number of tasks of the job.
             readers: the ranks that get rows, in equal numbers.
             is_gang: True if the tasks of the job start together.
+            is_read_again: True if several jobs read the rows. Spark then computes each partition
+                once, and keeps the rows on the executors' disks until `release`.
         """
-        joined = self._joined()
+        joined = self._joined
+        if is_read_again and not self.persisted.issuperset(self.frames):
+            joined.persist(StorageLevel.DISK_ONLY)
         if not is_gang:
             return joined.coalesce(num_tasks)
         # A barrier stage does not support coalesce, where a task reads several partitions of the
@@ -100,6 +114,15 @@ class DataFrameInputs:
         ranks = F.array(*[F.lit(rank) for rank in readers])
         return joined.repartitionById(num_tasks, ranks[self._place(len(readers))])
 
+    def release(self) -> None:
+        """Remove the rows that `rows` has kept on the executors' disks."""
+        try:
+            if self._joined.storageLevel == StorageLevel.DISK_ONLY:
+                self._joined.unpersist()
+        except Exception as exc:  # noqa: BLE001 Spark may have ended, and the copy with it.
+            _logger.debug("the copy of the rows was not removed: %s", exc)
+
+    @functools.cached_property
     def _joined(self) -> DataFrame:
         """Return a single dataset as it is; join several, each in a column of structs.
 
@@ -117,7 +140,7 @@ class DataFrameInputs:
                 ]
             )
 
-        return reduce(DataFrame.unionAll, [spread(name) for name in self.frames])
+        return functools.reduce(DataFrame.unionAll, [spread(name) for name in self.frames])
 
     def _place(self, num_readers: int) -> Any:
         """Return a column with the position of each row's reader.
@@ -168,17 +191,18 @@ def _supported_columns(name: str, frame: DataFrame) -> tuple[DataFrame, pa.Schem
     if repeated or not frame.columns:
         problem = f"two columns {repeated[0]!r}" if repeated else "no column"
         raise ConfigError(f"data {name!r} has {problem}; expected columns of different names.")
-    fields, problems = [], []
+    fields, problems = [], {}
     for field in frame.schema.fields:
         try:
             fields.append(pa.field(field.name, arrow_type(field.dataType)))
             column(fields[-1])
         except UnsupportedType as exc:
-            problems.append(f"{field.name!r} is {field.dataType.simpleString()}. {exc}")
+            problems[field.name] = f"{field.name!r} is {field.dataType.simpleString()}. {exc}"
     if problems:
+        drop = ", ".join(map(repr, problems))
         raise ConfigError(
-            f"data {name!r} has columns that cannot become tensors; cast them, or leave them out "
-            "with df.drop:\n- " + "\n- ".join(problems)
+            f"data {name!r} has columns that cannot become tensors. If they are not used, pass "
+            f"df.drop({drop}) as data; otherwise cast them:\n- " + "\n- ".join(problems.values())
         )
     # Columns are renamed to numbers: mapInArrow does not find a column with a dot in its name.
     numbered = frame.toDF(*[f"c{number}" for number in range(len(fields))])

@@ -1,7 +1,7 @@
 """Runs in a Spark task. Pack the rows of an RDD into Arrow batches of about 1024 rows."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,14 +89,14 @@ class RowPacker:
 
 
 def _to_batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    if isinstance(rows[0], Mapping):
-        rows = [_values_in_order(row, schema) for row in rows]
+    names = schema.names
+    ordered = [_values_in_order(row, names) for row in rows]
     columns = []
     for place, column_field in enumerate(schema):
         try:
-            values = pa.array([_vector_to_array(row[place]) for row in rows])
+            values = pa.array([_vector_to_array(row[place]) for row in ordered])
             columns.append(values.cast(column_field.type))  # Refuses a cast that loses data.
-        except (pa.ArrowException, TypeError, LookupError) as exc:
+        except (pa.ArrowException, TypeError) as exc:
             raise TypeError(
                 f"a row of the RDD has no value for column {column_field.name!r} that fits "
                 f"{column_field.type}, the type in the first row: {exc}"
@@ -104,5 +104,26 @@ def _to_batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _values_in_order(row: Any, schema: pa.Schema) -> tuple[Any, ...]:
-    return tuple(row.get(name) for name in schema.names)
+def _values_in_order(row: Any, names: Sequence[str]) -> Sequence[Any]:
+    """Return the values of a row in the order of the columns.
+
+    A dict may leave columns out, which are then null. No value of a row is left out: a row with
+    columns or values that the first row does not have is refused.
+    """
+    if isinstance(row, Mapping):
+        if row.keys() <= set(names):
+            return [row.get(name) for name in names]
+        columns: Any = list(row)
+    elif isinstance(row, tuple | list):
+        columns = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
+        if len(row) == len(names) and (not columns or list(columns) == names):
+            return row
+        if columns and set(columns) == set(names) and len(row) == len(names):
+            return [row[columns.index(name)] for name in names]
+    else:
+        columns = None
+    problem = f"the columns {', '.join(map(str, columns))}" if columns else f"the value {row!r}"
+    raise TypeError(
+        f"a row of the RDD has {problem}; expected a value for each of the columns of the first "
+        f"row: {', '.join(names)}. Make all rows equal, or create a DataFrame with a schema."
+    )

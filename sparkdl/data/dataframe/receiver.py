@@ -1,5 +1,6 @@
 """Runs in the training process. Receive the rows that the Spark task sends, in a thread."""
 
+import logging
 import mmap
 import os
 import socket
@@ -28,6 +29,11 @@ from sparkdl.data.dataframe.row_buffer import RowBuffer
 
 __all__ = ["Receiver"]
 
+# YARN ends all containers of a host whose disk is fuller than 90 percent.
+MAX_DISK_USE = 0.9
+
+_logger = logging.getLogger("sparkdl.data")
+
 
 class Receiver:
     """Receive the datasets from the task that supervises this process, in a thread.
@@ -49,6 +55,7 @@ class Receiver:
         self._unsent: deque[bytes] = deque()
         self._sending = threading.Lock()
         self._requested = threading.Event()
+        self._has_warned = False
         first = self._next_packet()
         if first.kind != SCHEMAS:
             raise RuntimeError(
@@ -101,6 +108,7 @@ class Receiver:
         for descriptor in descriptors:
             size = os.fstat(descriptor).st_size
             self._files[file] = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+            self._warn_of_full_disk(descriptor)
             os.close(descriptor)
         if kind == ERROR:
             message = np.frombuffer(data, np.uint8, offset=HEADER.size)
@@ -109,6 +117,19 @@ class Receiver:
         else:
             message = np.empty(0, np.uint8)
         return _Packet(kind, number, rows, file, message)
+
+    def _warn_of_full_disk(self, descriptor: int) -> None:
+        disk = os.fstatvfs(descriptor)
+        use = 1 - disk.f_bavail / max(disk.f_blocks, 1)
+        if use > MAX_DISK_USE and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "the disk that holds the copy of this rank's rows is %.0f %% full, with %.1f GiB "
+                "free. Free disk space, point spark.local.dir to a larger disk, select only the "
+                "columns that are needed, or pass cache=False to data.dataset for a single pass",
+                100 * use,
+                disk.f_bavail * disk.f_frsize / 2**30,
+            )
 
     def _add(self, packet: "_Packet", buffer: RowBuffer) -> None:
         file, message = packet.file, packet.message

@@ -2,6 +2,7 @@
 
 import mmap
 import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ import pyarrow as pa
 from sparkdl.errors import ConfigError
 
 __all__ = ["RowBuffer"]
+
+# Mapped pages that were read count as memory of this process until they are released.
+RELEASE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,8 @@ class RowBuffer:
         self._max_rows: int | None = 0
         self._num_taken = 0
         self._requested = requested
+        self._read_files: set[mmap.mmap] = set()
+        self._read_bytes = 0
 
     # ---- for the thread that fills the buffer
 
@@ -164,13 +170,24 @@ class RowBuffer:
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield rows `start <= i < stop`, which must have arrived, in batches."""
-        previous: mmap.mmap | None = None
         for block in self._overlapping(start, stop):
-            if previous is not None and previous is not block.file:
-                # Leave the pages to the page cache: they no longer count as this process's memory.
-                previous.madvise(mmap.MADV_DONTNEED)
-            previous = block.file
+            self._release_read_pages(block)
             yield block.slice(start, stop, self.schema)
+
+    def _release_read_pages(self, following: _Block) -> None:
+        """Release the pages of the blocks that were read, once they are many.
+
+        The pages are left to the page cache, and no longer count as memory of this process, which
+        resource managers limit. A page that is used again is mapped again.
+        """
+        with self._changed:
+            if self._read_bytes >= RELEASE_BYTES:
+                for file in self._read_files:
+                    file.madvise(mmap.MADV_DONTNEED)
+                self._read_files.clear()
+                self._read_bytes = 0
+            self._read_files.add(following.file)
+            self._read_bytes += len(following.message)
 
     def take(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield rows like `read`; without a cache, discard each batch when the next is requested.
@@ -204,4 +221,6 @@ class RowBuffer:
 
     def _overlapping(self, start: int, stop: int) -> Sequence[_Block]:
         with self._changed:
-            return [b for b in self._blocks if b.start < stop and start < b.stop]
+            first = bisect_right(self._blocks, start, key=lambda block: block.stop)
+            end = bisect_left(self._blocks, stop, key=lambda block: block.start)
+            return self._blocks[first:end]

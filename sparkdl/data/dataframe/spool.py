@@ -13,7 +13,11 @@ import pyarrow as pa
 
 __all__ = ["Spool", "local_disk"]
 
+# Files grow, since a process that keeps all rows holds one mapping and one descriptor per file:
+# 1 TiB is 1064 files. The files are sparse, so that an unused rest takes no disk.
 FILE_BYTES = 16 << 20
+FILES_PER_SIZE = 8
+MAX_FILE_BYTES = 1 << 30
 ALIGNMENT_BYTES = 64  # Recommended for buffers by Arrow's format.
 
 # Maximum number of buffers in one system call, see IOV_MAX in sysconf(3).
@@ -130,7 +134,8 @@ class Spool:
                 if file.has_room(length):
                     self._current = file
                     return file
-        size = max(FILE_BYTES, length + ALIGNMENT_BYTES)
+        size = min(FILE_BYTES << (self._num_created // FILES_PER_SIZE), MAX_FILE_BYTES)
+        size = max(size, length + ALIGNMENT_BYTES)
         self._current = _File(self._num_created, self._folder, size)
         self._files[self._num_created] = self._current
         self._num_created += 1

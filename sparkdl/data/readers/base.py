@@ -1,5 +1,6 @@
 """Runs in the training process. The interface of all readers: rows in pieces."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,13 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkdl import context
 from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
-from sparkdl.data.column_selection import ColumnSelection, stacked_dtype
+from sparkdl.data.column_selection import ColumnSelection, inexact_message, stacked_dtype
 from sparkdl.data.shard import Range
-from sparkdl.data.shuffle import shuffled
+from sparkdl.data.shuffle import MIN_SLICES, SHUFFLED_RANGES, in_turn, shuffled
 
 __all__ = ["ArrowSource", "Pass", "Source"]
+
+_logger = logging.getLogger("sparkdl.data")
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,21 @@ class Source(ABC):
         return blocks.map(lambda values: selection.pick(values, _stack_tensors))
 
 
-def _stack_tensors(parts: list[Any]) -> Any:
+def _stack_tensors(names: list[str], parts: list[Any]) -> Any:
     """Stack tensors of (rows,) or (rows, width) side by side into one of (rows, sum of widths)."""
     import tensorflow as tf
 
     dtype = tf.as_dtype(stacked_dtype([part.dtype.as_numpy_dtype for part in parts]))
-    flat = [tf.cast(part, dtype) if part.dtype != dtype else part for part in parts]
-    return tf.concat([part[:, None] if part.shape.rank == 1 else part for part in flat], -1)
+    flat = []
+    for name, part in zip(names, parts, strict=True):
+        cast = tf.cast(part, dtype)
+        if part.dtype.is_integer and dtype.is_floating:
+            message = inexact_message(names, name, "a number", dtype.as_numpy_dtype)
+            exact = tf.debugging.assert_equal(tf.cast(cast, part.dtype), part, message)
+            with tf.control_dependencies([exact] if exact is not None else []):
+                cast = tf.identity(cast)
+        flat.append(cast[:, None] if part.shape.rank == 1 else cast)
+    return tf.concat(flat, -1)
 
 
 class ArrowSource(Source):
@@ -109,12 +121,25 @@ class ArrowSource(Source):
         first = [Range(piece, 0, 1) for piece, rows in enumerate(self.sizes) if rows][:1]
         for batch in self.read(first, selection.names):
             arrays.learn(batch)
+        text = schema.describe_conversions(self.schema, selection.names)
+        if text and context.current().is_chief:
+            _logger.info("%s: %s", self.name, text)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            current = next_pass()
-            rows = self.read(current.ranges, selection.names)
-            if current.seed is None:
-                return rows
-            return shuffled(rows, self.window_rows, current.seed)
+            return self.ordered(next_pass(), selection.names)
 
         return arrow_dataset(batches, arrays)
+
+    def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a pass, shuffled if it has a seed.
+
+        Args:
+            current: the pass.
+            names: names of the columns to read.
+        """
+        if current.seed is None:
+            return self.read(current.ranges, names)
+        parts = (current.ranges[number::SHUFFLED_RANGES] for number in range(SHUFFLED_RANGES))
+        readers = [self.read(part, names) for part in parts if part]
+        rows = in_turn(readers, max(self.window_rows // MIN_SLICES, 1))
+        return shuffled(rows, self.window_rows, current.seed)

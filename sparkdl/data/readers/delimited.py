@@ -4,18 +4,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
+from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
-from sparkdl.data.readers.paths import Paths, check_names, describe, find
+from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
+from sparkdl.data.readers.paths import Files, Paths, check_names, describe, find, find_again
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
-__all__ = ["DelimitedSource", "csv"]
+__all__ = ["DelimitedSource", "csv", "list_files"]
 
 BLOCK_BYTES = 4 << 20
 
@@ -35,8 +38,12 @@ def csv(
 ) -> Any:
     """Return this rank's share of CSV files as a `tf.data.Dataset`, with equal steps on every rank.
 
-    Every rank first reads all files once to count their rows. In each pass a rank reads the files
-    of its share from their start. If counting takes long, write the rows as Parquet once.
+    The first rank reads all files once to count their rows, for all ranks. In each pass a rank
+    reads the files of its share from their start; write at least as many files as there are ranks.
+    If counting takes long, write the rows as Parquet once.
+
+    `shuffle=True` shuffles the files of this rank, reads four of them in turn, and shuffles the
+    rows within windows of 65 536 rows (at most 256 MiB).
 
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
@@ -73,7 +80,10 @@ def csv(
     """
     parsed = Batches.parse(batches)
     csv_format = _CsvFormat(schema, delimiter, header, column_names)
-    return make_dataset(DelimitedSource(path, csv_format, fill or {}), parsed)
+    names = {"delimiter": delimiter, "header": header, "column_names": column_names}
+    call = Call("data.csv", {"path": path, "schema": schema, **names, **parsed.division})
+    pieces = agree(call, lambda: list_files(path, csv_format))
+    return make_dataset(DelimitedSource(path, csv_format, fill or {}, pieces), parsed)
 
 
 class _CsvFormat:
@@ -135,77 +145,137 @@ def _types(schema: Types | None) -> dict[str, pa.DataType]:
     return column_types
 
 
+@dataclass(frozen=True)
+class _File:
+    """A CSV file.
+
+    Attributes:
+        files: the files that the file belongs to.
+        number: index of the file in `files.paths`.
+    """
+
+    files: Files
+    number: int
+
+    @property
+    def url(self) -> str:
+        return self.files.url(self.files.paths[self.number])
+
+    def inspect(self, csv_format: _CsvFormat) -> tuple[int, pa.Schema]:
+        """Return the number of rows of the file and its columns; an empty file has no columns."""
+        with self.files.arrow.open_input_stream(self.files.paths[self.number]) as content:
+            if not content.read(1):
+                return 0, pa.schema([])
+        with self.opened(csv_format) as reader:
+            schema = reader.schema
+        with self.opened(csv_format, schema.names[:1]) as reader:
+            return sum(batch.num_rows for batch in reader), schema
+
+    @contextmanager
+    def opened(self, csv_format: _CsvFormat, names: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield a reader of batches of some columns; None for all."""
+        try:
+            with (
+                self.files.arrow.open_input_stream(self.files.paths[self.number]) as source,
+                closing(csv_format.open(source, names)) as reader,
+            ):
+                yield reader
+        except (pa.ArrowException, OSError) as exc:
+            problem = str(exc)
+            if "newlines_in_values" in problem:  # With this option, pyarrow may lose line ends.
+                problem = "in a file this large no value may hold line ends. Write it as Parquet."
+            if "conversion error" in problem:
+                problem += ". Types are inferred from the first rows; to set them see schema=."
+            raise ValueError(f"{self.url}: {problem}") from exc
+
+
+def _files_of(matches: Sequence[Files]) -> list[_File]:
+    return [_File(files, number) for files in matches for number in range(len(files.paths))]
+
+
+def list_files(path: Paths, csv_format: _CsvFormat) -> Pieces:
+    """Return the files, their numbers of rows and their columns, in JSON form.
+
+    Args:
+        path: see `csv`.
+        csv_format: the format of the files.
+
+    Raises:
+        ValueError: if the files have different columns, or two columns of one name.
+    """
+    matches = find(path)
+    files = _files_of(matches)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        inspected = list(pool.map(lambda file: file.inspect(csv_format), files))
+    rows = [num_rows for num_rows, _ in inspected]
+    schema = _common_schema(describe(path), files, rows, [schema for _, schema in inspected])
+    return {
+        "files": [files.to_dict() for files in matches],
+        "rows": rows,
+        "schema": pack_schema(schema),
+    }
+
+
+def _common_schema(
+    name: str, files: Sequence[_File], rows: Sequence[int], schemas: Sequence[pa.Schema]
+) -> pa.Schema:
+    """Return the columns of the first file with rows, or of the first with a header."""
+    nonempty = [piece for piece, schema in enumerate(schemas) if schema.names]
+    if not nonempty:
+        raise ValueError(f"{name}: no file has columns. Expected at least a header.")
+    first = next((piece for piece in nonempty if rows[piece]), nonempty[0])
+    names = schemas[first].names
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"{files[first].url} has several columns called {', '.join(map(repr, repeated))}. "
+            "Name all columns: column_names=[...]."
+        )
+    for piece in nonempty:
+        if set(schemas[piece].names) != set(schemas[first].names):
+            raise ValueError(
+                f"{files[piece].url} has columns {', '.join(schemas[piece].names)}; "
+                f"{files[first].url} has {', '.join(schemas[first].names)}."
+            )
+    return schemas[first]
+
+
 class DelimitedSource(ArrowSource):
     """The rows of CSV files; a piece is a file.
 
     Args:
         path, fill: see `csv`.
         csv_format: the format of the files.
+        pieces: the result of `list_files` on the first rank; by default this process lists them.
     """
 
-    def __init__(self, path: Paths, csv_format: _CsvFormat, fill: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Paths,
+        csv_format: _CsvFormat,
+        fill: Mapping[str, Any],
+        pieces: Pieces | None = None,
+    ) -> None:
+        pieces = list_files(path, csv_format) if pieces is None else pieces
         self.name = describe(path)
         self.options = {"fill": fill}
         self._format = csv_format
-        self._files = [(files, file) for files in find(path) for file in files.paths]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            self._marks = [files.mark(file) for files, file in self._files]
-            inspected = list(pool.map(self._inspect, range(len(self._files))))
-        self.sizes = [rows for rows, _ in inspected]
-        self.schema = self._common_schema([schema for _, schema in inspected])
+        self._files = _files_of(find_again(path, pieces["files"]))
+        self.sizes = pieces["rows"]
+        self.schema = unpack_schema(pieces["schema"])
         check_names({"schema": csv_format.types, "fill": fill}, self.schema)
         # The types of one file apply to all files; otherwise the types would depend on the rows.
         self._format.types.update(zip(self.schema.names, self.schema.types, strict=True))
 
-    def _url(self, piece: int) -> str:
-        files, path = self._files[piece]
-        return files.url(path)
-
-    def _inspect(self, piece: int) -> tuple[int, pa.Schema]:
-        """Return the number of rows of a file and its columns; an empty file has no columns."""
-        files, path = self._files[piece]
-        with files.arrow.open_input_stream(path) as content:
-            if not content.read(1):
-                return 0, pa.schema([])
-        with self._opened(piece) as reader:
-            schema = reader.schema
-        with self._opened(piece, schema.names[:1]) as reader:
-            return sum(batch.num_rows for batch in reader), schema
-
-    def _common_schema(self, schemas: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the columns of the first file with rows, or of the first with a header.
-
-        Raises:
-            ValueError: if the files have different columns, or two columns of one name.
-        """
-        nonempty = [piece for piece, schema in enumerate(schemas) if schema.names]
-        if not nonempty:
-            raise ValueError(f"{self.name}: no file has columns. Expected at least a header.")
-        first = next((piece for piece in nonempty if self.sizes[piece]), nonempty[0])
-        names = schemas[first].names
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(
-                f"{self._url(first)} has several columns called {', '.join(map(repr, repeated))}. "
-                "Name all columns: column_names=[...]."
-            )
-        for piece in nonempty:
-            if set(schemas[piece].names) != set(schemas[first].names):
-                raise ValueError(
-                    f"{self._url(piece)} has columns {', '.join(schemas[piece].names)}; "
-                    f"{self._url(first)} has {', '.join(schemas[first].names)}."
-                )
-        return schemas[first]
-
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; pyarrow parses a block while the previous one is used."""
         for part in ranges:
-            files, path = self._files[part.piece]
-            if files.mark(path) != self._marks[part.piece]:
+            file = self._files[part.piece]
+            if file.files.has_changed(file.number):
                 raise ValueError(
-                    f"{files.url(path)} has changed since its rows were counted. Start again."
+                    f"{file.url} has changed since its rows were counted. Start again."
                 )
             num_read = 0
-            with self._opened(part.piece, names) as reader:
+            with file.opened(self._format, names) as reader:
                 for batch in reader:
                     start = max(part.start - num_read, 0)
                     stop = min(part.stop - num_read, batch.num_rows)
@@ -216,22 +286,5 @@ class DelimitedSource(ArrowSource):
                         break
             if num_read < part.stop:
                 raise ValueError(
-                    f"{files.url(path)} has {num_read} rows, and had more when it was counted."
+                    f"{file.url} has {num_read} rows, and had more when it was counted."
                 )
-
-    @contextmanager
-    def _opened(self, piece: int, names: Sequence[str] | None = None) -> Iterator[Any]:
-        files, path = self._files[piece]
-        try:
-            with (
-                files.arrow.open_input_stream(path) as source,
-                closing(self._format.open(source, names)) as reader,
-            ):
-                yield reader
-        except (pa.ArrowException, OSError) as exc:
-            problem = str(exc)
-            if "newlines_in_values" in problem:  # With this option, pyarrow may lose line ends.
-                problem = "in a file this large no value may hold line ends. Write it as Parquet."
-            if "conversion error" in problem:
-                problem += ". Types are inferred from the first rows; to set them see schema=."
-            raise ValueError(f"{files.url(path)}: {problem}") from exc

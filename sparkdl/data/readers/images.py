@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from sparkdl import storage
+from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import Pass, Source
-from sparkdl.data.readers.paths import Paths, describe, find
+from sparkdl.data.readers.paths import Paths, describe, find, find_again, urls_of
 from sparkdl.errors import ConfigError
 
-__all__ = ["ImageSource", "images"]
+__all__ = ["ImageSource", "images", "list_classes"]
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 BLOCK_FILES = 32
@@ -69,7 +70,13 @@ def images(
         (2, 2, 2, 3) [ 10. 200.] [0 1]
     """
     parsed = Batches.parse({"feature_cols": "image", "label_cols": "label", **batches})
-    source = ImageSource(path, labels, size, channels)
+    arguments = {"path": path, "size": size, "channels": channels, **parsed.division}
+    if labels is None:
+        pieces = agree(Call("data.images", arguments), lambda: list_classes(path))
+    else:
+        call = Call("data.images", {**arguments, "labels": np.asarray(labels)})
+        pieces = agree(call, dict)  # All ranks have the same list of files.
+    source = ImageSource(path, labels, size, channels, pieces)
     dataset = make_dataset(source, parsed)
     dataset.class_names = source.class_names
     return dataset
@@ -80,6 +87,7 @@ class ImageSource(Source):
 
     Args:
         path, labels, size, channels: see `images`.
+        pieces: the result of `list_classes` on the first rank; by default this process lists them.
 
     Attributes:
         class_names: the name of the class of each label; None if labels were passed.
@@ -88,7 +96,12 @@ class ImageSource(Source):
     columns = ("image", "label", "path")
 
     def __init__(
-        self, path: Paths, labels: Sequence[Any] | None, size: tuple[int, int], channels: int
+        self,
+        path: Paths,
+        labels: Sequence[Any] | None,
+        size: tuple[int, int],
+        channels: int,
+        pieces: Pieces | None = None,
     ) -> None:
         _check(size, channels)
         self.name = describe(path)
@@ -96,7 +109,10 @@ class ImageSource(Source):
         self._channels = channels
         self.class_names: list[str] | None = None
         if labels is None:
-            self._urls, self._labels, self.class_names = _find_classes(path)
+            pieces = list_classes(path) if pieces is None else pieces
+            self._urls = urls_of(find_again(path, pieces["files"]))
+            self._labels = np.array(pieces["labels"], np.int32)  # Keras's dtype.
+            self.class_names = pieces["names"]
         else:
             self._urls, self._labels = _check_labels(path, labels)
         self.sizes = [1] * len(self._urls)
@@ -161,14 +177,24 @@ class _Decoder:
         import tensorflow as tf
 
         urls = [path.decode() for path in paths.numpy()]
-        is_remote = not all(map(storage.is_local, urls))
-        contents = list((self._pool.map if is_remote else map)(storage.read, urls))
+        contents = self._contents(urls)
         try:
             return self._decode(tf.constant(contents, tf.string))
         except tf.errors.InvalidArgumentError:
             for url, content in zip(urls, contents, strict=True):
                 self._refuse_if_invalid(url, content)
             raise
+
+    def _contents(self, urls: Sequence[str]) -> list[bytes]:
+        """Return the contents of files; remote ones of one store are asked for at once."""
+        if all(map(storage.is_local, urls)):
+            return list(map(storage.read, urls))
+        stores = {url.partition("://")[0] for url in urls}
+        found = storage.read_new(dict.fromkeys(urls, 0)) if len(stores) == 1 else {}
+        # A second look at a file that is empty, or cannot be read, tells the reason.
+        missing = [url for url in urls if url not in found]
+        found |= dict(zip(missing, self._pool.map(storage.read, missing), strict=True))
+        return [found[url] for url in urls]
 
     def _refuse_if_invalid(self, url: str, content: bytes) -> None:
         import tensorflow as tf
@@ -193,28 +219,38 @@ def _check(size: Any, channels: Any) -> None:
         raise ConfigError(f"channels is {channels!r}; expected one of {CHANNELS}.")
 
 
-def _find_classes(path: Paths) -> tuple[list[str], Any, list[str]]:
-    """Return the URLs and labels of the images in a folder of classes, and the class names."""
+def list_classes(path: Paths) -> Pieces:
+    """Return the images in a folder of classes, their labels and class names, in JSON form.
+
+    Args:
+        path: see `images`.
+
+    Raises:
+        FileNotFoundError: if there is no image.
+        ConfigError: if `path` is not a single folder.
+    """
     if not isinstance(path, str | os.PathLike):
         raise ConfigError("path is a list; expected labels= with it, or a folder of classes.")
-    (files,) = find(path)
+    files, *others = find(path)
+    if others:
+        raise ConfigError(f"path is {os.fspath(path)!r}, several folders; expected one of classes.")
     entries = files.filesystem.ls(files.folder, detail=True)
     folders = [entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory"]
     names = sorted(folder.rpartition("/")[2] for folder in folders)
     names = [name for name in names if not name.startswith((".", "_"))]
     label_of = {name: label for label, name in enumerate(names)}
-    image_files = []
-    for file in files.paths:
+    numbers, labels = [], []
+    for number, file in enumerate(files.paths):
         name, _, inner = file[len(files.folder) + 1 :].partition("/")
         if inner and name in label_of and file.lower().endswith(ENDINGS):
-            image_files.append((name, file))
-    if not image_files:
+            numbers.append(number)
+            labels.append(label_of[name])
+    if not numbers:
         raise FileNotFoundError(
             f"{os.fspath(path)!r} has no image in a folder for its class; expected files such as "
             f"<class>/<name>.jpg, ending in {', '.join(ENDINGS)}. A list of files needs labels=."
         )
-    labels = np.array([label_of[name] for name, _ in image_files], np.int32)  # Keras's dtype.
-    return [files.url(file) for _, file in image_files], labels, names
+    return {"files": [files.subset(numbers).to_dict()], "labels": labels, "names": names}
 
 
 def _check_labels(path: Paths, labels: Sequence[Any]) -> tuple[list[str], Any]:

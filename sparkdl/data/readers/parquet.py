@@ -4,14 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
-from sparkdl.data.readers.parquet_footers import Footers, RowGroup
+from sparkdl.data.readers.exact_reads import ExactFile
+from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT, list_row_groups
+from sparkdl.data.readers.parquet_pieces import File, ParquetPieces, RowGroup
 from sparkdl.data.readers.paths import Paths, check_names, describe
 from sparkdl.data.shard import Range
 
@@ -21,6 +26,11 @@ CACHED_FOOTERS = 32
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
 STREAM_BYTES = 1 << 20
+REMOTE_STREAM_BYTES = 4 << 20
+REMOTE_HEAD_BYTES = 128 << 10
+# The head of a row group is at most this part of its rows.
+MIN_HEADS = 8
+# Bytes of row groups that a process holds at once before they are decoded.
 MAX_PREFETCH_BYTES = 256 << 20
 
 # Bytes of a value in memory by physical type; values of other types take at least 8 bytes.
@@ -39,17 +49,24 @@ def parquet(
 ) -> Any:
     """Return this rank's share of Parquet files as a `tf.data.Dataset`, with equal steps per rank.
 
-    Only the columns that `feature_cols` and `label_cols` name are read. Ranks may share a row
-    group; the rows of a row group before a rank's share are decoded and left out, so that files
-    with one large row group cost every rank more than files with several.
+    In a gang, the first rank lists the files and reads their footers for all ranks. Only the
+    columns that `feature_cols` and `label_cols` name are read. Ranks may share a row group; the
+    rows of a row group before a rank's share are decoded and left out, so write at least as many
+    row groups as there are ranks.
+
+    `shuffle=True` shuffles the row groups of this rank, reads four of them in turn, and shuffles
+    the rows within windows of 65 536 rows (at most 256 MiB).
 
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
-            supports. Subfolders such as `year=2020` make a column `year`.
+            supports. Subfolders such as `year=2020` make a column `year`; files that are named one
+            by one have no such columns. `path=df.inputFiles()` reads the files of a table; the
+            folder of a Delta, Hudi or Iceberg table is refused, as it has removed rows too.
         filter: condition for the rows to read: an expression of `pyarrow.compute`, or a list of
-            conditions such as `[("year", ">=", 2020)]`. Row groups that the condition excludes by
-            their statistics are not read; in the others the columns of the condition are read once
-            more beforehand, to count rows.
+            conditions such as `[("year", ">=", 2020)]`. Files that the condition excludes by the
+            names of their folders are not opened. Row groups that the condition excludes by their
+            statistics are not read; in the others the first rank reads the columns of the
+            condition once more beforehand, to count rows.
         ragged: names of the columns whose arrays differ in length from row to row; they become
             `tf.RaggedTensor`s.
         decode: dtypes of the binary columns that hold numbers, by name: `{"image": "uint8"}`.
@@ -61,7 +78,8 @@ def parquet(
 
     Raises:
         FileNotFoundError: if there is no file.
-        ConfigError: if a column does not exist, or an argument is invalid.
+        ConfigError: if a column does not exist, an argument is invalid, the folder is that of a
+            table, or the ranks of a gang call different readers.
         ValueError: if a file is not a Parquet file, or a column has another type than in the first
             file. During iteration: if there is a null or a row of another shape, or a file has
             changed.
@@ -76,8 +94,10 @@ def parquet(
         [[2. 3.]] [1]
     """
     parsed = Batches.parse(batches)
-    source = ParquetSource(path, filter, {"ragged": ragged, "decode": decode, "fill": fill})
-    return make_dataset(source, parsed)
+    options = {"ragged": ragged, "decode": decode, "fill": fill}
+    call = Call("data.parquet", {"path": path, "filter": filter, **parsed.division})
+    pieces = agree(call, lambda: list_row_groups(path, filter))
+    return make_dataset(ParquetSource(path, filter, options, pieces), parsed)
 
 
 class ParquetSource(ArrowSource):
@@ -87,29 +107,47 @@ class ParquetSource(ArrowSource):
         path: see `parquet`.
         condition: the argument `filter` of `parquet`.
         options: the arguments `ragged`, `decode` and `fill` of `parquet`.
+        pieces: the row groups; by default this process lists them.
     """
 
-    def __init__(self, path: Paths, condition: Any, options: Mapping[str, Any]) -> None:
-        self._footers = Footers(path, condition)
+    def __init__(
+        self,
+        path: Paths,
+        condition: Any,
+        options: Mapping[str, Any],
+        pieces: Pieces | None = None,
+    ) -> None:
+        pieces = list_row_groups(path, condition) if pieces is None else pieces
+        self._pieces = ParquetPieces(path, condition, pieces)
         self.name = describe(path)
-        self.schema = self._footers.schema
+        self.schema = self._pieces.schema
         self.options = options
-        self.sizes = [group.rows for group in self._footers.groups]
+        self.sizes = [group.rows for group in self._pieces.groups]
         check_names(options, self.schema)
         self._footer = lru_cache(CACHED_FOOTERS)(self._read_footer)
+        self._prefetched_bytes = 0
+        self._lock = Lock()
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a batch is decoded while the previous one is used."""
-        self._footers.check_types(names)
-        decoded = (batch for part in ranges for batch in self._read_range(part, names))
+        self._pieces.check_types(names)
+        checked: set[int] = set()
+        decoded = (batch for part in ranges for batch in self._read_range(part, names, checked))
         with closing(decoded) as batches, ThreadPoolExecutor(1, "sparkdl-parquet") as reader:
             pending = reader.submit(next, batches, None)
             while (batch := pending.result()) is not None:
                 pending = reader.submit(next, batches, None)
                 yield batch
 
-    def _read_range(self, part: Range, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        group, num_read = self._footers.groups[part.piece], 0
+    def _read_range(
+        self, part: Range, names: Sequence[str], checked: set[int]
+    ) -> Iterator[pa.RecordBatch]:
+        group, num_read = self._pieces.groups[part.piece], 0
+        file = self._pieces.files[group.file]
+        if group.file not in checked:
+            checked.add(group.file)
+            if file.files.has_changed(file.number):
+                raise ValueError(f"{file.url} has changed since its footer was read. Start again.")
         for batch in self._decode(group, names, part.stop):
             start, stop = max(part.start - num_read, 0), min(part.stop - num_read, batch.num_rows)
             if start < stop:
@@ -118,19 +156,19 @@ class ParquetSource(ArrowSource):
             if num_read >= part.stop:
                 return
         raise ValueError(
-            f"{self._footers.files[group.file].url}: row group {group.number} has {num_read} rows; "
-            f"expected {group.rows} according to its footer. The file is damaged."
+            f"{file.url}: row group {group.number} has {num_read} rows; expected {group.rows} "
+            "according to its footer. The file is damaged."
         )
 
     def _decode(
         self, group: RowGroup, names: Sequence[str], max_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group that pass the filter, some MB at a time."""
-        keys, condition = self._footers.files[group.file].keys, self._footers.filter
-        needed = dict.fromkeys([*names, *self._footers.filtered])
+        keys, condition = self._pieces.files[group.file].keys, self._pieces.filter
+        needed = dict.fromkeys([*names, *self._pieces.filtered])
         stored = [name for name in needed if name not in keys]
         schema = pa.schema([self.schema.field(name) for name in needed])
-        with self._opened(group, stored) as (file, rows):
+        with self._opened(group, stored, max_rows) as (file, rows):
             # With a filter, the number of rows to decode is not known in advance.
             rows = rows if condition is not None else min(rows, max_rows)
             for batch in file.iter_batches(rows, row_groups=[group.number], columns=stored):
@@ -141,37 +179,69 @@ class ParquetSource(ArrowSource):
 
     @contextmanager
     def _opened(
-        self, group: RowGroup, names: Sequence[str]
+        self, group: RowGroup, names: Sequence[str], max_rows: int
     ) -> Iterator[tuple[pq.ParquetFile, int]]:
         """Yield a row group's open file, and the number of rows to decode at once."""
-        file = self._footers.files[group.file]
-        if file.files.mark(file.path) != file.mark:
-            raise ValueError(f"{file.url} has changed since its footer was read. Start again.")
+        file = self._pieces.files[group.file]
         try:
             footer = self._footer(group.file)
-            row_bytes, stored_bytes = _estimate_bytes(footer.row_group(group.number), set(names))
+            row_group = footer.row_group(group.number)
+            if self._pieces.filter is None and row_group.num_rows != group.rows:
+                raise OSError(f"it has {row_group.num_rows} rows, and had {group.rows} before")
+            row_bytes, chunks = _columns_of(row_group, set(names))
             rows = min(max(BATCH_BYTES // max(row_bytes, 1), 1), MAX_BATCH_ROWS)
             # With a power of two, like most batch sizes, `rebatch` cuts batches without a copy.
             rows = 1 << (rows.bit_length() - 1)
-            # Remote stores are slow per request: prefetch the row group in a few large requests.
-            # Local files and very large row groups are read as a stream.
-            is_prefetched = not file.files.is_local and stored_bytes <= MAX_PREFETCH_BYTES
-            with file.files.arrow.open_input_file(file.path) as source:
+            is_head = max_rows * MIN_HEADS <= group.rows
+            with self._prefetched(file, chunks, is_head) as (source, options):
                 yield (
                     pq.ParquetFile(
                         source,
                         metadata=footer,
-                        pre_buffer=is_prefetched,
-                        buffer_size=STREAM_BYTES,
+                        coerce_int96_timestamp_unit=TIMESTAMP_UNIT,
+                        **options,
                     ),
                     rows,
                 )
-        except (pa.ArrowException, OSError) as exc:
+        except (pa.ArrowException, OSError, IndexError) as exc:
             raise ValueError(f"{file.url}, row group {group.number}: {exc}") from exc
 
+    @contextmanager
+    def _prefetched(
+        self, file: File, chunks: Sequence[tuple[int, int]], is_head: bool
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Yield an open file, and how pyarrow reads the chunks (start, stop) of columns in it.
+
+        Remote stores are slow per request: a row group is read by a few large requests. Local
+        files, very large row groups, and those of which only the head is needed are read as a
+        stream.
+        """
+        num_bytes = sum(stop - start for start, stop in chunks)
+        if not isinstance(file.files.arrow, pa.fs.PyFileSystem):
+            is_buffered = not (file.files.is_local or is_head) and num_bytes <= MAX_PREFETCH_BYTES
+            with file.files.arrow.open_input_file(file.path) as source:
+                yield source, {"pre_buffer": is_buffered, "buffer_size": STREAM_BYTES}
+            return
+        with self._lock:
+            is_small = self._prefetched_bytes + num_bytes <= MAX_PREFETCH_BYTES
+            num_held = num_bytes if is_small and not is_head else 0
+            self._prefetched_bytes += num_held
+        try:
+            size = file.files.sizes[file.number]
+            with closing(ExactFile(file.files.filesystem, file.path, size)) as exact:
+                exact.prefetch(chunks if num_held else [])
+                streams = REMOTE_HEAD_BYTES if is_head else REMOTE_STREAM_BYTES
+                buffer_size = STREAM_BYTES if num_held else streams
+                source = pa.PythonFile(exact, mode="r")
+                yield source, {"pre_buffer": False, "buffer_size": buffer_size}
+        finally:
+            with self._lock:
+                self._prefetched_bytes -= num_held
+
     def _read_footer(self, number: int) -> pq.FileMetaData:
-        file = self._footers.files[number]
-        return pq.read_metadata(file.path, filesystem=file.files.arrow)
+        file = self._pieces.files[number]
+        with file.files.arrow.open_input_file(file.path) as source:
+            return pq.read_metadata(source)
 
 
 def _add_folder_columns(
@@ -194,14 +264,22 @@ def _add_folder_columns(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _estimate_bytes(group: pq.RowGroupMetaData, names: set[str]) -> tuple[int, int]:
-    """Return the approximate bytes of a row in memory, and the bytes of the row group on disk."""
-    memory = stored = 0
+def _columns_of(group: pq.RowGroupMetaData, names: set[str]) -> tuple[int, list[tuple[int, int]]]:
+    """Return the approximate bytes of a row in memory, and where its columns are in the file.
+
+    Args:
+        group: the row group.
+        names: names of the columns.
+    """
+    memory, chunks = 0, []
     for number in range(group.num_columns):
         column = group.column(number)
         if column.path_in_schema.split(".", 1)[0] in names:
             # Encoded values may be much smaller than the values in memory.
             width = _WIDTHS.get(column.physical_type, 8)
             memory += max(column.total_uncompressed_size, column.num_values * width)
-            stored += column.total_compressed_size
-    return memory // max(group.num_rows, 1), stored
+            start = column.data_page_offset
+            if column.has_dictionary_page and column.dictionary_page_offset:
+                start = min(start, column.dictionary_page_offset)
+            chunks.append((start, start + column.total_compressed_size))
+    return memory // max(group.num_rows, 1), chunks

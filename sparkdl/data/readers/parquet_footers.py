@@ -1,6 +1,10 @@
-"""Runs in the training process. Read the footers of Parquet files: row groups, columns, types."""
+"""Runs in the training process. Read the footers of Parquet files: row groups, columns, types.
 
-from collections.abc import Mapping, Sequence
+The first rank does this for all ranks, see `agreed_pieces`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -8,129 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from pyarrow import types
 
+from sparkdl.data.agreed_pieces import Pieces
+from sparkdl.data.readers.parquet_pieces import File, bind, check_file, pack_schema
 from sparkdl.data.readers.paths import Files, Paths, find
 from sparkdl.errors import ConfigError
 
-__all__ = ["File", "Footers", "RowGroup"]
+__all__ = ["TIMESTAMP_UNIT", "list_row_groups"]
 
 NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 
-
-@dataclass(frozen=True)
-class File:
-    """A file, and the content of its footer.
-
-    Attributes:
-        files: the files that the file belongs to.
-        path: path of the file on the filesystem of `files`.
-        mark: see `Files.mark`; taken when the footer was read.
-        schema: names and types of the columns stored in the file.
-        keys: values of the columns that its folders define, such as `year=2020`.
-    """
-
-    files: Files
-    path: str
-    mark: str
-    schema: pa.Schema
-    keys: Mapping[str, pa.Scalar]
-
-    @property
-    def url(self) -> str:
-        """The URL or local path of the file, as a user would write it."""
-        return self.files.url(self.path)
-
-
-@dataclass(frozen=True)
-class RowGroup:
-    """A row group.
-
-    Attributes:
-        file: number of its file in `Footers.files`.
-        number: number of the row group in the file.
-        rows: number of its rows that pass the filter.
-    """
-
-    file: int
-    number: int
-    rows: int
-
-
-class Footers:
-    """The footers of Parquet files, each read once, all in parallel.
-
-    Args:
-        paths: see `find`.
-        condition: condition for the rows to read, see the `filter` of `parquet`.
-
-    Attributes:
-        files: the files in order.
-        schema: the columns of the first file and the columns that folders define.
-        filter: the condition as an expression; None without a condition.
-        filtered: names of the columns in the condition.
-        groups: the row groups with rows that pass the filter; some may have 0 such rows.
-
-    Raises:
-        ValueError: if a file is not a Parquet file.
-        ConfigError: if the condition cannot be applied.
-    """
-
-    def __init__(self, paths: Paths, condition: Any) -> None:
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            fragments = [fragment for files in find(paths) for fragment in _fragments(files)]
-            self.files = list(pool.map(_inspect, fragments))
-            self.schema = self._joined_schema()
-            self.filter, self.filtered = _bind(condition, self.schema)
-            self.check_types(self.filtered)
-            parquet_fragments = [fragment.parquet for fragment in fragments]
-            groups = pool.map(self._row_groups, range(len(fragments)), parquet_fragments)
-            self.groups = [group for groups_of_file in groups for group in groups_of_file]
-
-    def _joined_schema(self) -> pa.Schema:
-        fields = {field.name: field.type for field in self.files[0].schema}
-        for file in self.files:
-            for name, value in file.keys.items():
-                fields.setdefault(name, value.type)
-        return pa.schema(list(fields.items()))
-
-    def _row_groups(self, number: int, fragment: ds.ParquetFileFragment) -> list[RowGroup]:
-        if self.filter is None:
-            return [RowGroup(number, group.id, group.num_rows) for group in fragment.row_groups]
-        groups = []
-        for part in fragment.split_by_row_group(self.filter, schema=self.schema):
-            rows = part.scanner(filter=self.filter, schema=self.schema).count_rows()
-            groups.append(RowGroup(number, part.row_groups[0].id, rows))
-        return groups
-
-    def check_types(self, names: Sequence[str]) -> None:
-        """Validate that columns have the same type in all files.
-
-        Args:
-            names: names of the columns.
-
-        Raises:
-            ValueError: if types differ; the message names the file, the column and both types.
-        """
-        checked = set()
-        for file in self.files:
-            if (columns := (file.schema, tuple(file.keys))) in checked:
-                continue
-            checked.add(columns)
-            for name in names:
-                expected, first = self.schema.field(name).type, self.files[0].url
-                if name in file.keys:
-                    kind = file.keys[name].type
-                elif name in file.schema.names:
-                    kind = file.schema.field(name).type
-                else:
-                    raise ValueError(f"{file.url} has no column {name!r}, which other files have.")
-                if kind != expected:
-                    raise ValueError(
-                        f"{file.url}: column {name!r} is {kind}; in {first} it is {expected}. "
-                        "Write the files with one type."
-                    )
+# Spark writes timestamps as INT96 by default, which nanoseconds cannot represent after 2262.
+TIMESTAMP_UNIT = "us"
 
 
 @dataclass(frozen=True)
@@ -139,46 +33,197 @@ class _Fragment:
 
     Attributes:
         files: the files that the file belongs to.
+        number: index of the file in `files.paths`.
         parquet: the file in pyarrow's dataset.
-        schema: the columns of pyarrow's dataset, including the columns that folders define.
+        keys: values of the columns that its folders define; a file may store a column as well.
     """
 
     files: Files
+    number: int
     parquet: ds.ParquetFileFragment
-    schema: pa.Schema
+    keys: dict[str, pa.Scalar]
+
+    @property
+    def url(self) -> str:
+        return self.files.url(self.files.paths[self.number])
+
+    def inspect(self, schemas: "_Schemas") -> File:
+        """Read the footer.
+
+        Args:
+            schemas: the columns of other files.
+        """
+        try:
+            self.parquet.ensure_complete_metadata()
+        except (pa.ArrowException, OSError) as exc:
+            raise ValueError(f"{self.url}: {exc}") from exc
+        schema = schemas.shared(self.parquet.physical_schema)
+        keys = {name: key for name, key in self.keys.items() if name not in schema.names}
+        return File(self.files, self.number, schema, keys)
 
 
-def _fragments(files: Files) -> list[_Fragment]:
+class _Schemas:
+    """The columns of all files; files with equal columns share an object, which may be large."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[pa.Schema, pa.Schema]] = []
+
+    def shared(self, stored: pa.Schema) -> pa.Schema:
+        """Return the columns as they are compared between files.
+
+        Args:
+            stored: the columns of a file.
+        """
+        for other, schema in self._known:
+            if other.equals(stored):
+                return schema
+        schema = pa.schema([(field.name, _without_nullability(field.type)) for field in stored])
+        self._known.append((stored, schema))
+        return schema
+
+
+def list_row_groups(paths: Paths, condition: Any) -> Pieces:
+    """Return the row groups of Parquet files, in the form that `ParquetPieces` reads.
+
+    Files that the condition excludes by the names of their folders are not opened. All other
+    footers are read once, in parallel.
+
+    Args:
+        paths: see `find`.
+        condition: condition for the rows to read, see the `filter` of `parquet`.
+
+    Raises:
+        ValueError: if a file is not a Parquet file.
+        ConfigError: if the condition cannot be applied.
+    """
+    fragments = [f for files in find(paths, refuses_tables=True) for f in _fragments(files)]
+    schemas = _Schemas()
+    kept = list(fragments)
+    if condition is not None:
+        kept = _not_excluded(fragments, condition, schemas)
+    first = (kept or fragments)[0].inspect(schemas)
+    schema = _joined_schema(first, kept or fragments)
+    expression, filtered = bind(condition, schema)
+
+    def list_file(number: int) -> tuple[File, list[tuple[int, int, int]]]:
+        file = kept[number].inspect(schemas)
+        check_file(file, schema, first.url, filtered)
+        groups = _row_groups(kept[number].parquet, expression, schema)
+        # pyarrow's object keeps the footer, which may be large, in memory.
+        kept[number] = dataclasses.replace(kept[number], parquet=None)
+        return file, [(number, *group) for group in groups]
+
+    fragments.clear()
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        listed = list(pool.map(list_file, range(len(kept))))
+    groups = [group for _, of_file in listed for group in of_file]
+    return {
+        **_pack_files([file for file, _ in listed]),
+        "schema": pack_schema(schema),
+        "groups": [list(column) for column in zip(*groups, strict=True)] or [[], [], []],
+    }
+
+
+def _fragments(files: Files) -> Iterator[_Fragment]:
+    """Yield the files of one folder; at most the footer of the first one is read."""
+    file_format = ds.ParquetFileFormat(coerce_int96_timestamp_unit=TIMESTAMP_UNIT)
+    if not any("=" in path[len(files.folder) :] for path in files.paths):
+        for number, path in enumerate(files.paths):
+            yield _Fragment(files, number, file_format.make_fragment(path, files.arrow), {})
+        return
     options = ds.FileSystemFactoryOptions(
         partition_base_dir=files.folder, partitioning=ds.HivePartitioning.discover()
     )
-    factory = ds.FileSystemDatasetFactory(
-        files.arrow, list(files.paths), ds.ParquetFileFormat(), options
-    )
+    factory = ds.FileSystemDatasetFactory(files.arrow, list(files.paths), file_format, options)
     try:
         dataset = factory.finish()
     except (pa.ArrowException, OSError) as exc:
         raise ValueError(f"{files.url(files.paths[0])}: {exc}") from exc
-    return [_Fragment(files, fragment, dataset.schema) for fragment in dataset.get_fragments()]
+    numbers = {path: number for number, path in enumerate(files.paths)}
+    for fragment in sorted(dataset.get_fragments(), key=lambda each: numbers[each.path]):
+        values = ds.get_partition_keys(fragment.partition_expression)
+        keys = {
+            field.name: pa.scalar(values[field.name], field.type)
+            for field in dataset.schema
+            if field.name in values
+        }
+        yield _Fragment(files, numbers[fragment.path], fragment, keys)
 
 
-def _inspect(fragment: _Fragment) -> File:
-    """Read the footer of a file."""
-    files, path = fragment.files, fragment.parquet.path
-    mark = files.mark(path)
+def _not_excluded(
+    fragments: Sequence[_Fragment], condition: Any, schemas: _Schemas
+) -> list[_Fragment]:
+    """Return the files that the names of their folders do not exclude.
+
+    A column of the condition may exist in later files only, so the last file is tried as well.
+    """
+    if not any(fragment.keys for fragment in fragments):
+        return list(fragments)
     try:
-        fragment.parquet.ensure_complete_metadata()
-    except (pa.ArrowException, OSError) as exc:
-        raise ValueError(f"{files.url(path)}: {exc}") from exc
-    stored = fragment.parquet.physical_schema
-    schema = pa.schema([(field.name, _without_nullability(field.type)) for field in stored])
-    values = ds.get_partition_keys(fragment.parquet.partition_expression)
-    keys = {
-        field.name: pa.scalar(values[field.name], field.type)
-        for field in fragment.schema
-        if field.name in values and field.name not in schema.names
+        schema = _joined_schema(fragments[0].inspect(schemas), fragments)
+        expression, _ = bind(condition, schema)
+    except ConfigError as exc:
+        try:
+            schema = _joined_schema(fragments[-1].inspect(schemas), fragments)
+            expression, _ = bind(condition, schema)
+        except ConfigError:
+            raise exc from None
+    kept = []
+    for fragment in fragments:
+        # A dataset of one file: pyarrow compares the condition with the names of its folders.
+        parquet = fragment.parquet
+        dataset = ds.FileSystemDataset([parquet], schema, parquet.format, fragment.files.arrow)
+        if any(True for _ in dataset.get_fragments(filter=expression)):
+            kept.append(fragment)
+    return kept
+
+
+def _joined_schema(file: File, fragments: Sequence[_Fragment]) -> pa.Schema:
+    fields = {field.name: field.type for field in file.schema}
+    for fragment in fragments:
+        for name, value in fragment.keys.items():
+            fields.setdefault(name, value.type)
+    return pa.schema(list(fields.items()))
+
+
+def _row_groups(
+    fragment: ds.ParquetFileFragment, expression: pc.Expression | None, schema: pa.Schema
+) -> list[tuple[int, int]]:
+    """Return the number of each row group, and of its rows that pass the filter."""
+    if expression is None:
+        return [(group.id, group.num_rows) for group in fragment.row_groups]
+    groups = []
+    for part in fragment.split_by_row_group(expression, schema=schema):
+        (group,) = part.row_groups
+        rows = part.scanner(filter=expression, schema=schema).count_rows()
+        # If the folder's name decides that all rows pass, pyarrow counts those of the whole file.
+        groups.append((group.id, min(rows, group.num_rows)))
+    return groups
+
+
+def _pack_files(files: Sequence[File]) -> Pieces:
+    """Return the files in JSON form; equal schemas and keys are written once."""
+    schemas: dict[int, tuple[int, pa.Schema]] = {}
+    keys: dict[str, int] = {}
+    packed_keys: list[dict[str, list[Any]]] = []
+    schema_of_file, keys_of_file = [], []
+    for file in files:
+        number, _ = schemas.setdefault(id(file.schema), (len(schemas), file.schema))
+        schema_of_file.append(number)
+        named = {name: [str(key.type), key.as_py()] for name, key in file.keys.items()}
+        number = keys.setdefault(repr(named), len(keys))
+        packed_keys += [named] if number == len(packed_keys) else []
+        keys_of_file.append(number)
+    numbers: dict[int, tuple[Files, list[int]]] = {}
+    for file in files:
+        numbers.setdefault(id(file.files), (file.files, []))[1].append(file.number)
+    return {
+        "files": [whole.subset(some).to_dict() for whole, some in numbers.values()],
+        "schemas": [pack_schema(schema) for _, schema in schemas.values()],
+        "schema_of_file": schema_of_file,
+        "keys": packed_keys,
+        "keys_of_file": keys_of_file,
     }
-    return File(files, path, mark, schema, keys)
 
 
 def _without_nullability(kind: pa.DataType) -> pa.DataType:
@@ -193,36 +238,3 @@ def _without_nullability(kind: pa.DataType) -> pa.DataType:
     if types.is_large_list(kind):
         return pa.large_list(_without_nullability(kind.value_type))
     return kind
-
-
-def _bind(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[str]]:
-    """Return a condition as an expression, and the names of the columns in the condition.
-
-    Raises:
-        ConfigError: if the condition is invalid, or names a column that does not exist.
-    """
-    if condition is None:
-        return None, []
-    empty = schema.empty_table()
-    try:
-        is_expression = isinstance(condition, pc.Expression)
-        expression = condition if is_expression else pq.filters_to_expression(condition)
-        empty.filter(expression)
-    except (pa.ArrowException, ValueError, TypeError) as exc:
-        raise ConfigError(
-            f"filter={condition!r}: {exc}\nExpected an expression of pyarrow.compute, or a list "
-            f'such as [("year", ">=", 2020)]. Columns are {", ".join(schema.names)}.'
-        ) from exc
-    return expression, [name for name in schema.names if _needs(empty, expression, name)]
-
-
-def _needs(empty: pa.Table, expression: pc.Expression, name: str) -> bool:
-    """Return True if an expression cannot be evaluated without a column.
-
-    pyarrow has no function that lists the columns of an expression.
-    """
-    try:
-        empty.drop_columns([name]).filter(expression)
-    except pa.ArrowInvalid:
-        return True
-    return False

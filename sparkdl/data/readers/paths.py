@@ -2,22 +2,36 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl import storage
+from sparkdl.data.readers.exact_reads import arrow_filesystem
+from sparkdl.data.readers.table_formats import refuse_tables
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Files", "Paths", "check_names", "describe", "find", "urls_of"]
+__all__ = ["Files", "Paths", "check_names", "describe", "find", "find_again", "urls_of"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
+NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
+
 _WILDCARD = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+# As Spark and Hadoop write local URLs.
+_SINGLE_SLASH = re.compile(r"^file:/(?!/)")
+
+# Properties by which a changed file is recognised, in the order of their reliability.
+_MARKS = ("ETag", "etag", "generation", "mtime", "modificationTime", "LastModified", "created")
 
 
 @dataclass(frozen=True)
@@ -25,47 +39,136 @@ class Files:
     """Files of one store, below one folder.
 
     Attributes:
+        root: the user's path, absolute.
         filesystem: the fsspec filesystem of the store.
         folder: the folder above all files; names of folders below it may define columns.
         paths: paths of the files on the filesystem, sorted.
+        sizes: sizes of the files in bytes.
+        marks: for each file a text that changes when its content changes.
+        mark_key: the property of a file that is its mark.
+        place: number of the user's path, and of its reading: literal, expanded or decoded.
+        host: the host on which the files were listed.
     """
 
+    root: str
     filesystem: Any
     folder: str
     paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    marks: tuple[str, ...]
+    mark_key: str
+    place: tuple[int, int] = (0, 0)
+    host: str = field(default_factory=socket.gethostname)
 
     @property
     def is_local(self) -> bool:
         """True if the files are on this machine's filesystem."""
-        return "file" in self.filesystem.protocol
+        return storage.is_local(self.root)
 
     @cached_property
     def arrow(self) -> pyarrow.fs.FileSystem:
         """The same store as a pyarrow filesystem."""
         if self.is_local:
             return pyarrow.fs.LocalFileSystem()  # Runs in C++, without Python's lock.
-        return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self.filesystem))
+        return arrow_filesystem(self.filesystem, dict(zip(self.paths, self.sizes, strict=True)))
 
     def url(self, path: str) -> str:
         """Return the URL or local path of a file, as a user would write it."""
-        return path if self.is_local else str(self.filesystem.unstrip_protocol(path))
+        if self.is_local:
+            return path
+        chain, separator, _ = self.root.rpartition("::")
+        return f"{chain}{separator}{self.filesystem.unstrip_protocol(path)}"
 
-    def mark(self, path: str) -> str:
-        """Return a string that changes when the content of a file changes."""
-        return str(self.filesystem.ukey(path))
+    def has_changed(self, number: int) -> bool:
+        """Return True if a file is another one than when the files were listed.
+
+        Hosts may each have a local copy of the files, written at different times: a local file
+        that was listed on another host is recognised by its size.
+
+        Args:
+            number: index of the file in `paths`.
+
+        Raises:
+            FileNotFoundError: if the file does not exist any more.
+        """
+        info = self.filesystem.info(self.paths[number])
+        if info["size"] != self.sizes[number]:
+            return True
+        is_other_copy = self.is_local and self.host != socket.gethostname()
+        if is_other_copy or self.mark_key not in info:
+            return False
+        return _mark(info, self.mark_key) != self.marks[number]
+
+    def subset(self, numbers: Sequence[int]) -> "Files":
+        """Return some of the files.
+
+        Args:
+            numbers: their indexes in `paths`.
+        """
+        if len(numbers) == len(self.paths):
+            return self
+        return replace(
+            self,
+            paths=tuple(self.paths[n] for n in numbers),
+            sizes=tuple(self.sizes[n] for n in numbers),
+            marks=tuple(self.marks[n] for n in numbers),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, relative to the user's path, which may differ from host to host."""
+        _, root = storage.filesystem(self.root)
+        root = root.rstrip("/")
+        start = len(self.folder) + 1 if self.folder else 0
+        return {
+            "up": root.count("/") - self.folder.count("/") if root != self.folder else 0,
+            "names": [path[start:] for path in self.paths],
+            "sizes": self.sizes,
+            "marks": self.marks,
+            "mark_key": self.mark_key,
+            "place": self.place,
+            "host": self.host,
+        }
+
+    @classmethod
+    def from_dict(cls, root: str, listed: Mapping[str, Any]) -> "Files":
+        """Return the files that another rank has listed.
+
+        Args:
+            root: the user's path on this rank, absolute.
+            listed: the JSON form.
+        """
+        filesystem, folder = storage.filesystem(root)
+        folder = folder.rstrip("/")
+        if listed["up"]:
+            folder = folder.rsplit("/", listed["up"])[0]
+        prefix = f"{folder}/" if folder else ""
+        return cls(
+            root,
+            filesystem,
+            folder,
+            tuple(prefix + name for name in listed["names"]),
+            tuple(listed["sizes"]),
+            tuple(listed["marks"]),
+            listed["mark_key"],
+            tuple(listed["place"]),
+            listed["host"],
+        )
 
 
-def find(paths: Paths) -> list[Files]:
+def find(paths: Paths, refuses_tables: bool = False) -> list[Files]:
     """Return the files that the user's paths refer to, in the order of the paths.
 
     Args:
-        paths: a file; a folder, for all files below it; a pattern with `*`, `?` or `[...]`; or a
-            list of these. Local paths, or URLs that fsspec supports. As in Spark, names in a
-            folder that start with `.` or `_` are ignored, except folders such as `_day=3`.
+        paths: a file; a folder, for all files below it; a pattern with `*`, `?`, `[...]` or
+            `{a,b}`; or a list of these. Local paths, or URLs that fsspec supports. As in Spark,
+            names in a folder that start with `.` or `_` are ignored, except folders such as
+            `_day=3`.
+        refuses_tables: refuse folders of Delta, Hudi and Iceberg tables.
 
     Raises:
         FileNotFoundError: if a path refers to no file.
-        ConfigError: if the list of paths is empty.
+        ConfigError: if the list of paths is empty, a folder is that of a table, or a folder is
+            being written: it has files of a `_temporary` folder and no `_SUCCESS`.
 
     Example:
         >>> from pathlib import Path
@@ -74,13 +177,35 @@ def find(paths: Paths) -> list[Files]:
         ...     Path("data", name).touch()
         >>> [Path(p).name for p in find("data")[0].paths]
         ['a.csv', 'b.csv']
-        >>> [Path(p).name for p in find("data/*=1")[0].paths]
+        >>> [Path(p).name for p in find("data/{*=1,*=2}")[0].paths]
         ['b.csv']
     """
-    path_list = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    path_list = _as_list(paths)
     if not path_list:
         raise ConfigError("the list of paths is empty; expected at least one file or folder.")
-    return [_find(storage.absolute(path)) for path in path_list]
+
+    def of_path(number: int) -> list[Files]:
+        return _find(number, path_list[number], refuses_tables)
+
+    if len(path_list) == 1:
+        return of_path(0)
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        return [files for matches in pool.map(of_path, range(len(path_list))) for files in matches]
+
+
+def find_again(paths: Paths, listed: Sequence[Mapping[str, Any]]) -> list[Files]:
+    """Return the files that another rank has found for the same paths, without a look at them.
+
+    Args:
+        paths: the paths of the user on this rank.
+        listed: the JSON forms of `find(paths)` on the other rank.
+    """
+    path_list = _as_list(paths)
+    found = []
+    for files in listed:
+        number, reading = files["place"]
+        found.append(Files.from_dict(_readings(path_list[number])[reading], files))
+    return found
 
 
 def urls_of(matches: Iterable[Files]) -> list[str]:
@@ -116,29 +241,130 @@ def check_names(options: Mapping[str, Iterable[str] | None], schema: pa.Schema) 
                 )
 
 
-def _find(url: str) -> Files:
-    filesystem, path = storage.filesystem(url)
+def _as_list(paths: Paths) -> list[str | os.PathLike[str]]:
+    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+
+
+def _readings(path: str | os.PathLike[str]) -> list[str]:
+    """Return the absolute URLs that a user's path may mean, without a look at any store.
+
+    First the path as it is, then the alternatives of its braces, then the path with its `%20` and
+    so on decoded, as in the URLs that `DataFrame.inputFiles()` returns.
+
+    Example:
+        >>> _readings("/a/{b,c}")
+        ['/a/{b,c}', '/a/b', '/a/c']
+        >>> _readings("file:/a%20b")
+        ['/a%20b', '/a b']
+    """
+    text = os.fspath(path)
+    text = _SINGLE_SLASH.sub("/", text)
+    texts = [text]
+    if _BRACES.search(text):
+        texts += _expanded(text)
+    if unquote(text) != text:
+        texts.append(unquote(text))
+    return [storage.absolute(text) for text in texts]
+
+
+def _expanded(text: str) -> Iterator[str]:
+    match = _BRACES.search(text)
+    if not match:
+        yield text
+        return
+    for choice in match.group(1).split(","):
+        yield from _expanded(text[: match.start()] + choice + text[match.end() :])
+
+
+def _find(number: int, path: str | os.PathLike[str], refuses_tables: bool) -> list[Files]:
+    literal, *others = _readings(path)
+    if files := _match(literal, (number, 0), refuses_tables):
+        return [files]
+    found = [_match(url, (number, n), refuses_tables) for n, url in enumerate(others, 1)]
+    if not any(found):
+        raise FileNotFoundError(
+            f"no files found at {literal!r}; expected a file, a folder, or a pattern such as "
+            "'data/part-*'. Names starting with '.' or '_' are ignored."
+        )
+    return [files for files in found if files]
+
+
+def _match(root: str, place: tuple[int, int], refuses_tables: bool) -> Files | None:
+    """Return the files at a URL; None if there are none."""
+    filesystem, path = storage.filesystem(root)
     path = path.rstrip("/")
-    if filesystem.isfile(path):
-        return Files(filesystem, path.rpartition("/")[0], (path,))
+    info = _info(filesystem, path)
+    if info and info["type"] == "file":
+        return _files(root, filesystem, path.rpartition("/")[0], {path: info}, place)
     folder, wildcard = path, _WILDCARD.search(path)
-    if wildcard and not filesystem.isdir(path):
+    if wildcard and not info:
         folder = path[: wildcard.start()].rpartition("/")[0]
         matches = filesystem.glob(path, detail=True)
         folders = [match for match, entry in matches.items() if entry["type"] == "directory"]
     else:
         matches, folders = {}, [path]
-    candidates = {*matches}.difference(folders).union(*map(filesystem.find, folders))
-    files = tuple(sorted(file for file in candidates if not _is_hidden(file[len(folder) :])))
-    if not files:
-        raise FileNotFoundError(
-            f"no files found at {url!r}; expected a file, a folder, or a pattern such as "
-            "'data/part-*'. Names starting with '.' or '_' are ignored."
-        )
-    return Files(filesystem, folder, files)
+    entries = {match: entry for match, entry in matches.items() if entry["type"] != "directory"}
+    for name in folders:
+        entries |= filesystem.find(name, detail=True)
+    if refuses_tables and entries:
+        refuse_tables(root, filesystem, folder, entries, is_pattern=bool(matches))
+    _refuse_unfinished(entries.keys(), folder)
+    visible = {file: entries[file] for file in entries if not _is_hidden(file[len(folder) :])}
+    return _files(root, filesystem, folder, visible, place) if visible else None
+
+
+def _refuse_unfinished(paths: Set[str], top: str) -> None:
+    """Refuse folders that are being written, or whose writer was killed, as of Spark's writers."""
+    for path in sorted(paths):
+        below, temporary, _ = path[len(top) :].partition("/_temporary")
+        folder = f"{top}{below}"
+        if temporary and f"{folder}/_SUCCESS" not in paths:
+            raise ConfigError(
+                f"{folder!r} is being written, or a job that wrote it was interrupted: it has "
+                f"{path!r} and no _SUCCESS. Wait for the job, or write the folder again. To read "
+                f"the files that are there, pass a pattern such as '{folder}/part-*'."
+            )
+
+
+def _info(filesystem: Any, path: str) -> Mapping[str, Any] | None:
+    try:
+        info: Mapping[str, Any] = filesystem.info(path)
+    except FileNotFoundError:
+        return None
+    return info
+
+
+def _files(
+    root: str,
+    filesystem: Any,
+    folder: str,
+    entries: Mapping[str, Mapping[str, Any]],
+    place: tuple[int, int],
+) -> Files:
+    paths = tuple(sorted(entries))
+    first = entries[paths[0]]
+    mark_key = next((key for key in _MARKS if first.get(key)), "")
+    return Files(
+        root=root,
+        filesystem=filesystem,
+        folder=folder,
+        paths=paths,
+        sizes=tuple(int(entries[path]["size"] or 0) for path in paths),
+        marks=tuple(_mark(entries[path], mark_key) for path in paths),
+        mark_key=mark_key,
+        place=place,
+    )
+
+
+def _mark(info: Mapping[str, Any], key: str) -> str:
+    value = info.get(key, "")
+    # Some filesystems list another type than they return for a single file.
+    return str(value.timestamp() if isinstance(value, datetime) else value)
 
 
 def _is_hidden(relative_path: str) -> bool:
     *folders, name = relative_path.strip("/").split("/")
     hidden = [part for part in folders if part.startswith("_") and "=" not in part]
-    return bool(hidden) or name.startswith("_") or any(p.startswith(".") for p in [*folders, name])
+    # Hadoop on S3 writes empty objects `day=3_$folder$` in place of folders.
+    is_marker = name.startswith("_") or name.endswith("_$folder$")
+    return bool(hidden) or is_marker or any(p.startswith(".") for p in [*folders, name])

@@ -1,25 +1,24 @@
 """Runs in the training process. Read TFRecord files of `tf.train.Example`, with TensorFlow."""
 
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from sparkdl import context, storage
+from sparkdl import context
+from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import Pass, Source
-from sparkdl.data.readers.paths import Paths, describe, find, urls_of
+from sparkdl.data.readers.local_copies import LocalCopies
+from sparkdl.data.readers.paths import Paths, describe, find, find_again, urls_of
 from sparkdl.data.tfexample.columns import Kind
-from sparkdl.data.tfexample.framing import CHUNK_BYTES, compression_of, measure
+from sparkdl.data.tfexample.framing import compression_of, measure
 from sparkdl.data.tfexample.schema_inference import Inspected, check_compression, inspect
 from sparkdl.errors import ConfigError
 
-__all__ = ["TFRecordSource", "tfrecord"]
+__all__ = ["TFRecordSource", "count_records", "tfrecord"]
 
 # Limits of a block of records that is parsed at once.
 BLOCK_ROWS = 1024
@@ -48,9 +47,14 @@ def tfrecord(
 ) -> Any:
     """Return this rank's share of TFRecord files of `tf.train.Example` as a `tf.data.Dataset`.
 
-    At the start every rank counts the records of all files: in uncompressed local files it skips
-    the data, and other files it reads. Remote files of this rank's share are copied to the local
-    disk when they are first needed; the copies are removed when the process ends.
+    At the start the first rank counts the records of all files, for all ranks: in uncompressed
+    local files it skips the data, and other files it reads. Remote files of this rank's share are
+    copied to Spark's local disk when they are first needed; the copies take at most half of its
+    free space, the oldest are removed before that, and all when the process ends. A rank reads a
+    file of its share from the start; write at least as many files as there are ranks.
+
+    `shuffle=True` shuffles the files of this rank, reads four of them in turn, and shuffles the
+    records within a window of 65 536 records (at most 256 MiB).
 
     Args:
         paths: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
@@ -87,7 +91,44 @@ def tfrecord(
         [array([[0.5, 2. ]], dtype=float32)]
     """
     parsed = Batches.parse(batches)
-    return make_dataset(TFRecordSource(paths, schema, compression), parsed)
+    arguments = {"paths": paths, "schema": schema, "compression": compression}
+    call = Call("data.tfrecord", {**arguments, **parsed.division})
+    pieces = agree(call, lambda: count_records(paths, schema, compression))
+    return make_dataset(TFRecordSource(paths, schema, compression, pieces), parsed)
+
+
+def count_records(
+    paths: Paths, schema: Mapping[str, Any] | None, compression: str | None
+) -> Pieces:
+    """Return the files and their numbers of records, and the columns of the first, in JSON form.
+
+    Args:
+        paths, schema, compression: see `tfrecord`.
+
+    Raises:
+        ConfigError: if `compression` is invalid, or there is no record to infer a schema from.
+        ValueError: if a file is damaged or cut off, or its records are not Examples.
+    """
+    check_compression(compression)
+    matches = find(paths)
+    urls = urls_of(matches)
+    with ThreadPoolExecutor(8) as pool:  # The threads mostly wait for a store.
+        compressions = list(pool.map(lambda url: compression_of(url, compression), urls))
+        measured = list(pool.map(measure, urls, compressions))
+    pieces = {
+        "files": [files.to_dict() for files in matches],
+        "compressions": compressions,
+        "rows": [rows for rows, _ in measured],
+        "num_bytes": sum(size for _, size in measured),
+    }
+    if schema is None:
+        inspected = inspect(urls, compression)
+        pieces["inspected"] = {
+            "records": inspected.records,
+            "kinds": {name: kind.value for name, kind in inspected.kinds.items()},
+            "lengths": {name: sorted(lengths) for name, lengths in inspected.lengths.items()},
+        }
+    return pieces
 
 
 class TFRecordSource(Source):
@@ -95,6 +136,7 @@ class TFRecordSource(Source):
 
     Args:
         paths, schema, compression: see `tfrecord`.
+        pieces: the result of `count_records` on the first rank; by default this process counts.
 
     Attributes:
         features: the feature of each column, by name.
@@ -105,20 +147,19 @@ class TFRecordSource(Source):
         paths: Paths,
         schema: Mapping[str, Any] | None = None,
         compression: str | None = "auto",
+        pieces: Pieces | None = None,
     ) -> None:
-        check_compression(compression)
         self.features = None if schema is None else _parse_schema(schema)
-        files = urls_of(find(paths))
+        pieces = count_records(paths, schema, compression) if pieces is None else pieces
         self.name = describe(paths)
-        with ThreadPoolExecutor(8) as pool:  # The threads mostly wait for a store.
-            self._compressions = list(pool.map(lambda url: compression_of(url, compression), files))
-            measured = list(pool.map(measure, files, self._compressions))
-        self.sizes = [rows for rows, _ in measured]
-        num_bytes = sum(size for _, size in measured)
-        self._record_bytes = max(num_bytes // max(sum(self.sizes), 1), 1)
-        self._copies = LocalCopies(files)
+        self.sizes = pieces["rows"]
+        self._compressions = pieces["compressions"]
+        self._record_bytes: int = max(pieces["num_bytes"] // max(sum(self.sizes), 1), 1)
+        matches = find_again(paths, pieces["files"])
+        sizes = [size for files in matches for size in files.sizes]
+        self._copies = LocalCopies(urls_of(matches), sizes)
         if self.features is None:
-            inspected = inspect(files, compression)
+            inspected = _unpack(pieces["inspected"])
             self.features = _infer_features(inspected)
             self._log_features(inspected)
         self.columns = list(self.features)
@@ -176,43 +217,12 @@ class TFRecordSource(Source):
         )
 
 
-class LocalCopies:
-    """Local copies of remote files, because TensorFlow reads local files only.
-
-    The copies are removed when the process ends.
-
-    Args:
-        urls: the files.
-    """
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self._urls = urls
-        self._copies: dict[int, IO[bytes]] = {}
-        self._locks = [Lock() for _ in urls]
-
-    def path(self, number: Any) -> bytes:
-        """Return the local path of a file; a remote file is copied on the first call.
-
-        Args:
-            number: index of the file in `urls`.
-        """
-        url = self._urls[number]
-        if storage.is_local(url):
-            return os.fsencode(storage.local_path(url))
-        with self._locks[number]:
-            if number not in self._copies:
-                self._copies[int(number)] = _copy(url)
-            # An unnamed file needs no removal, even if this process is killed.
-            return f"/proc/{os.getpid()}/fd/{self._copies[int(number)].fileno()}".encode()
-
-
-def _copy(url: str) -> IO[bytes]:
-    copy: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stays open
-    offset = 0
-    while block := storage.read(url, offset, CHUNK_BYTES):
-        offset += copy.write(block)
-    copy.flush()
-    return copy
+def _unpack(inspected: Mapping[str, Any]) -> Inspected:
+    return Inspected(
+        inspected["records"],
+        {name: Kind(kind) for name, kind in inspected["kinds"].items()},
+        {name: frozenset(lengths) for name, lengths in inspected["lengths"].items()},
+    )
 
 
 def _infer_features(inspected: Inspected) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkdl import storage
+from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.data.readers.paths import Paths, find, urls_of
 from sparkdl.data.tfexample.columns import Column, columns_of, struct_of
 from sparkdl.data.tfexample.decode import NotAnExample, decode
@@ -29,6 +30,11 @@ from sparkdl.options import check_count
 __all__ = ["read_tfrecord", "write_tfrecord"]
 
 MAX_TASKS = 1000
+_SUCCESS = "_SUCCESS"
+# Names in the temporary folder: old files of the same names as new ones, and a file that shows
+# readers that the folder is changing.
+_REPLACED = "replaced"
+_PUBLISHING = "publishing"
 _WRITTEN_SCHEMA = pa.schema([("name", pa.string()), ("rows", pa.int64())])
 
 
@@ -44,7 +50,9 @@ def write_tfrecord(
     """Write a DataFrame as TFRecord files of `tf.train.Example`.
 
     Each partition with rows becomes one file. The files appear in `path` when all of them have
-    been written, and `_SUCCESS` appears last. A task that Spark runs twice writes its rows once.
+    been written, and `_SUCCESS` appears last; until then the readers refuse the folder. If the
+    write fails, the old content of the folder is unchanged. A task that Spark runs twice writes its
+    rows once.
 
     Args:
         df: the DataFrame. Booleans and integers become int64 lists, float and double become float
@@ -89,9 +97,11 @@ def write_tfrecord(
     try:
         written = df.mapInArrow(task, "name string, rows long").collect()
         names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in written}
-        _publish(names, temporary, folder)
-    finally:
+        _check_written(names, temporary)
+    except BaseException:
         storage.remove(temporary)
+        raise
+    _publish(names, temporary, folder)
     return sum(row.rows for row in written)
 
 
@@ -112,8 +122,21 @@ def _hadoop_name(name: str) -> str:
     return f"part-r-{name.split('-')[1]}"
 
 
+def _check_written(names: Mapping[str, str], temporary: str) -> None:
+    if missing := set(names).difference(storage.list_names(temporary)):
+        raise FileNotFoundError(
+            f"the driver does not find {sorted(missing)[0]!r}, which a task wrote, in "
+            f"{temporary!r}. Write to a folder that the driver and all executors can access, such "
+            "as one on NFS or S3."
+        )
+
+
 def _publish(names: Mapping[str, str], temporary: str, folder: str) -> None:
     """Replace the content of the target folder with the written files.
+
+    If a file cannot be moved, the old content is restored. From the first change until the last,
+    the folder has a file in a temporary folder and no `_SUCCESS`, and readers refuse such a folder:
+    no reader takes a part of the files, even if this process is killed here.
 
     Args:
         names: the final name of each file, by its name in the temporary folder. Files of other
@@ -121,19 +144,39 @@ def _publish(names: Mapping[str, str], temporary: str, folder: str) -> None:
         temporary: the folder that the tasks have written to.
         folder: the target folder, which contains the temporary folder.
     """
-    if missing := set(names).difference(storage.list_names(temporary)):
-        raise FileNotFoundError(
-            f"the driver does not find {sorted(missing)[0]!r}, which a task wrote, in "
-            f"{temporary!r}. Write to a folder that the driver and all executors can access, such "
-            "as one on NFS or S3."
+    final = set(names.values())
+    old = set(storage.list_names(folder)) - {os.path.basename(temporary), _SUCCESS}
+    was_complete = storage.exists(storage.join(folder, _SUCCESS))
+    replaced = {name: storage.join(temporary, _REPLACED, name) for name in old & final}
+    try:
+        storage.write(storage.join(temporary, _PUBLISHING), b"")
+        storage.remove(storage.join(folder, _SUCCESS))
+        _move({storage.join(folder, name): copy for name, copy in replaced.items()})
+        moves = names.items()
+        _move({storage.join(temporary, n): storage.join(folder, target) for n, target in moves})
+    except BaseException:
+        for name in final:
+            if name not in old or storage.exists(replaced[name]):
+                storage.remove(storage.join(folder, name))
+        _move({copy: storage.join(folder, name) for name, copy in replaced.items()})
+        if was_complete:
+            storage.write(storage.join(folder, _SUCCESS), b"")
+        storage.remove(temporary)
+        raise
+    for name in old - final:
+        storage.remove(storage.join(folder, name))
+    if left := sorted((old - final).intersection(storage.list_names(folder))):
+        raise OSError(
+            f"{folder!r} has the new files, but {left[0]!r} of the old content cannot be removed. "
+            "Readers refuse the folder. Remove its content and write again."
         )
-    for name in storage.list_names(folder):
-        if name != os.path.basename(temporary):
-            storage.remove(storage.join(folder, name))
+    storage.write(storage.join(folder, _SUCCESS), b"")
+    storage.remove(temporary)
+
+
+def _move(targets: Mapping[str, str]) -> None:
     with ThreadPoolExecutor(8) as pool:
-        moves = [(f"{temporary}/{name}", f"{folder}/{final}") for name, final in names.items()]
-        list(pool.map(lambda move: storage.rename(*move), moves))
-    storage.write(storage.join(folder, "_SUCCESS"), b"")
+        list(pool.map(lambda move: storage.rename(*move), targets.items()))
 
 
 def _write(
@@ -153,7 +196,7 @@ def _write(
     suffix = ".tfrecord.gz" if compression else ".tfrecord"
     name = f"part-{partition:05d}-{uuid.uuid4().hex}{suffix}"
     rows = 0
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=local_disk()) as scratch:
         local_folder = storage.local_path(folder) if storage.is_local(folder) else Path(scratch)
         local_folder.mkdir(parents=True, exist_ok=True)
         with _open(local_folder / name, compression) as file:

@@ -8,7 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -20,19 +20,20 @@ from sparkdl.cluster.topology import Submit
 from sparkdl.polling import Outages, poll_s
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.states import Failure
-from sparkdl.tfos.cluster.node_files import ALIVE, END, FEED_OVER, OUTCOME, read_outcome
+from sparkdl.tfos.cluster.node_files import ALIVE, END, FEED_OVER, OUTCOME, beat_s, read_outcome
 
 __all__ = ["DetachedJob"]
 
 POLL_S = 0.05
 
-# A supervisor that has been silent for this long is gone, with the host of its executor. A remote
-# store may be slow for a while.
+# A supervisor that has been silent for this long is gone, with the host of its executor; in a store
+# or on a network filesystem it gets longer, see `RankFiles.patience_s`.
 SILENCE_TIMEOUT_S = 10.0
-REMOTE_SILENCE_TIMEOUT_S = 60.0
 # Nodes that are ordered to end get this long.
 END_GRACE_S = 5.0
 REMOTE_END_GRACE_S = 20.0
+# The order to end is written again for this long if the store fails.
+ORDER_TIMEOUT_S = 120.0
 
 
 class DetachedJob:
@@ -53,18 +54,19 @@ class DetachedJob:
         self._beats: dict[int, tuple[bytes, float]] = {}
         self._ended = threading.Event()
         self._end_is_ordered = False
+        self._end_is_written = False
         self._secret = b""
         self._poll_s = poll_s(files.url, POLL_S)
-        self._silence_s = poll_s(files.url, SILENCE_TIMEOUT_S, REMOTE_SILENCE_TIMEOUT_S)
-        self._grace_s = poll_s(files.url, END_GRACE_S, REMOTE_END_GRACE_S)
+        self._beats_poll_s = beat_s(files.url, len(self._detached), 0.0)
+        self._beats_read_s = 0.0
+        self._silence_s = files.patience_s(SILENCE_TIMEOUT_S)
+        self._grace_s = files.patience_s(END_GRACE_S, REMOTE_END_GRACE_S)
         self._outages = Outages("list the messages of the nodes of a cluster")
+        self._order_outages = Outages("order the nodes of a cluster to end")
 
     def end(self) -> None:
-        """Order all nodes to end."""
-        if not self._ended.is_set():
-            self._ended.set()
-            with contextlib.suppress(OSError):  # They end with the application at the latest.
-                self._files.order(END)
+        """Order all nodes to end: the thread in `run` writes the order."""
+        self._ended.set()
 
     def look(self) -> None:
         """Do nothing: the thread in `run` looks by itself."""
@@ -82,7 +84,7 @@ class DetachedJob:
                 outcomes = self._follow(launched)
             except BaseException:
                 self.end()
-                self._await_ends()
+                self._await_ends(launched)
                 raise
         return [{"outcome": outcome.to_json()} for outcome in outcomes]
 
@@ -96,15 +98,25 @@ class DetachedJob:
                 outcomes += self._outcomes.values()
                 if self._is_complete(outcomes):
                     return outcomes
-        wait([launched], self._grace_s)
         raise JobFailed(JobEnd.CANCELLED, "it was ended")
 
-    def _await_ends(self) -> None:
-        """Wait until all supervisors that have been seen have ended, for a limited time."""
-        until = time.monotonic() + self._grace_s
-        while self._beats.keys() - self._outcomes.keys() and time.monotonic() < until:
+    def _await_ends(self, launched: "Future[list[Any]]") -> None:
+        """Order the end until the order is written; wait for all nodes, for a limited time.
+
+        Nodes that get no order end with the application at the latest.
+        """
+        begun = time.monotonic()
+        until, order_until = begun + self._grace_s, begun + ORDER_TIMEOUT_S
+        while (now := time.monotonic()) < (until if self._end_is_written else order_until):
+            if not self._end_is_written:
+                with self._order_outages.tolerated():
+                    self._files.order(END)
+                    self._end_is_written = True
+            self._look(False, now)
+            has_ended = launched.done() and not self._beats.keys() - self._outcomes.keys()
+            if has_ended and self._end_is_written:
+                return
             time.sleep(self._poll_s)
-            self._look(False, time.monotonic())
 
     def _is_complete(self, outcomes: Sequence[Outcome]) -> bool:
         """Return True if every node has finished and no feeding task can ask for its outcome.
@@ -129,6 +141,9 @@ class DetachedJob:
 
     def _check_alive(self, members: Sequence[Member], is_up: bool, now: float) -> None:
         """Give up nodes whose supervisor has fallen silent, and let the others know."""
+        if now - self._beats_read_s < self._beats_poll_s:
+            return
+        self._beats_read_s = now
         for rank, beat in self._files.read_all([m.rank for m in members], ALIVE).items():
             if self._beats.get(rank, (b"", 0.0))[0] != beat:
                 self._beats[rank] = (beat, now)
@@ -137,7 +152,20 @@ class DetachedJob:
                 self._beats.setdefault(member.rank, (b"", now))
             beat, last_s = self._beats.get(member.rank, (b"", now))
             if now - last_s > self._silence_s:
-                self._give_up(member, beat)
+                self._ask(member, beat, now)
+
+    def _ask(self, member: Member, beat: bytes, now: float) -> None:
+        """Give up a node, unless messages that no listing has shown yet tell of its life or end."""
+        rank = member.rank
+        with contextlib.suppress(FileNotFoundError):
+            self._outcomes[rank] = read_outcome(self._files, rank, self._secret)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            newest = self._files.read(rank, ALIVE)
+            if newest != beat:
+                self._beats[rank] = (newest, now)
+                return
+        self._give_up(member, beat)
 
     def _give_up(self, member: Member, beat: bytes) -> None:
         host = (beat.decode().split() or ["unknown"])[-1]
@@ -145,6 +173,6 @@ class DetachedJob:
             f"{Failure.LOST}: it has shown no life for {self._silence_s:g} s; its host may be gone"
         )
         who = RankInfo(rank=member.rank, role=str(member), host=host)
-        self._outcomes[member.rank] = replace(failed_outcome(error, Failure.LOST), who=who)
         # If the supervisor wakes, it sees that the gang has failed, and ends.
         self._files.post(member.rank, "failed")
+        self._outcomes[member.rank] = replace(failed_outcome(error, Failure.LOST), who=who)

@@ -1,6 +1,6 @@
 """Runs on the driver. The job of a cluster, some of whose nodes run on the driver itself."""
 
-import contextlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,6 @@ from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.topology import Submit
 from sparkdl.rank_files import RankFiles
-from sparkdl.tfos.cluster.node_files import END
 from sparkdl.tfos.cluster.node_policy import NodePolicy
 
 __all__ = ["DriverNodesJob"]
@@ -26,9 +25,8 @@ class DriverNodesJob:
     """
 
     def __init__(self, plan: Plan, files: RankFiles, submit: Submit) -> None:
-        self._files = files
         self._submit = submit
-        self._is_ended = False
+        self._is_ended = threading.Event()
         self._members = [member for member in plan.members if member.role.on_driver]
 
     def run(self, task: RankTask, *args: Any, **options: Any) -> list[Any]:
@@ -40,7 +38,7 @@ class DriverNodesJob:
         # The parent process of the driver is no executor and may live on: fork from own servers.
         start = replace(task.task.start, shared=False)
         here = replace(task.task, start=start)
-        policy = NodePolicy(on_driver=True)
+        policy = NodePolicy(on_driver=True, is_ended=self._is_ended.is_set)
         with ThreadPoolExecutor(len(self._members), thread_name_prefix="sparkdl-ps") as pool:
             nodes = [pool.submit(run_rank, here, policy, member) for member in self._members]
             for node in nodes:
@@ -57,8 +55,5 @@ class DriverNodesJob:
         """Do nothing: nodes of the driver are watched by their own threads."""
 
     def end(self) -> None:
-        """Order the nodes to end."""
-        if not self._is_ended:
-            with contextlib.suppress(OSError):  # They end with the driver at the latest.
-                self._files.order(END)
-                self._is_ended = True
+        """Let the nodes end, which are in this process: no order in the run directory is needed."""
+        self._is_ended.set()

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.cluster.process.trial_folder import again
 from sparkdl.errors import ConfigError
-from sparkdl.polling import poll_s
+from sparkdl.polling import Outages, poll_s
+from sparkdl.rank_files import RankFiles
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos.cluster.node_files import ALIVE, FEED_OVER, OVER
@@ -61,8 +63,10 @@ class TFCluster:
         self._paths = TrialPaths(run.trials[0].path)
         self._is_fed = input_mode == InputMode.SPARK
         self._call_numbers = itertools.count()
+        self._running_calls: set[int] = set()
         self._terminated = threading.Event()
         self._poll_s = poll_s(run.path, POLL_S)
+        self._outages = Outages("list the messages of the nodes of a cluster")
         self.meta = {
             "id": run.id,
             "num_executors": len(info.places),
@@ -108,11 +112,15 @@ class TFCluster:
             self._feed(dataRDD, num_epochs or DEFAULT_EPOCHS, qname)
 
     def _feed(self, rows: Any, num_epochs: int, qname: str) -> None:
+        fields = self._task_fields(qname)
+        self._running_calls.add(fields["call_number"])
         try:
-            terminated = feed(self.sc, rows, num_epochs, self._task_fields(qname))
+            terminated = feed(self.sc, rows, num_epochs, fields)
         except Exception:
             self._raise_failure()
             raise
+        finally:
+            self._running_calls.discard(fields["call_number"])
         if terminated:
             self._terminated.set()
 
@@ -150,10 +158,12 @@ class TFCluster:
 
     def _task_fields(self, qname: str) -> dict[str, Any]:
         """Return the fields of a `FeedTask`, except `is_inference`."""
+        number = next(self._call_numbers)
         return {
             "run_path": self.run.path,
             "trial": self._paths,
-            "call_number": next(self._call_numbers),
+            "call_number": number,
+            "first_running_call": min([number, *list(self._running_calls)]),
             "qname": qname,
         }
 
@@ -208,7 +218,7 @@ class TFCluster:
         """Write a file that the nodes obey, unless the run is ending."""
         if self.run.state == "RUNNING":
             with contextlib.suppress(FileNotFoundError):  # The end of the run removes the folder.
-                storage.write(storage.join(self._paths.ranks(0), name), b"")
+                again(lambda: RankFiles(self._paths.ranks(0)).order(name))
 
     def _training_nodes_are_done(self) -> bool:
         names = set(storage.list_names(self._paths.ranks(0)))
@@ -222,16 +232,24 @@ class TFCluster:
 
     def _wait(self, condition: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until the condition holds or the run ends. Return False after the deadline."""
-        while self.run.state == "RUNNING" and not condition():
+        while self.run.state == "RUNNING" and not self._holds(condition):
             if deadline is not None and time.monotonic() > deadline:
                 return False
             time.sleep(self._poll_s)
         return True
 
+    def _holds(self, condition: Callable[[], bool]) -> bool:
+        """Return True if a condition holds; False also where the store cannot be asked now."""
+        holds = False
+        with self._outages.tolerated():
+            holds = condition()
+        return holds
+
     def _raise_failure(self) -> None:
         """Raise the exception of a node that has failed, if any."""
-        names = storage.list_names(self._paths.ranks(0))
-        if any(name.endswith(".failed") for name in names) or self.run.state != "RUNNING":
+        files = RankFiles(self._paths.ranks(0))
+        has_failed = any(files.has_posted(rank, "failed") for rank in range(len(self._info.places)))
+        if has_failed or self.run.state != "RUNNING":
             self._wait(lambda: False, time.monotonic() + NODE_ERROR_TIMEOUT_S)
             if self.run.state != "RUNNING":
                 self.run.wait()

@@ -8,10 +8,13 @@ feed it can read the outcome too. Each node supervisor shows that it lives by a 
 import base64
 import hmac
 import json
+from collections.abc import Collection
 from dataclasses import replace
 
 from sparkdl.cluster.outcome import Outcome
+from sparkdl.polling import poll_s
 from sparkdl.rank_files import RankFiles
+from sparkdl.runs.redact import mask_text
 
 __all__ = [
     "ALIVE",
@@ -21,6 +24,7 @@ __all__ = [
     "NODES",
     "OUTCOME",
     "OVER",
+    "beat_s",
     "post_outcome",
     "read_outcome",
 ]
@@ -28,6 +32,11 @@ __all__ = [
 FEED_OVER = "feed-over"
 OVER = "over"
 END = "end"
+
+# Seconds between two messages of a node supervisor, and how many all of a cluster write to a store.
+BEAT_S = 1.0
+REMOTE_BEAT_S = 3.0
+MAX_BEATS_PER_S = 20
 
 # The variable that gives a node the `address:port` of all nodes, by name.
 NODES = "SPARKDL_NODES"
@@ -37,7 +46,23 @@ MET = "met"
 OUTCOME = "row"
 
 
-def post_outcome(files: RankFiles, rank: int, outcome: Outcome, secret: bytes) -> None:
+def beat_s(url: str, num_nodes: int, local_s: float = BEAT_S) -> float:
+    """Return the seconds between two messages by which a node supervisor shows that it lives.
+
+    Example:
+        >>> beat_s("/runs/a", 200), beat_s("s3://bucket/a", 2), beat_s("s3://bucket/a", 200)
+        (1.0, 3.0, 10.0)
+    """
+    return poll_s(url, local_s, max(REMOTE_BEAT_S, num_nodes / MAX_BEATS_PER_S))
+
+
+def post_outcome(
+    files: RankFiles,
+    rank: int,
+    outcome: Outcome,
+    secret: bytes,
+    masked: Collection[str] = (),
+) -> None:
     """Leave the outcome of a node in the run directory.
 
     Args:
@@ -46,11 +71,15 @@ def post_outcome(files: RankFiles, rank: int, outcome: Outcome, secret: bytes) -
         outcome: the outcome.
         secret: the secret of the run. The pickled exception is left out without one: no reader
             could tell that the exception is from a node of the run.
+        masked: values that must not be in any file. A pickled exception with a credential in it is
+            left out.
     """
     record = {"outcome": outcome.without_exception().to_json()}
-    if outcome.exception and secret:
-        record["exception"] = base64.b64encode(outcome.exception).decode()
-        record["proof"] = hmac.digest(secret, outcome.exception, "sha256").hex()
+    text = (outcome.exception or b"").decode(errors="surrogateescape")
+    if text and secret and mask_text(text, masked) == text:
+        pickled = text.encode(errors="surrogateescape")
+        record["exception"] = base64.b64encode(pickled).decode()
+        record["proof"] = hmac.digest(secret, pickled, "sha256").hex()
     files.post(rank, OUTCOME, json.dumps(record))
 
 

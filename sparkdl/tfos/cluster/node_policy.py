@@ -5,7 +5,9 @@ which takes a moment only. And where Spark feeds the nodes, those that train are
 supervisors: their tasks return, so that their slots are free for the tasks that feed the nodes.
 """
 
+import functools
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -30,9 +32,10 @@ from sparkdl.cluster.gang.task import identified
 from sparkdl.cluster.gpus.assignment import spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.plan import Member
+from sparkdl.cluster.process.trial_folder import again
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.os_processes import process_start
-from sparkdl.polling import Outages, poll_s
+from sparkdl.polling import Outages
 from sparkdl.rank_files import Listing, RankFiles
 from sparkdl.runs.ids_and_seeds import trial_seed
 from sparkdl.tfos.cluster.node_files import END, FEED_OVER, MET, NODES, OVER, post_outcome
@@ -42,6 +45,8 @@ __all__ = ["NodePolicy", "NodeSeat", "Supervision"]
 ENDED = "the cluster was ended"
 MEET_POLL_S = 0.02
 ORDERS_POLL_S = 0.1
+
+_logger = logging.getLogger("sparkdl.tfos")
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,10 @@ class Supervision:
         return process_start(self.executor[0]) != self.executor[1]
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class NodePolicy:
     """A node of a cluster.
@@ -73,18 +82,20 @@ class NodePolicy:
         hand_over: hands a node that trains over to a supervisor, so that the node goes on when its
             task has ended; None for nodes that end with their task.
         on_driver: the node runs on the driver, rather than in a Spark task.
+        is_ended: returns True when a node of the driver must end; others are ordered to by a file.
         supervision: set in a node supervisor, None in a task.
     """
 
     hand_over: Callable[[TrialTask, Placement], None] | None = None
     on_driver: bool = False
+    is_ended: Callable[[], bool] = _never
     supervision: Supervision | None = None
 
     def meet(self, task: TrialTask, member: Member, stack: ExitStack) -> Placement:
         hosts = [task.run.driver] if self.on_driver else barrier_hosts()
         mine, held, listener = announce(task, member, hosts, stack)
         files = RankFiles(task.paths.ranks(task.trial.attempt))
-        peers = _meet(files, len(task.plan.members), member.rank, mine)
+        peers = _meet(files, len(task.plan.members), member.rank, mine, self.is_ended)
         secret = task.trial.secret.hex()
         return Placement(
             member=member,
@@ -120,14 +131,30 @@ class NodePolicy:
         inbox = self.supervision.inbox if self.supervision else None
         sockets = {"port": placement.held, "inbox": inbox}
         given = {name: sock for name, sock in sockets.items() if sock}
-        return NodeSeat({**ring, **given}, placement, self.supervision, task.trial.seed)
+        more = (self.supervision, task.trial.seed, self.is_ended)
+        return NodeSeat({**ring, **given}, placement, *more)
 
     def restarts(self, task: TrialTask, placement: Placement, end: ProcessExit) -> bool:
         return False
 
     def concluded(self, task: TrialTask, placement: Placement, outcome: Outcome) -> None:
         outcome = identified(outcome, task, placement.member)
-        post_outcome(placement.files, placement.rank, outcome, task.trial.secret)
+        masked = task.plan.secrets
+        try:
+            again(
+                functools.partial(
+                    post_outcome,
+                    placement.files,
+                    placement.rank,
+                    outcome,
+                    task.trial.secret,
+                    masked,
+                )
+            )
+        except OSError as exc:
+            # The outcome of a task reaches the driver in its row as well; a node supervisor falls
+            # silent, so that the driver gives its node up.
+            _logger.error("failed to leave the outcome of %s: %r", placement.member, exc)
 
 
 class NodeSeat(RingSeat):
@@ -139,16 +166,23 @@ class NodeSeat(RingSeat):
         supervision: set in a node supervisor, None in a task.
         seed: the seed of the run. Each node gets a seed of its own: programs made for unseeded
             nodes expect each node to draw other numbers.
+        is_ended: see `NodePolicy`.
     """
 
     def __init__(
-        self, sockets: Any, placement: Placement, supervision: Supervision | None, seed: int
+        self,
+        sockets: Any,
+        placement: Placement,
+        supervision: Supervision | None,
+        seed: int,
+        is_ended: Callable[[], bool],
     ) -> None:
         super().__init__(sockets, {"seed": trial_seed(seed, placement.rank)})
         self._placement = placement
         self._supervision = supervision
         self._feed_is_over = False
-        self._poll_s = poll_s(placement.files.url, ORDERS_POLL_S)
+        self._is_ended = is_ended
+        self._poll_s = placement.files.poll_s(len(placement.peers), ORDERS_POLL_S)
         self._outages = Outages("read the orders for the nodes of a cluster")
         self._looked_s = 0.0
 
@@ -156,6 +190,8 @@ class NodeSeat(RingSeat):
         """Return the reason to end the node; None to let it go on."""
         if self._supervision and self._supervision.executor_is_gone:
             raise ConnectionError(f"the executor of {self._placement.member} is gone")
+        if self._is_ended():
+            return ENDED
         if time.monotonic() - self._looked_s < self._poll_s:
             return None
         self._looked_s = time.monotonic()
@@ -165,8 +201,7 @@ class NodeSeat(RingSeat):
         return reason
 
     def _obey(self, seen: Listing) -> str | None:
-        # The driver removes the folder, with this node's own message, when the cluster has ended.
-        if seen.has_order(END) or (self._placement.rank,) not in seen.numbered(MET):
+        if seen.has_order(END) or _is_removed(self._placement.files, self._placement.rank, seen):
             return ENDED
         if seen.has_order(OVER) and not self._placement.member.role.must_return:
             return COMPLETE
@@ -177,7 +212,17 @@ class NodeSeat(RingSeat):
         return None
 
 
-def _meet(files: RankFiles, size: int, rank: int, mine: Peer) -> list[Peer]:
+def _is_removed(files: RankFiles, rank: int, seen: Listing) -> bool:
+    """Return True if the folder was removed, with the message of this node.
+
+    The driver removes the folder when the cluster has ended.
+    """
+    return (rank,) not in seen.numbered(MET) and not files.has_numbered(MET, rank)
+
+
+def _meet(
+    files: RankFiles, size: int, rank: int, mine: Peer, is_ended: Callable[[], bool]
+) -> list[Peer]:
     """Post `mine` for the other ranks; return what all ranks have posted, by rank.
 
     Args:
@@ -185,14 +230,15 @@ def _meet(files: RankFiles, size: int, rank: int, mine: Peer) -> list[Peer]:
         size: the number of ranks.
         rank: this rank.
         mine: what the other ranks must know of this one.
+        is_ended: see `NodePolicy`.
 
     Raises:
         ConnectionError: if the cluster is ended in the meantime.
     """
     files.post_numbered(MET, rank, data=json.dumps(asdict(replace(mine, secret=""))))
-    while len(met := (seen := files.look()).numbered(MET)) < size:
-        if seen.has_order(END) or (rank,) not in met:
+    while len((seen := files.look()).numbered(MET)) < size:
+        if is_ended() or seen.has_order(END) or _is_removed(files, rank, seen):
             raise ConnectionError(ENDED)
-        time.sleep(poll_s(files.url, MEET_POLL_S))
+        time.sleep(files.poll_s(size, MEET_POLL_S))
     records = (files.read_numbered(MET, other) for other in range(size))
     return [Peer(**json.loads(record)) for record in records]

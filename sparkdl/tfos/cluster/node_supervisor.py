@@ -38,10 +38,9 @@ from sparkdl.cluster.process.training_process import connect, dial, packet, priv
 from sparkdl.cluster.process.trial_folder import again, local_folder
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.os_processes import parent, process_start
-from sparkdl.polling import poll_s
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.states import Failure
-from sparkdl.tfos.cluster.node_files import ALIVE
+from sparkdl.tfos.cluster.node_files import ALIVE, beat_s
 from sparkdl.tfos.cluster.node_policy import NodePolicy, Supervision
 
 __all__ = [
@@ -53,9 +52,6 @@ __all__ = [
     "node_folder",
 ]
 
-# Seconds between two messages by which a supervisor shows that it lives.
-BEAT_S = 1.0
-REMOTE_BEAT_S = 3.0
 # A socket folder without a listener that is older than this is stale: no node starts in it.
 STALE_S = 60.0
 
@@ -158,14 +154,15 @@ def main(channel: socket.socket, more: Mapping[str, int]) -> int:
         listener=sockets.get("listener"),
     )
     policy = NodePolicy(supervision=supervision)
-    with _Beats(placement.files, placement.rank, supervision.executor[0]):
+    pause_s = beat_s(placement.files.url, task.plan.size)
+    with _Beats(placement.files, placement.rank, supervision.executor[0], pause_s):
         try:
             outcome = _supervise(task, supervision, placement, channel)
         except Exception as exc:  # noqa: BLE001 Whatever the error is, the driver must see it.
             traceback.print_exc()
             outcome = failed_outcome(f"{type(exc).__name__}: {exc}", Failure.LOST)
-            placement.files.post(placement.rank, "failed")
-        again(functools.partial(policy.concluded, task, placement, outcome))
+            again(functools.partial(placement.files.post, placement.rank, "failed"))
+        policy.concluded(task, placement, outcome)
     return 0
 
 
@@ -223,9 +220,11 @@ class _Beats:
         files: the files of the attempt.
         rank: the rank of the node.
         executor: the process id of the executor that the supervisor lives as long as.
+        pause_s: seconds between two messages.
     """
 
-    def __init__(self, files: RankFiles, rank: int, executor: int) -> None:
+    def __init__(self, files: RankFiles, rank: int, executor: int, pause_s: float) -> None:
+        self._pause_s = pause_s
         self._files = files
         self._rank = rank
         self._place = f"{executor} {socket.gethostname()}"
@@ -233,14 +232,14 @@ class _Beats:
         self._thread = threading.Thread(target=self._beat, name="sparkdl-beats", daemon=True)
 
     def _beat(self) -> None:
-        beat_s, number = poll_s(self._files.url, BEAT_S, REMOTE_BEAT_S), 0
+        number = 0
         while True:
             try:
                 self._files.post(self._rank, ALIVE, f"{os.getpid()} {number} {self._place}")
             except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
                 _logger.warning("failed to show that this node lives: %r. Trying again.", exc)
             number += 1
-            if self._over.wait(beat_s):
+            if self._over.wait(self._pause_s):
                 return
 
     def __enter__(self) -> "_Beats":

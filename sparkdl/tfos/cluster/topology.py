@@ -158,8 +158,7 @@ def independent_request(
         name="worker",
         count=num_executors,
         resources=Resources(num_gpus=options.num_gpus, default_gpus="one"),
-        in_ring=True,
-        strategy="multi_worker",
+        trains=False,  # Each process works for itself, and reads all rows.
     )
     return _request((role,), function, options, detached=False)
 

@@ -198,6 +198,7 @@ class Inbox:
 
     def _receive(self, stream: "_Stream") -> None:
         with self._changed:
+            self._forget(stream.first_running_call)
             num_received = 0 if stream.is_inference else self._replace(stream)
             is_accepted = not self.is_terminating
             if is_accepted:
@@ -218,6 +219,12 @@ class Inbox:
         finally:
             with self._changed:
                 self._disconnect(stream)
+
+    def _forget(self, first_running_call: int) -> None:
+        """Forget the partitions of calls of `train` that have returned: no task repeats them."""
+        ended = [key for key in self._num_received if key[0] < first_running_call]
+        for key in ended:
+            del self._num_received[key]
 
     def _replace(self, stream: "_Stream") -> int:
         """End the stream of an earlier attempt at this partition; return its number of rows."""
@@ -240,7 +247,9 @@ class Inbox:
             if self.is_terminating or stream.is_ended:
                 return
             stream.chunks.append(chunk)
-            self._num_received[stream.key] = self._num_received.get(stream.key, 0) + len(chunk)
+            if not stream.is_inference:
+                num_received = self._num_received.get(stream.key, 0)
+                self._num_received[stream.key] = num_received + len(chunk)
         self._changed.notify_all()
 
     def _disconnect(self, stream: "_Stream") -> None:
@@ -259,6 +268,7 @@ class _Stream:
     Attributes:
         key: the number of the call of `train` or `inference`, and the number of the partition.
         chunks: chunks that were received and have not been used up.
+        first_running_call: number of the first call of `train` that has not returned.
         is_started: the function has taken rows of the partition.
         is_ended: all rows of the partition have been received.
     """
@@ -270,10 +280,12 @@ class _Stream:
         partition: int,
         qname: str,
         is_inference: bool,
+        first_running_call: int,
     ) -> None:
         self.connection = connection
         self.qname = qname
         self.is_inference = is_inference
+        self.first_running_call = first_running_call
         self.key = (call_number, partition)
         self.chunks: deque[Chunk] = deque()
         self.is_started = False

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 
 from sparkdl import storage
 from sparkdl.cluster.outcome import Outcome, Status
-from sparkdl.polling import poll_s
-from sparkdl.rank_files import Listing, RankFiles
+from sparkdl.polling import Outages, poll_s
+from sparkdl.rank_files import REMOTE_PATIENCE_S, Listing, RankFiles
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.tfos.cluster.node_files import OUTCOME, read_outcome
+from sparkdl.tfos.cluster.node_files import MET, OUTCOME, read_outcome
 
 __all__ = ["explain"]
 
-# The reason why a node has gone must be in the run directory within this many seconds.
+# The reason why a node has gone must be in the run directory within this many seconds. In a store
+# or on a network filesystem, the driver gives a silent node up later.
 EXPLANATION_TIMEOUT_S = 15.0
+REMOTE_EXPLANATION_TIMEOUT_S = REMOTE_PATIENCE_S + 30.0
 POLL_S = 0.05
 
 
@@ -32,25 +34,48 @@ def explain(run_path: str, trial: TrialPaths, rank: int | None) -> None:
             message contains the reason.
     """
     files = RankFiles(trial.ranks(0))
-    deadline = time.monotonic() + EXPLANATION_TIMEOUT_S
+    timeout_s = files.patience_s(EXPLANATION_TIMEOUT_S, REMOTE_EXPLANATION_TIMEOUT_S)
+    deadline = time.monotonic() + timeout_s
+    outages = Outages("read the reason why a node has gone")
+    outcomes: dict[int, Outcome] = {}  # Each is read once: a store charges for requests.
     while time.monotonic() < deadline:
-        seen = files.look()
-        outcomes = [read_outcome(files, ended) for ended in sorted(seen.ranks(OUTCOME))]
-        for outcome in outcomes:
-            if outcome.is_failure:
-                error = outcome.error or outcome.status
-                raise RuntimeError(f"a node has failed: {outcome.who}: {error}")
-        if _has_terminated(seen, rank):
-            return
-        if not seen.names:
-            _raise_end_of_cluster(run_path, trial)
-        if not seen.ranks("failed"):
-            _explain_without_failure(trial, rank, outcomes)
+        with outages.tolerated():
+            if _explained(run_path, trial, rank, outcomes):
+                return
         time.sleep(poll_s(files.url, POLL_S))
     raise RuntimeError(
-        f"a node has gone, and no reason was reported within {EXPLANATION_TIMEOUT_S:g} s. See the "
-        f"logs in {run_path}"
+        f"a node has gone, and no reason was reported within {timeout_s:g} s. See the logs in "
+        f"{run_path}"
     )
+
+
+def _explained(
+    run_path: str, trial: TrialPaths, rank: int | None, outcomes: dict[int, Outcome]
+) -> bool:
+    """Return True if the node accepts no more rows, and False if no reason is known yet.
+
+    Args:
+        run_path, trial, rank: see `explain`.
+        outcomes: the outcomes of nodes that were read before, by rank; new ones are added.
+
+    Raises:
+        RuntimeError: if the node has gone for another reason.
+    """
+    files = RankFiles(trial.ranks(0))
+    seen = files.look()
+    for ended in sorted(seen.ranks(OUTCOME) - outcomes.keys()):
+        outcomes[ended] = read_outcome(files, ended)
+    for outcome in outcomes.values():
+        if outcome.is_failure:
+            error = outcome.error or outcome.status
+            raise RuntimeError(f"a node has failed: {outcome.who}: {error}")
+    if _has_terminated(seen, rank):
+        return True
+    if not seen.names and not files.has_numbered(MET, 0):
+        _raise_end_of_cluster(run_path, trial)
+    if not seen.ranks("failed"):
+        _explain_without_failure(trial, rank, list(outcomes.values()))
+    return False
 
 
 def _has_terminated(seen: Listing, rank: int | None) -> bool:

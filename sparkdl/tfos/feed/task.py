@@ -7,15 +7,16 @@ node of its own host and sends the rows of its partition.
 import contextlib
 import functools
 import itertools
+import logging
 import pickle
 import socket
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import RDD, TaskContext
+from pyspark import TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer
 from pyspark.sql.types import ArrayType, StructField, UserDefinedType
 
@@ -31,11 +32,13 @@ from sparkdl.tfos.feed.node_loss import explain
 
 __all__ = ["ArrowFeedTask", "FeedTask", "PickledFeedTask", "feed"]
 
-TERMINATED_SCHEMA = "terminated boolean"
+FED_SCHEMA = "terminated boolean, may_repeat boolean"
 
 # Target size of a chunk of rows: each small chunk has a cost, and a large one makes a node wait.
 CHUNK_BYTES = 1 << 18
 ARROW_BYTES = 1 << 20
+
+_logger = logging.getLogger("sparkdl.tfos")
 
 # Errors of a connection to a node that is ending or has ended.
 _NODE_GONE = (FileNotFoundError, ConnectionRefusedError)
@@ -64,13 +67,28 @@ def feed(sc: Any, rows: Any, num_epochs: int, task_fields: Mapping[str, Any]) ->
     if hasattr(rows, "mapInArrow"):
         repeated = functools.reduce(type(rows).unionAll, [rows] * num_epochs)
         task = ArrowFeedTask(FeedTask(**task_fields, is_inference=False))
-        return any(row[0] for row in repeated.mapInArrow(task, TERMINATED_SCHEMA).collect())
+        return _summarize(repeated.mapInArrow(task, FED_SCHEMA).collect())
     repeated = sc.union([rows] * num_epochs)
     pickled = _as_pickled(repeated)
     task_type = FeedTask if pickled is None else PickledFeedTask
     repeated = repeated if pickled is None else pickled
     fed = repeated.mapPartitionsWithIndex(task_type(**task_fields, is_inference=False))
-    return any(fed.collect())
+    return _summarize(fed.collect())
+
+
+def _summarize(fed: Sequence[tuple[bool, bool]]) -> bool:
+    """Return True if a node accepts no more rows; warn if rows may have been fed twice.
+
+    Args:
+        fed: the results of the feed tasks, see `FeedTask`.
+    """
+    if count := sum(may_repeat for _, may_repeat in fed):
+        _logger.warning(
+            "Spark repeated feed tasks on hosts whose nodes had no rows of their partitions "
+            "(partitions: %d). Rows that the failed tasks had fed to other hosts were used twice",
+            count,
+        )
+    return any(terminated for terminated, _ in fed)
 
 
 def _has_user_defined_type(field: StructField) -> bool:
@@ -89,6 +107,8 @@ def _as_pickled(rdd: Any) -> Any:
     if isinstance(serializer, BatchedSerializer) and isinstance(
         serializer.serializer, CPickleSerializer
     ):
+        from pyspark import RDD  # Imported late: clients of Spark Connect have no RDDs.
+
         return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
     return None
 
@@ -101,6 +121,7 @@ class FeedTask:
         run_path: the run directory of the cluster.
         trial: the folder in which the nodes report.
         call_number: number of the call of `train` or `inference`, from 0.
+        first_running_call: number of the first call of `train` that has not returned.
         qname: the name of the queue.
         is_inference: the node returns a result for each row.
     """
@@ -108,16 +129,23 @@ class FeedTask:
     run_path: str
     trial: TrialPaths
     call_number: int
+    first_running_call: int
     qname: str
     is_inference: bool
 
     def __call__(self, partition: int, rows: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results of an inference; in training yield True if the node has terminated."""
+        """Yield the results of an inference; in training yield one pair.
+
+        The pair is True if the node has terminated, and True if a failed attempt may have fed rows
+        to a node of another host, which are then fed twice.
+        """
         if self.is_inference:
             yield from self._feed(partition, iter(rows))
         else:
+            is_repeated = TaskContext.get().attemptNumber() > 0
+            may_repeat = is_repeated and not self._nodes_with_rows_of(partition)
             terminated = yield from self._feed(partition, iter(rows))
-            yield terminated
+            yield terminated, may_repeat
 
     def _feed(self, partition: int, rows: Iterator[Any]) -> Generator[Any, None, bool]:
         """Feed all rows and yield results. Return True if the node accepts no more rows."""
@@ -155,6 +183,7 @@ class FeedTask:
         """Send the partition number to the node. Return the number of rows that the node has."""
         hello = {
             "call_number": self.call_number,
+            "first_running_call": self.first_running_call,
             "partition": partition,
             "qname": self.qname,
             "is_inference": self.is_inference,
@@ -198,14 +227,17 @@ class FeedTask:
         folders = folders or self._node_folders("*")
         if TaskContext.get().attemptNumber() and not self.is_inference:
             # An earlier attempt may have fed rows of this partition to another node.
-            fed = [f for f in self._node_folders("*") if self._has_rows_of(f, partition)]
-            folders = fed or folders
+            folders = self._nodes_with_rows_of(partition) or folders
         for folder in folders:
             rank = int(folder.name.split("-")[2])
             with contextlib.suppress(*_NODE_GONE):
                 connection = protocol.FeedConnection(dial(folder, socket.SOCK_STREAM))
                 return rank, stack.enter_context(connection)
         return rank, None
+
+    def _nodes_with_rows_of(self, partition: int) -> list[Path]:
+        """Return the folders of the nodes of this host that earlier attempts have fed."""
+        return [f for f in self._node_folders("*") if self._has_rows_of(f, partition)]
 
     def _has_rows_of(self, folder: Path, partition: int) -> bool:
         """Return True if a node has rows of this partition from an earlier attempt."""
@@ -307,10 +339,10 @@ class ArrowFeedTask:
     task: FeedTask
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row of `TERMINATED_SCHEMA`: True if the node has terminated."""
+        """Yield one row of `FED_SCHEMA`, see `FeedTask`."""
         task = _RecordBatchFeedTask(**vars(self.task))
-        terminated = list(task(TaskContext.get().partitionId(), batches))
-        yield pa.RecordBatch.from_pydict({"terminated": pa.array(terminated, pa.bool_())})
+        ((terminated, may_repeat),) = task(TaskContext.get().partitionId(), batches)
+        yield pa.RecordBatch.from_pydict({"terminated": [terminated], "may_repeat": [may_repeat]})
 
 
 class _RecordBatchFeedTask(FeedTask):

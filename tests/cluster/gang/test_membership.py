@@ -2,8 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
+from sparkdl import storage
+from sparkdl.cluster.gang import membership as membership_module
 from sparkdl.cluster.gang.elastic_seat import post_request
-from sparkdl.cluster.gang.membership import JoinRequest, Membership, read_generation
+from sparkdl.cluster.gang.membership import (
+    JoinRequest,
+    Membership,
+    newest_incarnation,
+    read_generation,
+)
 from sparkdl.rank_files import RankFiles
 
 
@@ -64,3 +73,62 @@ def test_a_loss_while_a_process_is_let_in_leaves_that_process_out(tmp_path: Path
     ask(files, 2, 1, 1, between_steps=True, has_state=False)
     membership.look()
     assert ranks(files, 2) == [0]
+
+
+def freeze_listing(monkeypatch: pytest.MonkeyPatch, files: RankFiles) -> None:
+    """Let listings show what is there now, as a client of NFS does for up to a minute."""
+    names = storage.list_names(files.url)
+    monkeypatch.setattr(storage, "list_names", lambda url: names)
+
+
+def test_a_request_that_no_listing_shows_yet_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RankFiles(str(tmp_path))
+    monkeypatch.setattr(membership_module, "SILENCE_TIMEOUT_S", 0.0)
+    membership = started(files, 3)
+    begin(files, 2, 1)
+    ask(files, 1, 0, 0, between_steps=False)
+    freeze_listing(monkeypatch, files)
+    ask(files, 1, 1, 0, between_steps=False)
+    membership.look()
+    membership.look()
+    assert ranks(files, 1) == [0, 1]
+
+
+def test_a_busy_process_that_no_listing_shows_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RankFiles(str(tmp_path))
+    monkeypatch.setattr(membership_module, "SILENCE_TIMEOUT_S", 0.0)
+    membership = started(files, 2)
+    ask(files, 1, 0, 0, between_steps=False)
+    freeze_listing(monkeypatch, files)
+    files.post_numbered("alive", 1, 1, 0)
+    membership.look()
+    membership.look()
+    assert not (tmp_path / "generation-1").exists()
+
+
+def test_a_gang_whose_end_no_listing_shows_yet_is_not_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 1)
+    begin(files, 0, 1)  # Its executor is lost after the function has returned.
+    freeze_listing(monkeypatch, files)
+    files.post(0, "done")
+    membership.look()
+    assert not (tmp_path / "generation-1").exists()
+
+
+def test_the_newest_incarnation_is_found_behind_an_old_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RankFiles(str(tmp_path))
+    assert newest_incarnation(files, 0) == -1
+    begin(files, 0, 0)
+    freeze_listing(monkeypatch, files)
+    begin(files, 0, 1)
+    begin(files, 0, 2)
+    assert newest_incarnation(files, 0) == 2

@@ -1,18 +1,24 @@
 """The parts of a user's program that travel, and those that must be installed."""
 
+import dataclasses
 import functools
 import math
+import shutil
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
 import pytest
 
+from sparkdl.cluster.plan import Plan, Role
+from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.program import packaging
 from sparkdl.cluster.program.local_modules import install
-from sparkdl.cluster.program.packaging import find_framework, pack, preloadable
+from sparkdl.cluster.program.packaging import Program, find_framework, pack, preloadable
 from sparkdl.errors import FunctionError
 
 
@@ -118,6 +124,9 @@ def test_a_large_function_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return len(table) + len(small)
 
     assert "most of it in 'table'" in (pack(train).warning or "")
+    assert "most of it in 'x'" in (pack(functools.partial(print, x=table)).warning or "")
+    both = bytes(700 << 10), bytes(701 << 10)
+    assert "MiB large; each trial" in (pack(functools.partial(print, *both)).warning or "")
     assert pack(lambda: 0).warning is None
 
 
@@ -127,3 +136,171 @@ def test_what_cannot_be_pickled_is_named() -> None:
     lock = threading.Lock()
     with pytest.raises(FunctionError, match="it uses 'lock', a lock"):
         pack(lambda: lock)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Run the text of a script as `__main__` would be, with modules of its own beside it."""
+    for name in ("first_of_mine", "second_of_mine"):
+        (tmp_path / f"{name}.py").write_text("def call(x):\n    return x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run(text: str) -> Any:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(textwrap.dedent(text), names)  # noqa: S102
+        return names["train"]
+
+    yield run
+    for name in ("first_of_mine", "second_of_mine"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("order", [("first_of_mine", "second_of_mine"), ("second_of_mine", "np")])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_pack_finds_each_module_that_a_function_names(
+    script: Callable[[str], Any], order: tuple[str, ...], is_reversed: bool
+) -> None:
+    first, second = reversed(order) if is_reversed else order
+    train = script(
+        f"""
+        import first_of_mine, second_of_mine
+        import numpy as np
+
+        def train(x):
+            return {first}.call(x), {second}.call(x)
+        """
+    )
+    packed = pack(train)
+    assert set(packed.modules) == {name for name in order if name != "np"}
+    assert ("numpy" in packed.imports) is ("np" in order)
+
+
+def test_pack_finds_the_modules_of_functions_that_a_function_holds(
+    script: Callable[[str], Any],
+) -> None:
+    train = script(
+        """
+        import first_of_mine, second_of_mine
+        import numpy as np
+
+        def helper(x):
+            return np.zeros(x), first_of_mine.call(x)
+
+        def other(x):
+            def inner():
+                import colorsys
+                return second_of_mine.call(x), colorsys
+            return np.ones(x), inner
+
+        steps = {"a": [helper], "b": lambda x: other(x)}
+
+        def train(x):
+            return np, steps["a"], steps["b"](x)
+        """
+    )
+    packed = pack(train)
+    assert set(packed.modules) == {"first_of_mine", "second_of_mine"}
+    assert {"numpy", "colorsys"} <= packed.imports
+    assert "__main__" not in packed.imports
+
+
+def test_framework_is_found_behind_another_module(
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "keras", ModuleType("keras"))  # Keras itself takes seconds.
+    train = script(
+        """
+        import keras
+        import numpy as np
+
+        def build():
+            return np.zeros(1), keras.Sequential()
+
+        def train(x):
+            return np.ones(1), build()
+        """
+    )
+    assert find_framework(pack(train).imports) == "tensorflow"
+    assert find_framework(frozenset({"sparkdl.keras", "numpy"})) == "tensorflow"
+    assert find_framework(frozenset({"kerastuner", "numpy"})) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'os.environ["KERAS_BACKEND"] = "jax"',
+        'os.environ.update(KERAS_BACKEND="jax")',
+        "os.environ.update(SETTINGS)",
+        "backends.call(1)",
+    ],
+)
+def test_backend_that_the_program_chooses_is_not_fixed_before_it(
+    script: Callable[[str], Any], tmp_path: Path, body: str
+) -> None:
+    """A fork server that has imported Keras has fixed its backend."""
+    (tmp_path / "first_of_mine.py").write_text('def call(x):\n    return "KERAS_BACKEND"\n')
+    train = script(
+        f"""
+        import os
+        import numpy
+        {"import first_of_mine as backends" if "backends" in body else ""}
+        SETTINGS = {{"KERAS_BACKEND": "jax"}}
+
+        def train():
+            {body}
+            import keras
+            from sparkdl.keras import Report
+            return numpy, keras, Report
+        """
+    )
+    packed = pack(train)
+    assert packed.backend_variables({}) == ("KERAS_BACKEND",)
+    assert packed.backend_variables({"KERAS_BACKEND": "jax"}) == ()
+    assert Program.from_dict(packed.to_dict()).backend_variables({}) == ("KERAS_BACKEND",)
+    role = Role(name="worker", count=1)
+    plan = Plan(kind="launch", roles=(role,), framework="tensorflow")
+    start = start_of(plan, packed, "app")
+    assert start.preload == ("sparkdl.cluster.process.child", "numpy", "sparkdl")
+    assert start.framework is None  # Not the server of runs whose backend is TensorFlow.
+    start = start_of(dataclasses.replace(plan, env={"KERAS_BACKEND": "jax"}), packed, "app")
+    assert start.framework == "tensorflow"
+    assert {"tensorflow", "keras", "sparkdl.keras"} <= set(start.preload)
+
+
+def test_modules_of_namespace_packages_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ours` has an `__init__.py`; `ours.tools` and `theirs` are folders without one."""
+    files = {
+        "ours/__init__.py": "",
+        "ours/tools/scale.py": "from theirs import unit\n\nscale = unit.ONE.__mul__\n",
+        "theirs/unit.py": "ONE = 1\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def train(x: int) -> Any:
+        from ours.tools import scale  # type: ignore[import-not-found]
+
+        return scale.scale(x)
+
+    packed = pack(train)
+    assert set(packed.modules) == {
+        "ours",
+        "ours.tools",
+        "ours.tools.scale",
+        "theirs",
+        "theirs.unit",
+    }
+    assert not {"ours", "theirs"} & {name.partition(".")[0] for name in packed.imports}
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    shutil.rmtree(tmp_path / "ours"), shutil.rmtree(tmp_path / "theirs")
+    install(packed.modules)
+    try:
+        assert train(3) == 3
+    finally:
+        for name in packed.modules:
+            sys.modules.pop(name, None)

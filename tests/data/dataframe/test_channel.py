@@ -1,6 +1,8 @@
 """The channel from a task to its training process, and the ranks' agreement, over real sockets."""
 
 import errno
+import json
+import logging
 import os
 import re
 import socket
@@ -10,16 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from sparkdl.context import Context
-from sparkdl.data.dataframe import receiver, sender, spool
+from sparkdl.data.dataframe import receiver, row_buffer, sender, spool
 from sparkdl.data.dataframe.balancing import RowBalance, SingleRank
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.data.shuffle import shuffled
 from tests.helpers.processes import eventually
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -280,6 +284,107 @@ def test_without_a_copy_a_first_batch_that_is_larger_than_the_bound(
     assert result == list(range(100))
 
 
+# ---- memory and descriptors
+
+
+WIDE = 1 << 16
+WIDE_ROWS = 1536  # 96 MiB
+
+
+def mapped_mib() -> int:
+    """The resident pages of files in this process."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"RssFile:\s+(\d+) kB", status)[0]) >> 10
+
+
+def peak_of(rows: Iterable[pa.RecordBatch]) -> int:
+    """The growth of mapped memory while rows are used."""
+    before, peak = mapped_mib(), 0
+    for batch in rows:
+        assert np.frombuffer(batch["text"].buffers()[2], np.uint8).sum()
+        peak = max(peak, mapped_mib() - before)
+    return peak
+
+
+READINGS: dict[str, Callable[[RowBuffer], Iterator[pa.RecordBatch]]] = {
+    "in order": lambda rows: rows.read(0, WIDE_ROWS),
+    "as rows arrive": lambda rows: (
+        batch for start in range(0, WIDE_ROWS, 16) for batch in rows.take(start, start + 16)
+    ),
+    "in random order": lambda rows: (
+        batch
+        for place in np.random.default_rng(1).permutation(WIDE_ROWS // 16)
+        for batch in rows.read(16 * place, 16 * place + 16)
+    ),
+    "shuffled": lambda rows: shuffled(
+        (
+            batch
+            for place in np.random.default_rng(1).permutation(WIDE_ROWS // 16)
+            for batch in rows.read(16 * place, 16 * place + 16)
+        ),
+        128,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("how", READINGS)
+def test_rows_that_were_read_give_their_memory_back(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_buffer, "RELEASE_BYTES", 8 << 20)
+    with RowSender(FEED, batches(WIDE_ROWS, size=16, width=WIDE)) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
+        arriving.open(True, None)
+        arriving.wait(WIDE_ROWS - 1)
+        for _ in range(2):
+            assert peak_of(READINGS[how](arriving)) < 48
+
+
+def test_files_and_descriptors_are_few_however_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "FILE_BYTES", 1 << 14)
+    before = len(os.listdir("/proc/self/fd"))
+    with RowSender(FEED, batches(2_000, width=10_000)) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
+        arriving.open(True, None)
+        assert one_pass(arriving, SingleRank(arriving, None)) == list(range(2_000))
+        assert len(os.listdir("/proc/self/fd")) - before < 80, "20 MB of files that begin at 16 KiB"
+
+
+def test_a_disk_that_is_nearly_full_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spool, "FILE_BYTES", 1 << 14)
+    monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
+    for limit, num_warnings in ((1.1, 0), (-0.1, 1)):
+        monkeypatch.setattr(receiver, "MAX_DISK_USE", limit)
+        with caplog.at_level(logging.WARNING, "sparkdl.data"):
+            with RowSender(FEED, batches(100, width=10_000)) as feeder:
+                arriving = Receiver(feeder.process_end).datasets["train"]
+                arriving.open(True, None)
+                arriving.wait(99)
+            assert (
+                caplog.text.count("the disk that holds the copy of this rank's rows")
+                == num_warnings
+            )
+
+
+def test_the_rows_of_a_block_are_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shuffled pass over many small batches looks each of them up."""
+    with RowSender(FEED, batches(20_000, size=1)) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
+        arriving.open(True, None)
+        arriving.wait(19_999)
+        bounds = arriving.bounds(20_000)
+        assert bounds == [(i, i + 1) for i in range(20_000)]
+        began = time.process_time()
+        for start, stop in bounds:
+            assert arriving._overlapping(start, stop)[0].start == start
+        assert time.process_time() - began < 2.0
+        assert arriving._overlapping(7, 7) == []
+        assert ids_of(arriving.read(19_998, 30_000)) == [19_998, 19_999]
+
+
 # ---- several ranks
 
 
@@ -290,7 +395,7 @@ class Gang:
         self.folder = folder / "ranks/0"
         self.folder.mkdir(parents=True)
         self.contexts = [
-            Context(rank=rank, world_size=len(rows), folder=str(folder))
+            Context(rank=rank, world_size=len(rows), num_readers=len(rows), folder=str(folder))
             for rank in range(len(rows))
         ]
         self.feeders = [RowSender(FEED, some) for some in rows]
@@ -311,6 +416,12 @@ class Gang:
 
     def agreement(self, rank: int, last_batch: str = "pad", most: int | None = None) -> RowBalance:
         return RowBalance(self.contexts[rank], self.arriving[rank], last_batch, most)
+
+
+def report(folder: Path, **counts: Any) -> None:
+    """The report of rank 1."""
+    terms = {"last_batch": "pad", "max_rows": None}
+    (folder / "1.rows-train-0").write_text(json.dumps({**counts, "terms": terms}))
 
 
 COUNTS = ([345, 331, 325], [1001, 0, 0], [0, 0, 1], [2, 0, 0], [0, 0, 0], [334, 334, 333])
@@ -376,7 +487,7 @@ def test_a_rank_that_returns_before_all_its_rows_are_there(tmp_path: Path) -> No
     try:
         with Gang(tmp_path, list(batches(300)), slow()) as gang:
             gang.open()
-            (gang.folder / "1.rows-train-pad-all.json").write_text('{"rows": 100, "all": false}')
+            report(gang.folder, rows=100, all=False)
             agreed, found = gang.agreement(0), []
             within(10, lambda: agreed.certain_rows(99))
             (gang.folder / "1.done").touch()
@@ -401,7 +512,7 @@ def test_a_rank_that_returns_before_it_gave_its_spare_rows(tmp_path: Path) -> No
     """All stop after a few batches; the slower rank still gets the rows that are its own."""
     with Gang(tmp_path, *parts([300, 400])) as gang:
         gang.open()
-        (gang.folder / "1.rows-train-pad-all.json").write_text('{"rows": 400, "all": true}')
+        report(gang.folder, rows=400, all=True)
         (gang.folder / "1.done").touch()
         agreed = gang.agreement(0)
         assert within(10, lambda: agreed.certain_rows(299)[0])[0] == 300
@@ -448,8 +559,8 @@ def test_no_store_is_asked_more_often_than_it_was_said(tmp_path: Path) -> None:
         gang.open()
         agreed = gang.agreement(0), gang.agreement(1)
         written = []
-        real = agreed[0]._report
-        agreed[0]._report = lambda *said: (written.append(said), real(*said))  # type: ignore[assignment]
+        real = agreed[0]._counts._post
+        agreed[0]._counts._post = lambda *said: (written.append(said), real(*said))  # type: ignore[assignment]
         time.sleep(1.0)
         release.set()
     assert 2 <= len(written) <= 15, len(written)

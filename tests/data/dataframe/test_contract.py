@@ -21,6 +21,7 @@ from sparkdl.data.dataframe.dataset import received
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.errors import ConfigError
 from tests.data.readers.test_contract import COLUMNS, Activate, activate, flat, passes, rows_of
 
 __all__ = ["activate"]  # A fixture, used by its name.
@@ -115,6 +116,16 @@ def test_steps_are_of_each_pass(of_all_ranks: Ranks, world_size: int) -> None:
 
 @pytest.mark.parametrize("last_batch", ["pad", "drop"])
 @WORLDS
-def test_no_rows_are_no_steps(of_all_ranks: Ranks, world_size: int, last_batch: str) -> None:
-    ranks = of_all_ranks(0, world_size, batch_size_per_worker=2, last_batch=last_batch)
+def test_no_rows_at_all_are_refused(of_all_ranks: Ranks, world_size: int, last_batch: str) -> None:
+    with pytest.raises(ConfigError, match="data 'train' has no rows: the DataFrame is empty"):
+        of_all_ranks(0, world_size, batch_size_per_worker=2, last_batch=last_batch)
+
+
+@WORLDS
+def test_rows_for_less_than_a_batch_of_each_rank_are_no_steps(
+    of_all_ranks: Ranks, world_size: int
+) -> None:
+    ranks = of_all_ranks(
+        world_size - 1 or 1, world_size, batch_size_per_worker=2, last_batch="drop"
+    )
     assert ranks == [[[], []]] * world_size

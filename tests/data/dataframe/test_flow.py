@@ -1,5 +1,6 @@
 """How rows flow from Spark: as fast as they are used, as many as are wanted, in flat memory."""
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import experiment
-from sparkdl.errors import AllTrialsFailedError
+from sparkdl.errors import AllTrialsFailedError, ConfigError
 from tests.helpers.runs import quiet
 from tests.programs.feeding import data_lines, ids, note, notes
 
@@ -268,6 +269,74 @@ def test_several_trials_at_once_get_all_rows_each(
         text = Path(tmp_path, f"trial-{part}").read_text()
         assert text == " ".join(map(str, range(3000)))
     assert data_lines(run)[0]["steps"] == 47
+
+
+def test_several_trials_compute_the_rows_once(
+    spark: SparkSession, root: str, tmp_path: Path
+) -> None:
+    """Random rows are the same in all trials. Spark's copy goes with the run, a user's stays."""
+
+    def train(part: int) -> float:
+        from sparkdl import data
+
+        rows = data.dataset(batch_size_per_worker=100, feature_cols="random")
+        return float(sum(float(sum(batch)) for batch in rows))
+
+    def num_persisted() -> int:
+        return int(spark.sparkContext._jsc.getPersistentRDDs().size())
+
+    counter, before = tmp_path / "counter", num_persisted()
+    df = counting(spark.range(0, 1000, 1, 2).selectExpr("id", "rand() random"), counter)
+    run = experiment.launch(train, {"part": [0, 1, 2]}, data=df, **quiet(root))
+    assert len({trial.outputs["value"] for trial in run.trials}) == 1
+    assert counter.stat().st_size == 10
+    assert num_persisted() == before
+    df.persist()
+    try:
+        run = experiment.launch(train, {"part": [0, 1]}, data=df, **quiet(root))
+        assert counter.stat().st_size == 20
+        assert num_persisted() == before + 1
+    finally:
+        df.unpersist()
+    experiment.launch(train, {"part": [0]}, data=df, **quiet(root))
+    assert counter.stat().st_size == 30
+
+
+def test_errors_of_the_first_rows_are_plain(spark: SparkSession) -> None:
+    """TensorFlow wraps the errors of an iteration; `data.dataset` looks at the first rows."""
+    from sparkdl import data
+
+    df = spark.range(0, 10, 1, 1).selectExpr("if(id = 7, null, id) x", "id", "cast(id as float) y")
+    with (
+        data.local(df),
+        pytest.raises(ValueError, match=r"^column 'x' has 1 nulls among 10 values"),
+    ):
+        data.dataset(batch_size_per_worker=4)
+    large = df.selectExpr("id + 16777216 id", "y")
+    with data.local(large), pytest.raises(ValueError, match=r"^column 'id' has 16777217, which"):
+        data.dataset(batch_size_per_worker=4, feature_cols=["id", "y"])
+    with data.local(df.limit(0)), pytest.raises(ConfigError, match="data 'train' has no rows"):
+        data.dataset(batch_size_per_worker=4)
+
+
+def test_the_log_names_columns_that_become_something_else(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparkdl import data
+
+    df = spark.sql(
+        "SELECT 1 AS x, date'2026-01-01' AS day, 'a' AS word, timestamp'2026-01-01' AS t"
+    )
+    monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
+    with data.local(df), caplog.at_level(logging.INFO, "sparkdl.data"):
+        data.dataset(batch_size_per_worker=4)
+        assert (
+            "train: 'day' (date) becomes days since 1970-01-01, 'word' (string) becomes text, "
+            "which a model must encode, 't' (timestamp) becomes microseconds since 1970-01-01"
+        ) in caplog.messages
+        caplog.clear()
+        data.dataset(batch_size_per_worker=4, feature_cols="x")
+        assert not any("becomes" in message for message in caplog.messages)
 
 
 def test_a_small_part_first_and_all_of_it_afterwards(

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from sparkdl import experiment
-from sparkdl.errors import ConfigError, TrainingFailedError
+from sparkdl.errors import AllTrialsFailedError, ConfigError, TrainingFailedError
 from sparkdl.runs import Run
 from tests.helpers.runs import quiet
 from tests.programs import feeding
@@ -178,7 +178,8 @@ def test_one_rank_and_no_rows_at_all(
         three_executors.range(10).limit(0),
         three_executors.range(0),
     ):
-        assert experiment.launch(all_ids(tmp_path), data=nothing, **options).result == 0
+        with pytest.raises(AllTrialsFailedError, match="ConfigError: data 'train' has no rows"):
+            experiment.launch(all_ids(tmp_path), data=nothing, **options)
 
 
 @pytest.mark.parametrize("kind", ["tuple", "Row", "dict", "namedtuple"])
@@ -217,9 +218,9 @@ def test_rdds(three_executors: SparkSession, root: str, tmp_path: Path, kind: st
     [
         ([(1, "a")] * 5 + [("one", "a")], "RDD has no value for column '_1' that fits int64"),
         ([(1, 2)] * 5 + [(1.5, 2)], "RDD has no value for column '_1' that fits int64"),
-        ([{"a": 1}] * 5 + [{"b": 1}], "column 'a' has 1 nulls"),
-        ([(1, 2)] * 5 + [(1,)], "RDD has no value for column '_2'"),
-        ([(1, 2)] * 5 + [7], "RDD has no value for column '_1'"),
+        ([{"a": 1}] * 5 + [{"b": 1}], "RDD has the columns b; expected a value for each"),
+        ([(1, 2)] * 5 + [(1,)], r"RDD has the value \(1,\); expected a value for each"),
+        ([(1, 2)] * 5 + [7], "RDD has the value 7; expected a value for each"),
     ],
     ids=["text", "fraction", "key", "short", "number"],
 )

@@ -157,12 +157,25 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 
 
 @pytest.fixture
-def activate(monkeypatch: pytest.MonkeyPatch) -> Activate:
+def activate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Activate:
     """Makes this process one of several ranks."""
     monkeypatch.setenv(context.VARIABLE, "{}")
-    return lambda rank, world_size, **fields: context.activate(
-        context.Context(rank=rank, world_size=world_size, **fields)
-    )
+    (tmp_path / "trial").mkdir()
+
+    def activate(rank: int, world_size: int, seed: int = 0, **fields: Any) -> None:
+        named = {"folder": str(tmp_path / "trial"), **fields}
+        me = context.Context(
+            rank=rank,
+            world_size=world_size,
+            num_readers=world_size,
+            data_seed=seed,
+            # The seed of a process differs from rank to rank in some gangs.
+            seed=1000 * seed + rank,
+            **named,
+        )
+        context.activate(me)
+
+    return activate
 
 
 def passes(dataset: Any, number: int) -> list[list[list[int]]]:
@@ -264,8 +277,10 @@ def test_the_global_batch_is_shared_equally(make: Make, activate: Activate) -> N
 
 def test_steps_and_epochs(make: Make, activate: Activate) -> None:
     dataset = make(10)
-    activate(1, 2)
-    made = dataset(feature_cols="a", label_cols="id", batch_size_per_worker=2, steps=2, epochs=3)
+    options: dict[str, Any] = {"batch_size_per_worker": 2, "steps": 2, "epochs": 3}
+    for rank in range(2):
+        activate(rank, 2)
+        made = dataset(feature_cols="a", label_cols="id", **options)
     assert int(made.cardinality()) == 6
     assert passes(made, 2) == [[[5, 6], [7, 8]] * 3] * 2
 

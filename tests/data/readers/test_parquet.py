@@ -1,5 +1,6 @@
 """Parquet files of pyarrow and Spark: what is read, what is left out, and what is refused."""
 
+import datetime
 import itertools
 import os
 import resource
@@ -16,7 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkdl import context
+from sparkdl.data.batching import Batches, passes
 from sparkdl.data.readers.parquet import ParquetSource, parquet
+from sparkdl.data.readers.petastorm.reader import PetastormSource
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
@@ -164,6 +168,102 @@ def test_a_null_fits_no_condition(tmp_path: Path) -> None:
 def test_a_filter_that_cannot_be_applied(file: Path, condition: Any) -> None:
     with pytest.raises(ConfigError, match=r"(?s)filter=.*Columns are id, x\."):
         source_of(file, condition)
+
+
+def test_files_that_a_filter_excludes_do_not_count(tmp_path: Path) -> None:
+    """A column exists since 2024, another has had another type before."""
+    rows = {"id": [1, 2], "x": ["text", "text"]}, {"id": [3, 4], "x": [1.0, 2.0], "new": [5, 6]}
+    for year, values in zip((2023, 2024), rows, strict=True):
+        (tmp_path / f"year={year}").mkdir()
+        pq.write_table(pa.table(values), tmp_path / f"year={year}/p")
+    with pytest.raises(ConfigError, match="Columns are id, x, year"):
+        source_of(tmp_path, [("other", ">=", 2024)])
+    source = source_of(tmp_path, [("year", ">=", 2024)])
+    assert source.columns == ["id", "x", "new", "year"]
+    assert read(source, "new", "x", "year") == [(5, 1.0, 2024), (6, 2.0, 2024)]
+    assert read(source_of(tmp_path, [("year", "=", 2023)]), "x") == [("text",)] * 2
+    source = source_of(tmp_path, [("new", ">", 5), ("year", "=", 2024)])
+    assert read(source, "id") == [(4,)]
+    assert source_of(tmp_path, [("year", "=", 1999)]).sizes == []
+
+
+def test_files_that_a_filter_excludes_are_not_opened(tmp_path: Path) -> None:
+    for year in (2022, 2023, 2024):
+        (tmp_path / f"year={year}").mkdir()
+        pq.write_table(IDS, tmp_path / f"year={year}/p", row_group_size=30)
+    (tmp_path / "year=2023/p").write_text("no Parquet file")
+    for condition in ([("year", "=", 2024)], (pc.field("year") > 2023) & (pc.field("id") >= 0)):
+        source = source_of(tmp_path, condition)
+        assert source.sizes == [30, 30, 30, 10]
+        assert ids(source) == list(range(100))
+    with pytest.raises(ValueError, match=r"year=2023/p: .*not a parquet file"):
+        source_of(tmp_path, [("id", ">", 1)])
+
+
+# ---- timestamps
+
+
+FOREVER = datetime.datetime(9999, 12, 31)
+
+
+@pytest.fixture
+def int96(tmp_path: Path) -> Path:
+    """Timestamps as Spark writes them by default; the latter does not fit into nanoseconds."""
+    table = pa.table(
+        {"id": [1, 2, 3], "t": pa.array([datetime.datetime(2024, 1, 1), FOREVER, None])}
+    )
+    pq.write_table(table, tmp_path / "1", use_deprecated_int96_timestamps=True)
+    assert pq.ParquetFile(tmp_path / "1").schema.column(1).physical_type == "INT96"
+    return tmp_path
+
+
+def test_timestamps_of_spark_are_read_as_they_were_written(int96: Path) -> None:
+    assert read(source_of(int96), "t") == [(datetime.datetime(2024, 1, 1),), (FOREVER,), (None,)]
+    condition = [("t", ">=", datetime.datetime(2024, 6, 1))]
+    assert ids(source_of(int96, condition)) == [2]
+
+
+def test_petastorm_reads_timestamps_of_spark_too(int96: Path) -> None:
+    source = PetastormSource(str(int96))
+    (batch,) = source.read([Range(0, 0, 3)], ["t"])
+    assert batch["t"].to_pylist() == [datetime.datetime(2024, 1, 1), FOREVER, None]
+
+
+def test_files_may_differ_in_the_unit_and_zone_of_a_timestamp(int96: Path) -> None:
+    moment = datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)
+    for number, kind in enumerate((pa.timestamp("us", "UTC"), pa.timestamp("ms")), 2):
+        table = pa.table({"id": [2 * number, 2 * number + 1], "t": pa.array([moment] * 2, kind)})
+        pq.write_table(table, int96 / str(number))
+    source = source_of(int96)
+    assert source.schema.field("t").type == pa.timestamp("us")
+    assert [t for (t,) in read(source, "t")][3:] == [datetime.datetime(2024, 1, 2)] * 4
+    assert ids(source_of(int96, [("id", ">", 3)])) == [4, 5, 6, 7]
+    late = [("t", ">", datetime.datetime(2024, 1, 1, 12))]
+    assert ids(source_of(int96, late)) == [2, 4, 5, 6, 7]
+
+
+# ---- order
+
+
+def test_shuffled_rows_of_several_row_groups_are_mixed(tmp_path: Path) -> None:
+    """Rows that are sorted by their label: a batch of one class teaches little."""
+    table = pa.table({"label": np.repeat(np.arange(16), 4096)})
+    pq.write_table(table, tmp_path / "p", row_group_size=4096)
+    source = source_of(tmp_path)
+    source.window_rows = 2048
+    batches = parquet_batches(source)
+    assert sum(len(batch) for batch in batches) == len(table)
+    in_a_batch = [len(set(batch.tolist())) for batch in batches[: len(batches) // 2]]
+    assert min(in_a_batch) >= 4
+
+
+def parquet_batches(source: ParquetSource) -> list[Any]:
+    """The shuffled rows of one pass in batches of 256, without TensorFlow."""
+    me = context.Context(data_seed=3)
+    current = passes(source.sizes, Batches.parse({"global_batch_size": 1, "shuffle": True}), me)()
+    rows = source.ordered(current, ["label"])
+    labels = np.concatenate([np.asarray(batch["label"]) for batch in rows])
+    return np.split(labels, len(labels) // 256)
 
 
 # ---- folders, patterns, lists, stores

@@ -17,7 +17,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from sparkdl import context, storage
+from sparkdl import context, data, storage
 from sparkdl.data.readers.base import Pass
 from sparkdl.data.readers.petastorm.materialize import materialize
 from sparkdl.data.readers.petastorm.reader import (
@@ -87,12 +87,22 @@ def read(source: PetastormSource, names: Any = None, ranges: Any = None) -> list
 
 
 @pytest.fixture
-def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int, int], None]:
     """Makes this process one of several ranks."""
     monkeypatch.setenv(context.VARIABLE, "{}")
+    folder = tmp_path / "trial"
+    folder.mkdir()
 
     def become(rank: int, world_size: int) -> None:
-        context.activate(context.Context(run="r", rank=rank, world_size=world_size))
+        context.activate(
+            context.Context(
+                run="r",
+                rank=rank,
+                world_size=world_size,
+                num_readers=world_size,
+                folder=str(folder),
+            )
+        )
 
     return become
 
@@ -136,7 +146,7 @@ def test_petastorms_own_reader_gives_the_same(spark: SparkSession, tmp_path: Pat
     df = many(spark).select("id", "small", "x", "even", "text", "day", "time", "matrix", "hollow")
     # (A column's name must be a name in Python there.)
     materialize(df, url, rows_per_file=20)
-    module = compat.load()
+    module = data.petastorm.load()
     source = PetastormSource(url, trust=True)
     ours = {row["id"]: row for row in read(source)}
     for number in (0, len(source.sizes) - 1):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sparkdl import context, storage
+from sparkdl.data.readers import local_copies
 from sparkdl.data.readers import tfrecord as module
 from sparkdl.data.readers.base import Pass
 from sparkdl.data.readers.tfrecord import TFRecordSource, tfrecord
@@ -21,7 +22,7 @@ from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import frame
 from sparkdl.errors import ConfigError
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = pytest.mark.slow
 
 COLUMNS = [
     Column("id", Kind.INT64, pa.int64()),
@@ -58,12 +59,23 @@ def ids(source: TFRecordSource, ranges: Sequence[Range], seed: int | None = None
 
 
 @pytest.fixture
-def rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int, int], None]:
     """Makes this process one of several ranks."""
     monkeypatch.setenv(context.VARIABLE, "{}")
+    folder = tmp_path / "trial"
+    folder.mkdir()
 
     def become(rank: int, world_size: int) -> None:
-        context.activate(context.Context(run="r", rank=rank, world_size=world_size, seed=5))
+        context.activate(
+            context.Context(
+                run="r",
+                rank=rank,
+                world_size=world_size,
+                num_readers=world_size,
+                data_seed=5,
+                folder=str(folder),
+            )
+        )
 
     return become
 
@@ -186,7 +198,7 @@ def nameless() -> int:
 
 def test_files_that_are_not_local(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = written(f"{s3}/{tmp_path.name} ü", [30, 50, 20])
-    monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(local_copies, "CHUNK_BYTES", 1000)
     source = TFRecordSource(f"{folder}/*")
     assert source.sizes == [30, 50, 20]
     ranges = [Range(2, 0, 20), Range(1, 5, 50)]

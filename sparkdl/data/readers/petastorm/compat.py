@@ -36,7 +36,7 @@ from pyarrow.parquet import ParquetFile, read_metadata
 
 from sparkdl import storage
 
-__all__ = ["ParquetDataset", "ParquetDatasetPiece", "load", "read_metadata"]
+__all__ = ["ParquetDataset", "ParquetDatasetPiece", "common_metadata", "load", "read_metadata"]
 
 # The modules of petastorm that read Parquet.
 _READING_MODULES = (
@@ -53,7 +53,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @functools.cache
 def load() -> ModuleType:
-    """Import petastorm and make it work in this process.
+    """Import petastorm and make it work in this process. Users call `data.petastorm.load()`.
 
     Returns:
         The module `petastorm`.
@@ -62,7 +62,8 @@ def load() -> ModuleType:
         ImportError: if petastorm is not installed.
 
     Example:
-        >>> petastorm = load()
+        >>> from sparkdl import data
+        >>> petastorm = data.petastorm.load()
         >>> with petastorm.make_reader("file:///data/cats", reader_pool_type="dummy") as reader:
         ...     first = next(reader)  # doctest: +SKIP
     """
@@ -231,9 +232,8 @@ class ParquetDataset:
             for path in sorted(files)
         ]
         self.metadata_path = f"{path_or_paths}/_metadata" if is_single else None
-        self.metadata = self._footer(self.metadata_path)
-        common_path = f"{path_or_paths}/_common_metadata" if is_single else None
-        self.common_metadata = self._footer(common_path)
+        self.metadata = _footer(self.metadata_path, filesystem)
+        self.common_metadata = common_metadata(path_or_paths, filesystem) if is_single else None
 
     def footers(self) -> list[Any]:
         """Return the footer of each piece; the footers are read in parallel."""
@@ -243,11 +243,22 @@ class ParquetDataset:
     def _keys(self, folders: dict[str, str]) -> list[tuple[str, int]]:
         return [(p.name, p.keys.index(folders[p.name])) for p in self.partitions or ()]
 
-    def _footer(self, path: str | None) -> Any:
-        if path is None or not self.fs.exists(path):
-            return None
-        with self.fs.open(path) as file:
-            return read_metadata(file)
+
+def common_metadata(root: str, filesystem: Any) -> Any:
+    """Return the footer in the file `_common_metadata` of a dataset; None if there is none.
+
+    Args:
+        root: the folder of the dataset.
+        filesystem: an fsspec filesystem.
+    """
+    return _footer(f"{root}/_common_metadata", filesystem)
+
+
+def _footer(path: str | None, filesystem: Any) -> Any:
+    if path is None or not filesystem.exists(path):
+        return None
+    with filesystem.open(path) as file:
+        return read_metadata(file)
 
 
 def _files(filesystem: Any, root: str) -> list[str]:

@@ -17,18 +17,25 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.fs import LocalFileSystem
 from pyarrow.parquet import ParquetFile
 
 from sparkdl import storage
+from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
+from sparkdl.data.readers.exact_reads import arrow_filesystem
+from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT
+from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
 from sparkdl.data.readers.paths import check_names
 from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.materialize import materialize
 from sparkdl.data.readers.petastorm.schema import decode, decoded_type
+from sparkdl.data.readers.table_formats import refuse_tables
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError, suggest
 
@@ -90,9 +97,13 @@ def petastorm(
         ...                       batch_size_per_worker=64, trust=True)  # doctest: +SKIP
     """
     parsed = Batches.parse(batches)
-    return make_dataset(PetastormSource(url, columns, ragged, decode, fill, trust), parsed)
+    call = Call("data.petastorm", {"url": url, "columns": columns, **parsed.division})
+    pieces = agree(call, lambda: list_row_groups(url))
+    source = PetastormSource(url, columns, ragged, decode, fill, trust, pieces)
+    return make_dataset(source, parsed)
 
 
+petastorm.load = compat.load  # type: ignore[attr-defined]
 petastorm.materialize = materialize  # type: ignore[attr-defined]
 
 
@@ -120,6 +131,8 @@ class PetastormSource(ArrowSource):
 
     Args:
         url, columns, ragged, decode, fill, trust: see `petastorm`.
+        pieces: the result of `list_row_groups` on the first rank; by default this process lists
+            them.
 
     Example:
         >>> from pyarrow.parquet import write_table
@@ -139,16 +152,21 @@ class PetastormSource(ArrowSource):
         decode: Mapping[str, str] | None = None,
         fill: Mapping[str, Any] | None = None,
         trust: bool = False,
+        pieces: Pieces | None = None,
     ) -> None:
         compat.load()
+        pieces = list_row_groups(url) if pieces is None else pieces
         self.name = url
-        self._filesystem, path = storage.filesystem(url)
-        dataset = compat.ParquetDataset(path, self._filesystem)
-        footers = dataset.footers()
-        self._fields = _unischema_fields(url, dataset, footers, trust)
-        self._groups = list(_groups(dataset, footers))
+        filesystem, root = storage.filesystem(url)
+        self._arrow = (
+            LocalFileSystem() if storage.is_local(url) else arrow_filesystem(filesystem, {})
+        )
+        self._fields = _unischema_fields(url, compat.common_metadata(root, filesystem), trust)
+        self._groups = [
+            _Group(**{**group, "path": _join(root, group["path"])}) for group in pieces["groups"]
+        ]
         self.sizes = [group.rows for group in self._groups]
-        self.schema = _schema(url, dataset, footers[0], self._fields, columns)
+        self.schema = _schema(url, unpack_schema(pieces["schema"]), self._fields, columns)
         if ragged is None:
             variable = [name for name, field in self._fields.items() if None in field.shape]
             ragged = [name for name in variable if name in self.schema.names]
@@ -169,7 +187,10 @@ class PetastormSource(ArrowSource):
         group, position, num_yielded = self._groups[part.piece], 0, 0
         stored = [name for name in names if name not in group.folders]
         rows = max(1, _MAX_BATCH_BYTES * group.rows // max(1, group.num_bytes))
-        with ParquetFile(group.path, filesystem=self._filesystem) as file:
+        with (
+            self._arrow.open_input_file(group.path) as source,
+            ParquetFile(source, coerce_int96_timestamp_unit=TIMESTAMP_UNIT) as file,
+        ):
             footer = file.metadata
             exists = group.number < footer.num_row_groups
             num_rows = footer.row_group(group.number).num_rows if exists else 0
@@ -207,33 +228,56 @@ class PetastormSource(ArrowSource):
         return pa.RecordBatch.from_arrays(values, names=list(names))
 
 
-def _unischema_fields(
-    url: str, dataset: Any, footers: Sequence[Any], trust: bool
-) -> dict[str, Any]:
-    """Return the fields of the Unischema by name; an empty dict without a Unischema.
+def list_row_groups(url: str) -> Pieces:
+    """Return the row groups of a dataset and the columns that its files store, in JSON form.
+
+    Args:
+        url: see `petastorm`.
 
     Raises:
+        ConfigError: if the folder is that of a Delta, Hudi or Iceberg table.
         ValueError: if files were added or removed after the dataset was materialized.
     """
+    compat.load()
+    filesystem, root = storage.filesystem(url)
+    if filesystem.isdir(root):
+        refuse_tables(url, filesystem, root, [], is_pattern=True)
+    dataset = compat.ParquetDataset(root, filesystem)
+    footers = dataset.footers()
+    _check_unchanged(url, dataset, footers)
+    return {
+        "groups": list(_groups(dataset, footers)),
+        "schema": pack_schema(_stored_schema(dataset, footers[0])),
+    }
+
+
+def _check_unchanged(url: str, dataset: Any, footers: Sequence[Any]) -> None:
     metadata: Any = importlib.import_module("petastorm.etl.dataset_metadata")
     common = (dataset.common_metadata and dataset.common_metadata.metadata) or {}
-    if metadata.UNISCHEMA_KEY not in common:
+    if metadata.UNISCHEMA_KEY not in common or metadata.ROW_GROUPS_PER_FILE_KEY not in common:
+        return
+    paths = [os.path.relpath(piece.path, dataset.paths) for piece in dataset.pieces]
+    actual = {p: footer.num_row_groups for p, footer in zip(paths, footers, strict=True)}
+    expected = json.loads(common[metadata.ROW_GROUPS_PER_FILE_KEY])
+    changed = sorted(p for p in {*actual, *expected} if actual.get(p) != expected.get(p))
+    if changed:
+        first = changed[0]
+        raise ValueError(
+            f"{url} has changed since it was materialized: {len(changed)} files have other row "
+            f"groups than its _common_metadata says, the first of them {first!r} "
+            f"({expected.get(first, 'none')} expected, {actual.get(first, 'none')} found). "
+            "Materialize it again."
+        )
+
+
+def _unischema_fields(url: str, common_metadata: Any, trust: bool) -> dict[str, Any]:
+    """Return the fields of the Unischema by name; an empty dict without a Unischema."""
+    metadata: Any = importlib.import_module("petastorm.etl.dataset_metadata")
+    if metadata.UNISCHEMA_KEY not in ((common_metadata and common_metadata.metadata) or {}):
         return {}
-    if metadata.ROW_GROUPS_PER_FILE_KEY in common:
-        paths = [os.path.relpath(piece.path, dataset.paths) for piece in dataset.pieces]
-        actual = {p: footer.num_row_groups for p, footer in zip(paths, footers, strict=True)}
-        expected = json.loads(common[metadata.ROW_GROUPS_PER_FILE_KEY])
-        changed = sorted(p for p in {*actual, *expected} if actual.get(p) != expected.get(p))
-        if changed:
-            first = changed[0]
-            raise ValueError(
-                f"{url} has changed since it was materialized: {len(changed)} files have other row "
-                f"groups than its _common_metadata says, the first of them {first!r} "
-                f"({expected.get(first, 'none')} expected, {actual.get(first, 'none')} found). "
-                "Materialize it again."
-            )
     if not trust:
         _warn_of_pickle(url)
+    dataset = SimpleNamespace(common_metadata=common_metadata, paths=url)
     fields: dict[str, Any] = dict(metadata.get_schema(dataset).fields)
     return fields
 
@@ -248,7 +292,8 @@ def _warn_of_pickle(url: str) -> None:
     )
 
 
-def _groups(dataset: Any, footers: Sequence[Any]) -> Iterator[_Group]:
+def _groups(dataset: Any, footers: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of `_Group`, with the path relative to the dataset's folder."""
     for piece, footer in zip(dataset.pieces, footers, strict=True):
         folders = {
             partition.name: partition.dictionary[key].as_py()
@@ -258,21 +303,35 @@ def _groups(dataset: Any, footers: Sequence[Any]) -> Iterator[_Group]:
         }
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
-            yield _Group(
-                path=piece.path,
-                number=number,
-                rows=group.num_rows,
-                num_bytes=group.total_byte_size,
-                folders=folders,
-            )
+            yield {
+                "path": os.path.relpath(piece.path, dataset.paths),
+                "number": number,
+                "rows": group.num_rows,
+                "num_bytes": group.total_byte_size,
+                "folders": folders,
+            }
+
+
+def _join(root: str, relative: str) -> str:
+    return root if relative == "." else f"{root.rstrip('/')}/{relative}"
+
+
+def _stored_schema(dataset: Any, footer: Any) -> pa.Schema:
+    """Return the columns of the files and of the names of their folders."""
+    stored = footer.schema.to_arrow_schema()
+    for number in range(len(footer.schema)):
+        column = footer.schema.column(number)
+        if column.physical_type == "INT96" and column.path in stored.names:
+            field = pa.field(column.path, pa.timestamp(TIMESTAMP_UNIT))
+            stored = stored.set(stored.names.index(column.path), field)
+    for partition in dataset.partitions or ():
+        stored = stored.append(pa.field(partition.name, partition.dictionary.type))
+    return pa.schema(list(stored))
 
 
 def _schema(
-    url: str, dataset: Any, footer: Any, fields: Mapping[str, Any], columns: Sequence[str] | None
+    url: str, stored: pa.Schema, fields: Mapping[str, Any], columns: Sequence[str] | None
 ) -> pa.Schema:
-    stored = footer.schema.to_arrow_schema()
-    for partition in dataset.partitions or ():
-        stored = stored.append(pa.field(partition.name, partition.dictionary.type))
     names = columns or list(fields) or stored.names
     for name in names:
         if name not in stored.names:

@@ -1,0 +1,202 @@
+"""Runs in the training process. The row groups that all ranks divide, and how to read their files.
+
+The first rank lists them, see `parquet_footers`; the other ranks get them as JSON.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from sparkdl.data.readers.paths import Files, Paths, find_again
+from sparkdl.errors import ConfigError
+
+__all__ = [
+    "File",
+    "ParquetPieces",
+    "RowGroup",
+    "bind",
+    "check_file",
+    "pack_schema",
+    "unpack_schema",
+]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file, and what its footer and its folders say of its columns.
+
+    Attributes:
+        files: the files that the file belongs to.
+        number: index of the file in `files.paths`.
+        schema: names and types of the columns stored in the file; shared by files with equal ones.
+        keys: values of the columns that its folders define, such as `year=2020`.
+    """
+
+    files: Files
+    number: int
+    schema: pa.Schema
+    keys: Mapping[str, pa.Scalar]
+
+    @property
+    def path(self) -> str:
+        """The path of the file on its filesystem."""
+        return self.files.paths[self.number]
+
+    @property
+    def url(self) -> str:
+        """The URL or local path of the file, as a user would write it."""
+        return self.files.url(self.path)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group.
+
+    Attributes:
+        file: number of its file in `ParquetPieces.files`.
+        number: number of the row group in the file.
+        rows: number of its rows that pass the filter.
+    """
+
+    file: int
+    number: int
+    rows: int
+
+
+class ParquetPieces:
+    """The row groups of Parquet files.
+
+    Args:
+        paths: the user's paths.
+        condition: condition for the rows to read, see the `filter` of `parquet`.
+        pieces: the result of `parquet_footers.list_row_groups` on the first rank.
+
+    Attributes:
+        files: the files in order, without those that the names of their folders exclude.
+        schema: the columns of the first file and the columns that folders define.
+        filter: the condition as an expression; None without a condition.
+        filtered: names of the columns in the condition.
+        groups: the row groups with rows that pass the filter; some may have 0 such rows.
+    """
+
+    def __init__(self, paths: Paths, condition: Any, pieces: Mapping[str, Any]) -> None:
+        schemas = [unpack_schema(schema) for schema in pieces["schemas"]]
+        keys = [_unpack_keys(named) for named in pieces["keys"]]
+        places = [
+            (files, number)
+            for files in find_again(paths, pieces["files"])
+            for number in range(len(files.paths))
+        ]
+        self.files = [
+            File(*place, schemas[schema], keys[named])
+            for place, schema, named in zip(
+                places, pieces["schema_of_file"], pieces["keys_of_file"], strict=True
+            )
+        ]
+        self.schema = unpack_schema(pieces["schema"])
+        self.filter, self.filtered = bind(condition, self.schema)
+        self.groups = [RowGroup(*numbers) for numbers in zip(*pieces["groups"], strict=True)]
+
+    def check_types(self, names: Sequence[str]) -> None:
+        """Validate that columns have the same type in all files.
+
+        Args:
+            names: names of the columns.
+
+        Raises:
+            ValueError: if types differ; the message names the file, the column and both types.
+        """
+        checked = set()
+        for file in self.files:
+            if (columns := (id(file.schema), tuple(file.keys))) not in checked:
+                checked.add(columns)
+                check_file(file, self.schema, self.files[0].url, names)
+
+
+def check_file(file: File, schema: pa.Schema, first_url: str, names: Iterable[str]) -> None:
+    """Validate that columns of a file have the types of the first file.
+
+    The unit and the zone of a timestamp may differ: writers differ in both.
+
+    Args:
+        file: the file.
+        schema: the columns of the first file and of all folders.
+        first_url: the first file, for the message.
+        names: names of the columns.
+
+    Raises:
+        ValueError: if a type differs, or a column is missing.
+    """
+    for name in names:
+        expected = schema.field(name).type
+        if name in file.keys:
+            kind = file.keys[name].type
+        elif name in file.schema.names:
+            kind = file.schema.field(name).type
+        else:
+            raise ValueError(f"{file.url} has no column {name!r}, which other files have.")
+        if kind != expected and not (types.is_timestamp(kind) and types.is_timestamp(expected)):
+            raise ValueError(
+                f"{file.url}: column {name!r} is {kind}; in {first_url} it is {expected}. "
+                "Write the files with one type."
+            )
+
+
+def bind(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[str]]:
+    """Return a condition as an expression, and the names of the columns in the condition.
+
+    Args:
+        condition: see the `filter` of `parquet`.
+        schema: the columns.
+
+    Raises:
+        ConfigError: if the condition is invalid, or names a column that does not exist.
+    """
+    if condition is None:
+        return None, []
+    empty = schema.empty_table()
+    try:
+        is_expression = isinstance(condition, pc.Expression)
+        expression = condition if is_expression else pq.filters_to_expression(condition)
+        empty.filter(expression)
+    except (pa.ArrowException, ValueError, TypeError) as exc:
+        raise ConfigError(
+            f"filter={condition!r}: {exc}\nExpected an expression of pyarrow.compute, or a list "
+            f'such as [("year", ">=", 2020)]. Columns are {", ".join(schema.names)}.'
+        ) from exc
+    return expression, [name for name in schema.names if _needs(empty, expression, name)]
+
+
+def _needs(empty: pa.Table, expression: pc.Expression, name: str) -> bool:
+    """Return True if an expression cannot be evaluated without a column.
+
+    pyarrow has no function that lists the columns of an expression.
+    """
+    try:
+        empty.drop_columns([name]).filter(expression)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def pack_schema(schema: pa.Schema) -> str:
+    """Return a schema as text."""
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def unpack_schema(text: str) -> pa.Schema:
+    """Return the schema of a text of `pack_schema`."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _unpack_keys(named: Mapping[str, Sequence[Any]]) -> dict[str, pa.Scalar]:
+    """Return the values of columns by name, from pairs of type and value."""
+    return {
+        name: pa.scalar(value, pa.type_for_alias(kind)) for name, (kind, value) in named.items()
+    }

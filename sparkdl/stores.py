@@ -1,0 +1,294 @@
+"""Runs anywhere. The kinds of stores: recognise their URLs, connect, and unify their exceptions.
+
+`sparkdl.storage` builds upon this module. The abilities of a store decide how a file is written
+there: a store with folders needs them to be created, one whose rename replaces a file can write
+aside first, and one that appends need not write a growing file again as a whole.
+"""
+
+import errno
+import inspect
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from sparkdl.errors import ConfigError
+
+__all__ = [
+    "advice",
+    "appends",
+    "connect",
+    "content_of",
+    "create",
+    "has_folders",
+    "is_beyond_end",
+    "is_hdfs_native",
+    "is_local",
+    "local_path",
+    "protocol_of",
+    "replaces",
+    "store_errors",
+]
+
+# Object stores, in which a path is just a name: creating a "folder" there asks for the bucket, and
+# may even try to create it.
+_OBJECT_STORES = {"s3", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "tos", "memory"}
+_CHAINED = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*(://[^:]*)?::(?=[A-Za-z][A-Za-z0-9+.-]*:)")
+_PROTOCOL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+# As Spark prints local paths: `file:/data`.
+_FILE = re.compile(r"^(?:(?:file|local)://|file:(?=/))")
+_DBFS_MOUNT = Path("/dbfs")
+# In a store that cannot refuse to write a file that exists, a claim is read back after this time.
+CLAIM_S = 2.0
+
+_EXTRAS = {"s3": "s3", "hdfs": "hdfs", "viewfs": "hdfs"}
+
+
+def protocol_of(url: str) -> str:
+    """Return the protocol of a URL, such as `s3`; `file` for a local path.
+
+    Example:
+        >>> protocol_of("file:/data"), protocol_of("s3a://bucket"), protocol_of("/a/b:c")
+        ('file', 's3', 'file')
+        >>> protocol_of("simplecache::s3://bucket/data")
+        'simplecache::'
+    """
+    if chained := _CHAINED.match(url):
+        return chained[0]
+    if _FILE.match(url):
+        return "file"
+    if re.match("^dbfs:/(?!/)", url):
+        return "file" if _DBFS_MOUNT.is_dir() else "dbfs"
+    match = _PROTOCOL.match(url)
+    protocol = match[1].lower() if match else "file"
+    return "s3" if protocol in ("s3a", "s3n") else protocol
+
+
+def is_local(url: str) -> bool:
+    """Return True if `url` is on a filesystem of this host, NFS and FUSE mounts included."""
+    return protocol_of(url) == "file"
+
+
+def local_path(url: str) -> Path:
+    """Return the path of a local URL.
+
+    Example:
+        >>> [str(local_path(url)) for url in ("file:///data/runs", "file:/data/runs", "data/runs")]
+        ['/data/runs', '/data/runs', 'data/runs']
+    """
+    if url.startswith("dbfs:/"):  # Databricks mounts its store on all hosts.
+        return _DBFS_MOUNT / url.removeprefix("dbfs:/")
+    return Path(_FILE.sub("", url))
+
+
+def connect(url: str) -> tuple[Any, str]:
+    """Return the fsspec filesystem of a remote URL, and the path in it.
+
+    Raises:
+        ConfigError: if no installed package knows the protocol.
+        OSError: if the store cannot be reached.
+    """
+    import fsspec  # Imported late: a process that uses only local paths starts faster without it.
+
+    protocol = protocol_of(url)
+    if protocol == "dbfs" and not url.startswith("dbfs://"):
+        raise ConfigError(
+            f"{url} is a path of Databricks, which mounts it as /dbfs, but this host has no folder "
+            "/dbfs. Name a folder or an fsspec URL that the driver and the executors share."
+        )
+    if protocol == "s3":
+        url = re.sub(r"^\w+://", "s3://", url)
+    # Listings must not be cached, as other hosts write the files that are listed. HDFS caches none,
+    # and takes every option for one of Hadoop.
+    options = {} if protocol in ("hdfs", "viewfs") else {"use_listings_cache": False}
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url, **options)
+    except (ValueError, ImportError) as exc:
+        raise ConfigError(f"{url} cannot be used: {exc}.{_hint(protocol)}") from exc
+    except OSError as exc:
+        if protocol == "hdfs":  # Without hdfs-native, pyarrow looks for Hadoop's own libraries.
+            raise ConfigError(f"{url} cannot be reached: {exc}.{_hint(protocol)}") from exc
+        raise
+    return filesystem, path
+
+
+def _hint(protocol: str) -> str:
+    extra = _EXTRAS.get(protocol)
+    return f" Install the package: pip install 'sparkdl[{extra}]'" if extra else ""
+
+
+def has_folders(url: str) -> bool:
+    """Return True if the folder of a new file must be created first."""
+    return protocol_of(url) not in _OBJECT_STORES
+
+
+def appends(url: str) -> bool:
+    """Return True if the store adds to the end of a file, rather than writing it again."""
+    return protocol_of(url) in {"file", "hdfs", "viewfs", "sftp", "ssh"}
+
+
+def replaces(url: str, filesystem: Any) -> bool:
+    """Return True if a rename in this store is known to replace a file in one step.
+
+    pyarrow's HDFS removes the old file first, WebHDFS refuses without an error, and SMB fails.
+    """
+    return protocol_of(url) in ("sftp", "ssh") or is_hdfs_native(filesystem)
+
+
+def is_hdfs_native(filesystem: Any) -> bool:
+    """Return True for HDFS through `hdfs-native`, whose rename takes `overwrite`."""
+    return type(filesystem).__module__.startswith("hdfs_native")
+
+
+def _creates(filesystem: Any) -> bool:
+    """Return True if the store itself can refuse to write a file that exists."""
+    for cls in type(filesystem).__mro__:
+        if cls.__module__ in ("fsspec.spec", "fsspec.asyn"):  # Only these look first, then write.
+            return False
+        method = vars(cls).get("_pipe_file", vars(cls).get("pipe_file"))
+        if method is not None:
+            return "mode" in inspect.signature(method).parameters
+    return False
+
+
+def create(url: str, filesystem: Any, path: str, data: bytes) -> None:
+    """Write a file that does not exist yet, see `sparkdl.storage.create`."""
+    if is_hdfs_native(filesystem):
+        _create_by_rename(url, filesystem, path, data)
+    elif not _creates(filesystem):
+        if filesystem.exists(path):
+            raise FileExistsError(f"{url} exists")
+        filesystem.pipe_file(path, data)
+        _check_claim(url, filesystem, path, data)
+    elif not _is_created(filesystem, path, data):
+        if filesystem.cat_file(path) != data:  # Else the answer to a first try was lost.
+            raise FileExistsError(f"{url} exists")
+    elif _is_created(filesystem, path, data):
+        _check_claim(url, filesystem, path, data)  # The store ignores the condition.
+
+
+def _create_by_rename(url: str, filesystem: Any, path: str, data: bytes) -> None:
+    # Of a create, readers would see the file before its content; a rename refuses as well.
+    aside = f"{path}.{uuid.uuid4().hex}"
+    filesystem.pipe_file(aside, data)
+    try:
+        filesystem.mv(aside, path)
+    except Exception as exc:
+        filesystem.rm(aside)
+        if filesystem.exists(path):
+            raise FileExistsError(f"{url} exists") from exc
+        raise
+
+
+def _is_created(filesystem: Any, path: str, data: bytes) -> bool:
+    """Return True if a conditional request has written the file."""
+    for pause_s in (0.2, 1.0, None):
+        try:
+            filesystem.pipe_file(path, data, mode="create")
+            return True
+        except Exception as exc:
+            if _already_exists(exc):
+                return False
+            # S3 refuses both of two requests that meet, and asks to repeat them.
+            if _status(exc) != 409 or pause_s is None:
+                raise
+            time.sleep(pause_s)
+    return False
+
+
+def _check_claim(url: str, filesystem: Any, path: str, data: bytes) -> None:
+    time.sleep(CLAIM_S)
+    if filesystem.cat_file(path) != data:
+        raise FileExistsError(f"{url} was created by another process")
+
+
+@contextmanager
+def store_errors(url: str) -> Iterator[None]:
+    """Raise every exception of a store as an OSError that names the URL.
+
+    Libraries of stores raise classes of their own, many of which are no OSError. A missing file is
+    a FileNotFoundError, and a refused access a PermissionError, whatever the store.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except OSError as exc:
+        if exc.errno is not None and exc.filename is None:
+            exc.filename = url
+        raise
+    except Exception as exc:
+        raise _as_os_error(exc, url) from exc
+
+
+def _as_os_error(exc: Exception, url: str) -> OSError:
+    status, name = _status(exc), type(exc).__name__
+    text = f"{name}: {exc}"
+    if status == 404:
+        return FileNotFoundError(errno.ENOENT, text, url)
+    if status in (401, 403) or "Credentials" in name:
+        return PermissionError(errno.EACCES, text, url)
+    if status in (408, 504) or "timeout" in name.lower():
+        return TimeoutError(errno.ETIMEDOUT, text, url)
+    return OSError(errno.EIO, text, url)
+
+
+def is_beyond_end(exc: BaseException) -> bool:
+    """Return True if a store has refused to read because nothing is there, behind the end."""
+    return _status(exc) == 416
+
+
+def content_of(result: Any, url: str, filesystem: Any, offset: int) -> bytes | OSError | None:
+    """Return what `cat_ranges` has returned for one file, with its errors unified."""
+    if not isinstance(result, BaseException):
+        return bytes(result)
+    try:
+        with store_errors(url):
+            if is_beyond_end(result):
+                return b""
+            raise result
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        with suppress(Exception):
+            if offset and offset >= filesystem.size(connect(url)[1]):
+                return b""
+        return exc
+
+
+def _already_exists(exc: BaseException) -> bool:
+    """Return True if a store has refused to create a file because the file exists."""
+    is_refused = _status(exc) == 412 or "AlreadyExists" in f"{type(exc).__name__} {exc}"
+    return isinstance(exc, FileExistsError) or is_refused
+
+
+def _status(exc: BaseException | None) -> int | None:
+    """Return the HTTP status of an exception or of its causes."""
+    while exc is not None:
+        response = getattr(exc, "response", None)
+        if isinstance(response, dict):  # botocore
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            names = ("status_code", "status", "code")
+            status = next((s for n in names if (s := getattr(exc, n, None)) is not None), None)
+        if str(status).isdigit():
+            return int(str(status))
+        exc = exc.__cause__
+    return None
+
+
+def advice(exc: OSError) -> str:
+    """Return what the user can do about an error of a disk or store; empty if that is unknown."""
+    if exc.errno == errno.ENOSPC:
+        return "The disk is full: free some space."
+    if exc.errno == errno.EDQUOT:
+        return "The quota is used up: free some space."
+    if exc.errno == errno.EROFS:
+        return "The disk is mounted read-only."
+    if isinstance(exc, PermissionError):
+        return f"Check the permissions or credentials of this user ({os.getuid()})."
+    return ""

@@ -1,0 +1,89 @@
+"""The reports of a rank to its gang, on a store that fails."""
+
+import functools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkdl import storage
+from sparkdl.cluster.gang import task as gang_task
+from sparkdl.cluster.gang.supervisor import Supervisor
+from sparkdl.cluster.outcome import Outcome, Status
+from sparkdl.cluster.plan import Plan, Role
+from sparkdl.cluster.process import trial_folder
+from sparkdl.rank_files import RankFiles
+
+PLAN = Plan(kind="parameter_server", roles=(Role(name="worker", count=3),), is_gang=True)
+RAISED = SimpleNamespace(outcome=Outcome(status=Status.FAILED, error="ValueError: mine"))
+
+
+class Store:
+    """Fail the first writes of each file whose name ends with `.failed`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, num_failures: int) -> None:
+        self.num_failures = num_failures
+        self._write = storage.write
+        monkeypatch.setattr(storage, "write", self.write)
+        monkeypatch.setattr(trial_folder.time, "sleep", lambda pause_s: None)
+
+    def write(self, url: str, data: bytes | str) -> None:
+        if url.endswith(".failed") and self.num_failures:
+            self.num_failures -= 1
+            raise OSError("the store is down")
+        self._write(url, data)
+
+
+def supervisor_of(folder: Path) -> Supervisor:
+    return Supervisor(PLAN, 0, RankFiles(str(folder)), folder)
+
+
+def test_a_failure_that_could_not_be_written_is_written_at_a_later_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(monkeypatch, 1)
+    supervisor = supervisor_of(tmp_path)
+    supervisor._poll_s = 0.0
+    process: Any = RAISED
+    supervisor.watch(process)
+    assert not (tmp_path / "0.failed").exists()
+    supervisor.watch(process)
+    assert (tmp_path / "0.failed").exists()
+
+
+def test_an_end_is_reported_again_until_the_store_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(monkeypatch, 2)
+    supervisor = supervisor_of(tmp_path)
+    gang_task._tell(functools.partial(supervisor.post, "failed"), "worker 0: ValueError: mine")
+    assert (tmp_path / "0.failed").exists()
+
+
+def test_an_end_that_cannot_be_reported_is_raised_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark then ends the other ranks, which would wait without limit."""
+    Store(monkeypatch, 1000)
+    supervisor = supervisor_of(tmp_path)
+    with pytest.raises(OSError, match=r"could not tell.*the store is down.*ValueError: mine"):
+        gang_task._tell(functools.partial(supervisor.post, "failed"), "worker 0: ValueError: mine")
+
+
+def test_a_process_id_that_cannot_be_written_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(url: str, data: bytes | str) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(storage, "write", full)
+    supervisor_of(tmp_path).began(17)
+
+
+def test_ranks_that_a_listing_lacks_are_not_named_as_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RankFiles(str(tmp_path)).post(1, "joining")
+    monkeypatch.setattr(storage, "list_names", lambda url: [])
+    assert supervisor_of(tmp_path)._absent() == "worker 2"

@@ -1,0 +1,50 @@
+"""The check of one executor."""
+
+import json
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl import storage
+from sparkdl.cluster.preflight import check_executor
+from sparkdl.runs.layout import RunPaths
+
+
+@pytest.fixture
+def paths(root: str) -> RunPaths:
+    paths = RunPaths(root)
+    storage.write(paths.run, json.dumps({"id": "run"}))
+    return paths
+
+
+def test_executor_that_writes_leaves_nothing(paths: RunPaths) -> None:
+    before = sorted(Path(paths.folder).iterdir())
+    assert check_executor("run", paths, {}, (), None, writes=True) is None
+    assert sorted(Path(paths.folder).iterdir()) == before
+
+
+@pytest.mark.parametrize("operation", ["write", "remove"])
+def test_executor_that_cannot_write_is_named_with_its_user(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(storage, operation, refused)
+    assert check_executor("run", paths, {}, (), None) is None  # The executor reads only.
+    problem = check_executor("run", paths, {}, (), None, writes=True) or ""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert problem.startswith(f"executor on host {os.uname().nodename} cannot write to")
+    assert f"as user {user} (PermissionError: [Errno 13] Permission denied)" in problem
+    assert f"Let user {user} write there, or set root= (or SPARKDL_ROOT)" in problem
+
+
+def test_executor_that_sees_another_run_or_lacks_a_module_is_named(paths: RunPaths) -> None:
+    assert "sees another run, run, in" in (check_executor("other", paths, {}, (), None) or "")
+    problem = check_executor("run", paths, {"python": "2.7"}, (), None) or ""
+    assert "(driver: 2.7)" in problem
+    problem = check_executor("run", paths, {}, ["no_such_module.part"], None) or ""
+    assert "lacks the module(s) no_such_module, which" in problem

@@ -1,0 +1,97 @@
+"""Slots as Spark Connect shows them, with a session that answers as a server would."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sparkdl.cluster import spark_slots
+from sparkdl.cluster.plan import Plan, Resources, Role
+from sparkdl.cluster.slots import check_gang
+from sparkdl.cluster.spark_settings import SparkSettings
+from sparkdl.cluster.spark_slots import SlotCounter
+from sparkdl.errors import SlotsError
+
+
+class ConnectSession:
+    """A session without a SparkContext; whatever would run a job is missing."""
+
+    def __init__(self, parallelism: int) -> None:
+        self.parallelism = parallelism
+        self.num_questions = 0
+
+    def sql(self, text: str) -> "ConnectSession":
+        assert text.startswith("EXPLAIN ")
+        self.num_questions += 1
+        return self
+
+    def collect(self) -> list[tuple[str]]:
+        return [(f"*(1) Range (0, 1048576, step=1, splits={self.parallelism})\n",)]
+
+
+def counter(
+    master: str, parallelism: int, conf: Mapping[str, str] | None = None
+) -> tuple[SlotCounter, ConnectSession]:
+    session: Any = ConnectSession(parallelism)
+    return SlotCounter(session, SparkSettings((conf or {}).get, master)), session
+
+
+@pytest.mark.parametrize(
+    ("master", "parallelism", "conf", "count"),
+    [
+        ("local-cluster[2,1,1024]", 2, {}, 2),
+        # The setting says nothing about slots.
+        ("local-cluster[1,1,1024]", 8, {"spark.default.parallelism": "8"}, 1),
+        # Spark says 2 for a single core.
+        ("local-cluster[1,1,1024]", 2, {}, 1),
+        ("local[4]", 4, {"spark.task.cpus": "2"}, 2),
+        ("local", 2, {}, 1),
+        ("yarn", 6, {"spark.executor.instances": "3", "spark.executor.cores": "2"}, 6),
+        # Two executors of three have registered.
+        ("yarn", 4, {"spark.executor.instances": "3", "spark.executor.cores": "2"}, 4),
+        ("spark://host:7077", 12, {}, 12),
+        ("spark://host:7077", 12, {"spark.cores.max": "8", "spark.task.cpus": "4"}, 2),
+    ],
+)
+def test_slots_of_spark_connect(
+    master: str, parallelism: int, conf: Mapping[str, str], count: int
+) -> None:
+    slots, _ = counter(master, parallelism, conf)
+    assert slots.slots(Resources()).count == count
+    assert slots.slots_now(Resources()) == count
+
+
+def test_slots_of_processes_of_several_cores_are_those_of_all_executors() -> None:
+    conf = {"spark.executor.instances": "3", "spark.executor.cores": "4"}
+    slots, _ = counter("yarn", 12, conf)
+    assert slots.slots(Resources(num_cpus=3)).count == 3
+    assert slots.slots(Resources(num_cpus=2)).count == 6
+    assert slots.slots(Resources(), override=5).count == 5
+
+
+def test_gang_that_does_not_fit_is_refused_by_spark_connect() -> None:
+    conf = {"spark.default.parallelism": "8"}
+    slots, _ = counter("local-cluster[1,1,1024]", 8, conf)
+    plan = Plan(kind="allreduce", roles=(Role(name="worker", count=5),), is_gang=True)
+    with pytest.raises(SlotsError, match=r"Spark has 1 .*SPARKDL_SLOTS"):
+        check_gang(plan, slots.slots(Resources()), conf.get, "local-cluster[1,1,1024]")
+
+
+def test_running_server_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        raise AssertionError("all executors are there")
+
+    monkeypatch.setattr(spark_slots.time, "sleep", sleep)
+    for conf in ({}, {"spark.executor.instances": "2", "spark.executor.cores": "1"}):
+        master = "yarn" if conf else "local-cluster[2,1,1024]"
+        slots, session = counter(master, 2, conf)
+        slots.wait_for_executors(2)
+        assert session.num_questions <= 3
+
+
+def test_server_that_shows_nothing_is_named() -> None:
+    slots, session = counter("spark://host:7077", 1)
+    session.parallelism = "?"  # type: ignore[assignment]
+    with pytest.raises(SlotsError, match=re.escape("Set SPARKDL_SLOTS to that number")):
+        slots.slots(Resources())
