@@ -19,7 +19,7 @@ __all__ = ["MASK", "is_secret", "mask_outputs", "mask_params", "mask_text", "sec
 MASK = "***"
 
 # Without one of these in a text, no name in it is that of a credential.
-_HINTS = ("pass", "pwd", "secret", "token", "key", "cred", "jwt", "authoriz", "identified")
+_HINTS = ("pass", "pwd", "secret", "token", "key", "cred", "jwt", "auth", "login", "identified")
 
 _NAME = (
     r"(?<![\w.$-])(?P<name>[\w.-]{0,80}?(?:pass|pwd|secret|token|key|cred|jwt|authoriz)"
@@ -40,6 +40,11 @@ _PASSED = re.compile(
     r"(?:\b(?:option|config|set|setdefault|setenv|putenv|getenv|get|header|add_?header|setConf"
     rf"|setattr)\(\s*(?:\w+\s*,\s*)?\\?[\"']{_NAME}\\?[\"']\s*,\s*{_QUOTED})",
     re.IGNORECASE,
+)
+# auth=("ann", "value"), HTTPBasicAuth("ann", "value"), login("ann", "value"), login(key="value")
+_LOGIN_CALL = re.compile(
+    r"(?:\bauth\s*=\s*\(|(?:BasicAuth|DigestAuth|\blogin)\()\s*"
+    rf"(?:[\"'][^\"'\n]+[\"']\s*,|key\s*=)\s*(?P<name>(?!))?{_QUOTED}"
 )
 _SQL = re.compile(rf"\b(?:IDENTIFIED BY|(?P<name>PASSWORD)) {_QUOTED}")
 # NAME=value, NAME: value, --name value; only outside of program text, where a value without
@@ -84,7 +89,7 @@ def mask_text(text: str, secrets: Iterable[str] = (), *, is_code: bool = False) 
             break
     else:
         return text
-    for pattern in (_ASSIGNED, _PASSED, _SQL):
+    for pattern in (_ASSIGNED, _PASSED, _LOGIN_CALL, _SQL):
         text = pattern.sub(_mask_quoted, text)
     if is_code:
         return _LITERAL.sub(lambda match: _mask_prose(match[0]), text)
