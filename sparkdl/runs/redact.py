@@ -47,10 +47,12 @@ _LOGIN_CALL = re.compile(
     rf"(?:[\"'][^\"'\n]+[\"']\s*,|key\s*=)\s*(?P<name>(?!))?{_QUOTED}"
 )
 _SQL = re.compile(rf"\b(?:IDENTIFIED BY|(?P<name>PASSWORD)) {_QUOTED}")
-# NAME=value, NAME: value, --name value; only outside of program text, where a value without
-# quotes is a variable.
+# <NAME>value</NAME>
+_XML = re.compile(rf"(?<=<){_NAME}>(?P<value>[^<>\s]+)(?=</)", re.IGNORECASE)
+# NAME=value, NAME: value, NAME is value, --name value; only outside of program text, where a value
+# without quotes is a variable.
 _BARE = re.compile(
-    rf"(?P<before>[(,?&;]\s*)?{_NAME}(?P<sep>\s?=\s?|:\s?|\s)"
+    rf"(?P<before>[(,?&;]\s*)?{_NAME}(?P<sep>\s?=\s?|:\s?|\s(?:is|was)\s|\s)"
     r"(?P<value>[^\s\"'&;,()\[\]{}<>`|\\]+)(?P<after>[\[(]|.)?",
     re.IGNORECASE,
 )
@@ -89,7 +91,7 @@ def mask_text(text: str, secrets: Iterable[str] = (), *, is_code: bool = False) 
             break
     else:
         return text
-    for pattern in (_ASSIGNED, _PASSED, _LOGIN_CALL, _SQL):
+    for pattern in (_ASSIGNED, _PASSED, _LOGIN_CALL, _SQL, _XML):
         text = pattern.sub(_mask_quoted, text)
     if is_code:
         return _LITERAL.sub(lambda match: _mask_prose(match[0]), text)
@@ -143,7 +145,11 @@ def _is_bare_secret(match: re.Match[str], value: str) -> bool:
         is_variable = re.fullmatch(r"[A-Za-z_]+", value) and (is_argument or is_secret_name(value))
         return before in ("?", "&", ";") or after in ("&", ";") or not is_variable
     if separator.isspace():
-        return name.startswith("--") and not value.startswith("-")
+        if name.startswith("--"):
+            return not value.startswith("-")
+        # A line of a configuration: spark.ssl.keyPassword value, ENV DB_PASSWORD value
+        is_setting = name.isupper() or re.search(r"\w\.\w", name) is not None
+        return is_setting and _is_strong(value) and re.search(r"\d", value) is not None
     return _is_strong(value)
 
 

@@ -27,7 +27,18 @@ _PARTS = re.compile(
 _WORDS = {"pwd", "passcode", "creds", "token", "authorization", "jwt"}
 # The word before `key`, `pass` or `tokens` that makes a credential of it.
 _BEFORE_KEY = {
-    *("api", "access", "private", "secret", "account", "auth", "encryption", "signing", "master"),
+    *(
+        "api",
+        "access",
+        "private",
+        "secret",
+        "account",
+        "auth",
+        "encryption",
+        "fernet",
+        "signing",
+        "master",
+    ),
     *("storage", "subscription", "shared", "hmac", "webhook", "webui", "admin", "deploy"),
 }
 _BEFORE_PASS = {"admin", "db", "ftp", "mysql", "pg", "redis", "root", "smtp", "sudo", "user"}

@@ -43,7 +43,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("r8_", r"\br8_\w{30,}\b"),  # Replicate
     ("ntn_", r"\bntn_\w{30,}\b"),  # Notion
     ("AGE-SECRET-KEY-", r"\bAGE-SECRET-KEY-1[0-9A-Z]{30,}"),
-    (":AA", r"\b\d{8,10}:AA[\w-]{33}\b"),  # Telegram
+    (":AA", r"(?<!\d)\d{8,10}:AA[\w-]{33}\b"),  # Telegram
     ("wandb login", r"(?<=wandb login )[0-9a-f]{40}\b"),
     ("eyJ", r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"),  # JSON web token
     ("earer ", r"(?<=[Bb]earer )(?=\S*\d|\S{24})[\w.~+/=-]{8,}"),
@@ -53,6 +53,9 @@ _FORMS: tuple[tuple[str, str], ...] = (
         "://",
         r"(?<=://)[^/\s:@\"'{}$%<]*:(?!\*+@|[{$%<]|(?i:passw(?:or)?d|pwd|pass|token|secret)@)[^/\s@\"']+(?=@)",
     ),
+    (" -u ", r"(?<= -u )(?!\d+:\d)[^\s:@/]+:[^\s@:/]+"),  # curl
+    ("--user ", r"(?<=--user )(?!\d+:\d)[^\s:@/]+:[^\s@:/]+"),
+    ('"auth"', r"(?<=\"auth\": \")[0-9A-Za-z+/]{12,}={0,2}(?=\")"),  # Docker
     ("sig", r"(?<=[?&]sig=)[\w%+/=-]{16,}"),  # Azure, signed URLs
     ("ignature=", r"(?:(?<=[?&]Signature=)|(?<=-Signature=))[\w%+/=-]{16,}"),
     (

@@ -105,7 +105,7 @@ HARMLESS_CODE: list[str] = [
     "sort_key = 'created', primary_key='id'",
     "password_file = '/run/secrets/db'",
     "keys = {'monkey': 'banana', 'key': 'value'}",
-    "token_type_ids = 'segment', 'token_count'",
+    "token_type_ids = 'segment'  # of credentials. Ordinary words",
     "headers['Authorization'] = f'Bearer {self.token}'",
     "api_key = '${API_KEY}'",
 ]
