@@ -166,7 +166,7 @@ class Progress:
             self._best = trial.value
         if self._bar is not None:
             self._bar.update()
-        if self.shown and (self._is_text or trial.state != TrialState.COMPLETE or trial.note):
+        if self.shown and (self._is_text or trial.state != TrialState.COMPLETE):
             self._show_result(trial)
 
     def _show_result(self, trial: Trial) -> None:
@@ -179,7 +179,6 @@ class Progress:
         number, name = trial.last_value, self._run.metric or "value"
         value = "" if number is None else f": {name} {number:.5g}"
         why = f" ({trial.summary[:100]})" if trial.error else ""
-        why += f" (note: {trial.note[:200]})" if trial.note else ""
         self.say(
             f"[{self._num_done}{total}] trial {trial.number}{params} {trial.state}{value}{why}"
         )
