@@ -23,7 +23,7 @@ ROOMS = [
     {"metric_names"},
     {"reporter"},
     {"checkpoints"},
-    {"jsonl", "rank_files"},
+    {"attempts", "jsonl", "rank_files"},
     {"polling"},
     {"storage"},
     {"local_files", "stores"},

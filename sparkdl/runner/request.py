@@ -27,10 +27,12 @@ _NOT_WRITTEN = (
     "root",
     "wait",
     "progress",
+    "logs",
     "env",
     "secrets",
     "run_id",
     "if_exists",
+    "retry",
     "versioned_resources",
     "description",
     "name",
@@ -39,7 +41,7 @@ _NOT_WRITTEN = (
 )
 
 # Options that a resumed run may get with another value although they are not written.
-_PER_CALL = {"spark", "wait", "progress", "env", "secrets"}
+_PER_CALL = {"spark", "wait", "progress", "logs", "env", "secrets", "retry"}
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,8 @@ class TrialChanged(Event):
         failure: the kind of a failure, see `Failure`.
         usage: the fields of `Usage`.
         ended: seconds since 1970 at which the attempt ended, if it ended before the event.
-        note: a remark about the result.
+        note: a remark about a result that is complete, such as files that could not be copied, or a
+            returned object that was not kept.
     """
 
     kind = EventKind.TRIAL

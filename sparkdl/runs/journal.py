@@ -230,7 +230,7 @@ class Journal:
                 storage.advice(exc),
             )
         finally:
-            with self._changed:
+            with self._changed:  # `flush` has written all that could be written.
                 self._is_closing = True
                 self._changed.notify_all()
 
@@ -251,12 +251,11 @@ class Journal:
                 # A segment that grows is written by the caller of `write`, unless it fails.
                 while not (self._pending or self._is_closing or self._appends):
                     self._changed.wait()
-                if not self._pending and (self._is_closing or self._appends):
+                failures = self._num_failures
+                self._wait_on(pause_s(failures) if failures else GATHER_S)
+                if self._is_closing or (self._appends and not self._pending):
                     self._thread = None
                     return
-                failures = self._num_failures
-                if not self._is_closing:
-                    self._wait_on(pause_s(failures) if failures else GATHER_S)
             self._try()
 
     def _wait_on(self, seconds: float) -> None:

@@ -72,7 +72,9 @@ class Trial:
         metrics: the last value of each metric that was reported or returned.
         outputs: the values that the training function returned, by name.
         error: the error message; its first line is a summary.
-        note: a remark about the result, such as that a returned object was not kept.
+        note: a remark about a result that is complete, such as files that could not be copied to
+            the run directory, with the place where they are, or a returned object that was not
+            kept; None if there is none.
         failure: the kind of a failure: `exception`, `exit`, `signal`, `out of memory`,
             `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
         attempts: number of attempts that were started; above 1 after a lost executor or a retry.
@@ -94,11 +96,11 @@ class Trial:
     metrics: dict[str, float] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    note: str | None = None
     failure: str | None = None
     attempts: int = 0
     usage: Usage = Usage()
     spans: list[tuple[float, float | None]] = field(default_factory=list, repr=False)
-    note: str | None = None
     metric: str | None = field(default=None, repr=False)
     direction: str = field(default="max", repr=False)
     exception: BaseException | None = field(default=None, repr=False, compare=False)
@@ -204,6 +206,7 @@ class Trial:
         self.state = event.state
         self.value = event.value
         self.error = event.error
+        self.note = event.note
         self.failure = event.failure
         if event.params is not None:
             self.params = event.params
@@ -213,7 +216,6 @@ class Trial:
             self.metrics = event.metrics
         if event.outputs is not None:
             self.outputs = event.outputs
-        self.note = event.note
         measured = Usage.of(event.usage) if event.usage is not None else None
         lasted_s = measured.starting_s + measured.running_s if measured else 0.0
         self._apply_time(float(event.ended or event.time or 0.0), lasted_s)

@@ -49,7 +49,9 @@ def resume(run: Run, **changes: Any) -> Run:
     train = changes.pop("train", None)
     changes = {"num_trials": 4, **changes}
     options |= {"progress": False}
-    return continue_search(run.path, train, changes, False, None, options, InMemoryCluster(same))
+    return continue_search(
+        run.path, train, changes, frozenset(), None, options, InMemoryCluster(same)
+    )
 
 
 def conditional(low: float) -> Callable[[optuna.Trial], dict[str, Any]]:

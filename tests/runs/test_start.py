@@ -23,6 +23,7 @@ from sparkdl.runs.layout import FORMAT
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.owner import Claim, newest_claim
 from sparkdl.runs.states import RunState, TrialState
+from tests.helpers.processes import eventually
 from tests.helpers.runs import journal_lines, segments
 
 DESCRIPTION = RunDescription(
@@ -236,6 +237,7 @@ def test_run_whose_end_cannot_be_written_is_released(
         patch.setattr(storage, "append", no_space)
         complete(opened, 0)
         opened.close(RunEnded(state=RunState.COMPLETE))
+    assert eventually(lambda: opened.journal._thread is None)
     assert "2 events could not be written" in caplog.text
     assert "free some space" in caplog.text
     again = open_run(root, DESCRIPTION, "resume")
