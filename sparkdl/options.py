@@ -2,16 +2,18 @@
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Number
 from typing import Any, TypeVar
 
 from sparkdl.errors import ConfigError, suggest
+from sparkdl.metric_names import direction_of_name
 
 __all__ = [
     "Options",
     "check_count",
+    "plain_number",
     "suggest_synonym",
     "takes_options",
     "with_keywords_of",
@@ -34,6 +36,7 @@ _SYNONYMS = {
     **dict.fromkeys(
         ("logdir", "log_dir", "local_logdir", "run_dir", "output_dir", "storage_path"), "root"
     ),
+    **dict.fromkeys(("scope", "reduction_strategy"), "trial_value"),
     **dict.fromkeys(("random_state", "random_seed"), "seed"),
     **dict.fromkeys(("verbose", "show_progress"), "progress"),
     **dict.fromkeys(
@@ -52,12 +55,6 @@ _SYNONYMS = {
 }
 _DIRECTIONS = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
 
-# Names of metrics that are almost certainly minimized. With the default direction, "max", the worst
-# trial would become the best one.
-_LOOKS_MINIMIZED = re.compile(
-    r"(^|_)(loss|error|perplexity|latency|r?mse|mae|nll)(_|$)", re.IGNORECASE
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -69,8 +66,11 @@ class Options:
         versioned_resources: paths of files or folders to copy into the run directory.
         metric: name of the returned or reported number by which trials are compared.
         direction: `max` (or `maximize`) if larger values of the metric are better, `min` (or
-            `minimize`) if smaller ones are. By default `max`; required if the metric's name looks
-            like that of a loss.
+            `minimize`) if smaller ones are. Required unless larger values are better by the name
+            of the metric, such as `accuracy`. Without `metric`, `max` by default.
+        trial_value: the value of a trial: `last`, the number that it returned or, without one,
+            reported last; or `best`, the best one that it returned or reported. `trial.checkpoint`
+            has the weights of that value, if a checkpoint was reported with the value.
         parallelism: largest number of trials at the same time; by default the number of slots.
         num_gpus: number of GPUs per process; by default `spark.task.resource.gpu.amount`.
         num_cpus: number of CPU cores per process; by default `spark.task.cpus`.
@@ -88,7 +88,10 @@ class Options:
             number of most recent ones. The best checkpoint is chosen by `metric` and `direction`.
         seed: seed of the run; the seed of trial i is a function of (seed, i). By default a random
             seed, which is stored with the run.
-        env: environment variables of the training processes. The values are never stored.
+        env: environment variables of the training processes. The values are never stored; those
+            that look like credentials are masked in all that is stored or shown.
+        secrets: further values to mask, such as a password that the program reads from a file.
+            They are never stored.
         framework: `tensorflow`, `torch` or `jax`; by default the framework that the program
             imports.
         run_id: id of the run; by default made from the name, the time and a random part.
@@ -110,6 +113,7 @@ class Options:
     versioned_resources: Sequence[str] = ()
     metric: str | None = None
     direction: str | None = None
+    trial_value: str = "last"
     parallelism: int | None = None
     num_gpus: int | None = None
     num_cpus: int | None = None
@@ -122,6 +126,7 @@ class Options:
     keep_checkpoints: str | int = "best+last"
     seed: int | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Sequence[str] = field(default=(), repr=False)
     framework: str | None = None
     run_id: str | None = None
     if_exists: str = "error"
@@ -156,7 +161,7 @@ class Options:
                 names = list(dict.fromkeys([*own, *known]))
                 hint = suggest_synonym(name, names, _SYNONYMS)
                 raise ConfigError(f"unknown option {name!r}.{hint} Options are {', '.join(names)}.")
-        options = cls(**given)
+        options = cls(**{name: plain_number(value) for name, value in given.items()})
         options._check_numbers()
         options._check_values()
         return dataclasses.replace(options, direction=options._direction())
@@ -188,6 +193,8 @@ class Options:
             )
         if self.metric is not None and not isinstance(self.metric, str):
             raise ConfigError(f"metric is {self.metric!r}; expected the name of one number.")
+        if self.trial_value not in ("last", "best"):
+            raise ConfigError(f"trial_value is {self.trial_value!r}; expected 'last' or 'best'.")
         if self.logs not in (None, "all", "best", "none"):
             raise ConfigError(f"logs is {self.logs!r}; expected 'all', 'best' or 'none'.")
         self._check_keep_checkpoints()
@@ -196,6 +203,18 @@ class Options:
             if not isinstance(name, str) or not isinstance(value, str):
                 kind = type(value).__name__
                 raise ConfigError(f"env[{name!r}] is a {kind}; expected names and values as str.")
+        self._check_secrets()
+
+    def _check_secrets(self) -> None:
+        secrets: Any = self.secrets
+        if isinstance(secrets, str) or not isinstance(secrets, Sequence):
+            raise ConfigError(f"secrets is a {type(secrets).__name__}; expected a list of str.")
+        for number, secret in enumerate(secrets):
+            if not isinstance(secret, str) or len(secret) < 4:
+                raise ConfigError(
+                    f"secrets[{number}] is no str of at least 4 characters; a shorter one occurs "
+                    "by chance in any text."
+                )
 
     def _check_keep_checkpoints(self) -> None:
         keep: Any = self.keep_checkpoints
@@ -206,15 +225,27 @@ class Options:
             )
 
     def _direction(self) -> str:
-        if self.direction is None and self.metric and _LOOKS_MINIMIZED.search(self.metric):
-            raise ConfigError(
-                f"metric {self.metric!r} looks like a value to minimize, but the default direction "
-                "is 'max'. Pass direction='min' or direction='max'."
-            )
+        # `value` is the name of the only number of a trial, where the user has named none.
+        if self.direction is None and self.metric and self.metric != "value":
+            self._check_name_of_metric(self.metric)
         direction = "max" if self.direction is None else self.direction
         if not isinstance(direction, str) or direction not in _DIRECTIONS:
             raise ConfigError(f"direction is {direction!r}; expected 'max' or 'min'.")
         return _DIRECTIONS[direction]
+
+    def _check_name_of_metric(self, metric: str) -> None:
+        """Ask for a direction where "max" may make the worst trial the best one."""
+        direction = direction_of_name(metric)
+        if direction == "min":
+            raise ConfigError(
+                f"metric {metric!r} looks like a value to minimize, but the default direction "
+                "is 'max'. Pass direction='min' or direction='max'."
+            )
+        if direction is None:
+            raise ConfigError(
+                f"the name of metric {metric!r} does not tell whether larger or smaller values are "
+                "better. Pass direction='max' or direction='min'."
+            )
 
 
 def with_keywords_of(dataclass_type: type) -> Callable[[Verb], Verb]:
@@ -268,8 +299,8 @@ def suggest_synonym(name: str, known: Collection[str], synonyms: Mapping[str, st
     return f" Did you mean {synonym!r}?" if synonym in known else suggest(name, known)
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Validate that an argument is a whole number.
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Return an argument as an int after validating that it is a whole number.
 
     Args:
         name: name of the argument, for the message.
@@ -281,7 +312,14 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """
     if not _is_count(value, least):
         raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+    return int(value)
 
 
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_count(value: Any, least: int) -> bool:
+    # The whole numbers of NumPy are integral, too.
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+
+
+def plain_number(value: Any) -> Any:
+    """Return a scalar of NumPy as the number of Python, and any other value unchanged."""
+    return value.item() if isinstance(value, Number) and hasattr(value, "item") else value

@@ -20,6 +20,7 @@ ROOMS = [
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
     {"options", "context", "devices", "cuda_visibility", "os_processes"},
+    {"metric_names"},
     {"reporter"},
     {"checkpoints"},
     {"attempts", "jsonl", "rank_files"},

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparkdl import config
@@ -36,7 +37,68 @@ def test_options_refuse_invalid_names_and_values(given: dict[str, Any], message:
 def test_direction_defaults_to_max_and_accepts_long_names() -> None:
     assert Options.parse({}).direction == "max"
     assert Options.parse({"metric": "val_loss", "direction": "minimize"}).direction == "min"
-    assert Options.parse({"metric": "lossless_ratio_x"}).direction == "max"
+    assert Options.parse({"metric": "lossless_ratio_x", "direction": "max"}).direction == "max"
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        *("logloss", "binary_crossentropy", "val_binary_crossentropy", "cross_entropy", "wer"),
+        *(
+            "fid",
+            "mape",
+            "msle",
+            "rmsle",
+            "ppl",
+            "val/loss",
+            "valLoss",
+            "validation loss",
+            "time_s",
+        ),
+        *("x", "lossless_ratio_x", "ratio", "images_per_second"),
+    ],
+)
+def test_direction_is_asked_for_where_the_name_of_the_metric_does_not_tell(metric: str) -> None:
+    with pytest.raises(ConfigError, match=r"Pass direction='m(in|ax)' or direction='m(in|ax)'"):
+        Options.parse({"metric": metric})
+    assert Options.parse({"metric": metric, "direction": "min"}).direction == "min"
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "accuracy",
+        "val_acc",
+        "auc",
+        "roc_auc",
+        "f1",
+        "macro-F1",
+        "precision",
+        "recall",
+        "r2",
+        "score",
+    ]
+    + ["mean_iou", "mAP@0.5", "bleu", "reward", "valAccuracy", "F1Score", "value"],
+)
+def test_larger_values_of_a_metric_that_says_so_are_better(metric: str) -> None:
+    assert Options.parse({"metric": metric}).direction == "max"
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    given = {"seed": np.int64(3), "parallelism": np.int32(2), "timeout_s": np.float32(1.5)}
+    options = Options.parse(given)
+    assert (options.seed, options.parallelism, options.timeout_s) == (3, 2, 1.5)
+    assert {type(options.seed), type(options.parallelism)} == {int}
+    with pytest.raises(ConfigError, match="whole number"):
+        Options.parse({"seed": np.float64(3.0)})
+
+
+def test_secrets_are_texts_that_do_not_occur_by_chance() -> None:
+    assert "hunter22" not in repr(Options.parse({"secrets": ["hunter22"]}))
+    for secrets in ("hunter22", ["abc"], [1234], {"a": "b"}):
+        with pytest.raises(ConfigError, match="secrets") as raised:
+            Options.parse({"secrets": secrets})
+        assert "abc" not in str(raised.value)
 
 
 def test_repr_hides_values_of_env() -> None:

@@ -80,7 +80,8 @@ PUBLIC = {
 OPTIONS = {
     *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),
     *("num_gpus", "num_cpus", "timeout_s", "trial_timeout_s", "max_failed_trials"),
-    *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "framework", "run_id"),
+    *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "secrets"),
+    *("framework", "run_id", "trial_value"),
     *("if_exists", "retry", "wait", "spark", "root", "progress", "logs", "keep_checkpoints"),
 }
 

@@ -24,11 +24,12 @@ from sparkdl.checkpoints.reader import (
     release,
     step_of,
 )
-from sparkdl.checkpoints.writer import commit, prune, retained, sweep
+from sparkdl.checkpoints.writer import best, commit, prune, retained, sweep
 
 __all__ = [
     "FOLDER",
     "Checkpoint",
+    "best",
     "commit",
     "committed",
     "fetch",

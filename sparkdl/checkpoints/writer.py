@@ -23,7 +23,7 @@ from sparkdl.checkpoints.reader import (
     read_marker,
 )
 
-__all__ = ["commit", "prune", "retained", "sweep"]
+__all__ = ["best", "commit", "prune", "retained", "sweep"]
 
 # Seconds between two looks for a later attempt while files are copied.
 FENCE_S = 2.0
@@ -213,14 +213,20 @@ def retained(
     if keep == "all":
         return {checkpoint.number for checkpoint in checkpoints}
     last = checkpoints[-keep:] if isinstance(keep, int) else checkpoints[-1:]
-    best = _best(checkpoints, metric, direction) if keep == "best+last" else None
-    return {checkpoint.number for checkpoint in (*last, *([best] if best else []))}
+    first = best(checkpoints, metric, direction) if keep == "best+last" else None
+    return {checkpoint.number for checkpoint in (*last, *([first] if first else []))}
 
 
-def _best(
+def best(
     checkpoints: Sequence[Checkpoint], metric: str | None, direction: str
 ) -> Checkpoint | None:
-    """Return the earliest of the best checkpoints."""
+    """Return the earliest of the best checkpoints; None if none has a value of the metric (pure).
+
+    Args:
+        checkpoints: the checkpoints of a trial, oldest first.
+        metric: see `retained`.
+        direction: see `retained`.
+    """
     names = {name for checkpoint in checkpoints for name in checkpoint.metrics}
     if metric is None and len(names) != 1:
         return None

@@ -97,7 +97,8 @@ class Outcome:
         attempt: the number of the attempt, from 0.
         who: the rank; None for a trial of a single process.
         ended_s: the time of the end, in seconds since 1970.
-        note: a remark about a result that is complete, such as files that could not be copied.
+        note: a remark about a result that is complete, such as files that could not be copied, or a
+            returned object that was not kept.
 
     Example:
         >>> outcome = Outcome(status=Status.RETURNED, outputs={"accuracy": 0.9})

@@ -100,6 +100,7 @@ class Plan:
         roles: the processes of one trial.
         framework: `tensorflow`, `torch`, `jax`, or None for a program that imports none of them.
         env: environment variables of the training processes. Their values are never shown.
+        secrets: texts that are masked in all that is stored or shown, see `known_secrets`.
         detect_gpus: let processes use GPUs that Spark did not assign to their tasks.
         fork_server: fork processes from a server that has imported the framework.
         trial_timeout_s: seconds in the training function after which a trial is ended.
@@ -128,6 +129,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     roles: tuple[Role, ...]
     framework: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
     detect_gpus: bool = False
     fork_server: bool = True
     trial_timeout_s: float | None = None

@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import os
 import socket
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,9 +18,17 @@ from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.process.training_process import StartTimeoutError
 from sparkdl.cluster.process.trial_folder import again, last_reported
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.runs.redact import mask_text
 from sparkdl.runs.states import Failure
 
-__all__ = ["failure_of_task", "with_files", "with_note", "with_reported"]
+__all__ = [
+    "failure_of_task",
+    "files_in",
+    "with_files",
+    "with_note",
+    "with_reported",
+    "without_secrets",
+]
 
 
 def failure_of_task(exc: Exception) -> Outcome:
@@ -81,3 +91,15 @@ def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
 def outcome_row(outcome: Outcome) -> pa.RecordBatch:
     """Return an outcome as the one row that a task yields to Spark."""
     return pa.RecordBatch.from_pydict({"outcome": pa.array([outcome.to_json()])})
+
+
+def files_in(folder: Path, outputs: Mapping[str, Any]) -> set[str]:
+    """Return the outputs that are paths of files in the folder of the trial."""
+    texts = {value for value in outputs.values() if isinstance(value, str) and value}
+    return {text for text in texts if os.path.exists(folder / text)}
+
+
+def without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes | None:
+    """Return a pickled exception; None if it contains a secret, as a pickle cannot be masked."""
+    text = (exception or b"").decode(errors="ignore")
+    return exception if mask_text(text, secrets) == text else None

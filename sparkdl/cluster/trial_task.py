@@ -29,18 +29,20 @@ from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.task_outcome import (
     failure_of_task,
+    files_in,
     outcome_row,
     with_feed_error,
     with_files,
     with_note,
     with_reported,
+    without_secrets,
 )
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
-from sparkdl.runs.redact import mask_params, mask_text
+from sparkdl.runs.redact import mask_outputs, mask_params, mask_text, secrets_in
 from sparkdl.runs.states import Failure
 
 __all__ = [
@@ -149,6 +151,11 @@ class TrialTask:
         """The files of the trial."""
         return RunPaths(self.run.path).trial(self.trial.number)
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts that are masked in all that this trial stores or shows."""
+        return (*self.plan.secrets, *secrets_in(self.trial.params))
+
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         attempt = self.trial.attempt
         if problem := self.check():
@@ -253,7 +260,7 @@ class TrialTask:
 
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
-        params = mask_params(self.trial.params, self.plan.env.values())
+        params = mask_params(self.trial.params, self.secrets)
         text = to_json({"params": params, "seed": self.trial.seed}, indent=1)
         storage.write(self.paths.params, text)
         attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
@@ -288,7 +295,7 @@ class TrialTask:
             "environ": self._environ(gpus.environ),
             "context": {**self._context(folder), **me},
             "metrics": list(self.trial.metrics),
-            "secrets": list(self.plan.env.values()),
+            "secrets": list(self.secrets),
         }
         scratch = None if storage.is_local(self.run.path) else folder
         timeout_s = self.plan.start_timeout_s if self.plan.is_gang else self._start_timeout_s
@@ -342,7 +349,7 @@ class TrialTask:
             folder: the local folder that the process wrote into.
             log: the name of its log file.
         """
-        secrets = tuple(self.plan.env.values())
+        secrets = self.secrets
         outcome = end.outcome
         if outcome is None:
             tail = _tail(storage.join(str(folder), log))
@@ -354,16 +361,16 @@ class TrialTask:
             )
         error, failure = outcome.error, None
         if outcome.status is Status.FAILED:
-            failure = classify_failure(end)
-            url = storage.join(self.paths.folder, log)
+            failure, url = classify_failure(end), storage.join(self.paths.folder, log)
             error = f"{outcome.error}\n\n{outcome.traceback or ''}\n\nIts log: {url}\n"
         return replace(
             outcome,
             error=None if error is None else mask_text(error, secrets),
+            note=mask_text(outcome.note or "", secrets) or None,
             traceback=None,
             failure=failure,
-            outputs=mask_params(outcome.outputs, secrets),
-            exception=_without_secrets(outcome.exception, secrets),
+            outputs=mask_outputs(outcome.outputs, files_in(folder, outcome.outputs), secrets),
+            exception=without_secrets(outcome.exception, secrets),
             usage=end.usage,
         )
 
@@ -383,12 +390,6 @@ def _absolute(entry: str) -> str:
     """Return an entry of `sys.path` for a process that works in another directory."""
     # Some entries are names for import hooks, not paths.
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
-
-
-def _without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes | None:
-    """Return a pickled exception; None if it contains a secret, as a pickle cannot be masked."""
-    text = (exception or b"").decode(errors="ignore")
-    return exception if mask_text(text, secrets) == text else None
 
 
 def _tail(log: str) -> str:

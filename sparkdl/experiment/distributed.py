@@ -162,7 +162,7 @@ def _run_equal_workers(
     timeline: bool,
     evaluator: bool = False,
 ) -> Run:
-    check_count("num_workers", num_workers)
+    num_workers = check_count("num_workers", num_workers)
     for name, value in (("elastic", elastic), ("timeline", timeline)):
         if not isinstance(value, bool):
             raise ConfigError(f"{name} is {value!r}; expected True or False.")
@@ -295,8 +295,8 @@ def parameter_server(
         ... # doctest: +SKIP
     """
     parsed = Options.parse(options, parameter_server)
-    check_count("num_workers", num_workers)
-    check_count("num_ps", num_ps)
+    num_workers = check_count("num_workers", num_workers)
+    num_ps = check_count("num_ps", num_ps)
     if roles not in ("coordinator", "all"):
         raise ConfigError(f"roles is {roles!r}; expected 'coordinator' or 'all'.")
     if ps_num_gpus not in (0, parsed.num_gpus):

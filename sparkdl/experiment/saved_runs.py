@@ -81,7 +81,8 @@ def resume(
 
     Finished trials are not repeated, and failed trials only with `retry`. A trial that was running
     is restarted from its own checkpoint. The training function is loaded from the run directory, so
-    resume only runs whose directory you trust as you would trust a program.
+    resume only runs whose directory you trust as you would trust a program. A space that is a
+    function is loaded too.
 
     Args:
         run_or_path: the directory of a run, or the run.
@@ -94,7 +95,8 @@ def resume(
         algorithm, pruner: an equivalent object, if the search used an object of Optuna.
         data: the same data, if the run was started with `data=`.
         **options: the fields of `sparkdl.options.Options` to change, such as `parallelism`, and
-            `retry`. `env` is required if the run had one, because its values are not stored.
+            `retry`. `env` and `secrets` are required if the run had them, because their values are
+            not stored.
 
     Returns:
         The run, with all its trials.

@@ -12,6 +12,7 @@ from sparkdl.runner.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call, takes_one
 from sparkdl.runs import Run, Trial
+from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.files.formats import read_space
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import combine_values
@@ -145,9 +146,14 @@ def search(
             file.
         algorithm: `random`, `grid`, `tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, or an Optuna sampler.
         num_trials: number of configurations to try; None if another rule ends the search.
-        pruner: `median`, `asha` (asynchronous successive halving), `hyperband`, or an Optuna
-            pruner, which stops trials because of the metric they report. By default no trial is
-            stopped.
+        pruner: `median`, `asha` (asynchronous successive halving) or `hyperband`, which stop trials
+            because of the metric they report, and count reports; or an Optuna pruner, which counts
+            steps. By default no trial is stopped. A dict passes arguments, such as
+            `{"asha": {"grace": 3, "reduction": 4}}`: the first `grace` reports never stop a trial,
+            and after `grace * reduction**k` reports, k = 0, 1, 2 ..., a trial continues if it is
+            among the best `1 / reduction` of those that came so far. By default `grace` is 1, and
+            `reduction` is 4. `median` has `grace` and `startup`, the number of trials that
+            complete first; `hyperband` has `grace`, `reduction` and `max_reports`.
         stop: end when a trial's metric reaches this value, such as `{"accuracy": 0.98}`.
         patience: end after this number of configurations in a row without an improvement.
         max_slot_hours: end when the trials have used this number of slot hours.
@@ -157,7 +163,7 @@ def search(
         init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
             returns that checkpoint in a trial that has no checkpoint of its own.
         repeats: number of trials of each configuration, each with its own seed; the sampler
-            receives their mean.
+            receives their mean if all are COMPLETE, and a failure if not.
         workers_per_trial: number of processes of each trial, started as by `allreduce`.
         data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`.
         **options: see `sparkdl.options.Options`. `metric` and `direction` may be lists of the same
@@ -199,7 +205,8 @@ def search(
         options["direction"] = "min"  # The default of Optuna's `study.optimize`.
     parsed, objectives = _parse_options(options)
     settings = SearchSettings(space=parsed_space, **fields)
-    settings.check([*objectives], parsed.timeout_s, tuple(parsed.env.values()))
+    settings.check([*objectives], parsed.timeout_s, known_secrets(parsed.env, parsed.secrets))
+    workers_per_trial = check_count("workers_per_trial", workers_per_trial)
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from
     _check_compatible(train, parsed_space, bool(runs), workers_per_trial)
     return execute(
@@ -235,7 +242,7 @@ def _role(options: Options, workers_per_trial: int) -> Role:
     )
 
 
-def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: Any) -> None:
+def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: int) -> None:
     """Validate that the function, its space and the other arguments are compatible.
 
     Raises:
@@ -248,7 +255,6 @@ def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: A
             f"search got no space, but {train!r} does not take one argument. Pass space= with the "
             "values of the parameters, or pass a function that takes an optuna.Trial."
         )
-    check_count("workers_per_trial", workers_per_trial)
     if workers_per_trial > 1 and space is None:
         raise ConfigError(
             f"workers_per_trial is {workers_per_trial}, but an objective that requests its "
@@ -289,6 +295,11 @@ def _parse_options(options: dict[str, Any]) -> tuple[Options, dict[str, str]]:
         raise ConfigError(
             f"metric={metric!r} with direction={direction!r}; expected different names, and a "
             "direction for each."
+        )
+    if options.get("trial_value", "last") != "last":
+        raise ConfigError(
+            f"trial_value is {options['trial_value']!r}, but the search has the metrics "
+            f"{', '.join(metric)}, whose best values may belong to different weights. Remove it."
         )
     each = [
         Options.parse({**options, "metric": name, "direction": one_direction}, search)

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
-from sparkdl import checkpoints, storage
+from sparkdl import storage
 from sparkdl.errors import ConfigError
 from sparkdl.inference import custom_objects, loader
 from sparkdl.inference.loader import LoadedModel
@@ -121,8 +121,8 @@ def _trial_of(run: Run) -> Trial:
 def model_url_of(trial: Trial) -> str:
     """Return the URL of a trial's model.
 
-    The model is among the outputs of the trial or, if the outputs contain none, in the last
-    checkpoint.
+    The model is among the outputs of the trial or, if the outputs contain none, in the checkpoint
+    of its value, see `Trial.checkpoint`.
 
     Raises:
         ConfigError: if the trial has no model, or its outputs contain several.
@@ -136,12 +136,12 @@ def model_url_of(trial: Trial) -> str:
         )
     if returned:
         return returned.get("model") or next(iter(returned.values()))
-    newest = checkpoints.newest(trial.path)
-    for name in newest.files if newest else ():
+    chosen = trial.checkpoint_of_value()
+    for name in chosen.files if chosen else ():
         if _is_model_file(name):
-            return storage.join(newest.url, name) if newest else ""
-    if newest:
-        checkpoint = f"its last checkpoint {newest.url} contains {', '.join(newest.files)}"
+            return storage.join(chosen.url, name) if chosen else ""
+    if chosen:
+        checkpoint = f"its checkpoint {chosen.url} contains {', '.join(chosen.files)}"
     else:
         checkpoint = "the trial has no checkpoint"
     raise ConfigError(

@@ -100,6 +100,7 @@ def _facts(prepared: PreparedRun, function: str) -> dict[str, Any]:
         "plan": str(plan),
         "framework": plan.framework,
         "env": sorted(request.options.env),
+        "num_secrets": len(request.options.secrets),
         "spark": {
             "master": cluster.master,
             "application": cluster.application,

@@ -1,5 +1,6 @@
 """Runs on the driver (pure). From the outcomes of a trial's processes to the journal."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -15,7 +16,14 @@ from sparkdl.runs.retry import OUTSIDE, STOPPED
 from sparkdl.runs.states import Failure, TrialState, evaluate_metric
 from sparkdl.runs.trial import Usage
 
-__all__ = ["Conclusion", "combine", "conclude", "conclude_failed_job", "exception_of"]
+__all__ = [
+    "Conclusion",
+    "combine",
+    "conclude",
+    "conclude_failed_job",
+    "exception_of",
+    "with_best_value",
+]
 
 _NO_CHIEF = "the chief's executor was lost before what the chief had returned could be fetched\n"
 
@@ -79,6 +87,24 @@ def conclude(
     if outcome.status is Status.FAILED:
         return Conclusion(event, exception_of(outcome.exception, outcome.error or ""))
     return Conclusion(event)
+
+
+def with_best_value(
+    conclusion: Conclusion, reported: Sequence[float], direction: str
+) -> Conclusion:
+    """Return the conclusion of a COMPLETE trial with the best value in place of the last.
+
+    Args:
+        conclusion: the end of an attempt.
+        reported: the values of the metric that the trial has reported.
+        direction: `max` or `min`.
+    """
+    value = conclusion.event.value
+    if value is None:
+        return conclusion
+    values = [value, *filter(math.isfinite, reported)]
+    best = max(values) if direction == "max" else min(values)
+    return replace(conclusion, event=replace(conclusion.event, value=best))
 
 
 def conclude_failed_job(

@@ -19,6 +19,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.request import Request
+from sparkdl.runs.secret_names import known_secrets
 
 __all__ = ["PreparedRun", "prepare"]
 
@@ -48,7 +49,7 @@ class PreparedRun:
     @property
     def secrets(self) -> tuple[str, ...]:
         """The values that must never be written to the run directory."""
-        return tuple(self.request.options.env.values())
+        return self.plan.secrets
 
     def rows(self, num_trials: float) -> DataFrame | None:
         """Return the rows of a job, a partition for each task; None for a run without data.
@@ -125,6 +126,7 @@ def make_plan(request: Request, program: Program, cluster: Cluster) -> Plan:
         roles=request.roles,
         framework=framework,
         env=dict(options.env),
+        secrets=known_secrets(options.env, options.secrets),
         detect_gpus=detect_gpus,
         fork_server=config.resolve("fork_server", None, cluster.conf),
         trial_timeout_s=options.trial_timeout_s,

@@ -29,6 +29,7 @@ _NOT_WRITTEN = (
     "progress",
     "logs",
     "env",
+    "secrets",
     "run_id",
     "if_exists",
     "retry",
@@ -40,7 +41,7 @@ _NOT_WRITTEN = (
 )
 
 # Options that a resumed run may get with another value although they are not written.
-_PER_CALL = {"spark", "wait", "progress", "logs", "env", "retry"}
+_PER_CALL = {"spark", "wait", "progress", "logs", "env", "secrets", "retry"}
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def _check_resumable(description: Mapping[str, Any]) -> None:
 
 def _check_options(description: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     run = description["id"]
-    fixed = {"seed", *_NOT_WRITTEN} - _PER_CALL
+    fixed = {"seed", "trial_value", *_NOT_WRITTEN} - _PER_CALL
     if changed := sorted(fixed & options.keys()):
         raise ConfigError(
             f"{', '.join(changed)} of run {run} cannot be changed. Remove the argument, or start "
@@ -219,6 +220,11 @@ def _check_options(description: Mapping[str, Any], options: Mapping[str, Any]) -
         raise ConfigError(
             f"run {run} had env={{{', '.join(sorted(missing))}}}, whose values are never kept. "
             "Pass env= with these values."
+        )
+    if description.get("num_secrets") and not options.get("secrets"):
+        raise ConfigError(
+            f"run {run} had secrets= with {description['num_secrets']} values, which are never "
+            "kept. Pass secrets= again, so that they are masked."
         )
 
 
@@ -238,15 +244,11 @@ def _check_search(description: Mapping[str, Any], changes: Mapping[str, Any]) ->
                 "search. Remove the argument."
             )
         return
-    if search["style"] == "function" and "space" not in changes:
-        raise ConfigError(
-            f"the space of run {run} is a function, which is not kept. Pass space= with the "
-            "function."
-        )
     for name in ("algorithm", "pruner"):
-        if (search[name] or "").endswith("object") and changes.get(name) is None:
+        value = search[name]
+        if isinstance(value, str) and value.endswith("object") and changes.get(name) is None:
             raise ConfigError(
-                f"the {name} of run {run} is a {search[name]}, which is not kept. Pass {name}= "
+                f"the {name} of run {run} is a {value}, which is not kept. Pass {name}= "
                 "with an object of the same kind."
             )
 

@@ -9,6 +9,7 @@ from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.options import check_count
+from sparkdl.runner.kept_program import restore_space
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.request import Request
 from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
@@ -22,8 +23,10 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, difference
 from sparkdl.runs.redact import MASK
 from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
+from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.files.formats import read_space
-from sparkdl.search.settings import ALGORITHMS, PRUNERS, SearchSettings, check_name
+from sparkdl.search.pruners import PRUNERS
+from sparkdl.search.settings import ALGORITHMS, SearchSettings, check_name
 from sparkdl.search.space.spaces import Space
 
 __all__ = ["continue_search"]
@@ -63,7 +66,7 @@ def continue_search(
     run = read_run(path)
     check_retry(retry, run.trials)
     if "num_trials" in changes:
-        check_count("num_trials", changes["num_trials"])
+        changes = {**changes, "num_trials": check_count("num_trials", changes["num_trials"])}
     check_name("algorithm", changes.get("algorithm"), ALGORITHMS)
     check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _without_same_space(description, changes)
@@ -73,16 +76,20 @@ def continue_search(
     is_asked = has_more or any(is_chosen(trial, retry) for trial in run.trials)
     if run.state == "COMPLETE" and not is_asked:
         return ended_before(run, retry, is_shown)
+    if description.get("space") == "function" and "space" not in changes:
+        changes["space"] = restore_space(paths)
     request = Request.from_dict(description, options, changes, train=train, data=data)
     if storage.exists(paths.initial):  # The copy of the initial checkpoint.
         request = dataclasses.replace(request, init_from=paths.initial)
-    secrets = tuple(request.options.env.values())
+    secrets = known_secrets(request.options.env, request.options.secrets)
     if request.search:
         names = [name or "value" for name in request.metrics]
         request.search.check(names, request.options.timeout_s, secrets)
     _check_params(run, request, retry)
     check_max_failed(run, request.options, retry)
-    program = pack(request.called) if train else Program.from_dict(provenance.read_program(paths))
+    program = (
+        pack(request.called) if train else Program.from_dict(provenance.read_program(paths.program))
+    )
     changed = _changed(description["request"]["search"] or {}, request.search, changes)
     changed |= changed_sources(path, train, program, secrets)
     prepared = prepare(request, program, cluster)

@@ -2,9 +2,8 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sparkdl import checkpoints, storage
 from sparkdl.runner.display.progress import Progress
@@ -12,6 +11,7 @@ from sparkdl.runner.display.reports import Reports
 from sparkdl.runner.display.trial_output import logs_of
 from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.handle import RunHandle
+from sparkdl.runner.kept_program import keep_program
 from sparkdl.runner.preflight import preflight
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.trial_loop import TrialLoop
@@ -21,9 +21,6 @@ from sparkdl.runs.retry import not_tried_again
 from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["start"]
-
-# A larger program is not kept: it is searched for credentials at some megabytes per second.
-MAX_KEPT_BYTES = 16 << 20
 
 
 def start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | None = None) -> Run:
@@ -53,11 +50,9 @@ def _start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | N
     options = prepared.request.options
     with opened.failing():
         _keep_initial_checkpoint(prepared, opened)
-        train = prepared.request.train
-        problem = _keep_program(prepared, opened, train) if train else None
         logs = logs_of(options, _num_trials(prepared, opened.run), prepared.plan.is_gang)
         progress = Progress(opened.run, prepared.plan, options.progress, logs)
-        loop = _make_loop(prepared, opened, progress, problem)
+        loop = _make_loop(prepared, opened, progress, keep_program(prepared, opened.paths))
     with loop.failing():
         if resources is not None:
             storage.write(opened.paths.environment, provenance.environment())
@@ -93,25 +88,8 @@ def _keep_initial_checkpoint(prepared: PreparedRun, opened: OpenRun) -> None:
             checkpoints.commit(local, copy, checkpoints.step_of(local), {})
 
 
-def _keep_program(prepared: PreparedRun, opened: OpenRun, train: Callable[..., Any]) -> str | None:
-    """Write the source code for readers and the packed program for a later resume.
-
-    Returns:
-        The reason for which the program was not written; None if it was.
-    """
-    program, values = prepared.program, prepared.secrets
-    texts = {name: source.text for name, source in program.modules.items()}
-    provenance.write_source(opened.paths, train, texts, values)
-    if program.num_bytes > MAX_KEPT_BYTES:
-        storage.remove(opened.paths.program)
-        return f"has {program.num_bytes >> 20} MiB, more than {MAX_KEPT_BYTES >> 20} MiB"
-    if provenance.write_program(opened.paths, program.to_dict(), values):
-        return None
-    return "contains what looks like a credential"
-
-
 def _make_loop(
-    prepared: PreparedRun, opened: OpenRun, progress: Progress, problem: str | None
+    prepared: PreparedRun, opened: OpenRun, progress: Progress, notes: Sequence[str]
 ) -> TrialLoop:
     run = opened.run
     progress.say(f"Run {run.id}: {prepared.plan}")
@@ -124,11 +102,10 @@ def _make_loop(
             "imported. Each trial therefore imports Keras itself, which takes seconds. Set the "
             "variable by env= in its place to import Keras once."
         )
-    if problem:
-        progress.say(
-            f"Note: the function, together with the modules that travel with it, {problem}, so it "
-            "is not kept: experiment.resume will need train=."
-        )
+    for note in notes:
+        progress.say(note)
+    if prepared.request.search:
+        progress.say(_goal(prepared, run))
     source = _make_source(prepared, opened, progress)
     if note := not_tried_again(run.trials):
         progress.say(f"Note: {note}")
@@ -136,6 +113,14 @@ def _make_loop(
     if not loop.has_more:
         progress.say(f"Nothing is left to run: {run.counts_text()}")
     return loop
+
+
+def _goal(prepared: PreparedRun, run: Run) -> str:
+    """Return a line about what a search optimizes."""
+    options = prepared.request.options
+    is_assumed = options.metric is None and options.direction == "max"
+    hint = "; pass direction='min' if smaller values are better" if is_assumed else ""
+    return f"The best trial is the one with the {run.goal}{hint}"
 
 
 def _make_source(prepared: PreparedRun, opened: OpenRun, progress: Progress) -> TrialSource:

@@ -154,7 +154,8 @@ class TrialChanged(Event):
         failure: the kind of a failure, see `Failure`.
         usage: the fields of `Usage`.
         ended: seconds since 1970 at which the attempt ended, if it ended before the event.
-        note: a remark about a result, such as files that could not be copied.
+        note: a remark about a result that is complete, such as files that could not be copied, or a
+            returned object that was not kept.
     """
 
     kind = EventKind.TRIAL
@@ -204,10 +205,13 @@ class ReportsReceived(Event):
     Attributes:
         reports: the number of the trial, the step and the value of each report, in the order in
             which the study received them.
+        numbers: the number of each report in its trial, from 0, for a pruner that counts reports;
+            None for a pruner that counts steps.
     """
 
     kind = EventKind.REPORTS
     reports: Sequence[tuple[int, int, float]]
+    numbers: Sequence[int] | None = None
 
     @classmethod
     def _from_json_values(cls, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def _replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
     names = ("id", "name", "kind", "metric", "direction")
     run = Run(path=path, **{name: description[name] for name in names})
     run.objectives = description.get("objectives", {})
+    run.repeats = description.get("repeats", 1)
     request = description.get("request", {})
     run.is_search = request.get("search") is not None
     run.is_distributed = request.get("is_distributed", request.get("is_gang", False))

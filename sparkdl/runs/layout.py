@@ -187,6 +187,11 @@ class RunPaths:
         return storage.join(self.folder, "report.html")
 
     @property
+    def space(self) -> str:
+        """The space of a search that is a function, in the form of `program`."""
+        return storage.join(self.source, "space.json")
+
+    @property
     def resources(self) -> str:
         """The folder of copies of the files that the user passed as `versioned_resources`."""
         return storage.join(self.folder, "resources")

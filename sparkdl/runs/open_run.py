@@ -20,7 +20,7 @@ from sparkdl.runs.journal import Journal
 from sparkdl.runs.large_outputs import without_large_outputs
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner
-from sparkdl.runs.redact import mask_params
+from sparkdl.runs.redact import mask_params, mask_text
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState
 from sparkdl.runs.summary import write_summary
@@ -58,6 +58,7 @@ class OpenRun:
 
         A store that fails now does not matter, see `Journal`.
         """
+        events = tuple(self._masked(event) for event in events)
         small = [
             without_large_outputs(event, self.paths.trial(event.number))
             if isinstance(event, TrialChanged)
@@ -66,6 +67,14 @@ class OpenRun:
         ]
         for event, written in zip(events, self.journal.write(small), strict=True):
             self.run.apply(replace(event, time=written.time))
+
+    def _masked(self, event: Event) -> Event:
+        """Return the event with credentials masked in the texts of exceptions."""
+        if isinstance(event, TrialChanged) and event.error:
+            return replace(event, error=mask_text(event.error, self.secrets))
+        if isinstance(event, RunEnded) and event.reason:
+            return replace(event, reason=mask_text(event.reason, self.secrets))
+        return event
 
     @contextmanager
     def failing(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ from sparkdl.runs.journal import Journal, JournalContent
 from sparkdl.runs.layout import FORMAT, RunPaths
 from sparkdl.runs.open_run import OpenRun
 from sparkdl.runs.owner import Claim, Owner, describe_owner, living_owner, newest_claim
-from sparkdl.runs.redact import mask_params
+from sparkdl.runs.redact import mask_params, mask_text
 from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import TrialState
@@ -205,7 +205,7 @@ def _content(description: RunDescription) -> dict[str, Any]:
         "id": description.id,
         "name": description.name,
         "kind": description.kind,
-        "description": description.description,
+        "description": mask_text(description.description or "", description.secrets) or None,
         "metric": description.metric,
         "direction": description.direction,
         "seed": description.seed,

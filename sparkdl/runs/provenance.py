@@ -17,6 +17,7 @@ from typing import Any
 from sparkdl import storage
 from sparkdl._version import __version__
 from sparkdl.errors import ConfigError
+from sparkdl.runs.function_secrets import find_credential, find_in_pickle
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.redact import mask_text
 
@@ -28,11 +29,15 @@ __all__ = [
     "source_of",
     "versions",
     "write_program",
+    "write_reason",
     "write_source",
 ]
 
 # Packages whose versions must agree between the driver and every executor.
 COMPARED = ("tensorflow", "keras", "pyarrow")
+
+# The key of the reason for which a program was not written.
+_NOT_KEPT = "not_kept"
 
 
 def versions() -> dict[str, str]:
@@ -110,46 +115,74 @@ def write_source(
     if text := source_of(function):
         sources["function.py"] = text
     for name, text in sources.items():
-        storage.write(storage.join(paths.source, name), mask_text(text, secrets))
+        masked = mask_text(text, secrets, is_code=True)
+        storage.write(storage.join(paths.source, name), masked)
 
 
-def write_program(paths: RunPaths, program: Mapping[str, Any], secrets: Iterable[str]) -> bool:
-    """Write the program in the form in which it is sent to the executors.
+def write_program(
+    url: str,
+    program: Mapping[str, Any],
+    function: Callable[..., Any],
+    secrets: Iterable[str],
+) -> str | None:
+    """Write a program in the form in which it is sent to the executors.
 
-    A program that contains text that looks like a credential is not written.
+    A program that contains what looks like a credential is not kept; only the reason is written.
+
+    Args:
+        url: the file to write.
+        program: the packed function and the modules that travel with it.
+        function: the function before it was packed.
+        secrets: values that must not be stored.
 
     Returns:
-        True if the program was written.
+        The reason for which the program is not kept; None if the program was written.
     """
-    pickled = base64.b64decode(program["function"]).decode("latin-1")
-    texts = [pickled, *(text for text, *_ in program["modules"].values())]
-    if any(mask_text(text, secrets) != text for text in texts):
-        storage.remove(paths.program)
-        return False
-    python = versions()["python"]
-    storage.write(paths.program, json.dumps({"python": python, **program}))
-    return True
+    if phrase := _credential_in(program, function, tuple(secrets)):
+        return write_reason(url, f"it contains what looks like a credential: {phrase}")
+    storage.write(url, json.dumps({"python": versions()["python"], **program}))
+    return None
 
 
-def read_program(paths: RunPaths) -> dict[str, Any]:
+def write_reason(url: str, reason: str) -> str:
+    """Write the reason for which a program is not kept, for `read_program`; return the reason."""
+    storage.write(url, json.dumps({_NOT_KEPT: reason}))
+    return reason
+
+
+def _credential_in(
+    program: Mapping[str, Any], function: Callable[..., Any], secrets: tuple[str, ...]
+) -> str | None:
+    for name, (text, *_) in program["modules"].items():
+        if mask_text(text, secrets, is_code=True) != text:
+            return f"the module {name}"
+    pickled = base64.b64decode(program["function"])
+    return find_credential(function, secrets) or find_in_pickle(pickled, secrets)
+
+
+def read_program(url: str, argument: str = "train") -> dict[str, Any]:
     """Return the program that `write_program` wrote.
+
+    Args:
+        url: the file.
+        argument: the argument of `resume` that takes the function, for the messages.
 
     Raises:
         ConfigError: if there is no program, or if this version of Python cannot load it.
     """
-    remedy = "Pass train= with the function."
+    remedy = f"Pass {argument}= with the function."
     try:
-        program: dict[str, Any] = json.loads(storage.read(paths.program))
+        program: dict[str, Any] = json.loads(storage.read(url))
     except FileNotFoundError:
         raise ConfigError(
-            f"the function of this run is not in {paths.program}: either it contains text that "
-            "looks like a credential, which is not stored, or it is too large, or the run was "
-            f"killed while it started. {remedy}"
+            f"the function is not in {url}: the run was killed while it started. {remedy}"
         ) from None
+    if reason := program.get(_NOT_KEPT):
+        raise ConfigError(f"the function was not kept, because {reason}. {remedy}")
     python = versions()["python"]
     if program["python"] != python:
         raise ConfigError(
-            f"{paths.program} was written by Python {program['python']} and cannot be loaded by "
+            f"{url} was written by Python {program['python']} and cannot be loaded by "
             f"Python {python}. {remedy}"
         )
     return program

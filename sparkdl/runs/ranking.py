@@ -1,29 +1,38 @@
 """Runs anywhere (pure). Rank trials by one or several metrics."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
-__all__ = ["means", "pareto", "pareto_front", "ranked"]
+__all__ = ["means", "num_complete", "pareto", "pareto_front", "ranked"]
 
 
-def ranked(trials: Iterable[Trial], direction: str) -> list[Trial]:
+def ranked(trials: Sequence[Trial], direction: str, repeats: int = 1) -> list[Trial]:
     """Return the COMPLETE trials with a value, best first; of equal trials the earlier one first.
 
-    With repeats, the trials of the configuration with the best mean come first.
+    With repeats, the trials of the configuration with the best mean come first. A configuration
+    of which a repeat is missing or has failed comes after all that are whole: it may be the best
+    only because it has not diverged yet, or not with that seed.
 
     Args:
         trials: the trials of a run.
         direction: `max` or `min`.
+        repeats: the number of trials of each configuration.
     """
     valued = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
     sign = -1.0 if direction == "max" else 1.0
-    mean = means(valued)
+    mean, count = means(valued), num_complete(valued)
     return sorted(
         valued,
-        key=lambda t: (sign * mean[t.configuration][0], sign * float(t.value or 0.0), t.number),
+        key=lambda t: (
+            count[t.configuration] < repeats,
+            sign * mean[t.configuration][0],
+            sign * float(t.value or 0.0),
+            t.number,
+        ),
     )
 
 
@@ -39,22 +48,37 @@ def means(trials: Iterable[Trial]) -> dict[int, tuple[float, float]]:
     }
 
 
-def pareto(trials: Iterable[Trial], objectives: Mapping[str, str]) -> list[Trial]:
+def num_complete(trials: Iterable[Trial]) -> Counter[int]:
+    """Return the number of COMPLETE trials of each configuration."""
+    return Counter(trial.configuration for trial in trials if trial.state == TrialState.COMPLETE)
+
+
+def pareto(trials: Sequence[Trial], objectives: Mapping[str, str], repeats: int = 1) -> list[Trial]:
     """Return the COMPLETE trials that no other COMPLETE trial dominates.
 
     A trial dominates another trial if it is better in one metric and at least as good in the rest.
+    With repeats, the means of the configurations are compared, and the first trial stands for its
+    configuration. Configurations of which a repeat is missing or has failed count only if all are.
 
     Args:
         trials: the trials of a run.
         objectives: the direction of each metric, `max` or `min`.
+        repeats: the number of trials of each configuration.
     """
     signs = {name: -1 if way == "max" else 1 for name, way in objectives.items()}
-    complete = {trial.number: trial for trial in trials if trial.state == TrialState.COMPLETE}
+    members: dict[int, list[Trial]] = {}
+    for trial in trials:
+        if trial.state == TrialState.COMPLETE:
+            members.setdefault(trial.configuration, []).append(trial)
+    whole = {number: same for number, same in members.items() if len(same) >= repeats}
     points = {
-        number: tuple(sign * trial.metrics[name] for name, sign in signs.items())
-        for number, trial in complete.items()
+        same[0].number: tuple(
+            sign * fmean(trial.metrics[name] for trial in same) for name, sign in signs.items()
+        )
+        for same in (whole or members).values()
     }
-    return [complete[number] for number in pareto_front(points)]
+    by_number = {trial.number: trial for trial in trials}
+    return [by_number[number] for number in pareto_front(points)]
 
 
 def pareto_front(points: Mapping[int, Sequence[float]]) -> list[int]:

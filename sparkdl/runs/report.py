@@ -3,6 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from sparkdl import storage
@@ -139,9 +141,11 @@ def _best(run: RunView) -> str:
     mean, deviation = run.means()[trial.configuration]
     complete = [t.configuration for t in run.trials if t.state == TrialState.COMPLETE]
     count = complete.count(trial.configuration)
-    value = f"{trial.value:.6g}" if count == 1 else f"{mean:.6g} &plusmn; {deviation:.2g}"
-    repeats = f", the mean of {count} trials with these parameters" if count > 1 else ""
-    body = f"<p><b>{value}</b> {escaped(run.metric or '')}</p>{_params(trial)}"
+    value = f"{trial.value:.6g}" if run.repeats == 1 else f"{mean:.6g} &plusmn; {deviation:.2g}"
+    of = f"{count} of {run.repeats}" if count < run.repeats else f"{count}"
+    repeats = f", the mean of {of} trials with these parameters" if run.repeats > 1 else ""
+    word = "highest" if run.direction == "max" else "lowest"
+    body = f"<p><b>{value}</b> {escaped(run.metric or '')} ({word})</p>{_params(trial)}"
     note = f"trial {trial.number}{repeats}"
     return _section("The best", note, f'<div class="best">{body}</div>')
 
@@ -151,11 +155,15 @@ def _front(run: RunView) -> str:
     names = list(dict.fromkeys(name for trial in front for name in trial.params))
     rows = [_row(["trial", *run.objectives, *names])]
     for trial in front[:MAX_FRONT]:
-        values = [f"{trial.metrics[name]:.6g}" for name in run.objectives]
+        same = [t for t in run.trials if t.configuration == trial.configuration]
+        complete = [t for t in same if t.state == TrialState.COMPLETE]
+        values = [f"{fmean(t.metrics[name] for t in complete):.6g}" for name in run.objectives]
         params = [_short(trial.params.get(name, "")) for name in names]
         rows.append(_row([trial.number, *values, *params]))
     more = f", the first {MAX_FRONT} are shown" if len(front) > MAX_FRONT else ""
-    note = f"{len(front)} trials that no other trial beats in all metrics{more}"
+    means = f"; the values are means of {run.repeats} trials" if run.repeats > 1 else ""
+    count = f"{len(front)} trials that no other trial beats in all metrics"
+    note = f"{escaped(run.goal)}: {count}{more}{means}"
     body = f'<div class="wide"><table>{"".join(rows)}</table></div>'
     return _section("The best", note, body) if front else ""
 
@@ -184,7 +192,8 @@ def _times(run: RunView) -> str:
         f'<div class="share">{"".join(bars)}</div>'
         f'<div class="wide"><table class="times">{"".join(rows)}</table></div>'
     )
-    return _section("Where the time went", escaped(run.idle or ""), body)
+    idle = f"{run.idle}{' in the last session' if run.num_sessions > 1 else ''}" if run.idle else ""
+    return _section("Where the time went", escaped(idle), body)
 
 
 def _figures(run: RunView) -> list[str]:
@@ -206,13 +215,7 @@ def _figures(run: RunView) -> list[str]:
 def _trials(run: RunView) -> str:
     if not run.trials:
         return ""
-    view = table.View(
-        headline="",
-        trials=run.trials,
-        ranked=run.top(len(run.trials)),
-        metric=run.metric or "value",
-        path=run.path,
-    )
+    view = replace(run.view(), headline="")
     return _section("Trials", "", f'<div class="wide">{table.html(view)}</div>')
 
 

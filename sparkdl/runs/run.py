@@ -1,7 +1,7 @@
 """Runs on the driver. A run, live or loaded from its directory."""
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sparkdl.errors import (
@@ -59,8 +59,11 @@ class Run:
             the first of them.
         state: the state of the run, see `RunState`.
         reason: the reason for which the run ended early.
+        repeats: the number of trials of each configuration.
         trials: the trials, in the order in which they were created.
-        duration_s: seconds from the start of the run to its end.
+        duration_s: seconds from the start of the run to its end, the sum of all its sessions: a
+            session ends when the run ends or its driver dies, and `resume` starts another.
+        num_sessions: the number of sessions.
         idle: a sentence about the share of the slots' time that no trial used.
         timeline: a sentence about the parts of a training step, for a run with `timeline=True`.
         is_search: a search made the trials, rather than a list of parameters.
@@ -77,21 +80,25 @@ class Run:
     objectives: dict[str, str] = field(default_factory=dict)
     state: RunState = RunState.RUNNING
     reason: str | None = None
+    repeats: int = 1
     trials: list[Trial] = field(default_factory=list)
     duration_s: float = 0.0
+    num_sessions: int = 0
     idle: str | None = None
     timeline: str | None = None
     is_search: bool = False
     is_distributed: bool = False
     is_resumable: bool = True
     _handle: Handle | None = field(default=None, repr=False, compare=False)
-    _started: float | None = field(default=None, repr=False, compare=False)
+    # The times of the first and the last event of a session that has not ended.
+    _session: tuple[float, float] | None = field(default=None, repr=False, compare=False)
 
     @property
     def best(self) -> Trial:
         """The COMPLETE trial with the best value.
 
-        With `repeats=`, the best trial of the configuration with the best mean.
+        With `repeats=`, the best trial of the configuration with the best mean; a configuration
+        whose repeats are not all COMPLETE comes after all others.
 
         Raises:
             NoCompleteTrialError: if no trial is COMPLETE with a value, or if the run has several
@@ -105,23 +112,43 @@ class Run:
         best = self.top(1)
         if not best:
             raise NoCompleteTrialError(
-                f"run {self.id} has no COMPLETE trial with a value: {self.counts_text()}. Check "
-                "that the pruner did not stop all trials and that metric= names a number. See "
-                f"print(run), run.failed or {self.path}."
+                f"run {self.id} has no best trial: {self.counts_text()}. {self._why_no_best()}"
             )
         return best[0]
+
+    def _why_no_best(self) -> str:
+        """Return the reason for which no COMPLETE trial has a value, and what to do."""
+        states = {trial.state for trial in self.trials}
+        if TrialState.COMPLETE in states:
+            names = dict.fromkeys(name for trial in self.trials for name in trial.metrics)
+            if len(names) > 1:
+                return f"The trials returned {', '.join(names)}: name one of them with metric=."
+            return "The trials returned no number: return one, or several with metric= for one."
+        if self.state == RunState.RUNNING:
+            return "The run goes on: print(run) shows the last reported values."
+        if states == {TrialState.PRUNED}:
+            return "The pruner stopped all trials: give it a larger grace, or remove pruner=."
+        return f"See print(run), run.failed or {self.path}."
+
+    @property
+    def goal(self) -> str:
+        """The metrics with their directions, such as `highest accuracy`."""
+        words = {"max": "highest", "min": "lowest"}
+        return ", ".join(f"{words[way]} {name}" for name, way in self.directions.items())
 
     def top(self, n: int) -> list[Trial]:
         """Return the `n` best COMPLETE trials, best first; of equal trials the earlier one first.
 
-        With `repeats=` the trials of the configuration with the best mean come first.
+        With `repeats=` the trials of the configuration with the best mean come first, see `best`.
         """
-        return ranking.ranked(self.trials, self.direction)[:n]
+        return ranking.ranked(self.trials, self.direction, self.repeats)[:n]
 
     @property
     def pareto(self) -> list[Trial]:
         """The COMPLETE trials that no other trial dominates, see `ranking.pareto`."""
-        return ranking.pareto(self.trials, self.objectives) if self.objectives else self.top(1)
+        if not self.objectives:
+            return self.top(1)
+        return ranking.pareto(self.trials, self.objectives, self.repeats)
 
     def means(self) -> dict[int, tuple[float, float]]:
         """Return the mean and the standard deviation of each configuration's COMPLETE trials."""
@@ -151,10 +178,7 @@ class Run:
     @property
     def usage(self) -> Usage:
         """The sum of the usage of all trials; the memory is the maximum."""
-        usages = [asdict(trial.usage) for trial in self.trials]
-        sums = {name: sum(usage[name] for usage in usages) for name in asdict(Usage())}
-        peak = max((usage["peak_memory_mb"] for usage in usages), default=0.0)
-        return Usage(**{**sums, "peak_memory_mb": peak})
+        return sum((trial.usage for trial in self.trials), Usage())
 
     def counts(self) -> dict[str, int]:
         """Return the number of trials in each state that occurs."""
@@ -168,7 +192,11 @@ class Run:
         return ", ".join([complete, *(f"{n} {state.lower()}" for state, n in counts.items())])
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a table with one row per trial: state, parameters, value, outputs and usage."""
+        """Return a table with one row per trial.
+
+        It has the state, the configuration, the parameters, the last value of each metric, the
+        outputs, the value and the usage.
+        """
         return table.frame(self.trials)
 
     def raise_for_failures(self) -> None:
@@ -254,11 +282,17 @@ class Run:
 
     def apply(self, event: Event) -> None:
         """Update this run with an event of its journal; events of its study change nothing."""
+        time = event.time or 0.0
+        if self._session and not isinstance(event, RunStarted):
+            self._session = self._session[0], max(self._session[1], time)
         match event:
             case RunStarted():
                 self.state = RunState.RUNNING
                 self.reason = None
-                self._started = event.time or self._started
+                if self._session:  # The driver died, at the latest after its last event.
+                    self.duration_s += round(self._session[1] - self._session[0], 3)
+                self._session = time, time
+                self.num_sessions += 1
             case TrialsAdded():
                 self._add_trials(event)
             case TrialChanged():
@@ -268,7 +302,8 @@ class Run:
             case RunEnded():
                 self.state = event.state
                 self.reason = event.reason
-                self.duration_s = event.duration_s or 0.0
+                self.duration_s += event.duration_s or 0.0
+                self._session = None
                 self.idle = event.idle
                 self.timeline = event.timeline
 
@@ -277,22 +312,32 @@ class Run:
         for new in event.trials:
             path = paths.trial(new.number).folder
             configuration = new.number if new.configuration is None else new.configuration
-            self.trials.append(Trial(new.number, new.params, path, new.seed, configuration))
+            trial = Trial(new.number, new.params, path, new.seed, configuration)
+            trial.metric, trial.direction = self.metric, self.direction
+            self.trials.append(trial)
 
-    def _view(self) -> table.View:
+    def view(self) -> table.View:
+        """Return what the table of the run shows, as it is at this moment."""
         reason = f" ({self.reason})" if self.reason else ""
         seconds = f" in {self.duration_s:.1f} s" if self.duration_s else ""
         headline = f"Run {self.id}: {self.state}{reason}, {self.counts_text()}{seconds}"
-        means = self.means()
+        has_results = len(self.trials) > 1 and self.counts().get("COMPLETE")
+        trials = list(self.trials)  # A live run adds trials from another thread.
         return table.View(
             headline=headline,
-            trials=self.trials,
-            ranked=self.top(len(self.trials)),
+            trials=trials,
+            ranked=ranking.ranked(trials, self.direction, self.repeats),
             metric=self.metric or "value",
+            goal=self.goal,
             path=self.path,
             others=list(self.objectives)[1:],
-            means=means if self.num_configurations < len(self.trials) else {},
-            pareto=self.pareto if len(self.objectives) > 1 else [],
+            means=ranking.means(trials) if self.repeats > 1 else {},
+            num_complete=ranking.num_complete(trials),
+            repeats=self.repeats,
+            why_no_best=self._why_no_best() if has_results else "",
+            pareto=ranking.pareto(trials, self.objectives, self.repeats)
+            if len(self.objectives) > 1
+            else [],
         )
 
     def plot(self, what: str | None = None) -> Any:
@@ -313,13 +358,13 @@ class Run:
         return write_report(self)
 
     def __repr__(self) -> str:
-        return f"<{self._view().headline}>"
+        return f"<{self.view().headline}>"
 
     def __str__(self) -> str:
-        return table.text(self._view())
+        return table.text(self.view())
 
     def _repr_html_(self) -> str:
-        return table.html(self._view())
+        return table.html(self.view())
 
 
 def _without_traceback(error: str) -> str:

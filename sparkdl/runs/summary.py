@@ -30,6 +30,7 @@ def summarize(run: Run, created: str) -> dict[str, Any]:
         "trials": len(run.trials),
         **{state: counts.get(state, 0) for state in _STATES},
         "metric": run.metric,
+        "direction": run.direction,
         "best": best[0].value if best else None,
         "seconds": run.duration_s,
     }

@@ -1,5 +1,6 @@
 """Runs on the driver. Show a run as a table: in a terminal, in a notebook, or with pandas."""
 
+import functools
 import html as markup
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ __all__ = ["View", "cell", "frame", "grid", "html", "padded", "running", "text"]
 # A longer run shows its best trials and its failures; to_pandas() has all trials.
 MAX_ROWS = 40
 
-_LEFT = ("state", "failure", "error")
+_LEFT = ("state", "failure", "error", "note")
 _COLORS = {
     TrialState.COMPLETE: "#1a7f37",
     TrialState.FAILED: "#cf222e",
@@ -36,10 +37,14 @@ class View:
         trials: all trials.
         ranked: the COMPLETE trials with a value, best first.
         metric: the title of the column of values.
+        goal: the direction and the name of each metric, such as `highest accuracy`.
         path: the run directory.
         others: the names of further metrics, for a run with several metrics.
         means: the mean and the standard deviation of each configuration, for a run with repeats.
+        num_complete: the number of COMPLETE trials of each configuration.
+        repeats: the number of trials of each configuration.
         pareto: the trials that no other trial dominates, for a run with several metrics.
+        why_no_best: the reason for which COMPLETE trials have no value, and what to do.
     """
 
     headline: str
@@ -47,17 +52,22 @@ class View:
     ranked: Sequence[Trial]
     metric: str
     path: str
+    goal: str
     others: Sequence[str] = ()
     means: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    num_complete: Mapping[int, int] = field(default_factory=dict)
+    repeats: int = 1
     pareto: Sequence[Trial] = ()
+    why_no_best: str = ""
 
     @property
     def starred(self) -> Sequence[Trial]:
         """The trials that are marked with a star: the best trial, or the Pareto front."""
         return self.pareto or self.ranked[:1]
 
+    @functools.cached_property
     def shown(self) -> Sequence[Trial]:
-        """Return the trials that have a row."""
+        """The trials that have a row. The states of a live run change while it is shown."""
         if len(self.trials) <= MAX_ROWS:
             return self.trials
         failed = [trial for trial in self.trials if trial.state == TrialState.FAILED]
@@ -66,7 +76,7 @@ class View:
 
     def hidden(self) -> str:
         """Return a line about the trials without a row; empty if every trial has a row."""
-        count = len(self.trials) - len(self.shown())
+        count = len(self.trials) - len(self.shown)
         return f"... {count} more trials: run.to_pandas() has all of them" if count else ""
 
     def footlines(self) -> list[str]:
@@ -77,14 +87,26 @@ class View:
             lines.append(f"In all trials: {_params(common)}")
         if self.pareto:
             numbers = ", ".join(str(trial.number) for trial in self.pareto)
-            metrics = ", ".join([self.metric, *self.others])
-            lines.append(f"Pareto front of {metrics}: trials {numbers}")
+            lines.append(f"Pareto front of {self.goal}: trials {numbers}")
         elif self.ranked:
             best = self.ranked[0]
             varying = {k: v for k, v in best.params.items() if k not in common}
             line = f"Best: trial {best.number}, {self.metric} {best.value:.5g}"
-            lines.append(line + (f", {_params(varying)}" if varying else ""))
+            line += f", {_params(varying)}" if varying else ""
+            mean = f"; mean {self.mean(best)}" if self.means else ""
+            lines.append(f"{line} ({self.goal}{mean})")
+        elif self.why_no_best:
+            lines.append(f"No best trial. {self.why_no_best}")
         return [*lines, f"Everything is in {self.path}"]
+
+    def mean(self, trial: Trial) -> str:
+        """Return the mean of a trial's configuration as text, and the number of its repeats."""
+        if trial.configuration not in self.means:
+            return ""
+        mean, deviation = self.means[trial.configuration]
+        count = self.num_complete.get(trial.configuration, 0)
+        missing = f" ({count} of {self.repeats})" if count < self.repeats else ""
+        return f"{_number(mean)} ± {deviation:.2g}{missing}"
 
 
 def _params(params: Mapping[str, Any]) -> str:
@@ -102,11 +124,17 @@ def _common(trials: Sequence[Trial]) -> dict[str, Any]:
 def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
     """Return a table of all fields of all trials, with one row per trial."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
+    metrics = list(dict.fromkeys(name for trial in trials for name in trial.metrics))
     rows: list[dict[str, Any]] = []
     for trial in trials:
         params = {name: trial.params.get(name) for name in names}
         outputs = {f"output.{name}": value for name, value in trial.outputs.items()}
-        first: dict[str, Any] = {"trial": trial.number, "state": str(trial.state)}
+        reported = {f"metric.{name}": trial.metrics.get(name) for name in metrics}
+        first: dict[str, Any] = {
+            "trial": trial.number,
+            "state": str(trial.state),
+            "configuration": trial.configuration,
+        }
         last: dict[str, Any] = {
             "value": trial.value,
             "attempts": trial.attempts,
@@ -115,10 +143,11 @@ def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
             **asdict(trial.usage),
             "failure": trial.failure,
             "error": trial.error,
+            "note": trial.note,
             "path": trial.path,
         }
         row = {_column_name(name, params): value for name, value in first.items()}
-        row |= {**params, **outputs}
+        row |= {**params, **reported, **outputs}
         row |= {_column_name(name, params): value for name, value in last.items()}
         rows.append(row)
     import pandas as pd
@@ -133,7 +162,7 @@ def _column_name(name: str, params: Mapping[str, Any]) -> str:
 
 def _columns(view: View) -> list[tuple[str, list[str]]]:
     """Return the title and the cells of each column of the short table."""
-    trials, best = view.shown(), view.starred
+    trials, best = view.shown, view.starred
     names = dict.fromkeys(name for trial in trials for name in trial.params)
     columns = [
         ("trial", [f"{t.number}{' *' if t in best else ''}" for t in trials]),
@@ -142,12 +171,15 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
     for name in names:
         if name not in _common(view.trials):
             columns.append((name, [cell(t.params.get(name, "")) for t in trials]))
-    values = ["" if t.value is None else _number(t.value) for t in trials]
-    columns.append((view.metric, values))
+    # The last report of a trial that was stopped early is its only number.
+    values = [t.last_value for t in trials]
+    columns.append((view.metric, ["" if n is None else _number(n) for n in values]))
     if view.means:
-        columns.append(("mean", [_mean(view.means.get(t.configuration)) for t in trials]))
+        columns.append(("mean", [view.mean(t) for t in trials]))
     for name in view.others:
-        numbers = [t.metrics.get(name) if t.value is not None else None for t in trials]
+        numbers = [
+            None if n is None else t.metrics.get(name) for t, n in zip(trials, values, strict=True)
+        ]
         columns.append((name, ["" if n is None else _number(n) for n in numbers]))
     seconds = [f"{t.usage.running_s:.1f}" if t.usage.running_s else "" for t in trials]
     columns.append(("seconds", seconds))
@@ -155,6 +187,8 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
         columns.append(("failure", [t.failure or "" for t in trials]))
     if any(t.error for t in trials):
         columns.append(("error", [cell(t.summary, 60) for t in trials]))
+    if any(t.note for t in trials):
+        columns.append(("note", [cell(t.note or "", 60) for t in trials]))
     return columns
 
 
@@ -183,13 +217,6 @@ def running(
 
 def _number(value: float) -> str:
     return f"{value:.5f}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.5g}"
-
-
-def _mean(mean_and_deviation: tuple[float, float] | None) -> str:
-    if mean_and_deviation is None:
-        return ""
-    mean, deviation = mean_and_deviation
-    return f"{_number(mean)} ± {deviation:.2g}"
 
 
 def cell(value: Any, width: int = 24) -> str:
@@ -222,7 +249,7 @@ def html(view: View) -> str:
     head = "".join(_td(title, title, "font-weight:bold") for title in titles)
     body = []
     rows = zip(*(cells for _, cells in columns), strict=True)
-    for trial, cells in zip(view.shown(), rows, strict=True):
+    for trial, cells in zip(view.shown, rows, strict=True):
         style = "font-weight:bold" if trial in view.starred else ""
         color = _COLORS.get(trial.state, "inherit")
         cells_html = "".join(
@@ -249,7 +276,8 @@ def grid(columns: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 def _td(title: str, cell: str, style: str, trial: Trial | None = None) -> str:
     side = "left" if title in _LEFT else "right"
-    whole = f' title="{markup.escape(trial.summary)}"' if trial and title == "error" else ""
+    long = {"error": trial.summary, "note": trial.note or ""} if trial else {}
+    whole = f' title="{markup.escape(long[title])}"' if title in long else ""
     return (
         f'<td{whole} style="text-align:{side};padding:2px 10px;{style}">{markup.escape(cell)}</td>'
     )

@@ -1,11 +1,12 @@
 """Runs on the driver. A trial, live or loaded from its run directory."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sparkdl import checkpoints, storage
+from sparkdl.checkpoints import Checkpoint
 from sparkdl.jsonl import read_lines
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.layout import TrialPaths
@@ -19,7 +20,10 @@ __all__ = ["Trial", "Usage"]
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """The time and the resources that a trial used.
+    """The time and the resources that a trial used, in all its attempts.
+
+    Of an attempt that was ended from outside, only the time in which it ran is known; it counts
+    as `running_s`.
 
     Attributes:
         queued_s: seconds from the submission to Spark until the task started.
@@ -39,6 +43,18 @@ class Usage:
     cpu_s: float = 0.0
     peak_memory_mb: float = 0.0
 
+    @classmethod
+    def of(cls, written: Mapping[str, float]) -> "Usage":
+        """Create a usage from its fields; a later version may have written more."""
+        names = {usage.name for usage in fields(cls)}
+        return cls(**{name: value for name, value in written.items() if name in names})
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """Return the usage of two attempts or trials together; the memory is the maximum."""
+        mine, more = asdict(self), asdict(other)
+        sums = {name: value + more[name] for name, value in mine.items()}
+        return Usage(**{**sums, "peak_memory_mb": max(self.peak_memory_mb, other.peak_memory_mb)})
+
 
 @dataclass
 class Trial:
@@ -57,13 +73,16 @@ class Trial:
         outputs: the values that the training function returned, by name.
         error: the error message; its first line is a summary.
         note: a remark about a result that is complete, such as files that could not be copied to
-            the run directory, with the place where they are; None if there is none.
+            the run directory, with the place where they are, or a returned object that was not
+            kept; None if there is none.
         failure: the kind of a failure: `exception`, `exit`, `signal`, `out of memory`,
             `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
         attempts: number of attempts that were started; above 1 after a lost executor or a retry.
         usage: the time and the resources that the trial used.
         spans: the start and the end of each attempt, in seconds since 1970; the end of a running
             attempt is None.
+        metric: the metric of the run, of several metrics the first; None if none was named.
+        direction: `max` if larger values of the metric are better, else `min`.
         exception: the user's exception; only on the driver that ran the trial.
     """
 
@@ -82,11 +101,15 @@ class Trial:
     attempts: int = 0
     usage: Usage = Usage()
     spans: list[tuple[float, float | None]] = field(default_factory=list, repr=False)
+    metric: str | None = field(default=None, repr=False)
+    direction: str = field(default="max", repr=False)
     exception: BaseException | None = field(default=None, repr=False, compare=False)
+    # Seconds of an attempt that has ended, until it is known whether its usage was measured.
+    _unmeasured_s: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the start of the task to its end."""
+        """Seconds from the start of the task to its end, in all attempts."""
         return self.usage.starting_s + self.usage.running_s
 
     @property
@@ -101,17 +124,32 @@ class Trial:
         The values of a lost attempt are included up to the step from which the next attempt
         continued.
         """
+        import pandas as pd
+
+        frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in self._reports()])
+        return frame.groupby("step").last() if len(frame) else frame
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """Return the reports of all attempts, each up to the step from which the next continued."""
         paths = TrialPaths(self.path)
         superseded = sorted(
             int(name) for name in storage.list_names(paths.attempts) if name.isdigit()
         )
         folders = [paths.superseded(number) for number in superseded]
         attempts = [read_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
-        rows = merge_attempts(attempts)
-        import pandas as pd
+        return merge_attempts(attempts)
 
-        frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in rows])
-        return frame.groupby("step").last() if len(frame) else frame
+    def reported_values(self) -> list[float]:
+        """Return the values of the metric that the trial has reported, by step."""
+        values = [self._metric_in(row["metrics"]) for row in self._reports()]
+        return [value for value in values if value is not None]
+
+    def _metric_in(self, metrics: Mapping[str, float]) -> float | None:
+        """Return the value of the metric of the run, or of the only metric if none was named."""
+        if self.metric is None and len(metrics) == 1:
+            return next(iter(metrics.values()))
+        # A plain number is reported as `value` and counts as the metric.
+        return metrics.get(self.metric or "value", metrics.get("value"))
 
     @property
     def data(self) -> list[dict[str, Any]]:
@@ -123,10 +161,45 @@ class Trial:
         return read_lines(TrialPaths(self.path).data)
 
     @property
+    def last_value(self) -> float | None:
+        """The value, or the last reported value of the metric, for example of a PRUNED trial."""
+        if self.value is not None or self.state in (TrialState.COMPLETE, TrialState.INVALID):
+            return self.value
+        return self._metric_in(self.metrics)
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The committed checkpoints that were kept, oldest first; each has a url and metrics."""
+        return checkpoints.committed(self.path)
+
+    @property
     def checkpoint(self) -> str | None:
-        """The directory of the newest committed checkpoint; None if there is none."""
+        """The directory of the checkpoint with the weights whose value is `value`.
+
+        That is the newest checkpoint with which this value of the metric was reported. If there is
+        none, for example because the value was measured on other data, it is the newest
+        checkpoint; None without checkpoints.
+        """
+        chosen = self.checkpoint_of_value()
+        return chosen.url if chosen else None
+
+    def checkpoint_of_value(self) -> Checkpoint | None:
+        """Return the checkpoint of the property `checkpoint`, with its step and its files."""
         newest = checkpoints.newest(self.path)
-        return newest.url if newest else None
+        if newest is None or self.value is None or self._metric_in(newest.metrics) == self.value:
+            return newest
+        same = [c for c in self.checkpoints if self._metric_in(c.metrics) == self.value]
+        return same[-1] if same else newest
+
+    @property
+    def best_checkpoint(self) -> str | None:
+        """The directory of the kept checkpoint with the best value of the metric.
+
+        None without a checkpoint with a value, or if several metrics were reported and the run has
+        none. `keep_checkpoints="best+last"`, the default, keeps the best one.
+        """
+        best = checkpoints.best(self.checkpoints, self.metric, self.direction)
+        return best.url if best else None
 
     def apply(self, event: TrialChanged) -> None:
         """Update this trial with an event of the journal."""
@@ -143,11 +216,18 @@ class Trial:
             self.metrics = event.metrics
         if event.outputs is not None:
             self.outputs = event.outputs
-        if event.usage is not None:
-            names = {usage.name for usage in fields(Usage)}  # A later version may write more.
-            self.usage = Usage(**{k: v for k, v in event.usage.items() if k in names})
-        now = float(event.ended or event.time or 0.0)
-        self._apply_time(now, self.duration_s if event.usage is not None else 0.0)
+        measured = Usage.of(event.usage) if event.usage is not None else None
+        lasted_s = measured.starting_s + measured.running_s if measured else 0.0
+        self._apply_time(float(event.ended or event.time or 0.0), lasted_s)
+        # An attempt that was lost may be measured yet, by the event that lets the trial wait.
+        is_ended = event.failure is not None or self.state not in (
+            *(TrialState.COMPLETE, TrialState.FAILED, TrialState.INVALID, TrialState.LOST),
+        )
+        if measured is None and is_ended:
+            measured = Usage(running_s=self._unmeasured_s)
+        if measured is not None:
+            self.usage += measured
+            self._unmeasured_s = 0.0
 
     def _apply_time(self, now: float, lasted_s: float) -> None:
         if self.state == TrialState.RUNNING:
@@ -156,6 +236,7 @@ class Trial:
             # The driver learns of a start with a delay, so the duration of the task decides.
             begun = min(self.spans[-1][0], now - lasted_s)
             self.spans[-1] = (begun, max(begun, now))
+            self._unmeasured_s = round(max(0.0, now - begun), 4)
 
 
 def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ trip takes some hundredths of a second on a shared disk, and some seconds on an 
 """
 
 import datetime
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from optuna.trial import BaseTrial
 
 from sparkdl import context
 from sparkdl.runs.redact import mask_params
+from sparkdl.runs.secret_names import known_secrets
 
 __all__ = ["RemoteTrial", "call_objective"]
 
@@ -62,7 +64,8 @@ class RemoteTrial(BaseTrial):
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         choices = {name: list(getattr(distribution, "choices", ()))}
-        if mask_params(choices) != choices:  # Requests are stored in the run directory.
+        # Requests are stored in the run directory.
+        if mask_params(choices, known_secrets(os.environ)) != choices:
             raise ValueError(
                 f"the choices of {name!r} look like credentials, which are not stored. Choose "
                 "among names of the credentials instead."

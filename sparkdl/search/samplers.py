@@ -1,13 +1,14 @@
 """Runs on the driver. Create Optuna's samplers and pruners by name."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import optuna
 
 from sparkdl.errors import ConfigError
+from sparkdl.search.pruners import NamedPruner
 
 __all__ = ["pruner_of", "sampler_of"]
 
@@ -39,7 +40,7 @@ def sampler_of(algorithm: Any, seed: int) -> optuna.samplers.BaseSampler:
     _check_package(algorithm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return samplers[algorithm](seed=seed)
+        return samplers[algorithm](seed=seed % 2**32)  # NumPy takes 32 bits.
 
 
 def _check_package(algorithm: str) -> None:
@@ -55,21 +56,15 @@ def _check_package(algorithm: str) -> None:
 
 
 def pruner_of(pruner: Any) -> optuna.pruners.BasePruner:
-    """Return the pruner of this name; an Optuna pruner is returned unchanged.
+    """Return the pruner of this name or dict; an Optuna pruner is returned unchanged.
 
     Raises:
-        ConfigError: if the name is unknown.
+        ConfigError: if the name or an argument is invalid.
     """
-    if isinstance(pruner, optuna.pruners.BasePruner):
-        return pruner
-    pruners: dict[str | None, Callable[[], optuna.pruners.BasePruner]] = {
-        None: optuna.pruners.NopPruner,
-        "median": optuna.pruners.MedianPruner,
-        # By default the pruner derives min_resource from the first complete trial, so all trials
-        # that start together would run to their end.
-        "asha": partial(optuna.pruners.SuccessiveHalvingPruner, min_resource=1),
-        "hyperband": optuna.pruners.HyperbandPruner,
-    }
-    if pruner not in pruners:
-        raise ConfigError(f"pruner is {pruner!r}; expected a name or an Optuna pruner.")
-    return pruners[pruner]()
+    if pruner is None:
+        return optuna.pruners.NopPruner()
+    if isinstance(pruner, str | Mapping):
+        return NamedPruner.of(pruner).build()
+    if not isinstance(pruner, optuna.pruners.BasePruner):
+        raise ConfigError(f"pruner is {pruner!r}; expected a name, a dict or an Optuna pruner.")
+    return pruner

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.options import check_count, suggest_synonym
+from sparkdl.options import check_count, plain_number, suggest_synonym
 from sparkdl.runs.redact import mask_params
+from sparkdl.search.pruners import PRUNERS, NamedPruner
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.spaces import Space
 
 __all__ = ["ALGORITHMS", "PRUNERS", "SearchSettings", "check_name"]
 
 ALGORITHMS = ("random", "grid", "tpe", "gp", "cmaes", "nsga2", "qmc")
-PRUNERS = ("median", "asha", "hyperband")
 
 # Names of algorithms and pruners in other libraries, in lower case and without spaces.
 _SYNONYMS = {
@@ -35,7 +35,8 @@ class SearchSettings:
         space: the parameters and their dimensions; a function that takes an `optuna.Trial` and
             returns the parameters; or None if the training function requests its parameters from
             an `optuna.Trial`.
-        algorithm, pruner: a name, or an Optuna sampler and an Optuna pruner.
+        algorithm: a name, or an Optuna sampler.
+        pruner: a name, a dict from a name to arguments, an Optuna pruner, or None.
         num_trials: number of configurations to try; None for no limit.
         stop: target value of each metric, by name; a trial that reaches a target ends the search.
         patience: end after this number of configurations in a row without an improvement.
@@ -55,6 +56,8 @@ class SearchSettings:
     repeats: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("num_trials", "patience", "repeats", "max_slot_hours"):
+            object.__setattr__(self, name, plain_number(getattr(self, name)))
         rows: Any = self.initial_params
         if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
             converted = [
@@ -77,15 +80,32 @@ class SearchSettings:
         """
         check_name("algorithm", self.algorithm, ALGORITHMS)
         check_name("pruner", self.pruner, (None, *PRUNERS))
+        if isinstance(self.pruner, str | Mapping):
+            NamedPruner.of(self.pruner)
         self._check_numbers()
+        self._check_several(metrics)
         self._check_stopping_rule(timeout_s)
-        if len(metrics) > 1 and self.pruner is not None:
-            raise ConfigError(
-                f"pruner is {self.pruner!r}, but the search has the metrics {', '.join(metrics)}; "
-                "Optuna prunes by one metric only. Remove pruner=."
-            )
         self._check_stop(metrics)
         self._check_space(secrets)
+
+    def _check_several(self, metrics: Sequence[str]) -> None:
+        """Validate the settings of a search with several metrics."""
+        if len(metrics) < 2:
+            return
+        rules = {
+            "pruner": (self.pruner is not None, "Optuna prunes by one metric only."),
+            "patience": (
+                self.patience is not None,
+                "a search may still find trials that are better in another metric than the first.",
+            ),
+            "algorithm": (self.algorithm == "cmaes", "CMA-ES optimizes one metric only."),
+        }
+        for name, (is_invalid, why) in rules.items():
+            if is_invalid:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}, but the search has the metrics "
+                    f"{', '.join(metrics)}; {why} Remove {name}=, or name one metric."
+                )
 
     def _check_stop(self, metrics: Sequence[str]) -> None:
         if not isinstance(self.stop, Mapping | None):
@@ -169,8 +189,8 @@ class SearchSettings:
         }
 
 
-def _name_of(algorithm: Any) -> str | None:
-    is_name = algorithm is None or isinstance(algorithm, str)
+def _name_of(algorithm: Any) -> Any:
+    is_name = algorithm is None or isinstance(algorithm, str | Mapping)
     return algorithm if is_name else f"{type(algorithm).__name__} object"
 
 

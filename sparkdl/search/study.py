@@ -37,13 +37,16 @@ class TrialRecord:
     """The part of a trial's history that only the study needs, as read from the journal.
 
     Attributes:
-        reports: reported values of the metric, by step.
+        reports: reported values of the metric, by step, or for a pruner that counts reports by
+            the number of the report.
+        last: the last step, and the number of its report.
         suggested: requested parameters of a search without a space dict: the value of each, and
             the JSON of the distribution from which it was sampled.
         attrs: system attributes that the sampler and the pruner stored with the trial.
     """
 
     reports: dict[int, float] = field(default_factory=dict)
+    last: list[tuple[int, int]] = field(default_factory=list)
     suggested: dict[str, tuple[Any, str]] = field(default_factory=dict)
     attrs: dict[str, Any] = field(default_factory=dict)
 

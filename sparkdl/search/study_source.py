@@ -1,6 +1,7 @@
 """Runs on the driver. Supply the trial loop with trials that a study proposes."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from sparkdl.runs.journal import read_journal
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.states import Failure, TrialState
+from sparkdl.search.pruner_notes import PrunerNotes
+from sparkdl.search.pruners import NamedPruner, ReportNumbers
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.study import Study, TrialRecord
@@ -57,8 +60,10 @@ class StudySource(TrialSource):
             self._members.setdefault(trial.configuration, []).append(trial)
         self._params: dict[int, dict[str, Any]] = {}
         self._stopped: set[int] = set()
-        self._has_reports = False
-        self._has_warned = False
+        self._notes = PrunerNotes(search.pruner, self._metrics[0], notify)
+        is_named = isinstance(search.pruner, str | Mapping)
+        self._pruner = NamedPruner.of(search.pruner) if is_named else None
+        self._numbers = ReportNumbers()
         self._max_configurations = search.max_configurations
         self.answers_requests = search.space is None
         self.prunes = study.prunes
@@ -102,6 +107,8 @@ class StudySource(TrialSource):
                 self._study.add_finished(first.params, state, self._values_of(members), record)
             else:
                 self._study.resume(configuration, first.params, record)
+                for step, number in record.last:
+                    self._numbers.restore(configuration, step, number)
 
     # ---- new trials
 
@@ -173,23 +180,41 @@ class StudySource(TrialSource):
             return []
         stopped: list[Trial] = []
         observed: list[tuple[int, int, float]] = []
-        values = self._reported_values(reports)
-        # An objective that calls should_prune() expects a verdict based on every value it has
-        # reported.
-        for trial, step, value in values if self.answers_requests else _newest(values):
-            if trial.number in self._stopped:
+        numbers: list[int] = []
+        self._notes.reported(reports)
+        for trial, step, value in self._heard(self._reported_values(reports)):
+            number = self._number_of(trial, step, value)
+            if number is None or trial.number in self._stopped:
                 continue
             observed.append((trial.number, step, value))
-            self._study.report(trial.configuration, step, value)
+            numbers.append(number)
+            self._study.report(trial.configuration, number, value)
+            self._notes.heard(trial, step)
             # An objective that calls should_prune() is pruned by that call.
             can_stop = not self.answers_requests and not ended
             if can_stop and self._study.should_prune(trial.configuration):
+                self._notes.stopped(trial)
                 self._stopped.add(trial.number)
                 stopped.append(trial)
         if observed:
-            self._has_reports = True
-            self._opened.journal.write([ReportsReceived(reports=observed)])
+            counted = numbers if self._pruner else None
+            self._opened.journal.write([ReportsReceived(reports=observed, numbers=counted)])
         return [member for trial in stopped for member in self._members[trial.configuration]]
+
+    def _heard(self, values: list[tuple[Trial, int, float]]) -> list[tuple[Trial, int, float]]:
+        """Return the values that the study may hear."""
+        # An objective that calls should_prune() expects a verdict based on every value it has
+        # reported, and a pruner that counts reports must count all of them.
+        return values if self.answers_requests or self._pruner else _newest(values)
+
+    def _number_of(self, trial: Trial, step: int, value: float) -> int | None:
+        """Return the step under which the study hears a value; None if it does not hear it."""
+        if self._pruner is None:
+            return step
+        number = self._numbers.next(trial.configuration, step)
+        if number is None or self.answers_requests or not math.isfinite(value):
+            return number
+        return number if self._pruner.hears(number) else None
 
     def _reported_values(
         self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]]
@@ -214,7 +239,10 @@ class StudySource(TrialSource):
             RequestRefused: if the request is invalid.
         """
         if "should_prune" in request:
-            return self._study.should_prune(trial.configuration)
+            is_stopped = self._study.should_prune(trial.configuration)
+            if is_stopped:
+                self._notes.stopped(trial)
+            return is_stopped
         if "constraint" in request:
             return self._study.set_constraint(
                 trial.configuration, request["constraint"], request["of"]
@@ -234,19 +262,15 @@ class StudySource(TrialSource):
         # After the loss of an executor the trial continues from its checkpoint.
         if failure != Failure.LOST and self._is_first(trial):
             self._study.restart(trial.configuration)
+            self._numbers.forget(trial.configuration)
 
     def ended(self, trial: Trial) -> None:
         """Pass the result of a configuration to the study when all its repeats have ended."""
-        if self.prunes and trial.metrics and not (self._has_reports or self._has_warned):
-            self._has_warned = True
-            self._notify(
-                f"Note: the pruner has received no value of {self._metrics[0]!r} from trial "
-                f"{trial.number}, which reported {', '.join(trial.metrics)}. Report the metric "
-                "with context.report, or name another one with metric=."
-            )
+        self._notes.ended(trial)
         members = self._members[trial.configuration]
         state = self._state_of(members)
         if state.is_final:
+            self._numbers.forget(trial.configuration)
             attrs = self._study.tell(trial.configuration, state, self._values_of(members))
             if attrs:
                 event = AttributesStored(number=members[0].number, attrs=attrs)
@@ -257,17 +281,17 @@ class StudySource(TrialSource):
         if not all(state.is_final for state in states) or not self._has_all_repeats(members):
             return TrialState.WAITING
         # The pruner judges a configuration by its first repeat.
-        if states[0] == TrialState.PRUNED or TrialState.COMPLETE not in states:
+        if states[0] == TrialState.PRUNED or set(states) == {TrialState.COMPLETE}:
             return states[0]
-        return TrialState.COMPLETE
+        # A configuration that has diverged with one seed is no result.
+        return TrialState.FAILED
 
     def _values_of(self, members: Sequence[Trial]) -> list[float] | None:
-        """Return the mean of each metric over the repeats that are COMPLETE."""
-        complete = [trial for trial in members if trial.state == TrialState.COMPLETE]
-        if not complete:
+        """Return the mean of each metric over the repeats; None unless all are COMPLETE."""
+        if any(trial.state != TrialState.COMPLETE for trial in members):
             return None
         metric_of = _metric_reader(self._opened.run)
-        rows = [[metric_of(trial, name) for name in self._metrics] for trial in complete]
+        rows = [[metric_of(trial, name) for name in self._metrics] for trial in members]
         return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
@@ -277,8 +301,11 @@ def _read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
     for event in events:
         match event:
             case ReportsReceived():
-                for number, step, value in event.reports:
-                    records.setdefault(number, TrialRecord()).reports.setdefault(step, value)
+                numbers = event.numbers or [step for _, step, _ in event.reports]
+                for (trial, step, value), number in zip(event.reports, numbers, strict=True):
+                    record = records.setdefault(trial, TrialRecord())
+                    record.reports.setdefault(number, value)
+                    record.last[:] = [(step, number)]
             case ParameterSuggested():
                 record = records.setdefault(event.number, TrialRecord())
                 record.suggested[event.name] = (event.value, event.distribution)
@@ -287,7 +314,9 @@ def _read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
             case TrialChanged(state=TrialState.WAITING):
                 if event.failure not in (None, Failure.LOST):
                     # The trial failed and starts from the beginning: its reports are discarded.
-                    records.get(event.number, TrialRecord()).reports.clear()
+                    record = records.get(event.number, TrialRecord())
+                    record.reports.clear()
+                    record.last.clear()
     return records
 
 

@@ -53,7 +53,7 @@ def run(
         ... # doctest: +SKIP
     """
     check_context(sc, "TFParallel.run")
-    check_count("num_executors", num_executors)
+    num_executors = check_count("num_executors", num_executors)
     check_args(tf_args)
     pack(map_fn)  # Raises an error that names what cannot be sent.
     options = Options.parse(

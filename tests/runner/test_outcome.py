@@ -24,6 +24,12 @@ def of_rank(rank: int, status: Status = Status.FAILED, **fields: Any) -> Outcome
     )
 
 
+def test_note_about_outputs_reaches_the_event() -> None:
+    outcome = Outcome(status=Status.RETURNED, outputs={"value": 1.0}, note="less")
+    again = Outcome.from_json(outcome.to_json())
+    assert conclude([again], 0, 1.0, [None]).event.note == "less"
+
+
 def test_combine_names_the_first_failure_whatever_the_clocks_of_the_hosts() -> None:
     follow_up = of_rank(0, error="UnavailableError: Connection reset by peer", ended_s=1.0)
     cause = of_rank(1, error="ValueError: mine", ended_s=9.0)

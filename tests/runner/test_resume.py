@@ -371,16 +371,20 @@ def test_objects_of_optunas_and_a_function(root: str) -> None:
     )
     more: dict[str, Any] = {"num_trials": 4, "progress": False}
     before = digest(run.path)
-    for missing in ("space", "algorithm", "pruner"):
-        given: dict[str, Any] = {"space": space, "pruner": pruner, "algorithm": sampler}
+    for missing in ("algorithm", "pruner"):
+        given: dict[str, Any] = {"pruner": pruner, "algorithm": sampler}
         del given[missing]
         with pytest.raises(ConfigError, match=f"Pass {missing}="):
             experiment.resume(run.path, **more, **given)
         assert digest(run.path) == before
     sampler = optuna.samplers.TPESampler(seed=2)
-    again = experiment.resume(run.path, space=space, algorithm=sampler, pruner=pruner, **more)
+    # The function is stored.
+    again = experiment.resume(run.path, algorithm=sampler, pruner=pruner, **more)
     assert states(again) == ["COMPLETE"] * 4
     assert [t.params for t in again.trials[:2]] == [t.params for t in run.trials]
+    more["num_trials"] = 5
+    again = experiment.resume(run.path, space=space, algorithm=sampler, pruner=pruner, **more)
+    assert states(again) == ["COMPLETE"] * 5
 
 
 def test_an_objective_that_asks(root: str, tmp_path: Path) -> None:

@@ -272,6 +272,7 @@ def test_report_shows_the_results(root: str) -> None:
     assert "<b>0.7</b> accuracy" in page
     assert idle in page
     assert "<td>first step</td><td>0.2 s</td><td>5%</td>" in re.sub(r"<i[^>]*></i>", "", page)
+    assert Path(url).stat().st_size < 2_500_000  # Of the figures' library there is a packed copy.
     assert page.count("line 7") == 1  # Equal failures are shown once.
     assert "trial 2 and 2 more" in page
     assert "anna" in page

@@ -32,7 +32,7 @@ from sparkdl.cluster.process.outputs import collect_outputs
 from sparkdl.cluster.process.seeds import seed_everything
 from sparkdl.cluster.program.local_modules import install
 from sparkdl.errors import InvalidTrial
-from sparkdl.runs.redact import MASK
+from sparkdl.runs.masked_output import MaskedOutput
 
 __all__ = ["main", "receive", "set_up"]
 
@@ -123,7 +123,8 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     if not me.is_chief:
         return Outcome(status=Status.RETURNED)
     outputs = collect_outputs(returned, request["metrics"], me.folder or ".")
-    return Outcome(status=Status.RETURNED, outputs=outputs, is_chief=True)
+    note = "; ".join(outputs.notes) or None
+    return Outcome(status=Status.RETURNED, outputs=outputs.values, is_chief=True, note=note)
 
 
 def _reporting_times(begun: float) -> dict[str, float]:
@@ -195,30 +196,14 @@ def _traceback(exc: BaseException) -> str:
     return "".join(traceback.format_exception(type(exc), exc, trace))
 
 
-class _Masked(io.TextIOWrapper):
-    """A text stream that replaces secrets by a mask."""
-
-    secrets: tuple[str, ...] = ()
-
-    def write(self, text: str) -> int:
-        for secret in self.secrets:
-            text = text.replace(secret, MASK)
-        return super().write(text)
-
-
 def _open_output(secrets: list[str]) -> None:
-    """Open standard output and error line by line, with secrets masked, and log to the latter.
+    """Open standard output and error line by line, with credentials masked; log to the latter.
 
     Only what Python code prints is masked; native code writes to the descriptors directly.
     """
-    masked = tuple(sorted((s for s in secrets if len(s) >= 4), key=len, reverse=True))
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
-        cls = _Masked if masked else io.TextIOWrapper
-        stream = cls(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-        if isinstance(stream, _Masked):
-            stream.secrets = masked
-        setattr(sys, name, stream)
+        setattr(sys, name, MaskedOutput(raw, secrets))
     _log_to_stderr()
 
 

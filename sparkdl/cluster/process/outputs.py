@@ -3,20 +3,40 @@
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-__all__ = ["collect_outputs"]
+__all__ = ["Outputs", "collect_outputs"]
 
 _logger = logging.getLogger("sparkdl.cluster")
 
+# The end of a text that is the path of a file.
+_FILE = re.compile(
+    r"\.(?:bin|ckpt|csv|gz|h5|hdf5|index|jpe?g|json|jsonl|joblib|keras|log|model|np[yz]|onnx|parquet"
+    r"|pb|pdf|pickle|pkl|png|pt|pth|safetensors|tar|tflite|tfrecord|torch|txt|weights|yaml|yml|zip)$",
+    re.IGNORECASE,
+)
 
-def collect_outputs(
-    returned: Any, metrics: Sequence[str | None], folder: str | Path
-) -> dict[str, Any]:
+
+@dataclass
+class Outputs:
+    """The value of a training function, in the form in which it is kept.
+
+    Attributes:
+        values: JSON values by name.
+        notes: a remark about each value of which less is kept than the user may expect.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def collect_outputs(returned: Any, metrics: Sequence[str | None], folder: str | Path) -> Outputs:
     """Return the value of a training function as JSON values; copy its files to the trial.
 
     A single number is stored under the name of the metric, or under `value`; a tuple of as many
@@ -29,37 +49,69 @@ def collect_outputs(
         folder: the folder of the trial.
 
     Example:
-        >>> collect_outputs(0.9, ["accuracy"], ".")
+        >>> collect_outputs(0.9, ["accuracy"], ".").values
         {'accuracy': 0.9}
-        >>> collect_outputs((0.9, 5), ["accuracy", "latency"], ".")
+        >>> collect_outputs((0.9, 5), ["accuracy", "latency"], ".").values
         {'accuracy': 0.9, 'latency': 5}
+        >>> collect_outputs({"accuracy": 0.9, "model": "nothere.keras"}, ["accuracy"], ".").notes
+        ["the returned 'model' is 'nothere.keras', which is no file; it is kept as text"]
     """
+    outputs = Outputs()
     if returned is None:
-        return {}
+        return outputs
     if not isinstance(returned, Mapping):
         several = len(metrics) > 1 and isinstance(returned, tuple | list)
         values = returned if several else [returned]
         returned = {name or "value": value for name, value in zip(metrics, values, strict=False)}
-    return {str(name): _output(str(name), value, Path(folder)) for name, value in returned.items()}
+    for name, value in returned.items():
+        kept, note = _output(str(name), value, Path(folder))
+        outputs.values[str(name)] = kept
+        if note:
+            outputs.notes.append(note)
+            _logger.warning("%s.", note)
+    return outputs
 
 
-def _output(name: str, value: Any, folder: Path) -> Any:
+def _output(name: str, value: Any, folder: Path) -> tuple[Any, str | None]:
+    """Return the form in which a value is kept, and a note if less than the value is kept."""
     if _is_file(value, folder):
-        return _copy(name, Path(value), folder)
+        return _copy(name, Path(value), folder), None
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+        return (
+            value,
+            f"the returned {name!r} is {value!r}, which does not exist; it is kept as text",
+        )
     try:
         # Through JSON and back: an enum of the user's, say, is unknown on the driver.
-        value = json.loads(json.dumps(_as_python(value)))
-        if isinstance(value, int):
-            float(value)
+        kept = json.loads(json.dumps(_as_python(value), default=_nested_as_python))
+        if isinstance(kept, int):
+            float(kept)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        _logger.warning(
-            "the returned %r is a %s and is stored as text. Return numbers, or save the object "
-            "to a file and return its path.",
-            name,
-            type(value).__name__,
+        return repr(value), (
+            f"the returned {name!r}, of type {type(value).__name__}, is stored as text only: "
+            "return numbers, or save the object to a file and return its path"
         )
-        return repr(value)
-    return value
+    return kept, _note_on_text(name, kept, folder) if isinstance(kept, str) else None
+
+
+def _note_on_text(name: str, text: str, folder: Path) -> str | None:
+    """Return a note about a text that is probably meant as a path, but is not copied."""
+    is_url = "://" in text
+    if (
+        os.path.isdir(text)
+        and os.sep in text
+        and folder.resolve() not in Path(text).resolve().parents
+    ):
+        return (
+            f"the returned {name!r} is the path of a folder, which is not copied: return it as a "
+            "pathlib.Path"
+        )
+    is_path = text.startswith(("/", "./", "../", "~")) or _FILE.search(text) is not None
+    is_text = is_url or len(text) > 1000 or re.search(r"\s", text)
+    if is_path and not is_text and not os.path.exists(text):
+        return f"the returned {name!r} is {text!r}, which is no file; it is kept as text"
+    return None
 
 
 def _as_python(value: Any) -> Any:
@@ -67,6 +119,18 @@ def _as_python(value: Any) -> Any:
     for method in ("detach", "cpu", "numpy"):  # PyTorch; TensorFlow and JAX have the last one.
         value = getattr(value, method)() if hasattr(value, method) else value
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _nested_as_python(value: Any) -> Any:
+    """Return a value inside of a list or dict, for `json.dumps`.
+
+    Raises:
+        TypeError: if the value is no array, tensor or number of a framework.
+    """
+    plain = _as_python(value)
+    if plain is value:
+        raise TypeError(f"a {type(value).__name__} is no JSON value")
+    return plain
 
 
 def _is_file(value: Any, folder: Path) -> bool:

@@ -170,7 +170,10 @@ class Progress:
         """
         self._num_done += 1
         self._counts[str(trial.state)] += 1
-        if trial.value is not None and (self._best is None or self._beats(trial.value)):
+        if self._run.repeats > 1:
+            best = self._run.top(1)
+            self._best = best[0].value if best else None
+        elif trial.value is not None and (self._best is None or self._beats(trial.value)):
             self._best = trial.value
             if self.shown:
                 self._output.show_best(trial)
@@ -191,7 +194,8 @@ class Progress:
         self._num_unshown = 0
         total = "" if self._total == math.inf else f"/{self._total:g}"
         params = "".join(f" {k}={table.cell(v)}" for k, v in trial.params.items())
-        value = "" if trial.value is None else f": {self._run.metric or 'value'} {trial.value:.5g}"
+        last, name = trial.last_value, self._run.metric or "value"
+        value = "" if last is None else f": {name} {last:.5g}"
         why = f" ({trial.summary[:100]})" if trial.error else ""
         number = f"[{self._num_done}{total}] trial {trial.number}"
         self.say(f"{number}{params} {trial.state}{value}{why}{more}")
@@ -219,7 +223,8 @@ class Progress:
             if self._counts[state]:
                 counts[state.lower()] = self._counts[state]
         if self._best is not None:
-            counts["best"] = f"{self._best:.4g}"
+            word = "highest" if self._run.direction == "max" else "lowest"
+            counts["best"] = f"{self._best:.4g} ({word})"
         if (left_s := self._left_s()) is not None:
             counts["left"] = duration_text(left_s)
         if newest and newest.state == TrialState.RUNNING:

@@ -17,6 +17,7 @@ from sparkdl.runs.figures.base import (
     plain,
     thinned,
 )
+from sparkdl.runs.ranking import num_complete
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
@@ -125,7 +126,9 @@ def _best_so_far(run: RunView, label: str) -> Any:
     last = {t.configuration: t.number for t in run.trials if t.state == TrialState.COMPLETE}
     sign = 1 if run.direction == "max" else -1
     steps: list[tuple[int, float]] = []
-    means = sorted((last[number], mean) for number, (mean, _) in run.means().items())
+    count, means_of = num_complete(run.trials), run.means()
+    whole = [number for number in means_of if count[number] >= run.repeats] or [*means_of]
+    means = sorted((last[number], means_of[number][0]) for number in whole)
     for number, mean in means:
         if not steps or sign * mean > sign * steps[-1][1]:
             steps.append((number, mean))

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.errors import ConfigError
+from sparkdl.options import plain_number
 from sparkdl.search.space.grid import to_json_value
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Float:
     mirror: float | None = None
 
     def __post_init__(self) -> None:
+        _take_plain_numbers(self)
         _check_range(self, int | float)
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ class Int(Float):
     mirror: int | None = None
 
     def __post_init__(self) -> None:
+        _take_plain_numbers(self)
         _check_range(self, int)
 
     def distribution(self) -> "BaseDistribution":
@@ -140,7 +143,7 @@ class Categorical:
             raise ConfigError(f"choices is {self.choices!r}; expected a list of values.")
         if not self.choices:
             raise ConfigError("choices is empty; expected at least one value.")
-        choices = tuple(_with_lists(to_json_value("choices", c)) for c in self.choices)
+        choices = tuple(to_json_value("choices", c) for c in self.choices)
         object.__setattr__(self, "choices", choices)
         seen: dict[Any, Any] = {}
         for choice in choices:
@@ -175,21 +178,12 @@ class Categorical:
 
     def has(self, value: object) -> bool:
         """Return True if the dimension contains the value."""
-        value = _with_lists(value)
+        value = to_json_value("value", value)
         return any(choice == value and type(choice) is type(value) for choice in self.choices)
 
     def all_values(self) -> list[Any]:
         """Return all values that Optuna can sample."""
         return [self.sampled(choice) for choice in self.choices]
-
-
-def _with_lists(value: Any) -> Any:
-    """Return the value with all tuples in it, at any depth, replaced by lists."""
-    if isinstance(value, list | tuple):
-        return [_with_lists(item) for item in value]
-    if isinstance(value, Mapping):
-        return {name: _with_lists(item) for name, item in value.items()}
-    return value
 
 
 Dimension = Float | Int | Categorical
@@ -227,6 +221,11 @@ def _decimals(dimension: Float) -> list[Decimal]:
     Optuna computes in decimals too, and warns if `high` is not a whole number of steps above `low`.
     """
     return [Decimal(str(number)) for number in (dimension.low, dimension.high, dimension.step)]
+
+
+def _take_plain_numbers(dimension: Float) -> None:
+    for name in ("low", "high", "step", "mirror"):
+        object.__setattr__(dimension, name, plain_number(getattr(dimension, name)))
 
 
 def _check_range(dimension: Float, kind: Any) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Any
 
 from sparkdl.errors import ConfigError
@@ -90,7 +91,8 @@ def _remedy(choices: Any) -> str:
 def to_json_value(name: str, value: Any) -> Any:
     """Return a parameter's value in a form that JSON can store.
 
-    A resumed run reads the value from the run directory and must pass the same value.
+    A resumed run reads the value from the run directory, and a trial gets the same value in the
+    first session: a tuple becomes a list, and an enum of numbers or strings its value.
 
     Args:
         name: name of the parameter, for the message.
@@ -102,11 +104,16 @@ def to_json_value(name: str, value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return value.item()  # A NumPy scalar.
     if isinstance(value, list | tuple):
-        return type(value)(to_json_value(name, item) for item in value)
+        return [to_json_value(name, item) for item in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: to_json_value(name, item) for key, item in value.items()}
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, Enum) and isinstance(value, int | float | str):
+        return to_json_value(name, value.value)
+    if value is None or isinstance(value, bool):
         return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # A subclass would be read back as this type.
     raise ConfigError(
         f"{name!r} holds {value!r}, a {type(value).__name__}; expected numbers, strings, "
         "booleans, None, lists or dicts. Pass a name for the object, and look the name up in the "

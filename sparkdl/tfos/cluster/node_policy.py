@@ -146,7 +146,7 @@ class NodePolicy:
             placement.rank,
             outcome,
             task.trial.secret,
-            tuple(task.plan.env.values()),
+            task.plan.secrets,
         )
         timeout_s = None if self.supervision else TASK_RETRY_S
         try:

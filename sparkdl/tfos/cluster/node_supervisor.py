@@ -102,7 +102,7 @@ def hand_over(task: TrialTask, placement: Placement) -> None:
             "environ": dict(os.environ),
             "cwd": os.getcwd(),
             "path": list(sys.path),
-            "secrets": list(task.plan.env.values()),
+            "secrets": list(task.plan.secrets),
         }
     )
     sockets = {"held": placement.held, "listener": placement.listener}

@@ -1,6 +1,8 @@
 """Combining lists of values into the parameters of trials."""
 
-from typing import Any
+import enum
+import json
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,9 +23,43 @@ def test_combine_values_product_and_zip() -> None:
 def test_combine_values_keeps_types_and_converts_numpy_scalars() -> None:
     values = [1, 1.5, "a/b", True, None, [1, 2], (3, 4), {"k": [1]}, np.float64(0.5), np.int32(7)]
     got = [params["v"] for params in combine_values({"v": values})]
-    assert got == [1, 1.5, "a/b", True, None, [1, 2], (3, 4), {"k": [1]}, 0.5, 7]
+    assert got == [1, 1.5, "a/b", True, None, [1, 2], [3, 4], {"k": [1]}, 0.5, 7]
     assert [type(v) for v in got[-2:]] == [float, int]
     assert combine_values({"v": np.array([0.5, 1.0])}) == [{"v": 0.5}, {"v": 1.0}]
+
+
+class Activation(str, enum.Enum):
+    RELU = "relu"
+
+
+class Size(enum.IntEnum):
+    LARGE = 5
+
+
+class Shape(NamedTuple):
+    rows: int
+    columns: tuple[int, ...]
+
+
+class Word(str):
+    """A text of a library's own type."""
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ((3, 3), [3, 3]),
+        (Activation.RELU, "relu"),
+        (Size.LARGE, 5),
+        (Shape(2, (1, Size.LARGE)), [2, [1, 5]]),
+        (Word("x"), "x"),
+        ({"k": (Activation.RELU,)}, {"k": ["relu"]}),
+    ],
+)
+def test_values_are_those_that_a_resumed_run_reads(value: Any, expected: Any) -> None:
+    got = combine_values({"v": [value]})[0]["v"]
+    assert got == expected == json.loads(json.dumps(got))
+    assert type(got) is type(expected)
 
 
 def test_combine_values_keeps_duplicates() -> None:

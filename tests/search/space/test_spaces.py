@@ -243,3 +243,10 @@ def test_space_converts_and_checks_params() -> None:
 def test_dimensions_and_spaces_refuse_invalid_values(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_bounds_may_be_numbers_of_numpy() -> None:
+    whole = Int(np.int64(1), np.int32(4))  # type: ignore[arg-type]
+    real = Float(np.float32(0.5), np.float64(1.0))  # type: ignore[arg-type]
+    assert Space.from_dict(json.loads(json.dumps(Space.of({"a": whole, "b": real}).to_dict())))
+    assert (whole, real) == (Int(1, 4), Float(0.5, 1.0))

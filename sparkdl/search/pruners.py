@@ -1,0 +1,148 @@
+"""Runs on the driver. Pruners by name, which count the reports of a trial instead of its steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.errors import ConfigError
+from sparkdl.options import check_count, suggest_synonym
+
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+
+__all__ = ["PRUNERS", "NamedPruner", "ReportNumbers"]
+
+# The arguments of each pruner: the default, and the smallest value.
+_ARGUMENTS: dict[str, dict[str, tuple[int | None, int]]] = {
+    "median": {"grace": (1, 1), "startup": (5, 0)},
+    "asha": {"grace": (1, 1), "reduction": (4, 2)},
+    "hyperband": {"grace": (1, 1), "reduction": (3, 2), "max_reports": (None, 2)},
+}
+PRUNERS = tuple(_ARGUMENTS)
+
+# Names of the arguments in other libraries.
+_SYNONYMS = {
+    **dict.fromkeys(("grace_period", "min_resource", "n_warmup_steps", "min_t"), "grace"),
+    **dict.fromkeys(("reduction_factor", "eta", "factor"), "reduction"),
+    **dict.fromkeys(("n_startup_trials", "min_samples_required"), "startup"),
+    **dict.fromkeys(("max_t", "max_resource", "max_iter", "max_epochs"), "max_reports"),
+}
+
+# Up to this number a pruner hears each report, and beyond it as many between n and 2 n: a trial may
+# report after every batch, and the study is slow.
+_HEARD = 32
+
+
+@dataclass(frozen=True)
+class NamedPruner:
+    """A pruner by its name, with arguments.
+
+    Attributes:
+        name: `median`, `asha` or `hyperband`.
+        arguments: every argument of the pruner, see `experiment.search`.
+
+    Example:
+        >>> NamedPruner.of({"asha": {"grace": 3}}).arguments
+        {'grace': 3, 'reduction': 4}
+    """
+
+    name: str
+    arguments: Mapping[str, int | None]
+
+    @classmethod
+    def of(cls, pruner: str | Mapping[str, Any]) -> "NamedPruner":
+        """Create a pruner from its name, or from a dict from its name to its arguments.
+
+        Raises:
+            ConfigError: if an argument is unknown or invalid. A name is validated elsewhere.
+        """
+        named = {pruner: {}} if isinstance(pruner, str) else pruner
+        name, given = next(iter(named.items()), ("", {}))
+        if len(named) != 1 or name not in _ARGUMENTS or not isinstance(given, Mapping):
+            raise ConfigError(
+                f"pruner is {pruner!r}; expected one of {', '.join(PRUNERS)}, a dict such as "
+                "{'asha': {'grace': 3, 'reduction': 4}}, or an Optuna pruner."
+            )
+        known = _ARGUMENTS[name]
+        for argument in given:
+            if argument not in known:
+                hint = suggest_synonym(str(argument), known, _SYNONYMS)
+                raise ConfigError(
+                    f"pruner {name!r} has no argument {argument!r}.{hint} Its arguments are "
+                    f"{', '.join(known)}."
+                )
+        arguments = {argument: default for argument, (default, _) in known.items()}
+        for argument, value in given.items():
+            least = known[argument][1]
+            arguments[argument] = check_count(f"{argument!r} of pruner {name!r}", value, least)
+        return cls(name, arguments)
+
+    def build(self) -> "BasePruner":
+        """Return Optuna's pruner, for which the first report of a trial has step 0."""
+        from optuna import pruners
+
+        grace, reduction = self.arguments["grace"] or 1, self.arguments.get("reduction") or 0
+        if self.name == "median":
+            startup = self.arguments["startup"] or 0
+            return pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=grace)
+        if self.name == "asha":
+            # By default Optuna derives min_resource from the first complete trial, so that all
+            # trials that start together would run to their end.
+            return pruners.SuccessiveHalvingPruner(min_resource=grace, reduction_factor=reduction)
+        return pruners.HyperbandPruner(
+            min_resource=grace,
+            max_resource=self.arguments["max_reports"] or "auto",
+            reduction_factor=reduction,
+        )
+
+    def hears(self, number: int) -> bool:
+        """Return True if the pruner hears the report of this number, from 0.
+
+        The numbers are the same for all trials, as a pruner compares trials at equal numbers.
+
+        Example:
+            >>> pruner = NamedPruner.of({"asha": {"grace": 3, "reduction": 3}})
+            >>> [number for number in range(60, 90) if pruner.hears(number)]
+            [60, 61, 62, 63, 64, 66, 68, 70, 72, 74, 76, 78, 80, 81, 82, 84, 86, 88]
+        """
+        return number % max(1, (1 << number.bit_length()) // (2 * _HEARD)) == 0 or self._judges(
+            number
+        )
+
+    def _judges(self, number: int) -> bool:
+        """Return True if this number is a rung: `grace`, `grace * reduction`, and so on."""
+        rung, reduction = self.arguments["grace"] or 1, self.arguments.get("reduction")
+        while reduction and rung < number:
+            rung *= reduction
+        return rung == number
+
+
+class ReportNumbers:
+    """The number of the last report of each configuration, from 0, and its step.
+
+    A step that an earlier attempt has reported before does not count again.
+
+    Example:
+        >>> numbers = ReportNumbers()
+        >>> [numbers.next(0, step) for step in (100, 200, 200, 300)]
+        [0, 1, None, 2]
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def next(self, configuration: int, step: int) -> int | None:
+        """Return the number of a report; None for a step that was reported before."""
+        last_step, number = self._last.get(configuration, (None, -1))
+        if last_step is not None and step <= last_step:
+            return None
+        self._last[configuration] = step, number + 1
+        return number + 1
+
+    def restore(self, configuration: int, step: int, number: int) -> None:
+        """Continue after a report that an earlier driver has heard."""
+        self._last[configuration] = step, number
+
+    def forget(self, configuration: int) -> None:
+        """Count from 0 again, as the configuration has ended or starts from the beginning."""
+        self._last.pop(configuration, None)

@@ -1,0 +1,65 @@
+"""What a training function returns: how it is kept, and what is said where less is kept."""
+
+import enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparkdl.cluster.process.outputs import collect_outputs
+
+
+class Color(enum.Enum):
+    """An enum of the user's."""
+
+    RED = 1
+
+
+def test_numbers_of_numpy_inside_lists_and_dicts_stay_numbers(tmp_path: Path) -> None:
+    returned = {
+        "folds": [np.float32(0.5), np.float64(0.25)],
+        "d": {"a": np.int64(3), "b": [np.array([1, 2])], "flag": np.bool_(True)},
+    }
+    outputs = collect_outputs(returned, [None], tmp_path)
+    expected = {"folds": [0.5, 0.25], "d": {"a": 3, "b": [[1, 2]], "flag": True}}
+    assert (outputs.values, outputs.notes) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    ("returned", "note"),
+    [
+        (object(), "'value', of type object, is stored as text only"),
+        ({"x": 1, "model": Color.RED}, "'model', of type Color, is stored as text only"),
+        ({"m": "nothere.keras"}, "'m' is 'nothere.keras', which is no file"),
+        ({"m": "/tmp/nothere/model"}, "'m' is '/tmp/nothere/model', which is no file"),
+        ({"m": Path("nothere")}, "'m' is 'nothere', which does not exist"),
+        ([object()], "'value', of type list, is stored as text only"),
+    ],
+)
+def test_what_is_not_kept_is_noted(returned: Any, note: str, tmp_path: Path) -> None:
+    outputs = collect_outputs(returned, [None], tmp_path)
+    assert len(outputs.notes) == 1
+    assert note in outputs.notes[0]
+
+
+def test_a_folder_is_copied_only_as_a_path_and_the_note_says_so(tmp_path: Path) -> None:
+    made, folder = tmp_path / "made", tmp_path / "trial"
+    (folder / "logs").mkdir(parents=True)
+    made.mkdir()
+    (made / "weights").write_text("w")
+    outputs = collect_outputs({"model": str(made)}, [None], folder)
+    assert outputs.values == {"model": str(made)}
+    assert "return it as a pathlib.Path" in outputs.notes[0]
+    assert collect_outputs({"model": made}, [None], folder).notes == []
+    # The folder of the trial is kept anyway.
+    assert collect_outputs({"logs": str(folder / "logs")}, [None], folder).notes == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["relu", "adam/lr", "", "a sentence about /tmp.", "s3://bucket/model.keras", "v1.2", "0.5"],
+)
+def test_ordinary_text_has_no_note(text: str, tmp_path: Path) -> None:
+    outputs = collect_outputs({"text": text}, [None], tmp_path)
+    assert (outputs.values, outputs.notes) == ({"text": text}, [])

@@ -1,0 +1,104 @@
+"""The value of a trial: the last one, or on request the best one that it has reported."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkdl import checkpoints
+from sparkdl.cluster.outcome import Status
+from sparkdl.errors import ConfigError
+from sparkdl.experiment.trials import search
+from sparkdl.options import Options
+from sparkdl.runner.execute import execute
+from sparkdl.runs.history import load
+from sparkdl.search.settings import SearchSettings
+from sparkdl.search.space.spaces import Space
+from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, pruned, returned
+from tests.helpers.loops import request_of, run_trials
+
+pytestmark = pytest.mark.usefixtures("quick_polls")
+
+CURVES = [[0.5, 0.9, 0.7], [0.6, 0.8, 0.8]]
+
+
+def reporting(tmp_path: Any) -> Any:
+    """A task that reports a curve with checkpoints, and returns the last value."""
+    source = tmp_path / "model"
+    source.mkdir()
+
+    def run(attempt: Attempt) -> Outcome:
+        curve = CURVES[attempt.number]
+        for step, value in enumerate(curve):
+            attempt.report(step, accuracy=value)
+            (source / "weights").write_text(str(value))
+            checkpoints.commit(source, attempt.paths.folder, step, {"accuracy": value})
+        return returned(None, accuracy=curve[-1])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("how", "best", "values"), [("last", 1, [0.7, 0.8]), ("best", 0, [0.9, 0.8])]
+)
+def test_value_and_checkpoint_speak_of_the_same_weights(
+    root: str, tmp_path: Any, how: str, best: int, values: list[float]
+) -> None:
+    cluster = InMemoryCluster(reporting(tmp_path), num_slots=1)
+    run = run_trials(root, cluster, 2, metric="accuracy", trial_value=how)
+    assert [trial.value for trial in run.trials] == values
+    for seen in (run, load(run.path)):
+        assert seen.best.number == best
+        assert seen.best.checkpoint
+        with open(f"{seen.best.checkpoint}/weights") as file:
+            assert float(file.read()) == seen.best.value
+
+
+def test_best_value_of_an_invalid_or_pruned_trial_is_none(root: str) -> None:
+    outcomes = [returned(None, loss=float("nan")), pruned(), returned(None, loss=2.0)]
+
+    def run_task(attempt: Attempt) -> Outcome:
+        for step, loss in enumerate((3.0, 1.0, float("nan"))):
+            attempt.report(step, loss=loss)
+        return outcomes[attempt.number]
+
+    cluster = InMemoryCluster(run_task)
+    run = run_trials(root, cluster, 3, metric="loss", direction="min", trial_value="best")
+    assert [trial.value for trial in run.trials] == [None, None, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"metric": "loss", "direction": "min"}, "one with the lowest loss\n"),
+        ({"metric": "accuracy"}, "one with the highest accuracy\n"),
+        ({}, "one with the highest value; pass direction='min' if smaller values are better\n"),
+    ],
+)
+def test_a_search_says_which_trial_is_the_best(
+    root: str, capsys: pytest.CaptureFixture[str], options: dict[str, Any], line: str
+) -> None:
+    space = Space.of({"x": [0.5]})
+    settings = SearchSettings(space=space, num_trials=1, algorithm="grid")
+    request = request_of(search=settings, root=root, **options)
+    request = replace(request, options=replace(request.options, progress=True))
+    name = options.get("metric", "value")
+    outcome = Outcome(status=Status.RETURNED, outputs={name: 0.5})
+    execute(request, InMemoryCluster(lambda attempt: outcome))
+    assert f"The best trial is the {line}" in capsys.readouterr().out
+
+
+def test_trial_value_is_validated() -> None:
+    with pytest.raises(ConfigError, match="expected 'last' or 'best'"):
+        Options.parse({"trial_value": "max"})
+    with pytest.raises(ConfigError, match="Did you mean 'trial_value'"):
+        Options.parse({"scope": "max"})
+    with pytest.raises(ConfigError, match="may belong to different weights"):
+        search(
+            lambda x: x,
+            {"x": [1]},
+            num_trials=1,
+            metric=["accuracy", "loss"],
+            direction=["max", "min"],
+            trial_value="best",
+        )
