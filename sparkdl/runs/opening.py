@@ -324,8 +324,9 @@ def _continue(
     waiting = _unfinished(run, paths, retry_failed, last)
     is_complete = run.state == "COMPLETE" and not reopen and not (retry_failed and waiting)
     check_params(run, journal.events, [event.number for event in waiting])
-    # Someone may have removed the claims of earlier drivers.
-    claim = replace(claim, number=max(claim.number, *journal.last))
+    if max(journal.last) > claim.number and newest_claim(paths).number == claim.number:
+        # Someone has removed the claims of earlier drivers, but their sessions are there.
+        claim = replace(claim, number=max(journal.last))
     owner = Owner(paths) if is_complete else _claim(paths, run.id, claim)
     opened = OpenRun(
         run=run,
