@@ -248,6 +248,7 @@ class SimulatedCluster:
     version = "0"
     master = "simulated"
     application = "simulated"
+    tasks_outlive_driver = False
 
     def __init__(self, slots: int, seconds: float) -> None:
         self._slots = slots
@@ -283,6 +284,9 @@ class SimulatedCluster:
     def slots_now(self, resources: Resources) -> int:
         """Return the number of slots."""
         return self._slots
+
+    def executors(self) -> tuple[int, int]:
+        return 1, 1
 
     def enforces(self, resources: Resources) -> bool:
         """Return True: no more trials run than there are slots."""

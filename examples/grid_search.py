@@ -3,7 +3,8 @@
 On a laptop, with embedded Spark:     python examples/grid_search.py
 As a batch job on a cluster:          spark-submit --master <master> examples/grid_search.py
 
-The exit code is 0 only if the run completed.
+The exit code is 0 only if the run completed: a run that stops early raises an error, and
+`run.raise_for_failures()` raises one if a trial has failed.
 """
 
 from sparkdl import context, experiment, tensorboard

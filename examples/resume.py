@@ -38,6 +38,6 @@ if __name__ == "__main__":
     run = experiment.launch(train, values, combine="zip", name="neighbors")
     print(run)
 
-    run = experiment.resume(run.path, train=corrected, retry_failed=True)
+    run = experiment.resume(run.path, train=corrected, retry="failed")
     print(run)
     print("attempts of each trial:", [trial.attempts for trial in run.trials])

@@ -61,7 +61,12 @@ SETTINGS = {
             "start trials from a process that has imported the framework",
         ),
         Setting("detect_gpus", _boolean, False, "let trials see GPUs that Spark did not assign"),
-        Setting("start_timeout_s", float, 300.0, "seconds within which a gang must start"),
+        Setting(
+            "start_timeout_s",
+            float,
+            300.0,
+            "seconds within which a gang must start, and the function of a trial",
+        ),
         Setting("collective_timeout_s", float, 600.0, "seconds for which a rank may show no life"),
         Setting("interface", str, None, "the network interface or address of gangs"),
         Setting(

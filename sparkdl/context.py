@@ -5,9 +5,11 @@ a plain Python session, the process is rank 0 of 1, so that a training function 
 directly to debug it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
+import operator
 import os
 import sys
 from collections.abc import Mapping
@@ -46,6 +48,7 @@ class Wiring:
         folder: local folder of the trial's files; None outside a run.
         url: location where the folder is kept: `folder` itself, or the store that it is mirrored
             to.
+        task_cwd: working directory of the Spark task; None outside a run.
         checkpoint: local path of the last committed checkpoint when this attempt started.
         keep_checkpoints: rule for the checkpoints to retain, such as `best+last`.
         metric: name of the metric that makes a checkpoint the best.
@@ -68,6 +71,7 @@ class Wiring:
 
     folder: str | None = None
     url: str | None = None
+    task_cwd: str | None = None
     checkpoint: str | None = None
     keep_checkpoints: str | int = "best+last"
     metric: str | None = None
@@ -150,6 +154,16 @@ class Context(Wiring):
         return str(path)
 
     @property
+    def original_cwd(self) -> str:
+        """Return the directory in which this process would work without a directory of its own.
+
+        With embedded Spark, it is the working directory of the driver; on a cluster, the directory
+        of the executor, into which Spark puts the files of `--files`. Open input files below it, or
+        by absolute paths. Outside a run, it is the working directory.
+        """
+        return self.task_cwd or os.getcwd()
+
+    @property
     def checkpoint_dir(self) -> str:
         """Return a scratch folder that survives restarts, and create it.
 
@@ -224,7 +238,7 @@ def activate(context: Context) -> None:
 
 
 def report(
-    value: float | Mapping[str, float],
+    value: float | Mapping[str, float | None],
     step: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> None:
@@ -236,8 +250,8 @@ def report(
 
     Args:
         value: a number, or a mapping from names to numbers. A plain number is named `value`, and
-            is used as the metric of the run.
-        step: number of the step or epoch, from 0; by default the next step, counted from the
+            is used as the metric of the run. A metric without a number at this step may be None.
+        step: whole number of the step or epoch, from 0; by default the next step, counted from the
             checkpoint that `get_checkpoint` returned.
         checkpoint: a directory to commit. It is copied, and remains yours. The chief commits; a
             directory that another rank passes is ignored. Outside a run, it is committed to
@@ -245,8 +259,11 @@ def report(
 
     Raises:
         TypeError: if a value is not a number.
+        ValueError: if `step` is not a whole number, or if `checkpoint` has no file or cannot be
+            copied; the message gives the reason.
         NotADirectoryError: if `checkpoint` is not a directory.
-        ValueError: if `checkpoint` has no file, or cannot be copied; the message gives the reason.
+        SupersededError: if Spark has started this trial elsewhere, and the checkpoint belongs to
+            that attempt now. Do not catch it: this process is about to be ended.
         TrialPruned: if the search stops this trial. Do not catch it: it is not a failure.
 
     Example:
@@ -263,7 +280,7 @@ def report(
     """
     metrics = {name: _as_number(name, number) for name, number in _as_mapping(value).items()}
     reporter = this_reporter()
-    reporter.write(metrics, step)
+    reporter.write(metrics, None if step is None else _as_step(step))
     if checkpoint is not None and current().is_chief:
         _commit(reporter, checkpoint)
     reporter.raise_if_stopped()
@@ -298,8 +315,24 @@ def get_checkpoint() -> str | None:
     return path
 
 
-def _as_mapping(value: float | Mapping[str, float]) -> Mapping[str, float]:
-    return value if isinstance(value, Mapping) else {"value": value}
+def _as_mapping(value: float | Mapping[str, float | None]) -> dict[str, float]:
+    """Return the values by name, without those that are None."""
+    if not isinstance(value, Mapping):
+        return {"value": value}
+    return {name: number for name, number in value.items() if number is not None}
+
+
+def _as_step(step: Any) -> int:
+    """Return a step as a whole number, also where it has another type, such as an array's."""
+    with contextlib.suppress(TypeError):
+        return operator.index(step)
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if float(step).is_integer():
+            return int(step)
+    raise ValueError(
+        f"context.report got {step=}; expected a whole number, such as the number of the epoch or "
+        "of the batch. Parts of an epoch: report the number of the batch."
+    )
 
 
 def _as_number(name: str, value: Any) -> float:
@@ -316,7 +349,9 @@ def _commit(reporter: Reporter, directory: str | os.PathLike[str]) -> None:
     me = current()
     rule = (me.keep_checkpoints, me.metric, me.direction)
     with reporter.lock:
-        committed = checkpoints.commit(directory, me._trial_url, reporter.step, reporter.metrics)
+        committed = checkpoints.commit(
+            directory, me._trial_url, reporter.step, reporter.metrics, me.attempt
+        )
         reporter.committed = str(Path(committed.url).absolute())
         checkpoints.prune(me._trial_url, *rule, spare=me.checkpoint)
 
@@ -343,7 +378,7 @@ def _reporter(
 # All fields can be read from the module; `dir` and the error message list only the public ones.
 _PLUMBING = [f.name for f in dataclasses.fields(Wiring)]
 _PUBLIC = [f.name for f in dataclasses.fields(Context) if f.name not in _PLUMBING]
-_PROPERTIES = ["checkpoint_dir", "is_chief", "logdir"]
+_PROPERTIES = ["checkpoint_dir", "is_chief", "logdir", "original_cwd"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ SparkDLError
 ├── TrialFailedError (RuntimeError)      `run.raise_for_failures()` found failures
 │   ├── AllTrialsFailedError             no trial completed; the cause is the first trial's error
 │   └── TrainingFailedError              a distributed run failed; the cause is a rank's error
+├── RunStoppedError (RuntimeError)       a run ended before it was complete
 ├── PeerLostError (ConnectionError)      another rank of a gang is lost, or hangs
 ├── RemoteTraceback                      the cause of a user's exception, with its remote traceback
 ├── InvalidTrial                         raised by a training function: the trial has no valid value
@@ -22,6 +23,7 @@ SparkDLError
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 __all__ = [
     "AllTrialsFailedError",
@@ -35,6 +37,7 @@ __all__ = [
     "RunDamagedError",
     "RunExistsError",
     "RunNotFoundError",
+    "RunStoppedError",
     "SlotsError",
     "SparkDLError",
     "TrainingFailedError",
@@ -84,8 +87,28 @@ class NoCompleteTrialError(SparkDLError, LookupError):
     """The best trial was requested, but no trial is COMPLETE."""
 
 
+class RunStoppedError(SparkDLError, RuntimeError):
+    """A run ended before it was complete: it was cancelled, or a limit or its cluster ended it.
+
+    Attributes:
+        run: the run, with the trials that have completed.
+    """
+
+    def __init__(self, message: str, run: Any = None) -> None:
+        super().__init__(message)
+        self.run = run
+
+
 class TrialFailedError(SparkDLError, RuntimeError):
-    """At least one trial failed. Raised by `Run.raise_for_failures()`."""
+    """At least one trial failed. Raised by `Run.raise_for_failures()`.
+
+    Attributes:
+        run: the run, with all its trials.
+    """
+
+    def __init__(self, message: str, run: Any = None) -> None:
+        super().__init__(message)
+        self.run = run
 
 
 class AllTrialsFailedError(TrialFailedError):

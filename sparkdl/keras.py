@@ -65,6 +65,9 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
     epoch again. Each commit also reports the metrics of the epoch. Use the callback in only one
     `fit` of a training function: a second `fit` would continue after the last epoch of the first.
 
+    The model must have weights before `fit`: start a Sequential with an Input layer, or call the
+    model on a batch.
+
     Args:
         every_epochs: number of epochs from one commit to the next; the last epoch is always
             committed.
@@ -87,9 +90,16 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         """Restore the last committed checkpoint, if any.
 
         Raises:
-            ValueError: if the model has no weights yet.
+            ValueError: if the model has no weights yet, into which a restart would restore.
             FileNotFoundError: if the checkpoint was not created by this callback.
         """
+        # Also without a checkpoint: the first start must not hide what would fail after a restart.
+        if not self.model.built:
+            raise ValueError(
+                f"sparkdl.keras.Checkpoint could not restore {self.model.name!r} after a restart: "
+                "it has no weights before its first batch. Start it with an Input layer, or call "
+                "it on a batch before fit."
+            )
         directory = context.get_checkpoint()
         if directory is None:
             return
@@ -99,11 +109,6 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
                 f"sparkdl.keras.Checkpoint found no epoch.json in {directory}; expected a "
                 "checkpoint created by this callback. Either commit checkpoints only with this "
                 "callback, or remove the callback and restore with context.get_checkpoint()."
-            )
-        if not self.model.built:
-            raise ValueError(
-                f"sparkdl.keras.Checkpoint cannot restore {self.model.name!r}: it has no weights "
-                "yet. Start it with an Input layer, or call it on a batch before fit."
             )
         _restore(self.model, directory)
         set_initial_epoch(self.model, json.loads(file.read_text())["epochs_done"])

@@ -94,10 +94,15 @@ class Options:
         run_id: id of the run; by default made from the name, the time and a random part.
         if_exists: action if a run with this id exists: `error`, `resume` (finish that run) or
             `new` (start another run beside it).
+        retry: ended trials that run again when a run is resumed: `failed`, `cancelled`, or a list
+            of the numbers of trials. A COMPLETE trial never runs again.
         wait: return when the run has ended; False returns the running Run immediately.
         spark: the SparkSession; by default the active session, or a new one.
         root: the directory or fsspec URL that holds the runs.
         progress: show the progress and the output of the trials.
+        logs: the output to show: `all` shows what every trial prints; `best` the output of a trial
+            that has ended as the best so far; `none` no output. By default `all` up to 20 trials,
+            and `best` for more trials or with `wait=False`.
     """
 
     name: str | None = None
@@ -120,10 +125,12 @@ class Options:
     framework: str | None = None
     run_id: str | None = None
     if_exists: str = "error"
+    retry: Any = None
     wait: bool = True
     spark: Any = None
     root: str | None = None
     progress: bool = True
+    logs: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], verb: Callable[..., Any] | None = None) -> "Options":
@@ -181,6 +188,8 @@ class Options:
             )
         if self.metric is not None and not isinstance(self.metric, str):
             raise ConfigError(f"metric is {self.metric!r}; expected the name of one number.")
+        if self.logs not in (None, "all", "best", "none"):
+            raise ConfigError(f"logs is {self.logs!r}; expected 'all', 'best' or 'none'.")
         self._check_keep_checkpoints()
         env: dict[Any, Any] = dict(self.env)
         for name, value in env.items():

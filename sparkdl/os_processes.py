@@ -5,6 +5,7 @@ import ctypes
 import os
 import signal
 import socket
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -12,14 +13,25 @@ __all__ = [
     "adopt_orphans",
     "die_with",
     "kill",
+    "kill_marked",
     "parent",
+    "prefer_for_memory_kill",
     "process_start",
+    "process_state",
     "stop_descendants",
     "this_node",
 ]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
+
+# Seconds after which `stop_descendants` gives up, and between two of its rounds.
+STOP_S = 5.0
+ROUND_S = 0.005
+
+# Part of the memory of the host by which a process counts as larger when the kernel chooses a
+# process to kill, in thousandths, see proc(5).
+MORE_LIKELY = 300
 
 
 def process_start(pid: int) -> int | None:
@@ -30,6 +42,12 @@ def process_start(pid: int) -> int | None:
     """
     status = _status(pid)
     return None if status is None or status[0] == "Z" else int(status[19])
+
+
+def process_state(pid: int) -> str:
+    """Return the state of a process as a letter of proc(5), such as `D`; empty if it is gone."""
+    status = _status(pid)
+    return status[0] if status else ""
 
 
 def parent(pid: int) -> int | None:
@@ -59,22 +77,53 @@ def kill(leader: int) -> None:
             send(leader, signal.SIGKILL)
 
 
-def stop_descendants(spare: Collection[int]) -> None:
+def kill_marked(variable: str, session: int) -> None:
+    """Kill the processes that a process which is gone has left behind.
+
+    Args:
+        variable: an entry of the environment, as `NAME=value`, which programs that the process
+            started have inherited.
+        session: the session of the process, which its forks have inherited.
+    """
+    for pid in _all_pids():
+        status = _status(pid)
+        if pid == os.getpid() or status is None:
+            continue
+        if int(status[3]) == session or variable.encode() in _environment(pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _all_pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def stop_descendants(spare: Collection[int] = ()) -> None:
     """Kill every descendant of this process, except some children and their descendants.
 
     A process may start others while it is being killed, so the search is repeated until no
-    descendant is left.
+    descendant is left. Descendants that do not end, as a process of another user or a process
+    that waits for a disk, are given up after a moment.
 
     Args:
         spare: the pids of the children that are not killed.
     """
-    for _ in range(100):
+    deadline = time.monotonic() + STOP_S
+    while time.monotonic() < deadline:
         pids = _descendants(spare) if _has_other_children(spare) else []
         if not pids:
             return
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(ROUND_S)
 
 
 def _has_other_children(spare: Collection[int]) -> bool:
@@ -88,7 +137,7 @@ def _has_other_children(spare: Collection[int]) -> bool:
 
 def _descendants(spare: Collection[int]) -> list[int]:
     children: dict[int, list[int]] = {}
-    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+    for pid in _all_pids():
         status = _status(pid)
         if status and status[0] != "Z":
             children.setdefault(int(status[1]), []).append(pid)
@@ -103,6 +152,13 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)  # The parent ended before the call of prctl.
+
+
+def prefer_for_memory_kill() -> None:
+    """Let the kernel kill this process rather than its parent when memory runs out."""
+    path = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        path.write_text(str(min(1000, int(path.read_text()) + MORE_LIKELY)))
 
 
 def adopt_orphans() -> None:

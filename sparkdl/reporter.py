@@ -4,6 +4,8 @@ The training process appends its reports and its requests; the driver appends it
 answers. All files are in the trial's folder and hold one JSON object per line.
 """
 
+import contextlib
+import logging
 import os
 import threading
 import time
@@ -25,11 +27,57 @@ TIMELINE = "timeline"
 ANSWER_TIMEOUT_S = 600.0
 POLL_S = 0.005
 
+_logger = logging.getLogger("sparkdl.reporter")
+
+
+class LineFile:
+    """A file of lines with one writer, on a disk that may be full for a while.
+
+    Each line is one unbuffered write, so that a kill loses no line. Lines that the disk does not
+    take are written with the next line, so that no line is lost or torn and training goes on.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._unwritten = b""
+
+    def write(self, line: str) -> None:
+        """Add a line, after the lines that could not be written before."""
+        had_failed = bool(self._unwritten)
+        self._unwritten += line.encode() + b"\n"
+        try:
+            self.flush()
+        except OSError as exc:
+            if not had_failed:
+                _logger.warning(
+                    "failed to write to %s: %s. Free space on that disk: the line is written with "
+                    "the next one.",
+                    self._path,
+                    exc,
+                )
+
+    def flush(self) -> None:
+        """Write the lines that could not be written before.
+
+        Raises:
+            OSError: if the disk does not take them.
+        """
+        if self._unwritten and self._file is None:
+            self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            size = os.fstat(self._file).st_size
+            if size and os.pread(self._file, 1, size - 1) != b"\n":
+                # A process of this attempt was killed while the disk was full.
+                self._unwritten = b"\n" + self._unwritten
+        while self._unwritten and self._file is not None:
+            self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
+
 
 class Reporter:
     """Writes the reports and requests of this process, and reads the driver's messages.
-
-    Each line is one unbuffered write, so that a kill loses no line.
 
     Args:
         folder: local folder of the trial; None outside a run.
@@ -49,11 +97,10 @@ class Reporter:
     def __init__(
         self, folder: Path | None, name: str, can_be_stopped: bool, attempt: int = 0
     ) -> None:
-        self._folder = folder
-        self._name = name
         self._attempt = attempt
-        # Opened by the first report, because many trials report nothing.
-        self._file: int | None = None
+        # Opened by the first report or request, because many trials have none.
+        self._reports = LineFile(folder / name) if folder else None
+        self._asks = LineFile(folder / ASKS) if folder else None
         self._messages = jsonl.Tail()
         self._message_files = [str(folder / ORDERS)] if folder and can_be_stopped else []
         self._answers: dict[str, dict[str, Any]] = {}
@@ -81,14 +128,11 @@ class Reporter:
         self.first_s = self.first_s or begin_s
         self.step = self.step + 1 if step is None else int(step)
         self.metrics |= metrics
-        if self._folder is None:
+        if self._reports is None:
             text = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
             print(f"step {step}: {text}" if step is not None else text)
         else:
-            if self._file is None:
-                self._file = _open_to_append(self._folder / self._name)
-            line = jsonl.to_json({"step": self.step, "metrics": metrics})
-            os.write(self._file, line.encode() + b"\n")
+            self._reports.write(jsonl.to_json({"step": self.step, "metrics": metrics}))
         self.spent_s += time.monotonic() - begin_s
 
     def raise_if_stopped(self) -> None:
@@ -122,14 +166,11 @@ class Reporter:
             ValueError: if the driver rejects the request.
             TimeoutError: if no answer arrives in time.
         """
-        if self._folder is None:
+        if self._asks is None:
             raise RuntimeError("there is no driver to ask: this process is not in a search")
         self._num_requests += 1
         request_id = f"{self._attempt}-{self._num_requests}"
-        line = jsonl.to_json({"id": request_id, "attempt": self._attempt, **question})
-        file = _open_to_append(self._folder / ASKS)
-        os.write(file, line.encode() + b"\n")
-        os.close(file)
+        self._asks.write(jsonl.to_json({"id": request_id, "attempt": self._attempt, **question}))
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while request_id not in self._answers:
             if time.monotonic() > deadline:
@@ -138,12 +179,10 @@ class Reporter:
                     f"{question}"
                 )
             time.sleep(POLL_S)
+            with contextlib.suppress(OSError):
+                self._asks.flush()
             self._read_messages()
         answer = self._answers.pop(request_id)
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer["value"]
-
-
-def _open_to_append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

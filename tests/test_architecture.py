@@ -22,7 +22,7 @@ ROOMS = [
     {"options", "context", "devices", "cuda_visibility", "os_processes"},
     {"reporter"},
     {"checkpoints"},
-    {"jsonl", "rank_files"},
+    {"attempts", "jsonl", "rank_files"},
     {"polling"},
     {"storage"},
     {"local_files", "stores"},

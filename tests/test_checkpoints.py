@@ -17,7 +17,8 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl import checkpoints, context, storage
+from sparkdl import attempts, checkpoints, context, storage
+from sparkdl.attempts import SupersededError
 from sparkdl.checkpoints import Checkpoint, commit, committed, newest, prune, retained
 from sparkdl.cluster.process.trial_folder import Mirror
 from sparkdl.runs import Trial
@@ -452,3 +453,74 @@ def test_commit_killed_at_any_moment_leaves_complete_checkpoints(
     commit(saved(Path(root, "model"), "x"), store, last, {})
     prune(store, "last")
     assert len(storage.list_names(TrialPaths(store).checkpoints)) == 1
+
+
+# A process of an attempt that was given up may live on, and commit.
+
+
+def test_a_superseded_attempt_cannot_commit(
+    trial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = saved(tmp_path / "model", "one")
+    attempts.take(trial, 0)
+    commit(source, trial, 0, {})
+    put = storage.put
+
+    def superseded_meanwhile(folder: Path, name: str, url: str) -> None:
+        put(folder, name, url)
+        attempts.take(trial, 1)
+
+    monkeypatch.setattr(storage, "put", superseded_meanwhile)
+    with pytest.raises(SupersededError, match="as attempt 1"):
+        commit(source, trial, 1, {})
+    monkeypatch.setattr(storage, "put", put)
+    with pytest.raises(SupersededError):
+        commit(source, trial, 1, {})
+    assert [c.step for c in committed(trial)] == [0]
+    newer = commit(source, trial, 5, {}, attempt=1)
+    assert [(c.step, c.attempt) for c in committed(trial)] == [(0, 0), (5, 1)]
+    if not storage.is_local(trial):
+        assert (
+            newer.number == 3
+        )  # The number in which the late process may still write is not used.
+
+
+def test_a_sweep_spares_what_a_later_attempt_is_writing(root: str, tmp_path: Path) -> None:
+    source = saved(tmp_path / "model", "one")
+    folder = Path(root, "checkpoints")
+    for name in (".0-aa", ".1-bb", ".2-cc"):
+        (folder / name).mkdir(parents=True)
+    commit(source, root, 0, {}, attempt=1)
+    assert sorted(os.listdir(folder)) == [".2-cc", "000001"]
+
+
+def test_a_checkpoint_with_missing_files_is_not_committed(
+    trial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = saved(tmp_path / "model", "one")
+    put = storage.put
+
+    def swept_meanwhile(folder: Path, name: str, url: str) -> None:
+        storage.remove(url)
+        put(folder, name, url)
+
+    monkeypatch.setattr(storage, "put", swept_meanwhile)
+    with pytest.raises(FileNotFoundError, match="is not committed"):
+        commit(source, trial, 0, {})
+    assert committed(trial) == []
+
+
+def test_a_number_that_was_taken_meanwhile_is_passed_over(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = saved(tmp_path / "model", "one")
+    rename = storage.rename
+
+    def taken_meanwhile(url: str, new: str) -> None:
+        monkeypatch.setattr(storage, "rename", rename)
+        storage.copy(source, new)
+        rename(url, new)
+
+    monkeypatch.setattr(storage, "rename", taken_meanwhile)
+    assert commit(source, root, 0, {}, attempt=1).number == 2
+    assert [c.number for c in committed(root)] == [2]

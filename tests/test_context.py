@@ -1,10 +1,13 @@
 """`context`, `devices` and `tensorboard` outside a run, and reports in a run."""
 
+import errno
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparkdl import context, devices, tensorboard
@@ -41,6 +44,70 @@ def test_report_in_a_run_appends_json_lines(
     assert lines[2]["metrics"] == {"a": 3.0}
     with pytest.raises(TypeError, match="a='high' of type str"):
         context.report({"a": "high"})  # type: ignore[dict-item]
+
+
+def reported(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    context._reporter.cache_clear()
+    context.activate(context.Context(run="r", folder=str(tmp_path), task_cwd="/tmp"))
+    return tmp_path
+
+
+def test_steps_are_whole_numbers(in_a_run: Path) -> None:
+    context.report(1.0, step=np.int64(3))  # type: ignore[arg-type]
+    context.report(1.0, step=4.0)  # type: ignore[arg-type]
+    for step in (0.25, "two", math.inf):
+        with pytest.raises(ValueError, match=f"got step={step!r}; expected a whole number"):
+            context.report(1.0, step=step)  # type: ignore[arg-type]
+    assert [line["step"] for line in reported(in_a_run)] == [3, 4]
+
+
+def test_a_metric_without_a_number_is_left_out(in_a_run: Path) -> None:
+    context.report({"loss": None, "accuracy": 0.5})
+    assert reported(in_a_run) == [{"step": 0, "metrics": {"accuracy": 0.5}}]
+    with pytest.raises(TypeError, match="value=None of type NoneType"):
+        context.report(None)  # type: ignore[arg-type]
+
+
+def test_a_full_disk_tears_no_line_and_loses_none(
+    in_a_run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write, room = os.write, 100
+
+    def scarce(descriptor: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        num_written = write(descriptor, data[:room])
+        room -= num_written
+        return num_written
+
+    monkeypatch.setattr(os, "write", scarce)
+    for step in range(5):
+        context.report({"loss": float(step)})
+    assert "No space left on device" in caplog.text and len(caplog.records) == 1
+    assert (in_a_run / "metrics.jsonl").stat().st_size == 100
+    room = 10_000
+    context.report({"loss": 5.0})
+    assert [line["step"] for line in reported(in_a_run)] == list(range(6))
+
+
+def test_a_half_line_of_an_earlier_process_is_ended_first(in_a_run: Path) -> None:
+    (in_a_run / "metrics.jsonl").write_text('{"step": 0, "metr')
+    context.report({"loss": 1.0})
+    lines = (in_a_run / "metrics.jsonl").read_text().splitlines()
+    assert lines == ['{"step": 0, "metr', '{"step": 0, "metrics": {"loss": 1.0}}']
+
+
+def test_the_original_working_directory(in_a_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert context.original_cwd == "/tmp"
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    assert context.original_cwd == os.getcwd()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,14 @@ def fit(made: Any, *callbacks: Any, data: Any = None) -> Any:
     return made.fit(*given, shuffle=data is None, verbose=0, callbacks=list(callbacks))
 
 
+def test_checkpoint_refuses_a_model_without_weights_at_the_first_start() -> None:
+    from sparkdl.keras import Checkpoint
+
+    with pytest.raises(ValueError, match="restore 'small' after a restart: it has no weights"):
+        fit(model(built=False), Checkpoint())
+    fit(model(), Checkpoint())
+
+
 def test_checkpoint_rejects_invalid_use(tmp_path: Path) -> None:
     from sparkdl import context
     from sparkdl.keras import Checkpoint
@@ -44,8 +52,6 @@ def test_checkpoint_rejects_invalid_use(tmp_path: Path) -> None:
         fit(model(), Checkpoint())
     (other / "epoch.json").write_text('{"epochs_done": 1}')
     context.report({}, step=1, checkpoint=other)
-    with pytest.raises(ValueError, match="'small': it has no weights yet"):
-        fit(model(built=False), Checkpoint())
 
 
 def test_save_rejects_other_endings_and_leaves_no_file_behind(tmp_path: Path) -> None:

@@ -37,7 +37,13 @@ PUBLIC = {
             "RunDamagedError",
             "RunExistsError",
         ),
-        *("RunNotFoundError", "SlotsError", "SparkDLError", "TrainingFailedError"),
+        *(
+            "RunNotFoundError",
+            "RunStoppedError",
+            "SlotsError",
+            "SparkDLError",
+            "TrainingFailedError",
+        ),
         *("TrialFailedError", "TrialPruned", "suggest"),
     ],
     "sparkdl.experiment": [
@@ -75,7 +81,7 @@ OPTIONS = {
     *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),
     *("num_gpus", "num_cpus", "timeout_s", "trial_timeout_s", "max_failed_trials"),
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "framework", "run_id"),
-    *("if_exists", "wait", "spark", "root", "progress", "keep_checkpoints"),
+    *("if_exists", "retry", "wait", "spark", "root", "progress", "logs", "keep_checkpoints"),
 }
 
 

@@ -6,9 +6,10 @@
                           /.held-<holder>   another run needs the checkpoint; it is not removed
 ```
 
-A directory without a marker is no checkpoint. A local checkpoint is written under a hidden name and
-then renamed. Object stores cannot rename, so the marker alone decides there. One process commits
-the checkpoints of a trial.
+A directory without a marker is no checkpoint, and the marker is written only if all files are
+there. A local checkpoint is written under a hidden name and then renamed. Object stores cannot
+rename, so the marker alone decides there. One process commits the checkpoints of a trial: a process
+of an attempt that a later one has superseded is refused, see `sparkdl.attempts`.
 
 Arguments called `trial` are the path or URL of the folder of a trial.
 """
@@ -23,7 +24,7 @@ from sparkdl.checkpoints.reader import (
     release,
     step_of,
 )
-from sparkdl.checkpoints.writer import commit, prune, retained
+from sparkdl.checkpoints.writer import commit, prune, retained, sweep
 
 __all__ = [
     "FOLDER",
@@ -37,4 +38,5 @@ __all__ = [
     "release",
     "retained",
     "step_of",
+    "sweep",
 ]

@@ -45,6 +45,7 @@ class Checkpoint:
         metrics: the last reported value of each metric at that time.
         time: the time of the commit, in seconds since 1970.
         files: the paths of the files, relative to `url`.
+        attempt: the number of the attempt at the trial that committed the checkpoint.
     """
 
     url: str
@@ -53,6 +54,7 @@ class Checkpoint:
     metrics: dict[str, float]
     time: float = 0.0
     files: list[str] = field(default_factory=list, repr=False)
+    attempt: int = 0
 
 
 def committed(trial: str) -> list[Checkpoint]:
@@ -87,11 +89,13 @@ def place(trial: str, number: int) -> str:
 def read_marker(url: str) -> dict[str, Any] | None:
     """Return the content of a checkpoint's marker; None if it is missing or incomplete."""
     try:
-        marker = json.loads(storage.read(storage.join(url, MARKER)))
+        content = json.loads(storage.read(storage.join(url, MARKER)))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    fields = {"step", "metrics", "time", "files"}
-    return marker if isinstance(marker, dict) and marker.keys() == fields else None
+    # Markers of earlier versions have no number of an attempt.
+    marker = {"attempt": 0, **content} if isinstance(content, dict) else {}
+    fields = {"step", "metrics", "time", "files", "attempt"}
+    return marker if marker.keys() == fields else None
 
 
 def _load(trial: str, number: int) -> Checkpoint | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
+from sparkdl import attempts, storage
 from sparkdl.checkpoints.reader import (
     FOLDER,
     HELD,
@@ -23,27 +23,37 @@ from sparkdl.checkpoints.reader import (
     read_marker,
 )
 
-__all__ = ["commit", "prune", "retained"]
+__all__ = ["commit", "prune", "retained", "sweep"]
+
+# Seconds between two looks for a later attempt while files are copied.
+FENCE_S = 2.0
 
 
 def commit(
-    source: str | os.PathLike[str], trial: str, step: int, metrics: Mapping[str, float]
+    source: str | os.PathLike[str],
+    trial: str,
+    step: int,
+    metrics: Mapping[str, float],
+    attempt: int = 0,
 ) -> Checkpoint:
     """Copy a directory as the next checkpoint. After the return it survives a loss of power.
 
     Files and the targets of links are copied; empty folders are not. Incomplete checkpoints that
-    killed processes have left are removed.
+    killed processes of this attempt and of earlier ones have left are removed.
 
     Args:
         source: the directory. It is not changed, and may be written to after the return.
         trial: the folder of the trial.
         step: the step, for the marker.
         metrics: the values of metrics, for the marker.
+        attempt: the number of the attempt at the trial that this process belongs to.
 
     Raises:
         NotADirectoryError: if `source` is no directory.
         ValueError: if `source` has no files, if a file has the name of the marker, or if `source`
             contains `trial`.
+        SupersededError: if a later attempt at the trial has started, which commits now.
+        OSError: if a file could not be copied.
 
     Example:
         >>> from sparkdl.checkpoints import newest
@@ -56,32 +66,69 @@ def commit(
     """
     source = Path(source)
     files = _files(source, trial)
-    number = _sweep(trial) + 1
-    url = place(trial, number)
+    attempts.check(trial, attempt)
     marker: dict[str, Any] = {
         "step": step,
         "metrics": dict(metrics),
         "time": time.time(),
         "files": files,
+        "attempt": attempt,
     }
+    last = sweep(trial, attempt)
     if storage.is_local(trial):
-        aside = storage.join(trial, FOLDER, f".{uuid.uuid4().hex}")
-        try:
-            _write(source, marker, aside)
-            storage.fsync([storage.local_path(aside), *storage.local_path(aside).rglob("*")])
-            storage.rename(aside, url)
-            storage.fsync([storage.local_path(url).parent])
-        finally:
-            storage.remove(aside)
+        number = _commit_locally(source, trial, last + 1, marker)
     else:
-        _write(source, marker, url)
-    return Checkpoint(url=url, number=number, **marker)
+        number = last + 1
+        newest = read_marker(place(trial, last))
+        if newest and newest["attempt"] < attempt:
+            number += 1  # A late process of that attempt may still be copying a file.
+        _write(source, marker, place(trial, number), trial)
+    return Checkpoint(url=place(trial, number), number=number, **marker)
 
 
-def _write(source: Path, marker: dict[str, Any], url: str) -> None:
+def _commit_locally(source: Path, trial: str, number: int, marker: Mapping[str, Any]) -> int:
+    """Write a checkpoint under a hidden name, rename it, and return its number."""
+    # A late process of an earlier attempt removes folders of its own attempt only.
+    aside = storage.join(trial, FOLDER, f".{marker['attempt']}-{uuid.uuid4().hex}")
+    try:
+        _write(source, marker, aside, trial)
+        storage.fsync([storage.local_path(aside), *storage.local_path(aside).rglob("*")])
+        attempts.check(trial, marker["attempt"])
+        while True:
+            try:
+                storage.rename(aside, place(trial, number))
+                break
+            except OSError:
+                if not storage.exists(place(trial, number)):
+                    raise
+                number += 1  # A late process of an earlier attempt took the number meanwhile.
+        storage.fsync([storage.local_path(trial) / FOLDER])
+    finally:
+        storage.remove(aside)
+    return number
+
+
+def _write(source: Path, marker: Mapping[str, Any], url: str, trial: str) -> None:
+    fence = attempts.Fence(trial, marker["attempt"], FENCE_S)
     for name in marker["files"]:
+        fence.check()
         storage.put(source, name, url)
+    if missing := set(marker["files"]) - _files_at(url):
+        raise FileNotFoundError(
+            f"{storage.join(url, min(missing))} was removed while the checkpoint was being "
+            "written; the checkpoint is not committed"
+        )
+    attempts.check(trial, marker["attempt"])
     storage.write(storage.join(url, MARKER), json.dumps(marker))
+
+
+def _files_at(url: str) -> set[str]:
+    """Return the files below a folder, relative to it."""
+    if storage.is_local(url):
+        folder = storage.local_path(url)
+        return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    filesystem, folder_path = storage.filesystem(url)
+    return {path[len(folder_path) :].lstrip("/") for path in filesystem.find(folder_path)}
 
 
 def _files(source: Path, trial: str) -> list[str]:
@@ -115,11 +162,16 @@ def _files(source: Path, trial: str) -> list[str]:
     return sorted(files)
 
 
-def _sweep(trial: str) -> int:
-    """Remove incomplete checkpoints of killed processes, and return the last number in use."""
+def sweep(trial: str, attempt: int) -> int:
+    """Remove incomplete checkpoints of killed processes, and return the last number in use.
+
+    Args:
+        trial: the folder of the trial.
+        attempt: the number of this attempt; what a later one is writing stays.
+    """
     folder = storage.join(trial, FOLDER)
     for name in storage.list_names(folder):
-        if name.startswith("."):
+        if name.startswith(".") and _attempt_in(name) <= attempt:
             storage.remove(storage.join(folder, name))
     taken = numbers(trial)
     for number in reversed(taken):
@@ -127,6 +179,12 @@ def _sweep(trial: str) -> int:
             break
         storage.remove(place(trial, number))
     return taken[-1] if taken else 0
+
+
+def _attempt_in(name: str) -> int:
+    """Return the number in the name of a folder that was being written, such as `.2-0f3a`."""
+    number = name[1:].partition("-")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def retained(

@@ -8,7 +8,7 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.cli import find
 from sparkdl.jsonl import LogTail
-from sparkdl.runs import Run
+from sparkdl.runs import Run, Trial
 
 __all__ = ["add"]
 
@@ -26,30 +26,40 @@ def add(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     run = find(arguments.name)
-    numbers = [t.number for t in run.trials] if arguments.trial is None else [arguments.trial]
-    unknown = [number for number in numbers if not 0 <= number < len(run.trials)]
-    if unknown:
-        message = (
-            f"run {run.id} has no trial {unknown[0]}; it has trials 0 to {len(run.trials) - 1}"
-        )
+    number = arguments.trial
+    if number is not None and not 0 <= number < len(run.trials):
+        message = f"run {run.id} has no trial {number}; it has trials 0 to {len(run.trials) - 1}"
         print(f"sparkdl: {message}", file=sys.stderr)
         return 2
-    tails: dict[str, LogTail] = {}
+    tails: dict[tuple[str, int], LogTail] = {}
     while True:
-        is_live = arguments.follow and find(run.path).state == "RUNNING"
-        logs = {f"trial {n}{rank}": url for n in numbers for rank, url in _logs(run, n).items()}
-        for title, url in logs.items():
-            tail = tails.setdefault(url, LogTail(url))
-            _print_new(f"==> {title}\n" if len(logs) > 1 else "", tail)
-        sys.stdout.flush()
-        if not is_live:
+        _print_all(run, number, tails)
+        if not (arguments.follow and run.state == "RUNNING"):
             return 0
         time.sleep(POLL_S)
+        run = find(run.path)  # A search goes on to add trials.
 
 
-def _logs(run: Run, number: int) -> dict[str, str]:
+def _print_all(run: Run, number: int | None, tails: dict[tuple[str, int], LogTail]) -> None:
+    """Print what was added to the logs of one trial, or of all trials.
+
+    Args:
+        run: the run.
+        number: the number of the trial; None for all trials.
+        tails: the logs that were read before, by their URL and the number of the attempt.
+    """
+    trials = run.trials if number is None else [run.trials[number]]
+    logs = [(t, rank, url) for t in trials for rank, url in _logs(t).items()]
+    for trial, rank, url in logs:
+        # Each attempt writes a new log.
+        tail = tails.setdefault((url, max(1, trial.attempts)), LogTail(url))
+        _print_new(f"==> trial {trial.number}{rank}\n" if len(logs) > 1 else "", tail)
+    sys.stdout.flush()
+
+
+def _logs(trial: Trial) -> dict[str, str]:
     """Return the log of a trial, or the logs of the ranks of a gang by the name of the rank."""
-    folder = run.trials[number].path
+    folder = trial.path
     files = [name for name in storage.list_names(folder) if name.startswith("log")]
     ranks = (name.removeprefix("log").removesuffix(".txt").replace("-", " ") for name in files)
     return dict(zip(ranks, (storage.join(folder, name) for name in files), strict=True))

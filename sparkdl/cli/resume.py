@@ -1,10 +1,12 @@
 """Runs on the driver. `sparkdl resume RUN`: finish an unfinished run."""
 
 import argparse
+import sys
 from typing import Any
 
 from sparkdl import experiment
 from sparkdl.cli import find
+from sparkdl.errors import RunStoppedError, TrialFailedError
 
 __all__ = ["add"]
 
@@ -14,15 +16,30 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser("resume", help="finish an unfinished run")
     parser.add_argument("name", metavar="RUN", help="folder of the run, or its id below the root")
     parser.add_argument("--num-trials", type=int, help="new total number of trials of a search")
-    parser.add_argument("--retry-failed", action="store_true", help="also run failed trials again")
+    parser.add_argument(
+        "--retry",
+        metavar="TRIALS",
+        type=_retry_of,
+        help="also run these trials again: failed, cancelled, or numbers such as 3,7",
+    )
     parser.set_defaults(run=_run)
 
 
+def _retry_of(text: str) -> Any:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        return text
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    run = experiment.resume(
-        find(arguments.name),
-        num_trials=arguments.num_trials,
-        retry_failed=arguments.retry_failed,
-    )
+    try:
+        run = experiment.resume(
+            find(arguments.name), num_trials=arguments.num_trials, retry=arguments.retry
+        )
+    except (RunStoppedError, TrialFailedError) as error:
+        print(error.run)
+        print(f"sparkdl: {error}", file=sys.stderr)
+        return 1
     print(run)
-    return 0 if run.state == "COMPLETE" else 1
+    return 0

@@ -41,6 +41,11 @@ class Cluster(Protocol):
     def conf(self, key: str) -> str | None:
         """Return a value of the cluster's configuration, or None."""
 
+    @property
+    def tasks_outlive_driver(self) -> bool:
+        """True if running tasks go on when the driver has gone, unless they end by themselves."""
+        ...
+
     def root(self) -> str:
         """Return the default folder of runs, a path or an fsspec URL."""
         ...
@@ -60,6 +65,10 @@ class Cluster(Protocol):
 
     def wait_for_executors(self, size: int) -> None:
         """Wait until `size` tasks fit at once, or until no more executors are to be expected."""
+
+    def executors(self) -> tuple[int, int]:
+        """Return the number of executors that have registered, and the number to be expected."""
+        ...
 
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         """Return the number of processes with these resources that can run at once.

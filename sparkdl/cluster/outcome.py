@@ -97,6 +97,7 @@ class Outcome:
         attempt: the number of the attempt, from 0.
         who: the rank; None for a trial of a single process.
         ended_s: the time of the end, in seconds since 1970.
+        note: a remark about a result that is complete, such as files that could not be copied.
 
     Example:
         >>> outcome = Outcome(status=Status.RETURNED, outputs={"accuracy": 0.9})
@@ -116,6 +117,7 @@ class Outcome:
     attempt: int = 0
     who: RankInfo | None = None
     ended_s: float = 0.0
+    note: str | None = None
 
     @property
     def is_failure(self) -> bool:
@@ -160,6 +162,8 @@ class ProcessExit:
         peak_memory_mb: the largest resident size in MiB, from wait4(2).
         out_of_memory: the kernel killed a process for memory in the meantime.
         timed_out: the process was killed because it ran for too long.
+        late: the process was killed because its function was not called in time.
+        unkillable: the reason for which a process that was killed is still there; None if it ended.
         stopped: the reason for which the process was killed by its watcher; None if it was not.
     """
 
@@ -171,6 +175,8 @@ class ProcessExit:
     peak_memory_mb: float = 0.0
     out_of_memory: bool = False
     timed_out: bool = False
+    late: bool = False
+    unkillable: str | None = None
     stopped: str | None = None
 
     @property
@@ -243,6 +249,8 @@ def classify_failure(end: ProcessExit) -> Failure:
         return Failure.GPU if _GPU.search(text) else Failure.EXCEPTION
     if end.timed_out:
         return Failure.TIMEOUT
+    if end.late:
+        return Failure.DEADLINE
     if end.code >= 0:
         return Failure.EXIT
     killed_for_memory = -end.code == signal.SIGKILL and end.out_of_memory

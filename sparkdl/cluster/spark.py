@@ -89,6 +89,11 @@ class SparkCluster:
         """The id of the Spark application."""
         return self._context.applicationId if self._context else str(self.conf("spark.app.id"))
 
+    @property
+    def tasks_outlive_driver(self) -> bool:
+        """True for Spark Connect, whose server goes on without its client."""
+        return self._context is None
+
     def root(self) -> str:
         """Return the default folder of runs.
 
@@ -135,6 +140,13 @@ class SparkCluster:
     def most_gpus(self) -> int | None:
         """The number of GPUs of an executor; None if Spark schedules no GPUs."""
         return self._settings.executor_gpus or None
+
+    def executors(self) -> tuple[int, int]:
+        """Return the number of executors that have registered, and the number to be expected."""
+        if not self._context or self._settings.is_embedded:
+            return 1, 1
+        infos = self._context._jsc.sc().statusTracker().getExecutorInfos()
+        return len(infos) - 1, self._settings.num_executors or 1  # One of them is the driver.
 
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         """Return the number of processes with these resources that Spark can run at once."""

@@ -6,7 +6,7 @@ from enum import Enum
 
 from sparkdl.errors import PreflightError
 
-__all__ = ["JobEnd", "JobFailed", "job_failed"]
+__all__ = ["JobEnd", "JobFailed", "is_spark_ended", "job_failed"]
 
 
 class JobEnd(Enum):
@@ -14,8 +14,18 @@ class JobEnd(Enum):
 
     CANCELLED = "cancelled"
     LOST = "lost"
+    SPARK_ENDED = "Spark ended"
     MEMORY = "memory"
     ERROR = "error"
+
+
+# How Spark, py4j, the socket of a collect and Spark Connect say that the application is over.
+_SPARK_ENDED = re.compile(
+    r"SparkContext was shut down|stopped SparkContext|SparkContext has been shutdown"
+    r"|Answer from Java side is empty|connecting to the Java server|while sending or receiving"
+    r"|Application .{0,80}(was killed|has been killed|finished with)"
+    r"|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED|StatusCode\.UNAVAILABLE"
+)
 
 
 class JobFailed(Exception):
@@ -37,6 +47,8 @@ def job_failed(exc: BaseException) -> JobFailed:
         <JobEnd.CANCELLED: 'cancelled'>
         >>> job_failed(RuntimeError("ExecutorLostFailure (executor 1 exited ...)")).end
         <JobEnd.LOST: 'lost'>
+        >>> job_failed(RuntimeError("Job 5 cancelled because SparkContext was shut down")).end
+        <JobEnd.SPARK_ENDED: 'Spark ended'>
         >>> why = "Container killed by YARN for exceeding physical memory limits."
         >>> job_failed(RuntimeError(f"ExecutorLostFailure ({why})")).end
         <JobEnd.MEMORY: 'memory'>
@@ -53,6 +65,8 @@ def job_failed(exc: BaseException) -> JobFailed:
             "the executors run another Python than the driver. Set PYSPARK_PYTHON to the driver's "
             f"version, {sys.version.split()[0]}, before the Spark session starts."
         ) from exc
+    if is_spark_ended(exc):
+        return JobFailed(JobEnd.SPARK_ENDED, text.strip().split("\n")[0] or type(exc).__name__)
     if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
         return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
     if match := re.search(
@@ -74,7 +88,23 @@ def job_failed(exc: BaseException) -> JobFailed:
         )
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
         return JobFailed(JobEnd.LOST, "its executor was lost")
+    if re.search(r"\bFetchFailed|FetchFailedException", text):
+        return JobFailed(JobEnd.LOST, "an executor with a part of its rows was lost")
     return JobFailed(JobEnd.ERROR, _with_summary(text))
+
+
+def is_spark_ended(exc: BaseException) -> bool:
+    """Return True if an error means that the Spark application is over.
+
+    Example:
+        >>> is_spark_ended(ConnectionRefusedError("[Errno 111] Connection refused"))
+        True
+    """
+    if isinstance(exc, ConnectionError) or type(exc).__name__ == "Py4JNetworkError":
+        return True
+    text = str(exc)
+    # An exception of Python code on an executor may have any text.
+    return "Traceback (most recent" not in text and _SPARK_ENDED.search(text) is not None
 
 
 def _with_summary(text: str) -> str:

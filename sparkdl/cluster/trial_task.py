@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,24 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkdl import checkpoints, storage
+from sparkdl import attempts, checkpoints, storage
+from sparkdl.cluster.driver_watch import DriverWatch
 from sparkdl.cluster.environ import thread_counts
-from sparkdl.cluster.gpus.assignment import assigned_gpus, spark_gpus
-from sparkdl.cluster.gpus.locks import DevicesTakenError
+from sparkdl.cluster.gpus.assignment import AssignedGpus, assigned_gpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status, classify_failure, describe_exit
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
-from sparkdl.cluster.process.trial_folder import last_reported, local_folder
+from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
+from sparkdl.cluster.task_outcome import (
+    failure_of_task,
+    outcome_row,
+    with_feed_error,
+    with_files,
+    with_note,
+    with_reported,
+)
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
@@ -67,6 +75,8 @@ class RunRef:
         application: the id of the Spark application.
         versions: the versions that the executor must have, see `preflight.check_executor`.
         driver: the host of the driver, as the executors know it.
+        owner: the number of the driver among the owners of the run, for tasks that must notice its
+            end; 0 where Spark ends the tasks of a driver that has gone.
     """
 
     id: str
@@ -74,6 +84,7 @@ class RunRef:
     application: str
     versions: Mapping[str, str]
     driver: str = ""
+    owner: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,46 +150,76 @@ class TrialTask:
         return RunPaths(self.run.path).trial(self.trial.number)
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
-        context, paths = TaskContext.get(), self.paths
-        # Spark counts from 0 again when it repeats a whole stage; attempts never share a number.
-        attempt = self.trial.attempt + (context.attemptNumber() if context else 0)
-        attempt = max(attempt, paths.num_attempts())
+        attempt = self.trial.attempt
         if problem := self.check():
             return Outcome(status=Status.REFUSED, error=problem, attempt=attempt)
-        self.supersede(attempt)
+        try:
+            attempt = self._claim()
+            return self._run_attempt(batches, attempt)
+        except attempts.SupersededError:
+            raise  # Spark expects nothing from this task any more.
+        except Exception as exc:  # noqa: BLE001 Spark would tell less of it, and repeat the task.
+            return replace(failure_of_task(exc), attempt=attempt)
+
+    def _claim(self) -> int:
+        """Take the next attempt number, move away the files of a lost attempt, show the start."""
+        context = TaskContext.get()
+        task_id = context.taskAttemptId() if context else 0
+        attempt = attempts.claim(
+            self.paths.folder, self.run.application, self.trial.attempt, task_id
+        )
+        self._move_away(attempt)
         self.begin(attempt, {"host": socket.gethostname()})
-        feeder = None
-        with local_folder(paths) as folder:
-            try:
-                with (
-                    assigned_gpus(self.plan, self.run.id, spark_gpus(context)) as visible,
-                    self.feeding(batches, 0) as feeder,
-                ):
-                    outcome = self._train(folder, attempt, visible, feeder)
-            except (DevicesTakenError, ValueError) as exc:
-                usage = ProcessExit(code=0).usage
-                outcome = Outcome(
-                    status=Status.FAILED, error=f"{exc}\n", failure=Failure.GPU, usage=usage
-                )
-            reported = last_reported(storage.join(str(folder), "metrics.jsonl"))
-        outcome = replace(outcome, reported=reported, attempt=attempt)
-        # A task that was given up may go on when another attempt has taken its place.
-        if attempt == paths.num_attempts() - 1:
-            if outcome.status is Status.FAILED:
-                storage.write(paths.error, outcome.error or "")
-            storage.write(paths.outputs, to_json(dict(outcome.outputs), indent=1))
+        return attempt
+
+    def _run_attempt(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Outcome:
+        addresses = spark_gpus(TaskContext.get())
+        files = local_folder(self.paths, attempt)
+        with files as folder:
+            with (
+                assigned_gpus(self.plan, self.run.id, addresses) as gpus,
+                self.feeding(batches, 0) as feeder,
+            ):
+                outcome = self._train(folder, attempt, gpus, feeder, files.watch)
+            outcome = with_reported(replace(outcome, attempt=attempt), folder)
+        attempts.check(self.paths.folder, attempt)
+        outcome = with_note(outcome, files.note)
+        results = {self.paths.outputs: to_json(dict(outcome.outputs), indent=1)}
+        if outcome.status is Status.FAILED:
+            results = {self.paths.error: outcome.error or "", **results}
         if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it passes on the task's row.
-            storage.write(paths.outcome(attempt), outcome.without_exception().to_json())
-        return outcome
+            text = outcome.without_exception().to_json()
+            results[self.paths.outcome(attempt)] = text
+        return with_files(outcome, results)
 
     def _train(
-        self, folder: Path, attempt: int, visible: Mapping[str, str], feeder: RowSender | None
+        self,
+        folder: Path,
+        attempt: int,
+        gpus: AssignedGpus,
+        feeder: RowSender | None,
+        watch: Callable[[], str | None],
     ) -> Outcome:
         me = {"attempt": attempt, "checkpoint": self.initial_checkpoint(folder)}
-        with self.start_process(folder, "log.txt", visible, me, feed_sockets(feeder)) as process:
-            end = process.wait(self.plan.trial_timeout_s)
-        return self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
+        timeout_s, driver_watch = self.plan.trial_timeout_s, self.driver_watch()
+        with self.start_process(folder, "log.txt", gpus, me, feed_sockets(feeder)) as process:
+            end = process.wait(timeout_s, lambda: watch() or driver_watch(), self._start_timeout_s)
+        if end.outcome is None and not end.unkillable:
+            with contextlib.suppress(OSError):  # The process may have been committing.
+                checkpoints.sweep(self.paths.folder, attempt)
+        outcome = self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
+        is_lost = driver_watch.has_gone and end.outcome is None
+        return replace(outcome, failure=Failure.LOST) if is_lost else outcome
+
+    def driver_watch(self) -> DriverWatch:
+        """Return what tells when the driver has gone; Spark itself may end the task before."""
+        return DriverWatch(RunPaths(self.run.path), self.run.owner)
+
+    @property
+    def _start_timeout_s(self) -> float:
+        """Seconds until the function must be called: imports take long, but do not hang."""
+        return max(self.plan.trial_timeout_s or 0.0, self.plan.start_timeout_s)
 
     def initial_checkpoint(self, folder: Path) -> str | None:
         """Return the local path of the checkpoint that a new trial begins with, if any."""
@@ -196,12 +237,17 @@ class TrialTask:
         )
 
     def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
+        """Take the number of a gang's attempt, and move away the files of a lost attempt."""
+        attempts.take(self.paths.folder, attempt)
+        self._move_away(attempt, names)
+
+    def _move_away(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Move away the files of a lost attempt: its process may still be writing them."""
         if not attempt:
             return
         paths = self.paths
         for name in storage.list_names(paths.folder):
-            if name.startswith(("log", "metrics")) or name in names:
+            if name.startswith(("log", "metrics", "work")) or name in names:
                 old = storage.join(paths.folder, name)
                 storage.rename(old, storage.join(paths.superseded(attempt - 1), name))
 
@@ -217,7 +263,7 @@ class TrialTask:
         self,
         folder: Path,
         log: str,
-        environ: Mapping[str, str],
+        gpus: AssignedGpus,
         me: Mapping[str, Any],
         sockets: Mapping[str, socket.socket],
         runs_server: bool = False,
@@ -227,24 +273,28 @@ class TrialTask:
         Args:
             folder: the local folder that the process writes into.
             log: the name of the file in it for the output of the process.
-            environ: variables for its GPUs, and to find its peers.
+            gpus: its GPUs, and variables by which it finds its peers.
             me: fields of its `Context` that differ between the processes of a trial.
             sockets: sockets for its rows and for the ring, see `Context`.
             runs_server: run TensorFlow's server in place of the user's function.
         """
+        # Relative names of files in one process must not be those of another.
+        name = f"work-{me['role']}-{me['index']}" if self.plan.is_gang else "work"
         payload = {
             "function": None if runs_server else self.program.function,
             "modules": dict(self.program.modules),
-            "path": list(sys.path),
-            "cwd": os.getcwd(),
-            "environ": self._environ(environ),
+            "path": [_absolute(entry) for entry in sys.path],
+            "cwd": os.getcwd() if runs_server else str(folder / name),
+            "environ": self._environ(gpus.environ),
             "context": {**self._context(folder), **me},
             "metrics": list(self.trial.metrics),
             "secrets": list(self.plan.env.values()),
         }
         scratch = None if storage.is_local(self.run.path) else folder
-        timeout_s = self.plan.start_timeout_s if self.plan.is_gang else None
-        return TrainingProcess(self.start, payload, folder / log, scratch, timeout_s, sockets)
+        timeout_s = self.plan.start_timeout_s if self.plan.is_gang else self._start_timeout_s
+        return TrainingProcess(
+            self.start, payload, folder / log, scratch, timeout_s, sockets, gpus.locks
+        )
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         cores = max(1, min(self.cores, len(os.sched_getaffinity(0))))
@@ -267,6 +317,7 @@ class TrialTask:
             "data_seed": self.trial.seed,
             "folder": str(folder),
             "url": self.paths.folder,
+            "task_cwd": os.getcwd(),
             "keep_checkpoints": self.trial.keep_checkpoints,
             "metric": self.trial.metrics[0],
             "direction": self.trial.direction,
@@ -295,9 +346,10 @@ class TrialTask:
         outcome = end.outcome
         if outcome is None:
             tail = _tail(storage.join(str(folder), log))
+            reason = end.stopped or describe_exit(end, self.plan.trial_timeout_s)
             outcome = Outcome(
                 status=Status.FAILED,
-                error=end.stopped or describe_exit(end, self.plan.trial_timeout_s),
+                error="; ".join(filter(None, (reason, end.unkillable))),
                 traceback=f"The last lines of its log:\n{tail}",
             )
         error, failure = outcome.error, None
@@ -311,13 +363,9 @@ class TrialTask:
             traceback=None,
             failure=failure,
             outputs=mask_params(outcome.outputs, secrets),
+            exception=_without_secrets(outcome.exception, secrets),
             usage=end.usage,
         )
-
-
-def outcome_row(outcome: Outcome) -> pa.RecordBatch:
-    """Return an outcome as the one row that a task yields to Spark."""
-    return pa.RecordBatch.from_pydict({"outcome": pa.array([outcome.to_json()])})
 
 
 def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
@@ -331,11 +379,16 @@ def feed_sockets(feeder: RowSender | None) -> dict[str, socket.socket]:
     return {"feed": feeder.process_end} if feeder else {}
 
 
-def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
-    """Return the exit, as a failure if the process did not receive all rows sent to it."""
-    if end.is_failure or not feeder or not feeder.problem:
-        return end
-    return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
+def _absolute(entry: str) -> str:
+    """Return an entry of `sys.path` for a process that works in another directory."""
+    # Some entries are names for import hooks, not paths.
+    return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
+
+
+def _without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes | None:
+    """Return a pickled exception; None if it contains a secret, as a pickle cannot be masked."""
+    text = (exception or b"").decode(errors="ignore")
+    return exception if mask_text(text, secrets) == text else None
 
 
 def _tail(log: str) -> str:

@@ -1,11 +1,12 @@
 """Runs on the driver. Run a training function in several processes at the same time."""
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.cluster.spark import SparkCluster
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, FunctionError
 from sparkdl.options import Options, check_count, takes_options
 from sparkdl.runner.execute import execute
 from sparkdl.runner.request import Request
@@ -17,8 +18,27 @@ __all__ = ["allreduce", "horovod", "mirrored", "parameter_server"]
 # The evaluator gets this long to evaluate the last checkpoint after all workers have returned.
 EVALUATOR_GRACE_S = 60.0
 
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def _takes_only_train(verb: Verb) -> Verb:
+    """Decorate a verb to refuse arguments of the training function, with a helpful error."""
+
+    @functools.wraps(verb)
+    def call(*args: Any, **options: Any) -> Any:
+        if len(args) > 1:
+            raise FunctionError(
+                f"{verb.__name__} takes one positional argument, the training function, and got "
+                f"{args[1]!r} too. The function is called without arguments: pass "
+                "functools.partial(train, ...) to give it some."
+            )
+        return verb(*args, **options)
+
+    return call  # type: ignore[return-value]
+
 
 @takes_options
+@_takes_only_train
 def allreduce(
     train: Callable[[], Any],
     *,
@@ -62,6 +82,7 @@ def allreduce(
         PreflightError: if the cluster cannot run the job, for example because it has too few
             slots. Nothing was started.
         TrainingFailedError: if a worker failed; its cause is the exception of that worker.
+        RunStoppedError: if the run was cancelled or timed out.
 
     Example:
         >>> def train():
@@ -83,6 +104,7 @@ def allreduce(
 
 
 @takes_options
+@_takes_only_train
 def horovod(
     train: Callable[[], Any],
     *,
@@ -107,7 +129,8 @@ def horovod(
         A run of one trial; `run.result` is the return value of rank 0.
 
     Raises:
-        ConfigError, FunctionError, PreflightError, TrainingFailedError: see `allreduce`.
+        ConfigError, FunctionError, PreflightError, TrainingFailedError, RunStoppedError: see
+            `allreduce`.
 
     Example:
         >>> def train():
@@ -179,6 +202,7 @@ def _run_equal_workers(
 
 
 @takes_options
+@_takes_only_train
 def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> Run:
     """Run a training function in one process with all GPUs of one executor.
 
@@ -195,6 +219,7 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
     Raises:
         ConfigError, FunctionError: if an argument is invalid. Nothing was started.
         TrainingFailedError: if `train` failed; its cause is the exception of `train`.
+        RunStoppedError: if the run was cancelled or timed out.
 
     Example:
         >>> mirrored(lambda: 0.9, progress=False).result
@@ -221,6 +246,7 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
 
 
 @takes_options
+@_takes_only_train
 def parameter_server(
     train: Callable[[], Any],
     *,
@@ -259,6 +285,7 @@ def parameter_server(
         PreflightError: if the cluster cannot run the job, for example because it has too few
             slots. Nothing was started.
         TrainingFailedError: if the chief failed, or any process with `roles="all"`.
+        RunStoppedError: if the run was cancelled or timed out.
 
     Example:
         >>> def train():

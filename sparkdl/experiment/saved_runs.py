@@ -9,9 +9,11 @@ from pyspark.sql import SparkSession
 from sparkdl import config, storage
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.options import Options
+from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
+from sparkdl.runs.retry import parse_retry
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +23,9 @@ __all__ = ["history", "load", "resume"]
 
 def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
     """Read a run from its directory: its trials, their values, errors and metrics.
+
+    `wait()` of the run waits for its end, also if another process runs the run. `cancel()` raises
+    an error then.
 
     Args:
         run_or_path: the directory of a run, or a run to read again.
@@ -35,7 +40,9 @@ def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
         True
     """
     path = run_or_path.path if isinstance(run_or_path, Run) else run_or_path
-    return _history.load(os.fspath(path))
+    run = _history.load(os.fspath(path))
+    run.attach(LoadedRunHandle(run))
+    return run
 
 
 def history(root: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
@@ -72,22 +79,22 @@ def resume(
 ) -> Run:
     """Finish a run that has ended early.
 
-    Finished trials are not repeated. A trial that was running is restarted from its own
-    checkpoint. The training function is loaded from the run directory, so resume only runs whose
-    directory you trust as you would trust a program.
+    Finished trials are not repeated, and failed trials only with `retry`. A trial that was running
+    is restarted from its own checkpoint. The training function is loaded from the run directory, so
+    resume only runs whose directory you trust as you would trust a program.
 
     Args:
         run_or_path: the directory of a run, or the run.
         train: a corrected training function; the journal stores its difference from the original.
         num_trials: total number of configurations that a search tries.
         stop, patience, max_slot_hours: new stopping rules of a search.
-        retry_failed: also restart trials that have FAILED.
-        space: the function, if the space of the search is a function. A space that is a dict may
-            be passed too, but cannot be changed.
+        retry_failed: the same as `retry="failed"`.
+        space: the function, if the space of the search is a function that was not kept. A space
+            that is a dict may be passed too, but cannot be changed.
         algorithm, pruner: an equivalent object, if the search used an object of Optuna.
         data: the same data, if the run was started with `data=`.
-        **options: the fields of `sparkdl.options.Options` to change, such as `parallelism`. `env`
-            is required if the run had one, because its values are not stored.
+        **options: the fields of `sparkdl.options.Options` to change, such as `parallelism`, and
+            `retry`. `env` is required if the run had one, because its values are not stored.
 
     Returns:
         The run, with all its trials.
@@ -96,7 +103,10 @@ def resume(
         RunNotFoundError: if the directory does not contain a run.
         RunExistsError: if the driver of the run is still alive, or the space differs. Nothing was
             changed.
-        ConfigError: if an argument is missing that is not stored. Nothing was changed.
+        ConfigError: if an argument is missing that is not stored, or `retry` names a trial that
+            cannot run again. Nothing was changed.
+        RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run is not COMPLETE in
+            the end; the attribute `run` of the error is the run.
 
     Example:
         >>> from sparkdl import experiment
@@ -116,5 +126,6 @@ def resume(
         "pruner": pruner,
     }
     Options.parse(options, resume)
+    retry = parse_retry(options.get("retry")) | ({"failed"} if retry_failed else frozenset())
     changes = {name: value for name, value in changes.items() if value is not None}
-    return continue_search(storage.absolute(path), train, changes, retry_failed, data, options)
+    return continue_search(storage.absolute(path), train, changes, retry, data, options)

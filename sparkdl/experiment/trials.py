@@ -58,6 +58,8 @@ def launch(
         PreflightError: if the cluster cannot run the trials. No trial was started.
         RunExistsError: if a run with this `run_id` exists or is running.
         AllTrialsFailedError: if no trial completed; its cause is the exception of the first trial.
+        RunStoppedError: if the run was cancelled, timed out or was stopped in another way. The
+            attribute `run` of both errors is the run.
 
     Example:
         >>> def train(learning_rate, dropout=0.5):
@@ -170,6 +172,8 @@ def search(
         PreflightError: if the cluster cannot run the trials. No trial was started.
         RunExistsError: if a run with this `run_id` exists, is running, or has another space.
         AllTrialsFailedError: if no trial completed; its cause is the exception of the first trial.
+        RunStoppedError: if the run was cancelled, timed out or was stopped in another way. The
+            attribute `run` of both errors is the run.
 
     Example:
         >>> from sparkdl import search as spaces

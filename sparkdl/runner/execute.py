@@ -1,6 +1,7 @@
 """Runs on the driver. Turn a request into a run, for every verb: prepare, open, start."""
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -10,10 +11,14 @@ from sparkdl.cluster.program.packaging import pack
 from sparkdl.errors import ConfigError
 from sparkdl.runner.prepare import PreparedRun, prepare
 from sparkdl.runner.request import Request
+from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
 from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
+from sparkdl.runs.history import load
 from sparkdl.runs.ids_and_seeds import new_run_id
+from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import IfExists, RunDescription, open_run
+from sparkdl.runs.retry import parse_retry
 
 __all__ = ["description_of", "execute"]
 
@@ -27,19 +32,30 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
 
     Raises:
         ConfigError, FunctionError, PreflightError, RunExistsError: before any trial was started.
-        AllTrialsFailedError, TrainingFailedError: if no trial completed.
+        RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run was waited for and is
+            not COMPLETE. The attribute `run` of the error is the run.
     """
     options = request.options
+    retry = parse_retry(options.retry)
+    if retry and options.if_exists != "resume":
+        raise ConfigError(
+            f"retry={options.retry!r} applies to a run that exists, but if_exists is "
+            f"{options.if_exists!r}. Pass if_exists='resume' too, or remove retry."
+        )
     resources = _existing_resources(request)
     prepared = prepare(request, pack(request.called), cluster)
-    opened = open_run(
-        storage.absolute(options.root or prepared.cluster.root()),
-        description_of(prepared),
-        cast(IfExists, options.if_exists),
-    )
+    root = storage.absolute(options.root or prepared.cluster.root())
+    description = replace(description_of(prepared), retry=retry)
+    if options.if_exists == "resume":
+        path = storage.join(root, description.id)
+        if options.max_failed_trials is not None and storage.exists(RunPaths(path).run):
+            check_max_failed(load(path), options, retry)
+        changed = changed_sources(path, request.train, prepared.program, prepared.secrets)
+        description = replace(description, changed=changed or None)
+    opened = open_run(root, description, cast(IfExists, options.if_exists))
     if opened.finished_before:
         opened.owner.release()
-        return opened.run
+        return ended_before(opened.run, retry, options.progress)
     return start(prepared, opened, resources)
 
 

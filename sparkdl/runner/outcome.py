@@ -11,6 +11,7 @@ from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError, RemoteTraceback
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.redact import mask_text
+from sparkdl.runs.retry import OUTSIDE, STOPPED
 from sparkdl.runs.states import Failure, TrialState, evaluate_metric
 from sparkdl.runs.trial import Usage
 
@@ -28,12 +29,16 @@ class Conclusion:
         exception: the user's own exception, if the attempt failed.
         may_retry: another attempt may not meet this failure.
         fatal: the reason for which no trial can run.
+        is_outside: the Spark job was cancelled, but not by this driver.
+        spark_ended: the reason for which Spark runs no more trials; empty if it does.
     """
 
     event: TrialChanged
     exception: BaseException | None = None
     may_retry: bool = True
     fatal: PreflightError | None = None
+    is_outside: bool = False
+    spark_ended: str = ""
 
 
 def conclude(
@@ -68,6 +73,7 @@ def conclude(
         number=number,
         usage={**used, "queued_s": round(max(0.0, queued_s), 4)},
         attempt=outcome.attempt,
+        note=outcome.note,
         **_result(outcome, metrics, required),
     )
     if outcome.status is Status.FAILED:
@@ -93,13 +99,15 @@ def conclude_failed_job(
     """
     error = mask_text(str(failed), tuple(secrets))
     attempt = max(0, attempt)
-    if failed.end is JobEnd.CANCELLED:
-        outside = TrialChanged(
-            number=number,
-            state=TrialState.CANCELLED,
-            error="its Spark job was cancelled outside this run",
+    if failed.end in (JobEnd.CANCELLED, JobEnd.SPARK_ENDED):
+        reason = f"Spark has ended: {error}" if failed.end is JobEnd.SPARK_ENDED else ""
+        text = f"{STOPPED}: {reason}" if reason else OUTSIDE
+        other = TrialChanged(number=number, state=TrialState.CANCELLED, error=text)
+        return Conclusion(
+            replace(stopped or other, attempt=attempt),
+            is_outside=not (stopped or reason),
+            spark_ended=reason,
         )
-        return Conclusion(replace(stopped or outside, attempt=attempt))
     failures = {JobEnd.LOST: Failure.LOST, JobEnd.MEMORY: Failure.MEMORY}
     failure = failures.get(failed.end, Failure.EXCEPTION)
     event = TrialChanged(
@@ -167,9 +175,10 @@ def combine(outcomes: Sequence[Outcome]) -> Outcome:
         first = min(failed, key=_failure_order)
         error = f"{first.who}: {first.error}" if first.error is not None else None
         return replace(first, error=error, usage=usage)
+    notes = dict.fromkeys(outcome.note for outcome in outcomes if outcome.note)
     for outcome in outcomes:
         if outcome.is_chief:
-            return replace(outcome, usage=usage)
+            return replace(outcome, usage=usage, note="; ".join(notes) or None)
     return replace(
         outcomes[0], status=Status.FAILED, error=_NO_CHIEF, failure=Failure.LOST, usage=usage
     )

@@ -17,6 +17,7 @@ from sparkdl.cluster.spark import SparkCluster
 from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
 from sparkdl.errors import ConfigError
 from sparkdl.runner.concurrency import Concurrency
+from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.request import Request
 
 __all__ = ["PreparedRun", "prepare"]
@@ -91,7 +92,8 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
     check_search(request)
     cluster.check(plan, program)
     check_pair(plan, config.resolve("allow_untested", None, cluster.conf))
-    cluster.wait_for_executors(plan.size)
+    with waiting_for_executors(cluster, print if options.progress else lambda line: None):
+        cluster.wait_for_executors(plan.size)
     concurrency = make_concurrency(request, plan, cluster)
     if plan.is_gang:
         check_gang(plan, concurrency.slots, cluster.conf, cluster.master)

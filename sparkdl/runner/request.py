@@ -27,9 +27,11 @@ _NOT_WRITTEN = (
     "root",
     "wait",
     "progress",
+    "logs",
     "env",
     "run_id",
     "if_exists",
+    "retry",
     "versioned_resources",
     "description",
     "name",
@@ -38,7 +40,7 @@ _NOT_WRITTEN = (
 )
 
 # Options that a resumed run may get with another value although they are not written.
-_PER_CALL = {"spark", "wait", "progress", "env"}
+_PER_CALL = {"spark", "wait", "progress", "logs", "env", "retry"}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Runs on the driver. Resume a run from its directory."""
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.options import check_count
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.request import Request
+from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
 from sparkdl.runner.signatures import check_call
 from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
@@ -19,10 +19,11 @@ from sparkdl.runs.events import RunStarted
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import continue_run, difference, waits_again
+from sparkdl.runs.opening import continue_run, difference
 from sparkdl.runs.redact import MASK
+from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.search.files.formats import read_space
-from sparkdl.search.settings import ALGORITHMS, PRUNERS, check_name
+from sparkdl.search.settings import ALGORITHMS, PRUNERS, SearchSettings, check_name
 from sparkdl.search.space.spaces import Space
 
 __all__ = ["continue_search"]
@@ -30,12 +31,15 @@ __all__ = ["continue_search"]
 # The rules for the end of a search that a resumed run may change, beside `num_trials`.
 STOP_RULES = {"stop", "patience", "max_slot_hours"}
 
+# The settings of a search that may be objects of Optuna.
+OBJECTS = ("algorithm", "pruner")
+
 
 def continue_search(
     path: str,
     train: Callable[..., Any] | None,
     changes: Mapping[str, Any],
-    retry_failed: bool,
+    retry: Retry,
     data: Any,
     options: Mapping[str, Any],
     cluster: Cluster | None = None,
@@ -46,44 +50,59 @@ def continue_search(
         path: the directory of the run.
         train: a corrected function, or None for the function in the directory.
         changes: fields of the search that have new values.
-        retry_failed: also run the trials again that have failed.
+        retry: ended trials that run again.
         data: the DataFrames, for a run that had some.
         options: options that have new values.
         cluster: the cluster; by default the Spark session of the options or of the data.
+
+    Raises:
+        RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run was waited for and is
+            not COMPLETE.
     """
     description, paths = read_description(path), RunPaths(path)
     run = read_run(path)
+    check_retry(retry, run.trials)
     if "num_trials" in changes:
         check_count("num_trials", changes["num_trials"])
     check_name("algorithm", changes.get("algorithm"), ALGORITHMS)
     check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _without_same_space(description, changes)
-    earlier = _earlier_changes(paths)
-    num_trials = changes.get("num_trials") or 0
-    has_more = num_trials > run.num_configurations or bool(STOP_RULES & changes.keys())
-    if run.state == "COMPLETE" and not has_more and not (retry_failed and run.failed):
-        return run
-    request = Request.from_dict(
-        description, options, {**earlier, **changes}, train=train, data=data
-    )
+    description = _with_earlier_changes(description, paths)
+    is_shown = bool(options.get("progress", True))
+    has_more = _has_more(run, changes, is_shown)
+    is_asked = has_more or any(is_chosen(trial, retry) for trial in run.trials)
+    if run.state == "COMPLETE" and not is_asked:
+        return ended_before(run, retry, is_shown)
+    request = Request.from_dict(description, options, changes, train=train, data=data)
     if storage.exists(paths.initial):  # The copy of the initial checkpoint.
         request = dataclasses.replace(request, init_from=paths.initial)
     secrets = tuple(request.options.env.values())
     if request.search:
         names = [name or "value" for name in request.metrics]
         request.search.check(names, request.options.timeout_s, secrets)
-    _check_params(run, request, retry_failed)
-    old_search = {**(description["request"]["search"] or {}), **earlier}
-    changed = _changed(old_search, paths, train, changes)
+    _check_params(run, request, retry)
+    check_max_failed(run, request.options, retry)
     program = pack(request.called) if train else Program.from_dict(provenance.read_program(paths))
+    changed = _changed(description["request"]["search"] or {}, request.search, changes)
+    changed |= changed_sources(path, train, program, secrets)
     prepared = prepare(request, program, cluster)
-    opened = continue_run(
-        path, reopen=has_more, retry_failed=retry_failed, changed=changed, secrets=secrets
-    )
+    opened = continue_run(path, reopen=has_more, retry=retry, changed=changed, secrets=secrets)
     if opened.finished_before:
         opened.owner.release()
-        return opened.run
+        return ended_before(opened.run, retry, is_shown)
     return start(prepared, opened)
+
+
+def _has_more(run: Run, changes: Mapping[str, Any], is_shown: bool) -> bool:
+    """Return True if the changes ask for more trials than the run has."""
+    num_trials, num_now = changes.get("num_trials"), run.num_configurations
+    if num_trials is not None and num_trials <= num_now and is_shown:
+        print(
+            f"Note: num_trials={num_trials} is the total number of configurations, and run "
+            f"{run.id} has {num_now}: none is added. For {num_trials} more pass num_trials="
+            f"{num_now + num_trials}."
+        )
+    return (num_trials or 0) > num_now or bool(STOP_RULES & changes.keys())
 
 
 def _without_same_space(
@@ -114,17 +133,20 @@ def _without_same_space(
     return changes
 
 
-def _earlier_changes(paths: RunPaths) -> dict[str, Any]:
-    """Return the fields of the search that earlier calls of resume have changed."""
+def _with_earlier_changes(description: dict[str, Any], paths: RunPaths) -> dict[str, Any]:
+    """Return the description of a run with the changes that earlier calls of resume have made."""
     values: dict[str, Any] = {}
     for event in read_journal(paths.journal):
         changed = (event.changed or {}) if isinstance(event, RunStarted) else {}
-        names = (*STOP_RULES, "num_trials")
+        names = (*STOP_RULES, *OBJECTS, "num_trials")
         values |= {name: changed[name][1] for name in names if name in changed}
-    return values
+    request = description["request"]
+    if request["search"]:
+        request = {**request, "search": {**request["search"], **values}}
+    return {**description, "request": request}
 
 
-def _check_params(run: Run, request: Request, retry_failed: bool) -> None:
+def _check_params(run: Run, request: Request, retry: Retry) -> None:
     """Validate that the function takes the parameters of the trials, and that all are known.
 
     Raises:
@@ -132,7 +154,7 @@ def _check_params(run: Run, request: Request, retry_failed: bool) -> None:
         FunctionError: if the function does not take the parameters.
     """
     for trial in run.trials:
-        if waits_again(trial, retry_failed) and MASK in str(trial.params):
+        if waits_again(trial, retry) and MASK in str(trial.params):
             raise ConfigError(
                 f"trial {trial.number} of run {run.id} has parameters that look like "
                 f"credentials, which were not kept: {trial.params}. Call the verb again with "
@@ -145,19 +167,11 @@ def _check_params(run: Run, request: Request, retry_failed: bool) -> None:
 
 
 def _changed(
-    old_search: Mapping[str, Any],
-    paths: RunPaths,
-    train: Callable[..., Any] | None,
-    changes: Mapping[str, Any],
+    old_search: Mapping[str, Any], search: SearchSettings | None, changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the part of the start event that describes the changes of this call."""
-    changed: dict[str, Any] = {}
-    for name in {*STOP_RULES, "num_trials"} & changes.keys():
-        changed[name] = [old_search[name], changes[name]]
-    if train:
-        url = storage.join(paths.source, "function.py")
-        old = storage.read(url).decode() if storage.exists(url) else ""
-        new = provenance.source_of(train) or ""
-        lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
-        changed["train"] = [line for line in lines if not line.startswith(("---", "+++"))]
-    return changed
+    """Return the part of the start event that describes the changed settings of the search."""
+    if search is None:
+        return {}
+    new = search.to_dict()
+    names = [name for name in (*STOP_RULES, *OBJECTS, "num_trials") if name in changes]
+    return {name: [old_search[name], new[name]] for name in names if old_search[name] != new[name]}

@@ -4,12 +4,17 @@ import math
 from collections import Counter
 
 from sparkdl.options import Options
+from sparkdl.runs.retry import OUTSIDE
 from sparkdl.runs.states import Failure
 
 __all__ = ["Retries"]
 
 # A gang whose port was taken by another program starts again with other ports, this many times.
 MAX_PORT_RETRIES = 3
+
+# A trial whose Spark job was cancelled outside its run starts again, this many times. The kill link
+# of Spark's page means this job; `cancelAllJobs` was probably meant for other jobs.
+MAX_OUTSIDE = 1
 
 # An attempt that is lost sooner than this after its submission has done nothing yet. A trial with
 # MAX_SHORT_LIVES such attempts in a row is given up: its executors probably never start.
@@ -20,8 +25,8 @@ MAX_SHORT_LIVES = 5
 class Retries:
     """The number of failures of each trial, compared with the budgets of the user.
 
-    Lost executors (`max_losses`), failures of the user's function (`max_restarts`) and taken ports
-    have separate budgets.
+    Lost executors (`max_losses`), failures of the user's function (`max_restarts`), taken ports and
+    jobs that were cancelled outside the run have separate budgets.
 
     Args:
         options: the budgets.
@@ -46,7 +51,7 @@ class Retries:
 
         Args:
             number: the number of the trial.
-            failure: the kind of the failure, see `sparkdl.runs.states.Failure`.
+            failure: the kind of the failure, see `sparkdl.runs.states.Failure`, or `OUTSIDE`.
             lived_s: seconds between the submission of the attempt and its end.
         """
         budget = self._budget_of(failure)
@@ -58,6 +63,7 @@ class Retries:
         limits = {
             "loss": self._options.max_losses,
             "port": MAX_PORT_RETRIES,
+            "outside": MAX_OUTSIDE if self._options.max_losses != 0 else 0,
             "crash": self._options.max_restarts,
         }
         limit = limits[budget]
@@ -66,4 +72,6 @@ class Retries:
     def _budget_of(self, failure: str) -> str:
         if failure == Failure.LOST:
             return "loss"
+        if failure == OUTSIDE:
+            return "outside"
         return "port" if failure == Failure.PORT and self._is_gang else "crash"

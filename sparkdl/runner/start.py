@@ -1,5 +1,6 @@
 """Runs on the driver. Start an opened run: keep the program, check the executors, run."""
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 from sparkdl import checkpoints, storage
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.reports import Reports
+from sparkdl.runner.display.trial_output import logs_of
+from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.handle import RunHandle
 from sparkdl.runner.preflight import preflight
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run, provenance
 from sparkdl.runs.opening import OpenRun
+from sparkdl.runs.retry import not_tried_again
 from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["start"]
@@ -30,26 +34,54 @@ def start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | No
         opened: the run directory.
         resources: files and folders to copy into the directory of a new run; None for a run that
             is resumed.
+
+    Raises:
+        Exception: the error that has ended the run, with the run as its attribute `run`.
     """
+    try:
+        return _start(prepared, opened, resources)
+    except KeyboardInterrupt as exc:
+        exc.run = opened.run  # type: ignore[attr-defined]
+        # The line of the loop that was interrupted tells the user nothing.
+        raise exc.with_traceback(None) from None
+    except BaseException as exc:
+        exc.run = opened.run  # type: ignore[attr-defined]
+        raise
+
+
+def _start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | None) -> Run:
+    options = prepared.request.options
     with opened.failing():
         _keep_initial_checkpoint(prepared, opened)
         train = prepared.request.train
         problem = _keep_program(prepared, opened, train) if train else None
-        loop = _make_loop(prepared, opened, problem)
+        logs = logs_of(options, _num_trials(prepared, opened.run), prepared.plan.is_gang)
+        progress = Progress(opened.run, prepared.plan, options.progress, logs)
+        loop = _make_loop(prepared, opened, progress, problem)
     with loop.failing():
         if resources is not None:
             storage.write(opened.paths.environment, provenance.environment())
             for path in resources:
                 storage.copy(path, storage.join(opened.paths.resources, path.name))
-        if not prepared.plan.is_gang:  # The tasks of a gang check their executors when they meet.
-            preflight(opened, prepared.cluster, prepared.plan, prepared.program)
+        # The tasks of a gang check their executors when they meet.
+        if not prepared.plan.is_gang and loop.has_more:
+            with waiting_for_executors(prepared.cluster, progress.say):
+                preflight(opened, prepared.cluster, prepared.plan, prepared.program)
     handle = RunHandle(loop)
     opened.run.attach(handle)
-    if prepared.request.options.wait:
+    if options.wait:
         loop.execute()
     else:
         handle.start()
     return opened.run
+
+
+def _num_trials(prepared: PreparedRun, run: Run) -> float:
+    """Return the number of trials that the run will have, infinity for an open-ended search."""
+    search = prepared.request.search
+    if search is None:
+        return len(run.trials)
+    return (search.max_configurations or math.inf) * search.repeats
 
 
 def _keep_initial_checkpoint(prepared: PreparedRun, opened: OpenRun) -> None:
@@ -78,9 +110,10 @@ def _keep_program(prepared: PreparedRun, opened: OpenRun, train: Callable[..., A
     return "contains what looks like a credential"
 
 
-def _make_loop(prepared: PreparedRun, opened: OpenRun, problem: str | None) -> TrialLoop:
+def _make_loop(
+    prepared: PreparedRun, opened: OpenRun, progress: Progress, problem: str | None
+) -> TrialLoop:
     run = opened.run
-    progress = Progress(run, prepared.plan, prepared.request.options.progress)
     progress.say(f"Run {run.id}: {prepared.plan}")
     progress.say(f"Everything is kept in {opened.paths.folder}")
     if prepared.program.warning:
@@ -97,7 +130,12 @@ def _make_loop(prepared: PreparedRun, opened: OpenRun, problem: str | None) -> T
             "is not kept: experiment.resume will need train=."
         )
     source = _make_source(prepared, opened, progress)
-    return TrialLoop(prepared, opened, source, progress, [Reports(run, progress.say)])
+    if note := not_tried_again(run.trials):
+        progress.say(f"Note: {note}")
+    loop = TrialLoop(prepared, opened, source, progress, [Reports(run, progress.say)])
+    if not loop.has_more:
+        progress.say(f"Nothing is left to run: {run.counts_text()}")
+    return loop
 
 
 def _make_source(prepared: PreparedRun, opened: OpenRun, progress: Progress) -> TrialSource:

@@ -1,9 +1,10 @@
 """Runs on the driver. The trials that were handed to Spark: a thread and a job for each."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,13 @@ from sparkdl import storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.spark_errors import JobFailed
+from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.topology import Job, Topology
 from sparkdl.cluster.trial_task import OUTCOME_SCHEMA, TrialTask
+from sparkdl.errors import SparkDLError
+from sparkdl.polling import Outages
 from sparkdl.rank_files import RankFiles
+from sparkdl.runner.job_threads import JobThreads
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.trial import Trial
 
@@ -24,6 +28,8 @@ __all__ = ["SubmittedTrial", "SubmittedTrials"]
 
 # A job whose training is over gets this long to end by itself.
 EXIT_GRACE_S = 5.0
+
+_logger = logging.getLogger("sparkdl.runner")
 
 
 @dataclass(kw_only=True)
@@ -58,6 +64,8 @@ class SubmittedTrials:
         topology: makes the tasks and the job of a trial.
         paths: the run directory, where tasks show that they have started.
         rows: the rows for the tasks of each trial; None without `data=`.
+        num_ready: number of trials that can be submitted after the main thread has ended, when
+            Python may refuse to start threads.
     """
 
     def __init__(
@@ -67,6 +75,7 @@ class SubmittedTrials:
         topology: Topology,
         paths: RunPaths,
         rows: DataFrame | None = None,
+        num_ready: int = 0,
     ) -> None:
         self._cluster = cluster
         self._plan = plan
@@ -74,9 +83,10 @@ class SubmittedTrials:
         self._paths = paths
         self._rows = rows
         self._tag = f"sparkdl:{paths.folder.rsplit('/', 1)[-1]}"
-        self._pool = ThreadPoolExecutor(max_workers=4096, thread_name_prefix="sparkdl-trial")
+        self._threads = JobThreads("sparkdl-trial", num_ready)
         self._ended = threading.Event()
         self._submitted: dict[int, SubmittedTrial] = {}
+        self._outages = Outages("look for the starts of trials")
 
     def __len__(self) -> int:
         return len(self._submitted)
@@ -90,7 +100,7 @@ class SubmittedTrials:
         first = trial.attempts
         files = RankFiles(self._paths.trial(trial.number).ranks(first))
         job = self._topology.job(self._plan, files, self._cluster.submit)
-        rows = self._pool.submit(
+        rows = self._threads.submit(
             job.run,
             self._topology.task(task),
             OUTCOME_SCHEMA,
@@ -122,7 +132,10 @@ class SubmittedTrials:
         for submitted in self:
             submitted.job.look()
             if self._rows is not None and not self._plan.is_gang:
-                self._cut_short(submitted)
+                try:
+                    self._cut_short(submitted)
+                except OSError as exc:
+                    _logger.debug("the outcome of a trial cannot be looked for: %s", exc)
         return [submitted for submitted in self if submitted.rows.done()]
 
     def _cut_short(self, submitted: SubmittedTrial) -> None:
@@ -140,22 +153,30 @@ class SubmittedTrials:
 
         Raises:
             JobFailed: if Spark did not bring them.
+            PreflightError: if the executors cannot run sparkdl.
         """
         try:
             rows = submitted.rows.result()
-        except JobFailed:
+        except Exception as exc:
             if submitted.over_s is None:
-                raise
+                if isinstance(exc, JobFailed | SparkDLError):
+                    raise
+                # Spark tells of a failed job with JobFailed. Its own end may raise anything.
+                error = f"{type(exc).__name__}: {exc}".split("\n")[0]
+                raise JobFailed(JobEnd.SPARK_ENDED, error) from exc
             # Others may write to the run directory: nothing from there is unpickled.
             outcome = Outcome.from_json(storage.read(self._outcome_file(submitted)))
             return [outcome.without_exception()]
         return [Outcome.from_json(row["outcome"]) for row in rows]
 
-    def forget(self, submitted: SubmittedTrial) -> None:
-        """Remove a trial whose end has been recorded."""
-        if self._plan.is_gang:
-            storage.remove(self._paths.trial(submitted.trial.number).all_ranks)
-        del self._submitted[submitted.trial.number]
+    def forget(self, number: int) -> None:
+        """Remove a trial whose end has been recorded; one that is not here is no error."""
+        if self._submitted.pop(number, None) is None or not self._plan.is_gang:
+            return
+        try:
+            storage.remove(self._paths.trial(number).all_ranks)
+        except OSError as exc:
+            _logger.warning("files of trial %d cannot be removed: %s", number, exc)
 
     def starts(self) -> Iterator[tuple[SubmittedTrial, int]]:
         """Yield the attempts that have started since the last call, each with its trial."""
@@ -163,7 +184,9 @@ class SubmittedTrials:
         while waiting:
             # A store is asked for all files at once; a trial may have started more than once.
             urls = {self._attempt_file(submitted): submitted for submitted in waiting}
-            waiting = [urls[url] for url in storage.read_new(dict.fromkeys(urls, 0))]
+            waiting = []
+            with self._outages.tolerated():
+                waiting = [urls[url] for url in storage.read_new(dict.fromkeys(urls, 0))]
             for submitted in waiting:
                 submitted.seen += 1
                 yield submitted, submitted.seen
@@ -174,13 +197,19 @@ class SubmittedTrials:
     def cancel(self, numbers: "set[int] | None" = None) -> None:
         """Let Spark end some of the trials, or with None all. Repeating this is harmless."""
         if numbers is None:
-            self._cluster.cancel(self._tag)
+            self._cancel(self._tag)
         for number in (numbers or set()) & self._submitted.keys():
-            self._cluster.cancel(f"{self._tag}:{number}")
+            self._cancel(f"{self._tag}:{number}")
         for number, submitted in self._submitted.items():
             if numbers is None or number in numbers:
                 submitted.job.end()
 
+    def _cancel(self, tag: str) -> None:
+        try:
+            self._cluster.cancel(tag)
+        except Exception as exc:  # noqa: BLE001 The jobs of a Spark that has ended end by themselves.
+            _logger.debug("Spark cannot cancel %s: %r", tag, exc)
+
     def close(self) -> None:
         """Accept no more trials."""
-        self._pool.shutdown(wait=False)
+        self._threads.close()

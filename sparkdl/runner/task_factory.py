@@ -67,6 +67,7 @@ class TaskFactory:
             application=cluster.application,
             versions=provenance.versions(),
             driver=cluster.conf("spark.driver.host") or "",
+            owner=self.opened.owner.number if cluster.tasks_outlive_driver else 0,
         )
 
     def _spec(self, trial: Trial) -> TrialSpec:

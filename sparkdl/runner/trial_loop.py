@@ -3,18 +3,21 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Protocol
 
 from sparkdl import storage
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.errors import PreflightError
-from sparkdl.polling import Outages, poll_s
-from sparkdl.runner.display.progress import MAX_LOGS, Progress
+from sparkdl.polling import poll_s
+from sparkdl.runner.display.harmless import tolerated
+from sparkdl.runner.display.progress import Progress
+from sparkdl.runner.display.trial_output import MAX_LOGS
+from sparkdl.runner.observers import Observers, RunObserver
 from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
+from sparkdl.runner.stop_orders import StopOrders, no_slots_event
 from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runner.task_factory import TaskFactory
@@ -22,29 +25,20 @@ from sparkdl.runner.trial_messages import TrialMessages
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.idle_time import idle_now
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.runs.opening import STOPPED, OpenRun
-from sparkdl.runs.states import Failure, RunState, TrialState, natural_state
+from sparkdl.runs.opening import OpenRun
+from sparkdl.runs.retry import OUTSIDE
+from sparkdl.runs.states import Failure, RunState, TrialState
 from sparkdl.runs.step_time import where_time_went
 from sparkdl.runs.trial import Trial
 from sparkdl.search.trial_source import TrialSource
 
-__all__ = ["RunObserver", "TrialLoop"]
+__all__ = ["TrialLoop"]
 
 LOCAL_POLL_S = 0.2
 REMOTE_POLL_S = 3.0
 
-
-class RunObserver(Protocol):
-    """An object that follows a run, for example to display the run."""
-
-    def trial_started(self, trial: Trial, attempt: int) -> None:
-        """Process the start of an attempt at a trial."""
-
-    def trial_ended(self, trial: Trial) -> None:
-        """Process the end of a trial, after its last attempt."""
-
-    def run_ended(self) -> None:
-        """Process the end of the run."""
+# Number of trials at once for which a run in the background has its threads from the beginning.
+MAX_READY = 100
 
 
 class TrialLoop:
@@ -75,7 +69,7 @@ class TrialLoop:
         self._plan = plan
         self._concurrency = prepared.concurrency
         self._progress = progress
-        self._observers: list[RunObserver] = [progress, *observers]
+        self._observers = Observers([progress, *observers])
         self._source = source
         self._messages = TrialMessages(source, opened.journal, plan.is_gang)
         self._tasks = TaskFactory(prepared, opened, source)
@@ -83,32 +77,41 @@ class TrialLoop:
         num_trials = len(self._waiting) + source.num_left
         self._release_program = prepared.cluster.share(prepared.program)
         self._submitted = SubmittedTrials(
-            prepared.cluster, plan, request.topology, opened.paths, prepared.rows(num_trials)
+            prepared.cluster,
+            plan,
+            request.topology,
+            opened.paths,
+            prepared.rows(num_trials),
+            num_ready=0 if request.options.wait else min(self._concurrency.limit, MAX_READY),
         )
         self._prepared = prepared
         self._retries = Retries(request.options, plan.is_gang)
+        self._max_losses = request.options.max_losses
         ended = [trial for trial in run.trials if trial.state.is_final]
         self._stopping = Stopping(request.options, request.search, run.directions, plan.size, ended)
         self._num_started = 0
-        self._cancelled: set[int] = set()
-        self._stopped: tuple[RunState, str] | None = None
+        self._orders = StopOrders()
         self._fatal: PreflightError | None = None
         self._is_local = storage.is_local(run.path)
         self._begun_s = time.monotonic()
         self._trials_begun_s = self._begun_s
-        self._outages = Outages("write the error of a trial")
         opened.owner.when_taken_over(self._be_taken_over)
 
     def _be_taken_over(self) -> None:
-        self._stop(RunState.FAILED, "another driver has taken over this run")
+        self._orders.end_run(RunState.FAILED, "another driver has taken over this run")
         self._submitted.wake()
+
+    @property
+    def has_more(self) -> bool:
+        """True if a trial waits, or the source may propose one."""
+        return bool(self._waiting) or (not self._orders.run and self._source.num_left > 0)
 
     def cancel(self, number: int | None) -> None:
         """Cancel one trial, or with None all trials that have not finished."""
         if number is None:
-            self._stop(RunState.CANCELLED, "cancelled")
+            self._orders.end_run(RunState.CANCELLED, "cancelled")
         else:
-            self._cancelled.add(number)
+            self._orders.cancelled.add(number)
         self._submitted.wake()
 
     @contextmanager
@@ -117,54 +120,50 @@ class TrialLoop:
         try:
             yield
         except BaseException as exc:
-            self._stop_for(exc)
-            self._finish()
+            try:
+                self._stop_for(exc)
+            finally:
+                with tolerated("record the end of the run"):
+                    self._finish()
             raise
 
     def execute(self) -> None:
         """Run until every trial has ended or something stops the run.
 
         Raises:
-            AllTrialsFailedError, TrainingFailedError: if no trial completed.
+            RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run is not COMPLETE
+                in the end.
             PreflightError: if an executor cannot run the trials.
             KeyboardInterrupt: after the run was stopped cleanly.
         """
         try:
-            with self._progress:
+            with self.failing(), self._progress:
                 self._trials_begun_s = time.monotonic()
                 num_trials = len(self._waiting) + self._source.num_left
                 self._progress.announce(
                     num_trials, self._concurrency.limit, self._concurrency.slots
                 )
-                while self._has_more or self._submitted:
+                while self.has_more or self._submitted:
                     self._fill()
                     self._take()
                     self._follow()
-        except BaseException as exc:
-            self._stop_for(exc)
-            raise
-        finally:
             self._finish()
-            for observer in self._observers:
-                observer.run_ended()
+        finally:
+            self._observers.run_ended()
         if self._fatal:
             raise self._fatal
-        self.run.raise_if_none_completed()
-
-    @property
-    def _has_more(self) -> bool:
-        """True if a trial waits, or the source may propose one."""
-        return bool(self._waiting) or (not self._stopped and self._source.num_left > 0)
+        self.run.raise_unless_complete()
 
     # ---- submitting trials
 
     def _fill(self) -> None:
         """Submit trials until there is no more room."""
-        if self._stopped:
+        if self._orders.run:
             self._drop_waiting()
-        if self._has_more:
-            self._concurrency.recount()
-        while self._has_more and (self._next_is_stopped() or self._has_room()):
+        if self.has_more:
+            with suppress(Exception):  # A Spark that has ended lets the next job say so.
+                self._concurrency.recount()
+        while self.has_more and (self._next_is_stopped() or self._has_room()):
             trial = self._waiting.popleft() if self._waiting else self._source.next()
             if event := self._stop_event(trial):
                 self._conclude(trial, event)
@@ -194,19 +193,10 @@ class TrialLoop:
         shortage = self._concurrency.shortage(self._plan.start_timeout_s)
         why = f"start deadline: {shortage}"
         if self.run.is_search:  # No trial is to blame, and the search can be resumed.
-            self._stop(RunState.FAILED, why)
+            self._orders.end_run(RunState.FAILED, why)
             return
         trial = self._waiting.popleft()
-        error = f"{why} Before: {trial.error or 'it had not started'}"
-        self._conclude(
-            trial,
-            TrialChanged(
-                number=trial.number,
-                state=TrialState.FAILED,
-                error=error,
-                failure=str(Failure.DEADLINE),
-            ),
-        )
+        self._conclude(trial, no_slots_event(trial, why))
 
     # ---- following running trials
 
@@ -217,7 +207,6 @@ class TrialLoop:
             self._record_starts()
         for submitted in ended:
             self._end_attempt(submitted)
-            self._submitted.forget(submitted)
 
     def _follow(self) -> None:
         """Record starts and losses, show output, and cancel the trials that must end."""
@@ -232,25 +221,26 @@ class TrialLoop:
         self._progress.show_counts(running, self._messages.newest, self._messages.steps)
         elapsed_s = time.monotonic() - self._trials_begun_s
         if (stop := self._stopping.used_up(running, elapsed_s)) and (
-            self._has_more or self._submitted
+            self.has_more or self._submitted
         ):
-            self._stop(*stop)
-        overdue = self._cancelled | self._messages.overdue()
-        self._submitted.cancel(None if self._stopped else overdue)
+            self._orders.end_run(*stop)
+        overdue = self._orders.numbers | self._messages.overdue()
+        self._submitted.cancel(None if self._orders.run else overdue)
 
     def _record_starts(self) -> None:
         for submitted, attempt in self._submitted.starts():
             trial = submitted.trial
             if attempt > submitted.first:  # Spark has repeated the task by itself.
-                self._retries.allow(trial.number, Failure.LOST)
+                if not self._retries.allow(trial.number, Failure.LOST):
+                    self._orders.give_up(trial.number, self._max_losses)
+                    continue
                 self._record_loss(trial, attempt - 1, "its executor was lost")
             self._num_started += 1
             self._messages.trial_started(trial, attempt)
             self._opened.record(
                 TrialChanged(number=trial.number, state=TrialState.RUNNING, attempt=attempt)
             )
-            for observer in self._observers:
-                observer.trial_started(trial, attempt)
+            self._observers.trial_started(trial, attempt)
 
     def _record_loss(self, trial: Trial, attempt: int, why: str) -> None:
         self._progress.show_output(trial, last=True)
@@ -264,6 +254,9 @@ class TrialLoop:
     def _end_attempt(self, submitted: SubmittedTrial) -> None:
         """Record how an attempt has ended, and run the trial again if that may help."""
         trial = submitted.trial
+        if trial.state.is_final:  # Recorded, but the loop was interrupted then.
+            self._submitted.forget(trial.number)
+            return
         self._messages.read([trial], ended=True)
         conclusion = self._conclusion_of(submitted)
         trial.exception = conclusion.exception
@@ -271,12 +264,23 @@ class TrialLoop:
         if conclusion.fatal:
             # An executor that joined after the preflight cannot run trials.
             self._fatal = conclusion.fatal
-            self._stop(RunState.FAILED, str(conclusion.fatal))
-            event = self._cancelled_event(trial)
-        if event.state == TrialState.FAILED and conclusion.may_retry:
-            self._retry_or_conclude(submitted, event)
+            self._orders.end_run(RunState.FAILED, str(conclusion.fatal))
+            event = self._orders.cancelled_event(trial)
+        if conclusion.spark_ended:
+            self._orders.end_run(RunState.CANCELLED, conclusion.spark_ended)
+        if self._orders.run and event.failure == Failure.LOST:  # Resume runs it again.
+            event = replace(self._orders.cancelled_event(trial), attempt=event.attempt)
+        failure = OUTSIDE if conclusion.is_outside else event.failure or str(Failure.EXCEPTION)
+        is_failure = event.state == TrialState.FAILED and conclusion.may_retry
+        if (is_failure or conclusion.is_outside) and self._may_retry(submitted, failure):
+            self._retry(submitted, event, failure)
         else:
             self._conclude(trial, event)
+
+    def _may_retry(self, submitted: SubmittedTrial, failure: str) -> bool:
+        lived_s = time.monotonic() - submitted.submitted_s
+        number = submitted.trial.number
+        return not self._orders.run and self._retries.allow(number, failure, lived_s)
 
     def _conclusion_of(self, submitted: SubmittedTrial) -> Conclusion:
         trial = submitted.trial
@@ -294,59 +298,54 @@ class TrialLoop:
         """Return the event of a trial that was ordered to end; None for any other trial."""
         if self._messages.is_stopped(trial):
             return TrialChanged(number=trial.number, state=TrialState.PRUNED)
-        if self._stopped or trial.number in self._cancelled:
-            return self._cancelled_event(trial)
-        return None
+        return self._orders.event_of(trial)
 
-    def _cancelled_event(self, trial: Trial) -> TrialChanged:
-        why = self._why_cancelled()
-        return TrialChanged(number=trial.number, state=TrialState.CANCELLED, error=why)
-
-    def _retry_or_conclude(self, submitted: SubmittedTrial, event: TrialChanged) -> None:
-        trial, failure = submitted.trial, event.failure or str(Failure.EXCEPTION)
-        lived_s = time.monotonic() - submitted.submitted_s
-        if self._stopped or not self._retries.allow(trial.number, failure, lived_s):
-            self._conclude(trial, event)
-            return
-        if failure == Failure.LOST:
+    def _retry(self, submitted: SubmittedTrial, event: TrialChanged, failure: str) -> None:
+        trial = submitted.trial
+        if failure in (Failure.LOST, OUTSIDE):
+            # A trial whose job was cancelled goes on from its checkpoint, as after a loss.
+            event = replace(event, failure=str(Failure.LOST))
             self._record_loss(trial, event.attempt or 0, (event.error or "").split("\n")[0])
         else:
             self._progress.show_output(trial, last=True)
         self._opened.record(replace(event, state=TrialState.WAITING))
+        self._submitted.forget(trial.number)
+        self._waiting.append(trial)
         self._messages.attempt_ended(trial)
         self._source.restarted(trial, failure)
-        self._waiting.append(trial)
 
     def _conclude(self, trial: Trial, event: TrialChanged) -> None:
-        """Record the final event of a trial and let all observers know."""
+        """Record the final event of a trial, once, and let all observers know."""
         self._progress.show_output(trial, last=True)
         if event.metrics is None:
             # The last reported metrics, for a trial whose task did not return them.
             event = replace(event, metrics=trial.metrics)
         self._opened.record(event)
+        if event.note:
+            self._progress.say(f"[trial {trial.number}] Note: {event.note}")
+        self._submitted.forget(trial.number)
+        self._write_error(trial)
+        self._messages.trial_ended(trial)
+        self._source.ended(trial)
+        self._observers.trial_ended(trial)
+        if stop := self._stopping.trial_ended(trial):
+            self._orders.end_run(*stop)
+
+    def _write_error(self, trial: Trial) -> None:
         # No rank of a gang knows which rank failed first, and no task sees an error of Spark.
         error = TrialPaths(trial.path).error
-        with self._outages.tolerated():  # The journal has the error, too.
+        with tolerated(f"write {error}"):
             is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
             if trial.error and (self._plan.is_gang or is_missing):
                 storage.write(error, trial.error)
-        self._messages.trial_ended(trial)
-        self._source.ended(trial)
-        for observer in self._observers:
-            observer.trial_ended(trial)
-        if stop := self._stopping.trial_ended(trial):
-            self._stop(*stop)
 
     # ---- the end of the run
-
-    def _stop(self, state: RunState, reason: str) -> None:
-        self._stopped = self._stopped or (state, reason)
 
     def _stop_for(self, exc: BaseException) -> None:
         """End everything, as the driver cannot go on; Ctrl-C of the user is not a failure."""
         is_interrupt = isinstance(exc, KeyboardInterrupt)
         why = "interrupted" if is_interrupt else f"{exc}".split("\n")[0]
-        self._stop(RunState.CANCELLED if is_interrupt else RunState.FAILED, why)
+        self._orders.end_run(RunState.CANCELLED if is_interrupt else RunState.FAILED, why)
         # The source may be what has raised.
         self._source = TrialSource()
         self._messages = TrialMessages(self._source, self._opened.journal, self._plan.is_gang)
@@ -354,34 +353,42 @@ class TrialLoop:
 
     def _drop_waiting(self) -> None:
         """Record all trials that have never started as cancelled, in one write."""
-        if events := [self._cancelled_event(trial) for trial in self._waiting]:
+        if events := [self._orders.cancelled_event(trial) for trial in self._waiting]:
             self._waiting.clear()
             self._opened.record(*events)
 
-    def _why_cancelled(self) -> str:
-        return f"{STOPPED}: {self._stopped[1]}" if self._stopped else "cancelled"
-
     def _abandon(self) -> None:
-        """Cancel everything that has not ended, and wait for the ends."""
-        while self._has_more or self._submitted:
+        """Cancel everything that has not ended, then record the ends; each step is tried."""
+        self._submitted.cancel()
+        with tolerated("record that waiting trials are cancelled"):
+            self._drop_waiting()
+        while self._submitted:
             self._submitted.cancel()
-            self._fill()
-            self._take()
+            for submitted in self._submitted.ended(LOCAL_POLL_S):
+                with tolerated(f"record the end of trial {submitted.trial.number}"):
+                    self._end_attempt(submitted)
+                self._submitted.forget(submitted.trial.number)
 
     def _finish(self) -> None:
         """Record the end of the run and give up its ownership."""
         self._submitted.close()
         self._prepared.release_rows()
         self._release_program()
-        state, reason = self._stopped or (RunState.COMPLETE, "")
-        state = natural_state(self.run.counts()) if state == RunState.COMPLETE else state
+        state, reason = self._orders.outcome(self.run.trials)
         now_s = time.monotonic()
         running_s = now_s - self._trials_begun_s
         duration_s = round(now_s - self._begun_s, 3)
-        event = RunEnded(state=state, reason=reason or None, duration_s=duration_s)
+        event = RunEnded(state=state, reason=reason, duration_s=duration_s)
         try:
             idle = idle_now(self.run.trials, self._concurrency.limit, running_s)
             timeline = where_time_went(self.run) if self._plan.timeline else None
             event = replace(event, idle=idle, timeline=timeline)
         finally:
+            self._close(event)
+
+    def _close(self, event: RunEnded) -> None:
+        try:
             self._opened.close(event)
+        except BaseException:
+            self.run.apply(event)
+            raise

@@ -5,10 +5,12 @@ Messages travel through files in the folder of each trial.
 
 import json
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from sparkdl import jsonl, storage
+from sparkdl.polling import Outages
 from sparkdl.runs import Trial
 from sparkdl.runs.events import StopRequested
 from sparkdl.runs.journal import Journal
@@ -46,6 +48,8 @@ class TrialMessages:
         self._is_gang = is_gang
         self._reports = jsonl.Tail()
         self._asks = jsonl.Tail()
+        self._unanswered: deque[tuple[Trial, dict[str, Any]]] = deque()
+        self._outages = Outages("exchange messages with trials")
         self._stopped: dict[int, float] = {}
         self._asked_s = -ASKING_S
         self._num_running = 0
@@ -68,31 +72,36 @@ class TrialMessages:
         """
         if not ended:
             self._num_running = len(trials)
-        # Asks are read first: the reports before an ask must be processed before its answer.
-        asks = []
-        if self._source.answers_requests and not ended:
-            askers = {TrialPaths(trial.path).asks: trial for trial in trials}
-            asks = [(askers[url], line) for url, line in self._asks.read(askers)]
-        reporters = {TrialPaths(trial.path).metrics: trial for trial in trials}
-        lines = self._reports.read(reporters)
-        reports = [(reporters[url], line["step"], line["metrics"]) for url, line in lines]
+        reports, is_read = [], False
+        # What cannot be read or sent now, as the store fails, is read and sent by a later call.
+        with self._outages.tolerated():
+            # Asks are read first: the reports before an ask must be processed before its answer.
+            if self._source.answers_requests and not ended:
+                askers = {TrialPaths(trial.path).asks: trial for trial in trials}
+                self._unanswered += [(askers[url], line) for url, line in self._asks.read(askers)]
+            reporters = {TrialPaths(trial.path).metrics: trial for trial in trials}
+            lines = self._reports.read(reporters)
+            reports = [(reporters[url], line["step"], line["metrics"]) for url, line in lines]
+            is_read = True
         for trial, step, metrics in reports:
             trial.metrics.update(metrics)
             self.newest = trial
             self.steps[trial.number] = step
         for trial in self._source.observe_reports(reports, ended):
             self._stop(trial)
-        for trial, ask in asks:
-            if ask["attempt"] == trial.attempts - 1:  # A lost attempt may still run, and ask.
-                self._answer(trial, ask)
+        while self._unanswered and is_read and not ended and self._answer(*self._unanswered[0]):
+            self._unanswered.popleft()
 
-    def _answer(self, trial: Trial, ask: dict[str, Any]) -> None:
+    def _answer(self, trial: Trial, ask: dict[str, Any]) -> bool:
+        """Answer a question; return False if the answer could not be sent."""
+        if ask["attempt"] != trial.attempts - 1:
+            return True  # A lost attempt may still run, and ask.
         self._asked_s = time.monotonic()
         try:
             answer = {"id": ask["id"], "value": self._source.answer(trial, ask)}
         except RequestRefused as exc:
             answer = {"id": ask["id"], "error": str(exc)}
-        _send(trial, answer)
+        return self._send(trial, answer)
 
     def _stop(self, trial: Trial) -> None:
         if trial.number in self._stopped or trial.state.is_final:
@@ -100,7 +109,15 @@ class TrialMessages:
         self._stopped[trial.number] = time.monotonic()
         self._journal.write([StopRequested(number=trial.number)])
         if not self._is_gang:
-            _send(trial, {"stop": "pruned"})
+            # A trial that does not get the order is ended after STOP_GRACE_S.
+            self._send(trial, {"stop": "pruned"})
+
+    def _send(self, trial: Trial, order: dict[str, Any]) -> bool:
+        is_sent = False
+        with self._outages.tolerated():
+            storage.append(TrialPaths(trial.path).orders, json.dumps(order).encode() + b"\n")
+            is_sent = True
+        return is_sent
 
     def is_stopped(self, trial: Trial) -> bool:
         """Return True if the trial was ordered to stop."""
@@ -116,6 +133,7 @@ class TrialMessages:
         """Start reading from the beginning: the next attempt writes new files."""
         self._reports.forget(TrialPaths(trial.path).metrics)
         self._asks.forget(TrialPaths(trial.path).asks)
+        self._unanswered = deque(ask for ask in self._unanswered if ask[0] is not trial)
 
     def trial_started(self, trial: Trial, attempt: int) -> None:
         """Read the files of a new attempt from their beginning."""
@@ -129,7 +147,3 @@ class TrialMessages:
 
     def run_ended(self) -> None:
         """Do nothing; no message arrives after the last trial."""
-
-
-def _send(trial: Trial, order: dict[str, Any]) -> None:
-    storage.append(TrialPaths(trial.path).orders, json.dumps(order).encode() + b"\n")

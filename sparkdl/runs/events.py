@@ -154,6 +154,7 @@ class TrialChanged(Event):
         failure: the kind of a failure, see `Failure`.
         usage: the fields of `Usage`.
         ended: seconds since 1970 at which the attempt ended, if it ended before the event.
+        note: a remark about a result, such as files that could not be copied.
     """
 
     kind = EventKind.TRIAL
@@ -168,6 +169,7 @@ class TrialChanged(Event):
     failure: str | None = None
     usage: Mapping[str, float] | None = None
     ended: float | None = None
+    note: str | None = None
 
     def _to_json_values(self) -> dict[str, Any]:
         return {**super()._to_json_values(), "state": str(self.state)}

@@ -4,8 +4,9 @@
 <root>/<run id>/run.json  owner/<n>.json  journal/<n>-<k>.jsonl  summary.json
                /environment.txt  source/  resources/  report.html  initial/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
-                                attempts/<n>.json  tensorboard/  artifacts/  timeline/
-                                checkpoints/<number>/  scratch/  asks.jsonl  orders.jsonl
+                                attempts/<n>.claim  attempts/<n>.json  tensorboard/  artifacts/
+                                timeline/  checkpoints/<number>/  scratch/  work/
+                                asks.jsonl  orders.jsonl
 ```
 
 Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt`, and all
@@ -15,7 +16,7 @@ but the chief a `metrics-<role>-<index>.jsonl`. With `timeline=True` each has a
 
 from dataclasses import dataclass
 
-from sparkdl import storage
+from sparkdl import attempts, storage
 from sparkdl.checkpoints import FOLDER
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 
@@ -111,12 +112,11 @@ class TrialPaths:
     @property
     def attempts(self) -> str:
         """The folder with one file per attempt, and with the files of lost attempts."""
-        return storage.join(self.folder, "attempts")
+        return storage.join(self.folder, attempts.FOLDER)
 
     def num_attempts(self) -> int:
         """Return the number of attempts that have started."""
-        numbers = [name.removesuffix(".json") for name in storage.list_names(self.attempts)]
-        return 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
+        return 1 + attempts.newest(self.folder)
 
     def attempt(self, number: int) -> str:
         """Return the file that describes an attempt. Written by its task at the start."""

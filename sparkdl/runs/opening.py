@@ -24,28 +24,24 @@ from sparkdl.runs.layout import FORMAT, RunPaths
 from sparkdl.runs.open_run import OpenRun
 from sparkdl.runs.owner import Claim, Owner, describe_owner, living_owner, newest_claim
 from sparkdl.runs.redact import mask_params
+from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import TrialState
-from sparkdl.runs.trial import Trial
 
 __all__ = [
-    "STOPPED",
     "IfExists",
     "OpenRun",
     "RunDescription",
     "continue_run",
     "difference",
     "open_run",
-    "waits_again",
 ]
 
 IfExists = Literal["error", "resume", "new"]
 
+
 # A new run directory must accept its first events within this time.
 CREATE_S = 10.0
-
-# The beginning of the error of a trial that was CANCELLED because its run was stopped.
-STOPPED = "the run was stopped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +60,8 @@ class RunDescription:
         secrets: values that must not be stored.
         facts: further fields of `run.json`, such as `space` and `repeats` of a search.
         count: largest number of configurations, for a search.
+        retry: ended trials that an existing run runs again.
+        changed: the arguments that differ from those of an existing run, see `RunStarted`.
     """
 
     id: str
@@ -77,6 +75,8 @@ class RunDescription:
     secrets: tuple[str, ...]
     facts: Mapping[str, Any]
     count: int | None = None
+    retry: Retry = frozenset()
+    changed: Mapping[str, Any] | None = None
 
 
 def open_run(root: str, description: RunDescription, if_exists: IfExists) -> OpenRun:
@@ -271,14 +271,16 @@ def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> Op
     # A search that one of its stopping rules ended is complete, even with fewer trials.
     has_more = (description.count or 0) > before.num_configurations and not before.reason
     read = (content, journal, claim)
-    return _continue(paths, read, reopen=has_more, secrets=description.secrets)
+    return _continue(
+        paths, read, has_more, description.retry, description.changed, description.secrets
+    )
 
 
 def continue_run(
     path: str,
     *,
     reopen: bool = False,
-    retry_failed: bool = False,
+    retry: Retry = frozenset(),
     changed: Mapping[str, Any] | None = None,
     secrets: tuple[str, ...] = (),
 ) -> OpenRun:
@@ -287,11 +289,12 @@ def continue_run(
     Args:
         path: the run directory.
         reopen: open the run also if it is COMPLETE, to add trials.
-        retry_failed: failed trials become WAITING, too.
+        retry: ended trials that become WAITING, too.
         changed: the arguments that differ from those before, see `RunStarted`.
         secrets: values that must not be stored.
 
     Raises:
+        ConfigError: if `retry` names a trial that cannot run again.
         RunNotFoundError: if there is no run at `path`.
         RunDamagedError: if its files cannot be read, or parameters are lost that are needed.
         RunExistsError: if a living driver owns the run.
@@ -300,14 +303,14 @@ def continue_run(
     content = read_description(path)
     claim = _free_claim(paths, content["id"])
     read = (content, read_events(path), claim)
-    return _continue(paths, read, reopen, retry_failed, changed, secrets)
+    return _continue(paths, read, reopen, retry, changed, secrets)
 
 
 def _continue(
     paths: RunPaths,
     read: tuple[Mapping[str, Any], JournalContent, Claim],
     reopen: bool = False,
-    retry_failed: bool = False,
+    retry: Retry = frozenset(),
     changed: Mapping[str, Any] | None = None,
     secrets: tuple[str, ...] = (),
 ) -> OpenRun:
@@ -316,28 +319,33 @@ def _continue(
     Args:
         paths: the files of the run.
         read: the description, the journal, and the newest claim, which was read before the journal.
-        reopen, retry_failed, changed, secrets: see `continue_run`.
+        reopen, retry, changed, secrets: see `continue_run`.
     """
     content, journal, claim = read
     run = replay(dict(content), paths.folder, journal.events)
     last = journal.events[-1].time or 0.0
-    waiting = _unfinished(run, paths, retry_failed, last)
-    is_complete = run.state == "COMPLETE" and not reopen and not (retry_failed and waiting)
+    check_retry(retry, run.trials)
+    waiting = _unfinished(run, paths, retry, last)
+    # A search proposes more trials; any other run has ended with its last trial.
+    has_ended = run.state == "COMPLETE" or (run.state.is_final and not run.is_search)
+    is_asked = reopen or any(is_chosen(trial, retry) for trial in run.trials)
+    goes_on = run.state != "COMPLETE" and any(waits_again(trial) for trial in run.trials)
+    is_over = has_ended and not (is_asked or goes_on)
     check_params(run, journal.events, [event.number for event in waiting])
     if max(journal.last) > claim.number and newest_claim(paths).number == claim.number:
         # Someone has removed the claims of earlier drivers, but their sessions are there.
         claim = replace(claim, number=max(journal.last))
-    owner = Owner(paths) if is_complete else _claim(paths, run.id, claim)
+    owner = Owner(paths) if is_over else _claim(paths, run.id, claim)
     opened = OpenRun(
         run=run,
         paths=paths,
         journal=Journal(paths.journal, owner.number, journal.last),
         owner=owner,
         seed=content["seed"],
-        finished_before=is_complete,
+        finished_before=is_over,
         secrets=secrets,
     )
-    if not is_complete:
+    if not is_over:
         owner.when_taken_over(opened.journal.fence)
         with _released_if_raised(opened):
             storage.remove(paths.summary)
@@ -352,25 +360,19 @@ def _owned_error(run_id: str, owner: dict[str, Any], folder: str) -> RunExistsEr
     )
 
 
-def waits_again(trial: Trial, retry_failed: bool) -> bool:
-    """Return True if a trial runs when its run is resumed."""
-    stopped = trial.state == "CANCELLED" and (trial.error or "").startswith(STOPPED)
-    return stopped or (retry_failed and trial.state == "FAILED") or not trial.state.is_final
-
-
-def _unfinished(run: Run, paths: RunPaths, retry_failed: bool, last: float) -> list[TrialChanged]:
+def _unfinished(run: Run, paths: RunPaths, retry: Retry, last: float) -> list[TrialChanged]:
     """Return the events by which unfinished trials become WAITING.
 
     Args:
         run: the run.
         paths: the files of the run.
-        retry_failed: failed trials count as unfinished.
+        retry: ended trials that count as unfinished.
         last: the time of the last event of the earlier driver, which is taken for the end of
             attempts that were running.
     """
     events = []
     for trial in run.trials:
-        if trial.state != "WAITING" and waits_again(trial, retry_failed):
+        if trial.state != "WAITING" and waits_again(trial, retry):
             event = TrialChanged(
                 number=trial.number,
                 state=TrialState.WAITING,

@@ -26,7 +26,15 @@ from sparkdl.os_processes import process_start
 from sparkdl.polling import Outages, retry
 from sparkdl.runs.layout import RunPaths
 
-__all__ = ["Claim", "Owner", "describe_owner", "heartbeat_age_s", "living_owner", "newest_claim"]
+__all__ = [
+    "Claim",
+    "Owner",
+    "describe_owner",
+    "heartbeat_age_s",
+    "living_owner",
+    "newest_claim",
+    "read_beat",
+]
 
 BEAT_S = 5.0
 
@@ -198,6 +206,21 @@ def heartbeat_age_s(paths: RunPaths, claim: Claim) -> float | None:
     """Return the age of the last heartbeat by the clock of this host; None without a heartbeat."""
     beat = _parse(_read(paths, claim.number, "beat") or b"")
     return max(0.0, time.time() - float(beat["time"])) if "time" in beat else None
+
+
+def read_beat(paths: RunPaths, number: int) -> bytes | None:
+    """Return what the heartbeat of an owner contains; None if the owner has released the run.
+
+    Args:
+        paths: the files of the run.
+        number: the number of the owner.
+
+    Raises:
+        OSError: if the store cannot be read now.
+    """
+    if _read(paths, number, "ended") is not None:
+        return None
+    return _read(paths, number, "beat") or b""
 
 
 def describe_owner(owner: dict[str, Any]) -> str:

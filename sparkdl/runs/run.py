@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from sparkdl.errors import (
     AllTrialsFailedError,
     NoCompleteTrialError,
+    RunStoppedError,
     TrainingFailedError,
     TrialFailedError,
 )
@@ -64,6 +65,7 @@ class Run:
         timeline: a sentence about the parts of a training step, for a run with `timeline=True`.
         is_search: a search made the trials, rather than a list of parameters.
         is_distributed: the run is one trial of a distributed verb.
+        is_resumable: the run can be resumed.
     """
 
     id: str
@@ -81,6 +83,7 @@ class Run:
     timeline: str | None = None
     is_search: bool = False
     is_distributed: bool = False
+    is_resumable: bool = True
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     _started: float | None = field(default=None, repr=False, compare=False)
 
@@ -180,43 +183,72 @@ class Run:
             raise TrialFailedError(
                 f"{len(self.failed)} of {len(self.trials)} trials of run {self.id} failed. "
                 f"Trial {first.number} {first.params}: {first.summary}\n"
-                f"Its log is {_log_of(first)}"
+                f"Its log is {_log_of(first)}",
+                self,
             ) from first.exception
 
-    def raise_if_none_completed(self) -> None:
-        """Raise the first failure of a run that is FAILED and has no COMPLETE trial.
+    def raise_unless_complete(self) -> None:
+        """Raise an error if the run has ended in any other state than COMPLETE.
 
         Raises:
             AllTrialsFailedError: if all trials failed. Its cause is the first trial's exception.
             TrainingFailedError: likewise for a run of a distributed verb.
+            RunStoppedError: if the run ended early, and trials completed or were cancelled.
         """
+        if self.state in (RunState.COMPLETE, RunState.RUNNING):
+            return
+        why = f" ({self.reason})" if self.reason else ""
         failures = [t for t in self.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
         if self.state != RunState.FAILED or self.counts().get("COMPLETE") or not failures:
-            return
+            raise RunStoppedError(
+                f"{self.kind} {self.id} ended {self.state}{why}: {self.counts_text()}. "
+                f"{self.how_to_finish()}All files are in {self.path}",
+                self,
+            )
         first = next((trial for trial in failures if trial.exception), failures[0])
         if self.is_distributed:
             raise TrainingFailedError(
                 f"{self.kind} {self.id} failed. {_without_traceback(first.error or '')}\n"
-                f"All files are in {self.path}"
+                f"All files are in {self.path}",
+                self,
             ) from first.exception
         raise AllTrialsFailedError(
-            f"no trial of run {self.id} completed: {self.counts_text()}. "
+            f"no trial of run {self.id} completed: {self.counts_text()}{why}. "
             f"Trial {first.number} with {first.params}: {first.summary}\n"
-            f"Its log is {_log_of(first)}, all files are in {self.path}"
+            f"Its log is {_log_of(first)}, all files are in {self.path}",
+            self,
         ) from first.exception
+
+    def how_to_finish(self) -> str:
+        """Return a sentence with the call that finishes a run that has ended early, or ""."""
+        if not self.is_resumable or self.state == RunState.COMPLETE:
+            return ""
+        # With the same limit, the failures that ended the run would end it again.
+        retry = ", retry='failed'" if "max_failed_trials" in (self.reason or "") else ""
+        return f"To finish it: experiment.resume({self.path!r}{retry}). "
 
     def attach(self, handle: Handle) -> None:
         """Set the object that executes this run, for `wait` and `cancel`."""
         self._handle = handle
 
     def wait(self) -> "Run":
-        """Wait until the run has ended, if this process executes it, and return the run."""
+        """Wait until the run has ended, and return the run.
+
+        Raises:
+            RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run is not COMPLETE
+                then, see `raise_unless_complete`.
+        """
         if self._handle:
             self._handle.wait()
         return self
 
     def cancel(self, trial: "Trial | int | None" = None) -> None:
-        """Cancel one trial, or the whole run; finished trials keep their results."""
+        """Cancel one trial, or the whole run; finished trials keep their results.
+
+        Raises:
+            ConfigError: if the run has no such trial.
+            RunExistsError: if another process runs the run: cancel it there.
+        """
         if self._handle:
             self._handle.cancel(trial.number if isinstance(trial, Trial) else trial)
 

@@ -56,6 +56,8 @@ class Trial:
         metrics: the last value of each metric that was reported or returned.
         outputs: the values that the training function returned, by name.
         error: the error message; its first line is a summary.
+        note: a remark about a result that is complete, such as files that could not be copied to
+            the run directory, with the place where they are; None if there is none.
         failure: the kind of a failure: `exception`, `exit`, `signal`, `out of memory`,
             `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
         attempts: number of attempts that were started; above 1 after a lost executor or a retry.
@@ -75,6 +77,7 @@ class Trial:
     metrics: dict[str, float] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    note: str | None = None
     failure: str | None = None
     attempts: int = 0
     usage: Usage = Usage()
@@ -130,6 +133,7 @@ class Trial:
         self.state = event.state
         self.value = event.value
         self.error = event.error
+        self.note = event.note
         self.failure = event.failure
         if event.params is not None:
             self.params = event.params

@@ -42,9 +42,8 @@ __all__ = [
 # The DataFrames that `loadTFRecords` has returned, with their `input_dir`.
 loadedDF: "WeakKeyDictionary[DataFrame, str]" = WeakKeyDictionary()
 
-# A comma outside braces, and the innermost braces of a path, see Hadoop's FileSystem.globStatus.
+# A comma outside braces: Hadoop's `{a,b}` stands for alternatives in one path.
 _COMMA = re.compile(r",(?![^{]*\})")
-_ALTERNATIVES = re.compile(r"\{([^{}]*)\}")
 
 # Number of rows that are converted to records, or back, at once.
 CHUNK_ROWS = 1000
@@ -117,26 +116,13 @@ def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) 
         See `saveAsTFRecords`.
     """
     check_context(sc, "dfutil.loadTFRecords")
-    locations = [_absolute(sc, path) for path in _split_paths(input_dir)]
+    locations = [_absolute(sc, path) for path in _COMMA.split(input_dir)]
     urls = urls_of(find(locations))
     schema, scalars = _infer(urls, binary_features)
     df = read_tfrecord(SparkSession.builder.getOrCreate(), urls, schema)
     df = df.select(*(_column(name, name in scalars) for name in schema.names))
     loadedDF[df] = input_dir
     return df
-
-
-def _split_paths(text: str) -> list[str]:
-    """Return the paths of a list as Hadoop writes it, with the alternatives in braces expanded."""
-    paths = []
-    for path in _COMMA.split(text):
-        if alternatives := _ALTERNATIVES.search(path):
-            start, end = alternatives.span()
-            for alternative in alternatives[1].split(","):
-                paths += _split_paths(path[:start] + alternative + path[end:])
-        else:
-            paths.append(path)
-    return paths
 
 
 def _absolute(sc: Any, path: str) -> str:

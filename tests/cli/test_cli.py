@@ -1,14 +1,19 @@
 """The `sparkdl` command reads runs."""
 
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkdl import storage
+from sparkdl import experiment, storage
+from sparkdl.cli import logs
 from sparkdl.cli.main import main
+from sparkdl.runs import Run
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import RunDescription, open_run
+from sparkdl.runs.opening import RunDescription, continue_run, open_run
 from sparkdl.runs.states import RunState, TrialState
 
 
@@ -62,3 +67,49 @@ def test_exit_codes_are_1_for_failed_runs_and_2_for_errors(root: str, capsys: An
     assert "no runs found" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["fly"])
+
+
+def test_logs_follow_a_run_that_adds_trials_and_repeats_one(root: str, capsys: Any) -> None:
+    paths = RunPaths(make_run(root, "COMPLETE"))
+    opened = continue_run(paths.folder, reopen=True)
+
+    def go_on() -> None:
+        number = opened.add({"lr": 0.3}, 2).number
+        Path(paths.trial(number).folder).mkdir(parents=True, exist_ok=True)
+        Path(paths.trial(number).log).write_text("a first attempt that printed much\n")
+        opened.record(TrialChanged(number=number, state=TrialState.RUNNING, attempt=0))
+        time.sleep(3 * logs.POLL_S)
+        Path(paths.trial(number).log).write_text("second\n")
+        opened.record(TrialChanged(number=number, state=TrialState.RUNNING, attempt=1))
+        time.sleep(3 * logs.POLL_S)
+        opened.record(RunEnded(state=RunState.COMPLETE))
+        opened.owner.release()
+
+    thread = threading.Timer(0.1, go_on)
+    thread.start()
+    assert main(["logs", paths.folder, "-f"]) == 0
+    thread.join()
+    out = capsys.readouterr().out
+    assert out.count("a first attempt that printed much") == 1
+    assert out.endswith("==> trial 2\nsecond\n")
+
+
+def test_resume_exits_with_1_for_a_run_that_is_not_complete(
+    root: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_run(root, "CANCELLED")
+    given: list[Any] = []
+
+    def resume(run: Run, **options: Any) -> Run:
+        given.append(options["retry"])
+        run.raise_unless_complete()
+        return run
+
+    monkeypatch.setattr(experiment, "resume", resume)
+    assert main(["resume", path]) == 1
+    captured = capsys.readouterr()
+    assert "1 of 2 trials complete" in captured.out
+    assert "sparkdl: launch one ended CANCELLED" in captured.err
+    assert main(["resume", path, "--retry", "failed"]) == 1
+    assert main(["resume", path, "--retry", "3,7"]) == 1
+    assert given == [None, "failed", [3, 7]]

@@ -1,10 +1,53 @@
-"""The errors with which Spark jobs end, as plain sentences."""
+"""The errors with which jobs of Spark end, in Spark's own words."""
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from sparkdl.cluster.spark_errors import JobEnd, job_failed
 
-JAVA = "\n\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages\n"
+JAVA = "An error occurred while calling o71.collectToPython.\n: org.apache.spark.SparkException: "
+STAGE = f"{JAVA}Job aborted due to stage failure: "
+FRAME = "\n\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (RuntimeError(f"{JAVA}Job 5 cancelled because SparkContext was shut down"), "SPARK_ENDED"),
+        (RuntimeError("Cannot call methods on a stopped SparkContext."), "SPARK_ENDED"),
+        (Py4JNetworkError("Error while sending or receiving"), "SPARK_ENDED"),
+        (ConnectionRefusedError(111, "Connection refused"), "SPARK_ENDED"),
+        (RuntimeError("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid."), "SPARK_ENDED"),
+        (
+            RuntimeError("[SPARK_JOB_CANCELLED] Job 3 cancelled part of cancelled job tag"),
+            "CANCELLED",
+        ),
+        (
+            RuntimeError(
+                f"{STAGE}ResultStage 3 (mapInArrow) has failed the maximum allowable number of "
+                "times: 4. Most recent failure reason:\n"
+                "org.apache.spark.shuffle.FetchFailedException: Connection reset by peer"
+            ),
+            "LOST",
+        ),
+        (RuntimeError(f"{STAGE}ExecutorLostFailure (executor 1 exited)"), "LOST"),
+        (RuntimeError(f"{STAGE}Task not serializable"), "ERROR"),
+        (
+            RuntimeError(
+                f"{STAGE}org.apache.spark.api.python.PythonException: Traceback (most recent call "
+                'last):\n  File "u.py", line 1, in u\nValueError: SparkContext was shut down'
+            ),
+            "ERROR",
+        ),
+    ],
+)
+def test_error_of_spark_has_its_kind(error: Exception, end: str) -> None:
+    assert job_failed(error).end is JobEnd[end]
+
+
+def test_end_of_spark_is_told_in_one_line() -> None:
+    error = RuntimeError("Job 5 cancelled because SparkContext was shut down\n\tat org.apache")
+    assert str(job_failed(error)) == "Job 5 cancelled because SparkContext was shut down"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +65,7 @@ JAVA = "\n\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStag
     ],
 )
 def test_executors_that_are_gone_for_good_are_told_in_a_sentence(text: str, message: str) -> None:
-    failed = job_failed(RuntimeError(text + JAVA))
+    failed = job_failed(RuntimeError(text + FRAME))
     assert failed.end is JobEnd.LOST
     assert message in str(failed)
     assert "org.apache.spark" not in str(failed)

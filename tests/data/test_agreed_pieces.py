@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
+from sparkdl import polling, storage
 from sparkdl.context import Context
 from sparkdl.data import agreed_pieces, peer_files
 from sparkdl.data.agreed_pieces import Call, agree
@@ -210,6 +210,7 @@ def test_a_first_rank_that_is_slow_is_waited_for(
 def test_a_store_that_fails_for_a_moment_ends_nothing(
     ranks: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(polling, "pause_s", lambda _: 0.01)
     failures = {"write": 2, "read_new": 3}
 
     def failing(name: str, real: Any) -> Any:

@@ -4,6 +4,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sparkdl import context
-from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.batching import Batches, _warn_of_few_pieces, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource, Pass, Source
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
@@ -108,6 +109,24 @@ def test_readers_show_the_arguments_of_batches() -> None:
     assert list(shown)[:3] == ["path", "own", "batch_size_per_worker"]
     assert shown["last_batch"].default == "pad"
     assert "batches" not in shown
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rank", "warns"),
+    [
+        ([1 << 17, 0], 0, True),
+        ([1 << 17, 0], 1, False),
+        ([1 << 16, 1 << 16], 0, False),
+        ([100], 0, False),
+    ],
+)
+def test_ranks_that_share_a_large_piece_are_told(
+    sizes: list[int], rank: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    source: Any = SimpleNamespace(name="some.parquet", sizes=sizes)
+    _warn_of_few_pieces(source, context.Context(rank=rank, num_readers=2))
+    expected = "some.parquet has 1 pieces (files or row groups) with rows for 2 ranks"
+    assert (expected in caplog.text) is warns
 
 
 # ---- batches

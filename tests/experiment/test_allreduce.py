@@ -25,7 +25,7 @@ from sparkdl.errors import (
 )
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, is_alive, jvm_of, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import quiet, stopped
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("three_executors")]
 
@@ -322,7 +322,7 @@ def test_cancel_leaves_nothing(root: str, tmp_path: Path) -> None:
     pids = [int(path.read_text()) for path in tmp_path.glob("[0-9]")]
     assert all(is_alive(pid) for pid in pids)
     run.cancel()
-    run.wait()
+    stopped(run.wait)
     assert (run.state, run.trials[0].state) == ("CANCELLED", "CANCELLED")
     assert eventually(lambda: not any(is_alive(pid) for pid in pids), 15)
 
@@ -443,7 +443,7 @@ def test_early_stopping_decides_once_for_all_ranks(root: str, tmp_path: Path) ->
     assert loaded.stdout.split()[-1:] == ["5"], loaded.stderr
 
 
-def test_a_killed_fork_server_is_a_loss(root: str, tmp_path: Path) -> None:
+def test_a_killed_monitor_is_a_loss(root: str, tmp_path: Path) -> None:
     def train() -> int:
         from sparkdl import context
 

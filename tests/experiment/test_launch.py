@@ -27,7 +27,7 @@ from sparkdl.errors import (
 )
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, processes_of
-from tests.helpers.runs import quiet
+from tests.helpers.runs import quiet, stopped
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -158,6 +158,21 @@ def test_invalid_arguments_are_refused_before_any_job(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_relative_files_of_trials_are_kept_apart(root: str, tmp_path: Path) -> None:
+    def train(i: int) -> dict[str, Any]:
+        Path("out.txt").write_text(str(i))
+        (tmp_path / f"{i}").touch()
+        while i < 2 and len(list(tmp_path.glob("[0-9]"))) < 2:
+            time.sleep(0.01)
+        return {"out": "out.txt", "i": i}
+
+    here = sorted(os.listdir())
+    run = experiment.launch(train, {"i": [0, 1, 2, 3]}, **quiet(root, metric="i"))
+    kept = [Path(trial.path, trial.outputs["out"]).read_text() for trial in run.trials]
+    assert kept == ["0", "1", "2", "3"]
+    assert sorted(os.listdir()) == here
+
+
 def test_object_that_cannot_be_pickled_is_named(root: str, spark: SparkSession) -> None:
     def train() -> int:
         return spark.range(1).count()
@@ -245,7 +260,7 @@ def test_context_has_reports_and_seeds(root: str) -> None:
             "params": context.params,
             "seed": context.seed,
             "gpus": devices.get_num_gpus(),
-            "cwd": os.getcwd(),
+            "cwd": context.original_cwd,
         }
 
     runs = [experiment.launch(train, {"x": [5, 6]}, **quiet(root, seed=3)) for _ in range(2)]
@@ -371,7 +386,7 @@ def test_timeout_cancels_unfinished_trials(root: str) -> None:
         return x
 
     options = quiet(root, timeout_s=6, parallelism=1)
-    run = experiment.launch(train, {"x": [0, 1, 2]}, **options)
+    run = stopped(lambda: experiment.launch(train, {"x": [0, 1, 2]}, **options))
     assert run.state == "CANCELLED"
     assert "timeout_s=6" in (run.reason or "")
     assert [str(t.state) for t in run.trials] == ["COMPLETE", "CANCELLED", "CANCELLED"]
@@ -407,7 +422,7 @@ def test_live_run_can_be_cancelled(root: str, tmp_path: Path) -> None:
     run = experiment.launch(train, {"x": [0, 1, 2, 3]}, **quiet(root, wait=False))
     assert eventually((tmp_path / "started0").exists)
     run.cancel()
-    run.wait()
+    assert stopped(run.wait) is run
     assert run.state == "CANCELLED"
     assert {str(t.state) for t in run.trials} == {"CANCELLED"}
     assert eventually(lambda: not processes_of(run.id))
@@ -422,7 +437,9 @@ def test_repeated_job_with_a_run_id_resumes_or_is_refused(root: str, tmp_path: P
         return x
 
     options = quiet(root, run_id="nightly", if_exists="resume", parallelism=1)
-    first = experiment.launch(train, {"x": [1, 2, 3]}, **options, max_failed_trials=0)
+    first = stopped(
+        lambda: experiment.launch(train, {"x": [1, 2, 3]}, **options, max_failed_trials=0)
+    )
     (tmp_path / "mended").touch()
     assert first.state == "FAILED"
     assert [str(t.state) for t in first.trials] == ["COMPLETE", "FAILED", "CANCELLED"]

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import AllTrialsFailedError
+from sparkdl.os_processes import parent
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, jvm_of, processes_of
 from tests.helpers.runs import journal_text, quiet
@@ -201,7 +202,7 @@ def test_trials_in_one_slot_do_not_see_each_other(root: str) -> None:
 
 def test_a_fork_server_that_dies_is_replaced(root: str, three_executors: SparkSession) -> None:
     def train(x: int) -> int:
-        return os.getppid()
+        return parent(os.getppid()) or 0  # The fork server, above the monitor.
 
     first = experiment.launch(train, {"x": [0]}, **quiet(root)).best.value
     os.kill(int(first or 0), signal.SIGKILL)
@@ -212,7 +213,7 @@ def test_a_fork_server_that_dies_is_replaced(root: str, three_executors: SparkSe
 @pytest.mark.ends_application
 def test_nothing_is_left_after_the_session(root: str) -> None:
     """The session ends, and so does everything of ours."""
-    run = experiment.launch(lambda: os.getppid(), **quiet(root))
+    run = experiment.launch(lambda: parent(os.getppid()), **quiet(root))
     server = int(run.best.value or 0)
     assert Path(f"/proc/{server}").exists()
     SparkSession.getActiveSession().stop()  # type: ignore[union-attr]

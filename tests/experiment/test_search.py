@@ -31,7 +31,7 @@ from sparkdl.errors import (
 from sparkdl.runs import Run
 from sparkdl.search.settings import ALGORITHMS, PRUNERS
 from tests.helpers.processes import eventually, processes_of
-from tests.helpers.runs import journal_lines, quiet
+from tests.helpers.runs import journal_lines, quiet, stopped
 
 # The S3 fixture comes first, because Spark's workers inherit its environment variables.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("s3", "spark")]
@@ -522,8 +522,11 @@ def test_timeout_ends_a_search(root: str, count: int | None, state: str) -> None
             time.sleep(60)
         return x
 
-    options = quiet(root, timeout_s=3)
-    run = experiment.search(train, {"x": spaces.Float(0, 1)}, num_trials=count, **options)
+    def search() -> Run:
+        options = quiet(root, timeout_s=3)
+        return experiment.search(train, {"x": spaces.Float(0, 1)}, num_trials=count, **options)
+
+    run = search() if state == "COMPLETE" else stopped(search)
     assert (run.state, run.reason) == (state, "timeout_s=3 is over")
     assert states(run)[:2] == ["COMPLETE"] * 2
     assert set(states(run)[2:]) == {"CANCELLED"}
@@ -538,7 +541,8 @@ def test_max_failed_trials_ends_a_search(root: str) -> None:
         return x
 
     options = quiet(root, max_failed_trials=2, parallelism=1)
-    run = experiment.search(train, {"x": spaces.Float(0, 1)}, num_trials=50, **options)
+    space = {"x": spaces.Float(0, 1)}
+    run = stopped(lambda: experiment.search(train, space, num_trials=50, **options))
     assert run.state == "FAILED"
     assert run.reason == "more than max_failed_trials=2 trials failed"
     assert states(run) == ["COMPLETE", "FAILED", "FAILED", "FAILED"]
@@ -950,7 +954,7 @@ def test_live_search_can_be_watched_and_cancelled(root: str, tmp_path: Path) -> 
         assert eventually(lambda: len(list(tmp_path.glob("began-*"))) == 5)
     finally:
         run.cancel()
-    assert run.wait() is run
+    assert stopped(run.wait) is run
     assert (run.state, run.reason) == ("CANCELLED", "cancelled")
     assert run.counts() == {"COMPLETE": 2, "CANCELLED": len(run.trials) - 2}
     assert eventually(lambda: not processes_of(run.id))

@@ -44,6 +44,29 @@ run.raise_for_failures()
 """
 
 
+TIMES_OUT = """
+import time
+from sparkdl import experiment
+
+def train(x):
+    time.sleep(60 * x)
+    return x
+
+experiment.launch(train, {"x": [0, 1]}, timeout_s=5)
+"""
+
+NOT_WAITED_FOR = """
+import time
+from sparkdl import experiment
+
+def train(x):
+    time.sleep(1)
+    return x
+
+experiment.launch(train, {"x": [1, 2, 3, 4]}, wait=False)
+"""
+
+
 def _environment(**more: str) -> dict[str, str]:
     """This process's environment, without what a person may have set for Spark or for us."""
     outer = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
@@ -118,16 +141,29 @@ def test_example_on_a_standalone_cluster(standalone: str, embedded: Run, tmp_pat
 
 @pytest.mark.parametrize(
     ("text", "error", "state"),
-    [(ALL_FAIL, "AllTrialsFailedError", "FAILED"), (ONE_FAILS, "TrialFailedError", "COMPLETE")],
-    ids=["all trials", "one trial"],
+    [
+        (ALL_FAIL, "AllTrialsFailedError: no trial of run", "FAILED"),
+        (ONE_FAILS, "TrialFailedError: 1 of 2 trials", "COMPLETE"),
+        (TIMES_OUT, "RunStoppedError: launch train-", "CANCELLED"),
+    ],
+    ids=["all trials", "one trial", "timeout"],
 )
 def test_a_failure_is_the_exit_code(tmp_path: Path, text: str, error: str, state: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(text)
     root = tmp_path / "runs"
     done = _submit("local[2]", program, root)
-    assert done.returncode != 0
+    assert done.returncode == 1
     said = done.stdout + done.stderr
     assert error in said
-    assert "ValueError: no data for" in said
+    assert "ValueError: no data for" in said or state == "CANCELLED"
     assert _only_run(root).state == state
+
+
+def test_run_that_a_program_does_not_wait_for_ends_before_python(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(NOT_WAITED_FOR)
+    done = _submit("local[2]", program, tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    assert "The program has ended, and Python waits for the end of run train-" in done.stdout
+    assert _only_run(tmp_path / "runs").counts() == {"COMPLETE": 4}

@@ -183,6 +183,7 @@ class InMemoryCluster:
     version = "0"
     master = "memory"
     application = "memory-1"
+    tasks_outlive_driver = False
 
     def __init__(
         self,
@@ -219,6 +220,9 @@ class InMemoryCluster:
 
     def wait_for_executors(self, size: int) -> None:
         pass
+
+    def executors(self) -> tuple[int, int]:
+        return 1, 1
 
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         count = override or self.num_slots

@@ -12,9 +12,10 @@ from sparkdl.options import Options
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.execute import description_of
 from sparkdl.runner.handle import RunHandle
+from sparkdl.runner.observers import RunObserver
 from sparkdl.runner.prepare import PreparedRun, prepare
 from sparkdl.runner.request import Request
-from sparkdl.runner.trial_loop import RunObserver, TrialLoop
+from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths

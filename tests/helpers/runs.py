@@ -1,16 +1,31 @@
-"""Options for runs started by tests, and the journals of runs on local disks."""
+"""Options for runs started by tests, the ends of runs, and journals on local disks."""
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["journal_lines", "journal_text", "quiet", "segments"]
+import pytest
+
+from sparkdl.errors import RunStoppedError
+from sparkdl.runs import Run
+
+__all__ = ["journal_lines", "journal_text", "quiet", "segments", "stopped"]
 
 
 def quiet(root: str, **options: Any) -> dict[str, Any]:
     """The options of a run that says nothing."""
     return {"root": root, "progress": False, **options}
+
+
+def stopped(call: Callable[[], Run]) -> Run:
+    """The run of a call that raises `RunStoppedError`, as its run ended early."""
+    with pytest.raises(RunStoppedError) as caught:
+        call()
+    run: Run = caught.value.run
+    assert f"ended {run.state}" in str(caught.value)
+    return run
 
 
 def segments(path: str | os.PathLike[str]) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl import experiment
+from sparkdl.runs.retry import waits_again
 from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import journal_lines, journal_text
 
@@ -87,3 +88,50 @@ def test_kill_9_leaves_no_process_and_a_readable_run(tmp_path: Path, master: str
     assert run.counts()["COMPLETE"] >= 1
     assert run.counts()["LOST"] >= 1
     assert all(event["event"] for event in journal_lines(path))
+
+
+SPARK_ENDS = """
+import os, signal, sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+from sparkdl import experiment
+from sparkdl.errors import RunStoppedError
+
+def train(x):
+    Path(sys.argv[1] if len(sys.argv) > 1 else {calls!r}, f"call-{{x}}").touch()
+    time.sleep(0 if x == 0 else 300)
+    return x
+
+if __name__ == "__main__":
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.getOrCreate()
+    jvm = spark.sparkContext._gateway.proc.pid
+    values = {{"x": [0, 1, 2, 3]}}
+    run = experiment.launch(train, values, root={root!r}, run_id="ends", wait=False)
+    while run.counts().get("RUNNING") != 2 or not run.counts().get("COMPLETE"):
+        time.sleep(0.1)
+    {end}
+    try:
+        run.wait()
+    except RunStoppedError as error:
+        print("STOPPED", error.run.state, sorted(error.run.counts().items()))
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("end", ["spark.stop()", "os.kill(jvm, signal.SIGKILL)"])
+def test_spark_that_ends_is_no_failure_of_the_trials(tmp_path: Path, end: str) -> None:
+    (tmp_path / "calls").mkdir()
+    program, root = tmp_path / "program.py", str(tmp_path / "runs")
+    calls = str(tmp_path / "calls")
+    program.write_text(SPARK_ENDS.format(calls=calls, root=root, end=end))
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=150
+    )
+    assert "STOPPED CANCELLED [('CANCELLED', 3), ('COMPLETE', 1)]" in done.stdout, done.stderr
+    assert "Spark has ended: " in done.stdout
+    assert done.returncode == 0
+    run = experiment.load(f"{root}/ends")
+    assert (run.state, run.failed) == ("CANCELLED", [])
+    assert [waits_again(trial) for trial in run.trials] == [False, True, True, True]
+    assert eventually(lambda: not processes_of("ends"), 30)

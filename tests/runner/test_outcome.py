@@ -144,5 +144,24 @@ def test_conclude_failed_job(end: JobEnd, failure: str, may_retry: bool) -> None
 def test_conclude_failed_job_that_was_cancelled_tells_who_did_it() -> None:
     failed = JobFailed(JobEnd.CANCELLED, "cancelled")
     assert "outside this run" in (conclude_failed_job(failed, 0, 0, (), None).event.error or "")
+    assert conclude_failed_job(failed, 0, 0, (), None).is_outside
     ours = TrialChanged(number=0, state=TrialState.PRUNED)
     assert conclude_failed_job(failed, 0, 0, (), ours).event.state == "PRUNED"
+
+
+def test_the_notes_of_all_ranks_reach_the_journal() -> None:
+    ranks = [
+        of_rank(0, Status.RETURNED, is_chief=True, note="a is missing"),
+        of_rank(1, Status.RETURNED),
+        of_rank(2, Status.RETURNED, note="b is missing"),
+    ]
+    assert conclude(ranks, 0, 1.0, [None]).event.note == "a is missing; b is missing"
+    assert conclude(ranks[1:2], 0, 1.0, [None]).event.note is None
+
+
+def test_conclude_failed_job_of_a_spark_that_has_ended_can_be_resumed() -> None:
+    failed = JobFailed(JobEnd.SPARK_ENDED, "SparkContext was shut down")
+    conclusion = conclude_failed_job(failed, 0, 0, (), None)
+    assert conclusion.event.state == "CANCELLED"
+    assert (conclusion.event.error or "").startswith("the run was stopped: Spark has ended")
+    assert conclusion.spark_ended == "Spark has ended: SparkContext was shut down"

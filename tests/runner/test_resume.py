@@ -25,7 +25,7 @@ from sparkdl.runs import Run
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import newest_claim
 from tests.helpers.processes import eventually, is_alive, processes_of
-from tests.helpers.runs import journal_lines, journal_text, quiet, segments
+from tests.helpers.runs import journal_lines, journal_text, quiet, segments, stopped
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
@@ -493,8 +493,9 @@ def test_a_timeout_is_gone_on_with(root: str, tmp_path: Path) -> None:
         return x
 
     options = quiet(root, timeout_s=3)
-    run = experiment.search(
-        train, {"x": [1, 2, 3, 4, 5]}, algorithm="grid", num_trials=5, **options
+    space = {"x": [1, 2, 3, 4, 5]}
+    run = stopped(
+        lambda: experiment.search(train, space, algorithm="grid", num_trials=5, **options)
     )
     assert run.state == "CANCELLED"
     Path(tmp_path, "go").touch()
@@ -596,9 +597,8 @@ def test_repeats_that_were_not_made(root: str, tmp_path: Path) -> None:
         return x + number % 3
 
     options = quiet(root, parallelism=1, timeout_s=4)
-    run = experiment.search(
-        train, {"x": [1, 2, 3]}, algorithm="grid", num_trials=3, repeats=3, **options
-    )
+    more: dict[str, Any] = {"algorithm": "grid", "num_trials": 3, "repeats": 3, **options}
+    run = stopped(lambda: experiment.search(train, {"x": [1, 2, 3]}, **more))
     assert states(run)[:5] == ["COMPLETE"] * 4 + ["CANCELLED"]
     Path(tmp_path, "go").touch()
     again = experiment.resume(run.path, timeout_s=60, progress=False)

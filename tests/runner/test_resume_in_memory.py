@@ -1,13 +1,17 @@
 """The driver's loop without Spark: runs that were interrupted go on, and have one owner."""
 
+import dataclasses
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.samplers import RandomSampler
 
-from sparkdl.errors import RunExistsError
-from sparkdl.runner.execute import description_of
+from sparkdl import experiment
+from sparkdl.errors import AllTrialsFailedError, ConfigError, RunExistsError, RunStoppedError
+from sparkdl.runner.execute import description_of, execute
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
 from sparkdl.runs.history import load
@@ -124,15 +128,17 @@ def test_trial_that_was_cancelled_alone_is_not_run_again(root: str) -> None:
     assert again.submitted == []
 
 
-@pytest.mark.parametrize(("retry_failed", "submitted"), [(True, [1]), (False, [])])
+@pytest.mark.parametrize(
+    ("retry", "submitted"), [({"failed"}, [1]), ({1}, [1]), (set(), []), ({"cancelled"}, [])]
+)
 def test_failed_trials_are_run_again_where_that_is_asked_for(
-    root: str, retry_failed: bool, submitted: list[int]
+    root: str, retry: set[str | int], submitted: list[int]
 ) -> None:
     cluster = InMemoryCluster(lambda a: raised("OSError: no") if a.number == 1 else same(a))
     run = run_trials(root, cluster, 3)
     assert run.counts() == {"COMPLETE": 2, "FAILED": 1}
     again = InMemoryCluster(same)
-    opened = continued_loop(run.path, again, request_of(3), reopen=True, retry_failed=retry_failed)
+    opened = continued_loop(run.path, again, request_of(3), reopen=True, retry=frozenset(retry))
     opened.execute()
     assert again.submitted == submitted
 
@@ -142,7 +148,8 @@ def test_failures_before_the_interruption_count_for_its_limits(root: str) -> Non
     run = run_trials(root, bad, 5, max_failed_trials=1, parallelism=1)
     assert run.counts() == {"COMPLETE": 1, "FAILED": 2, "CANCELLED": 2}
     loop = continued_loop(run.path, bad, request_of(5, max_failed_trials=2, parallelism=1))
-    loop.execute()
+    with pytest.raises(RunStoppedError, match=r"more than max_failed_trials=2.*retry='failed'"):
+        loop.execute()
     assert loop.run.counts() == {"COMPLETE": 1, "FAILED": 3, "CANCELLED": 1}
 
 
@@ -154,7 +161,7 @@ def test_resume_of_a_search_makes_the_missing_trials(root: str) -> None:
     run = run_trials(root, InMemoryCluster(same), search=search, seed=1)
     again = InMemoryCluster(same)
     more = continue_search(
-        run.path, packed_train, {"num_trials": 5}, False, None, {"progress": False}, again
+        run.path, packed_train, {"num_trials": 5}, frozenset(), None, {"progress": False}, again
     )
     assert len(more.trials) == 5
     assert sorted(again.submitted) == [3, 4]
@@ -167,11 +174,169 @@ def packed_train(x: float) -> float:
     return x
 
 
+def resumed(path: str, cluster: InMemoryCluster, **given: Any) -> Any:
+    """Resume a run by the code of the verb."""
+    options = {"progress": False, **given.pop("options", {})}
+    retry = frozenset(given.pop("retry", ()))
+    return continue_search(path, given.pop("train", None), given, retry, None, options, cluster)
+
+
+def test_resume_journals_a_new_algorithm_and_pruner_and_keeps_them(root: str) -> None:
+    search = SearchSettings(space=SPACE, algorithm="random", num_trials=2)
+    run = run_trials(root, InMemoryCluster(same), search=search, seed=1)
+    cluster = InMemoryCluster(same)
+    resumed(run.path, cluster, num_trials=3, algorithm="qmc", pruner="median", train=packed_train)
+    changed = events(run, "start")[-1]["changed"]
+    assert changed["algorithm"] == ["random", "qmc"]
+    assert changed["pruner"] == [None, "median"]
+    resumed(run.path, cluster, num_trials=4, algorithm=RandomSampler(seed=1), train=packed_train)
+    assert events(run, "start")[-1]["changed"]["algorithm"] == ["qmc", "RandomSampler object"]
+    with pytest.raises(ConfigError, match="Pass algorithm="):
+        resumed(run.path, cluster, num_trials=5, train=packed_train)
+
+
+def test_resume_with_fewer_trials_than_there_are_says_so(root: str, capsys: Any) -> None:
+    search = SearchSettings(space=SPACE, algorithm="random", num_trials=15)
+    run = run_trials(root, InMemoryCluster(same), search=search)
+    idle = InMemoryCluster(same)
+    again = resumed(run.path, idle, num_trials=10, options={"progress": True})
+    assert (len(again.trials), idle.submitted) == (15, [])
+    out = capsys.readouterr().out
+    assert "num_trials=10 is the total number of configurations" in out
+    assert "For 10 more pass num_trials=25." in out
+    assert "Nothing was run." in out
+
+
+def test_resume_of_a_complete_run_with_failures_says_so(root: str, capsys: Any) -> None:
+    bad = InMemoryCluster(lambda a: raised("OSError: no") if a.number == 1 else same(a))
+    run = run_trials(root, bad, 3)
+    idle = InMemoryCluster(same)
+    assert resumed(run.path, idle, options={"progress": True}).state == "COMPLETE"
+    assert "1 failed trial is not run again; retry='failed' does so." in capsys.readouterr().out
+    assert idle.submitted == []
+    again = InMemoryCluster(same)
+    assert resumed(run.path, again, retry={"failed"}, train=packed_train).counts() == {
+        "COMPLETE": 3
+    }
+    assert again.submitted == [1]
+
+
+def test_resume_refuses_to_repeat_a_result(root: str) -> None:
+    run = run_trials(root, InMemoryCluster(same), 2)
+    before = events(run)
+    for number, reason in ((1, "trial 1 is COMPLETE"), (7, "has the trials 0 to 1")):
+        with pytest.raises(ConfigError, match=reason):
+            resumed(run.path, InMemoryCluster(same), retry={number})
+    assert events(run) == before
+
+
+def test_resume_after_too_many_failures_says_how_to_go_on(root: str) -> None:
+    bad = InMemoryCluster(lambda a: raised("OSError: no") if a.number in (1, 2) else same(a))
+    request = request_of(5, root=root, max_failed_trials=1, parallelism=1)
+    with pytest.raises(RunStoppedError, match="retry='failed'"):
+        execute(request, bad)
+    before = events(f"{root}/run")
+    with pytest.raises(
+        ConfigError, match=r"2 trials .* have failed, more than max_failed_trials=1"
+    ):
+        resumed(f"{root}/run", bad)
+    nightly = dataclasses.replace(request.options, if_exists="resume")
+    with pytest.raises(ConfigError, match="Pass retry='failed'"):
+        execute(dataclasses.replace(request, options=nightly), bad)
+    assert events(f"{root}/run") == before
+    again = InMemoryCluster(same)
+    assert resumed(f"{root}/run", again, retry={"failed"}).counts() == {"COMPLETE": 5}
+    assert sorted(again.submitted) == [1, 2, 3, 4]
+
+
+def test_verb_that_finds_nothing_to_run_says_so_and_raises_the_old_error(
+    root: str, capsys: Any
+) -> None:
+    bad = InMemoryCluster(lambda a: raised("OSError: the store is down"))
+    options = {"root": root, "if_exists": "resume", "progress": True}
+    with pytest.raises(AllTrialsFailedError):
+        execute(request_of(2, **options), bad)
+    idle = InMemoryCluster(same)
+    capsys.readouterr()
+    with pytest.raises(
+        AllTrialsFailedError, match=r"Nothing was run\. 2 failed trials are not run"
+    ):
+        execute(request_of(2, **options), idle)
+    assert idle.submitted == []
+    assert "ended before, FAILED: 0 of 2 trials complete" in capsys.readouterr().out
+    again = InMemoryCluster(same)
+    run = execute(request_of(2, retry="failed", **options), again)
+    assert run.counts() == {"COMPLETE": 2}
+    with pytest.raises(ConfigError, match="if_exists='resume'"):
+        execute(request_of(2, root=root, retry="failed", if_exists="new"), again)
+
+
+def test_verb_that_resumes_journals_how_the_code_has_changed(root: str) -> None:
+    def train(x: float) -> float:
+        return x
+
+    before = train
+
+    def train(x: float) -> float:  # type: ignore[no-redef]
+        return x + 1
+
+    search = SearchSettings(space=SPACE, algorithm="random", num_trials=1)
+    options = {"root": root, "if_exists": "resume"}
+    execute(dataclasses.replace(request_of(search=search, **options), train=before), one())
+    search = dataclasses.replace(search, num_trials=2)
+    execute(dataclasses.replace(request_of(search=search, **options), train=train), one())
+    changed = events(f"{root}/run", "start")[-1]["changed"]["train"]
+    assert "+        return x + 1" in changed
+    search = dataclasses.replace(search, num_trials=3)
+    execute(dataclasses.replace(request_of(search=search, **options), train=train), one())
+    assert "changed" not in events(f"{root}/run", "start")[-1]
+
+
+def one() -> InMemoryCluster:
+    return InMemoryCluster(same)
+
+
+def test_run_that_failed_before_its_first_trial_is_resumed(root: str) -> None:
+    prepared = prepare(request_of(2), packed(), one())
+    opened = open_run(root, description_of(prepared), "error")
+    with pytest.raises(ZeroDivisionError), opened.failing():
+        raise ZeroDivisionError
+    assert load(opened.run.path).counts() == {"WAITING": 2}
+    cluster = one()
+    run = resumed(opened.run.path, cluster, train=packed_train)
+    assert run.counts() == {"COMPLETE": 2}
+    assert sorted(cluster.submitted) == [0, 1]
+
+
+def test_loaded_run_is_waited_for_and_not_cancelled_in_silence(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkdl.runner.handle.LOOK_S", 0.01)
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(2))) as loop:
+        attempts = [cluster.attempt(0), cluster.attempt(1)]
+        loaded = experiment.load(loop.run.path)
+        with pytest.raises(RunExistsError, match="only that process can cancel"):
+            loaded.cancel()
+        with pytest.raises(ConfigError, match="has no trial 99"):
+            loaded.cancel(99)
+        threading.Timer(0.2, lambda: [attempt.end(returned(1.0)) for attempt in attempts]).start()
+        assert loaded.wait() is loaded
+        assert (loaded.state, loaded.counts()) == ("COMPLETE", {"COMPLETE": 2})
+    loaded.cancel()  # Nothing is left to cancel.
+    failed = run_trials(root, InMemoryCluster(lambda a: raised("E: no")), 1, run_id="failed")
+    with pytest.raises(AllTrialsFailedError, match="E: no") as caught:
+        experiment.load(failed.path).wait()
+    assert caught.value.run.id == "failed"
+
+
 def test_resume_of_a_complete_run_starts_nothing(root: str) -> None:
     run = run_trials(root, InMemoryCluster(same), 2)
     before = journal_text(run.path)
     cluster = InMemoryCluster(same)
-    again = continue_search(run.path, packed_train, {}, False, None, {"progress": False}, cluster)
+    again = continue_search(
+        run.path, packed_train, {}, frozenset(), None, {"progress": False}, cluster
+    )
     assert again.state == "COMPLETE"
     assert cluster.submitted == []
     assert journal_text(run.path) == before
@@ -188,7 +353,7 @@ def test_run_that_a_living_driver_has_is_refused(root: str) -> None:
         with pytest.raises(RunExistsError, match="run run is being run by process"):
             continue_run(path)
         with pytest.raises(RunExistsError, match="is being run by"):
-            continue_search(path, packed_train, {}, False, None, {"progress": False}, cluster)
+            continue_search(path, packed_train, {}, frozenset(), None, {"progress": False}, cluster)
         prepared = prepare(request_of(1), packed(), cluster)
         with pytest.raises(RunExistsError, match="is being run by"):
             open_run(root, description_of(prepared), "resume")

@@ -7,11 +7,13 @@ import pytest
 from sparkdl import storage
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.runner import retries
+from sparkdl.runs.retry import waits_again
 from sparkdl.runs.states import Failure
 from tests.helpers.in_memory_cluster import (
     Attempt,
     InMemoryCluster,
     Outcome,
+    killed,
     lost,
     raised,
     returned,
@@ -164,3 +166,25 @@ def test_failed_trial_is_not_run_again_after_the_run_was_stopped(root: str) -> N
     assert [str(trial.state) for trial in loop.run.trials] == ["FAILED", "CANCELLED"]
     assert cluster.started == [(0, 0)]
     assert loop.run.state == "CANCELLED"
+
+
+def test_executor_that_is_lost_while_the_run_stops_is_no_failure(root: str) -> None:
+    def cancel_and_lose(attempt: Attempt) -> Outcome:
+        loop.cancel(None)
+        raise lost()
+
+    loop = new_loop(root, InMemoryCluster(cancel_and_lose), request_of(2, parallelism=1))
+    with background(loop):
+        pass
+    assert loop.run.counts() == {"CANCELLED": 2}
+    assert all(waits_again(trial) for trial in loop.run.trials)
+
+
+@pytest.mark.parametrize(("max_losses", "attempts"), [(None, 2), (1, 2), (0, 1)])
+def test_job_that_is_cancelled_outside_its_run_is_repeated_once(
+    root: str, max_losses: int | None, attempts: int
+) -> None:
+    run = run_trials(root, failing(9, killed()), 2, max_losses=max_losses)
+    assert [str(trial.state) for trial in run.trials] == ["CANCELLED", "COMPLETE"]
+    assert run.trials[0].attempts == attempts
+    assert run.state == "CANCELLED"

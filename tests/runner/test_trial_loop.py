@@ -3,21 +3,29 @@
 import errno
 import json
 import threading
+import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from sparkdl import storage
 from sparkdl.cluster.plan import Resources, Role
+from sparkdl.cluster.spark_errors import job_failed
 from sparkdl.errors import (
     AllTrialsFailedError,
+    ConfigError,
     NoCompleteTrialError,
     PreflightError,
+    RunStoppedError,
     TrainingFailedError,
 )
+from sparkdl.jsonl import LogTail
 from sparkdl.runner.execute import execute
 from sparkdl.runner.handle import RunHandle
+from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runs import RunState, Trial
 from sparkdl.runs.events import RunStarted
 from sparkdl.runs.history import load
@@ -26,6 +34,8 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run
 from sparkdl.runs.owner import Owner, living_owner, newest_claim
 from sparkdl.runs.states import Failure
+from sparkdl.search.settings import SearchSettings
+from sparkdl.search.space.spaces import Space
 from sparkdl.search.trial_source import TrialSource
 from tests.helpers.in_memory_cluster import (
     Attempt,
@@ -41,6 +51,7 @@ from tests.helpers.in_memory_cluster import (
 )
 from tests.helpers.loops import (
     background,
+    continued_loop,
     events,
     journal_states,
     new_loop,
@@ -54,6 +65,14 @@ pytestmark = pytest.mark.usefixtures("quick_polls")
 def same(attempt: Attempt) -> Outcome:
     """The training function returns its parameter."""
     return returned(attempt.task.trial.params["x"])
+
+
+def test_a_result_whose_files_were_not_copied_is_complete_and_says_so(root: str) -> None:
+    note = "files of the trial could not be copied"
+    cluster = InMemoryCluster(lambda attempt: replace(same(attempt), note=note))
+    run = run_trials(root, cluster, 1)
+    assert (run.trials[0].state, run.trials[0].note) == ("COMPLETE", note)
+    assert load(run.path).trials[0].note == note
 
 
 # ---- order and number
@@ -183,17 +202,75 @@ def test_metric_that_was_reported_counts_where_none_was_returned(root: str) -> N
     assert run.trials[0].metrics == {"score": 2.0}
 
 
-def test_job_that_is_cancelled_outside_the_run_cancels_its_trial(root: str) -> None:
+def test_job_that_is_cancelled_outside_the_run_starts_again_once(root: str) -> None:
     def fails(attempt: Attempt) -> Outcome:
-        if attempt.number:
-            return returned(1.0)
-        raise killed()
+        if attempt.number == 0 or (attempt.number == 1 and attempt.attempt == 0):
+            raise killed()
+        return returned(1.0)
 
     cluster = InMemoryCluster(fails)
-    run = run_trials(root, cluster, 2)
-    assert run.trials[0].state == "CANCELLED"
+    loop = new_loop(root, cluster, request_of(3))
+    with pytest.raises(RunStoppedError, match="1 trial was cancelled outside this run") as caught:
+        loop.execute()
+    run = caught.value.run
+    assert run is loop.run
+    assert [str(trial.state) for trial in run.trials] == ["CANCELLED", "COMPLETE", "COMPLETE"]
+    assert [trial.attempts for trial in run.trials] == [2, 2, 1]
     assert run.trials[0].error == "its Spark job was cancelled outside this run"
-    assert run.trials[1].state == "COMPLETE"
+    assert (load(run.path).state, run.state) == ("CANCELLED", "CANCELLED")
+    again = InMemoryCluster(same)
+    continued_loop(run.path, again, request_of(3)).execute()
+    assert again.submitted == [0]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        job_failed(RuntimeError("Job 5 cancelled because SparkContext was shut down")),
+        job_failed(Py4JNetworkError("Answer from Java side is empty")),
+        AttributeError("'NoneType' object has no attribute 'addJobTag'"),
+        ConnectionRefusedError(111, "Connection refused"),
+    ],
+)
+def test_spark_that_ends_is_no_failure_of_a_trial(root: str, end: Exception) -> None:
+    cluster = InMemoryCluster(num_slots=3)
+    loop = new_loop(root, cluster, request_of(4, parallelism=2))
+    handle = RunHandle(loop)
+    handle.start()
+    cluster.attempt(0).end(returned(0.0))
+    attempts = [cluster.attempt(1), cluster.attempt(2)]
+    cluster.cancel = raising(end)  # type: ignore[method-assign]
+    cluster.slots = raising(end)  # type: ignore[method-assign]
+    for attempt in attempts:
+        attempt.end(end)
+    with pytest.raises(RunStoppedError, match="Spark has ended"):
+        handle.wait()
+    assert loop.run.counts() == {"COMPLETE": 1, "CANCELLED": 3}
+    assert loop.run.state == "CANCELLED"
+    assert loop.run.failed == []
+    again = InMemoryCluster(same)
+    resumed = continued_loop(loop.run.path, again, request_of(4))
+    resumed.execute()
+    assert sorted(again.submitted) == [1, 2, 3]
+    assert resumed.run.counts() == {"COMPLETE": 4}
+
+
+def raising(exc: BaseException) -> Any:
+    def raises(*args: Any) -> Any:
+        raise exc
+
+    return raises
+
+
+def test_max_losses_also_ends_what_spark_repeats_by_itself(root: str) -> None:
+    cluster = InMemoryCluster(num_slots=2)
+    with background(new_loop(root, cluster, request_of(2, max_losses=0))) as loop:
+        cluster.attempt(1).end(returned(1.0))
+        cluster.attempt(0).repeat()
+    lost_trial = loop.run.trials[0]
+    assert (str(lost_trial.state), lost_trial.failure) == ("FAILED", "lost executor")
+    assert "max_losses=0" in (lost_trial.error or "")
+    assert "sparkdl:run:0" in cluster.cancelled
 
 
 def test_run_without_a_complete_trial_raises_the_first_failure(root: str) -> None:
@@ -258,32 +335,108 @@ def test_trial_that_completes_while_its_run_is_cancelled_stays_complete(root: st
 # ---- what ends the run
 
 
-def test_exception_of_an_observer_ends_the_run_and_its_trials(root: str) -> None:
-    class Broken:
-        def trial_started(self, trial: Trial, attempt: int) -> None:
-            pass
+class Broken:
+    """An observer that always raises."""
 
-        def trial_ended(self, trial: Trial) -> None:
-            if not raised_by_loop:
-                raised_by_loop.append(OSError("disk full\nat the second line"))
-                raise raised_by_loop[0]
+    def trial_started(self, trial: Trial, attempt: int) -> None:
+        raise OSError("the terminal is gone")
 
-        def run_ended(self) -> None:
-            pass
+    def trial_ended(self, trial: Trial) -> None:
+        raise ValueError("no figure")
 
-    raised_by_loop: list[OSError] = []
+    def run_ended(self) -> None:
+        raise RuntimeError("no report")
+
+
+def test_exception_of_an_observer_does_not_end_the_run(root: str) -> None:
+    loop = new_loop(root, InMemoryCluster(same), request_of(4), [Broken()])
+    loop.execute()
+    assert loop.run.counts() == {"COMPLETE": 4}
+
+
+def test_display_that_cannot_read_or_write_does_not_end_the_run(
+    root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*args: Any) -> Any:
+        raise OSError(errno.EIO, "the disk of the logs is gone")
+
+    monkeypatch.setattr(LogTail, "lines", fails)
+    monkeypatch.setattr("sparkdl.runner.display.progress.tqdm.write", fails)
+    run = execute(request_of(8, root=root, progress=True), InMemoryCluster(same))
+    assert run.counts() == {"COMPLETE": 8}
+    # One warning for each kind of failure, although the display fails at each look.
+    warnings = [r.message for r in caplog.records if "the display of the run failed" in r.message]
+    assert 1 <= len(warnings) <= 4
+
+
+def test_store_that_fails_for_a_moment_does_not_end_the_run(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver cannot read what tasks write; their results come through Spark."""
+    read_new, num_calls = storage.read_new, 0
+
+    def fails_often(offsets: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls % 3:
+            raise OSError(errno.ESTALE, "stale file handle")
+        return read_new(offsets)
+
+    monkeypatch.setattr(storage, "read_new", fails_often)
+    search = SearchSettings(space=Space.of({"x": [1, 2]}), algorithm="random", num_trials=9)
+    run = run_trials(root, InMemoryCluster(same), search=search)
+    assert run.counts() == {"COMPLETE": 9}
+    assert num_calls > 9
+
+
+def test_exception_of_the_source_ends_the_run_and_its_trials(root: str) -> None:
+    class BrokenSource(TrialSource):
+        def ended(self, trial: Trial) -> None:
+            raise OSError("disk full\nat the second line")
+
     cluster = InMemoryCluster(num_slots=2)
-    loop = new_loop(root, cluster, request_of(4), [Broken()])
+    loop = new_loop(root, cluster, request_of(4))
+    loop._source = BrokenSource()
     handle = RunHandle(loop)
     handle.start()
     cluster.attempt(1)
     cluster.attempt(0).end(returned(1.0))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match="disk full") as caught:
         handle.wait()
+    assert caught.value.run is loop.run  # type: ignore[attr-defined]
     assert (loop.run.state, loop.run.reason) == ("FAILED", "disk full")
     states = [str(trial.state) for trial in load(loop.run.path).trials]
     assert states == ["COMPLETE", "CANCELLED", "CANCELLED", "CANCELLED"]
+    finals = [journal_states(loop.run, number)[-1:] for number in range(4)]
+    assert finals == [["COMPLETE"], ["CANCELLED"], ["CANCELLED"], ["CANCELLED"]]
+    assert journal_states(loop.run, 0).count("COMPLETE") == 1
     assert living_owner(RunPaths(loop.run.path)) is None
+
+
+def test_run_whose_journal_cannot_be_written_cancels_its_jobs_and_is_released(root: str) -> None:
+    cluster = InMemoryCluster(num_slots=2)
+    loop = new_loop(root, cluster, request_of(4))
+    handle = RunHandle(loop)
+    handle.start()
+    cluster.attempt(1)
+    record = loop._opened.record
+
+    def fails(*events: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    object.__setattr__(loop._opened, "record", fails)
+    cluster.attempt(0).end(returned(1.0))
+    with pytest.raises(OSError, match="no space left"):
+        handle.wait()
+    assert "sparkdl:run" in cluster.cancelled
+    assert cluster.num_running == 0
+    assert loop.run.state == "FAILED"
+    assert living_owner(RunPaths(loop.run.path)) is None
+    object.__setattr__(loop._opened, "record", record)
+    again = InMemoryCluster(same)
+    resumed = continued_loop(loop.run.path, again, request_of(4))
+    resumed.execute()
+    assert resumed.run.counts() == {"COMPLETE": 4}
 
 
 def test_driver_whose_run_another_driver_has_taken_over_stops(
@@ -375,6 +528,44 @@ def test_interrupt_of_the_user_cancels_the_run(root: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         loop.execute()
     assert (loop.run.state, loop.run.reason) == ("CANCELLED", "interrupted")
+
+
+def test_interrupted_verb_leaves_its_run_and_a_short_traceback(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = InMemoryCluster()
+    ended, num_calls = SubmittedTrials.ended, 0
+
+    def interrupted(self: SubmittedTrials, timeout_s: float) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 3:
+            raise KeyboardInterrupt
+        return ended(self, timeout_s)
+
+    monkeypatch.setattr(SubmittedTrials, "ended", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        execute(request_of(2, root=root), cluster)
+    run = caught.value.run  # type: ignore[attr-defined]
+    assert (run.state, run.reason) == ("CANCELLED", "interrupted")
+    assert cluster.num_running == 0
+    assert len(traceback.extract_tb(caught.value.__traceback__)) <= 4
+    assert caught.value.__suppress_context__
+
+
+def test_run_in_the_background_that_was_cancelled_says_so_to_who_waits(root: str) -> None:
+    cluster = InMemoryCluster()
+    run = execute(request_of(2, root=root, wait=False), cluster)
+    cluster.attempt(0).end(returned(1.0))
+    run.cancel()
+    with pytest.raises(
+        RunStoppedError, match=r"launch run ended CANCELLED \(cancelled\)"
+    ) as caught:
+        run.wait()
+    assert caught.value.run is run
+    assert f"To finish it: experiment.resume({run.path!r})" in str(caught.value)
+    with pytest.raises(ConfigError, match="has no trial 99; it has the trials 0 to 1"):
+        run.cancel(99)
 
 
 def test_executor_that_cannot_run_the_program_ends_the_run(root: str) -> None:

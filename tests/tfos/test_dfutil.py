@@ -126,6 +126,15 @@ def test_a_null_is_a_feature_that_is_not_there(spark: SparkSession, root: str) -
     assert found == [Row(id=1, s="a"), Row(id=2, s=None)]
 
 
+def test_lists_of_paths_are_read_as_hadoop_does(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        dfutil.saveAsTFRecords(spark.createDataFrame([(name,)], "s string"), f"{tmp_path}/{name}")
+    sc = spark.sparkContext
+    for paths, names in (("{root}/{{a,b}},{root}/c", "abc"), ("{root}/{{b,c}}/part-*", "bc")):
+        loaded = dfutil.loadTFRecords(sc, paths.format(root=tmp_path))
+        assert sorted(row.s for row in loaded.collect()) == list(names)
+
+
 def test_relative_paths_are_on_the_default_filesystem(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.cluster.process.training_process import dial
+from sparkdl.cluster.process.server_folder import dial
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos import TFManager
 from sparkdl.tfos.cluster.node_supervisor import listening

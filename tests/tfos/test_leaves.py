@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import devices, storage, tfos
-from sparkdl.tfos import TFManager, dfutil, gpu_info, paths, reservation, util
+from sparkdl.tfos import TFManager, gpu_info, paths, reservation, util
 
 # ---- names
 
@@ -59,19 +59,6 @@ def test_the_environment_of_a_process_with_arguments(monkeypatch: pytest.MonkeyP
 
 
 # ---- paths
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("/a", ["/a"]),
-        ("/a,/b/*", ["/a", "/b/*"]),
-        ("/a/{x,y}", ["/a/x", "/a/y"]),
-        ("/a/{x,y}/part-{0,1}*,/b", [f"/a/{d}/part-{n}*" for d in "xy" for n in "01"] + ["/b"]),
-    ],
-)
-def test_lists_of_paths_are_read_as_hadoop_does(text: str, expected: list[str]) -> None:
-    assert dfutil._split_paths(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ task that Spark starts again by itself. The ranks meet by files in the run direc
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.policies import announce
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.gang.supervisor import Supervisor
-from sparkdl.cluster.gpus.assignment import assigned_gpus, spark_gpus
+from sparkdl.cluster.gpus.assignment import AssignedGpus, assigned_gpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, classify_failure
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.trial_task import PER_ATTEMPT, TrialTask
@@ -76,7 +76,7 @@ class ElasticPolicy:
 
     def gpus(
         self, task: TrialTask, placement: Placement, supervisor: Supervisor
-    ) -> AbstractContextManager[Mapping[str, str]]:
+    ) -> AbstractContextManager[AssignedGpus]:
         return assigned_gpus(task.plan, task.run.id, spark_gpus(TaskContext.get()))
 
     def environ(self, task: TrialTask, placement: Placement) -> dict[str, str]:

@@ -8,7 +8,7 @@ policy of this module is that of a gang in a barrier stage; `elastic_policy` has
 import contextlib
 import secrets
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from sparkdl.cluster.gang.rendezvous import (
     own_address,
 )
 from sparkdl.cluster.gang.supervisor import Supervisor
-from sparkdl.cluster.gpus.assignment import assigned_gpus, no_gpus, spark_gpus
+from sparkdl.cluster.gpus.assignment import AssignedGpus, assigned_gpus, no_gpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.process.training_process import warm
@@ -68,7 +68,7 @@ class RankPolicy(Protocol):
 
     def gpus(
         self, task: TrialTask, placement: Placement, supervisor: Supervisor
-    ) -> AbstractContextManager[Mapping[str, str]]:
+    ) -> AbstractContextManager[AssignedGpus]:
         """Reserve the GPUs of the training process."""
         ...
 
@@ -120,7 +120,7 @@ class BarrierPolicy:
 
     def gpus(
         self, task: TrialTask, placement: Placement, supervisor: Supervisor
-    ) -> AbstractContextManager[Mapping[str, str]]:
+    ) -> AbstractContextManager[AssignedGpus]:
         return share_gpus(task, placement, supervisor, spark_gpus(TaskContext.get()))
 
     def environ(self, task: TrialTask, placement: Placement) -> dict[str, str]:
@@ -191,7 +191,7 @@ def announce(
 
 def share_gpus(
     task: TrialTask, placement: Placement, supervisor: Supervisor, addresses: Sequence[str] | None
-) -> AbstractContextManager[Mapping[str, str]]:
+) -> AbstractContextManager[AssignedGpus]:
     """Reserve this rank's share of the GPUs of its host.
 
     Args:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,26 +17,34 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkdl import checkpoints, storage
+from sparkdl import attempts, checkpoints
+from sparkdl.cluster.driver_watch import DriverWatch
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.policies import SHARES_PORT, RankPolicy
 from sparkdl.cluster.gang.rendezvous import deadline, local_places
 from sparkdl.cluster.gang.supervisor import DEADLINE, Supervisor
+from sparkdl.cluster.gpus.assignment import AssignedGpus
 from sparkdl.cluster.gpus.locks import DevicesTakenError
 from sparkdl.cluster.outcome import Outcome, ProcessExit, RankInfo, Status
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import spare_collector
 from sparkdl.cluster.process.training_process import TrainingProcess
-from sparkdl.cluster.process.trial_folder import again, last_reported, local_folder
+from sparkdl.cluster.process.trial_folder import local_folder
+from sparkdl.cluster.task_outcome import (
+    outcome_row,
+    with_feed_error,
+    with_files,
+    with_note,
+    with_reported,
+)
 from sparkdl.cluster.trial_task import (
     TrialTask,
     exhaust,
     feed_sockets,
-    outcome_row,
-    with_feed_error,
 )
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
+from sparkdl.polling import poll_s, retry
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import Failure
@@ -46,6 +54,8 @@ __all__ = ["RankTask", "failed_outcome", "identified", "run_rank", "supervise_ra
 # A server is started again each time it is killed, unless it dies at once this many times.
 SHORT_LIFE_S = 5.0
 MAX_SHORT_LIVES = 3
+# Seconds between two looks of a rank for a later attempt on a remote store, more in a large gang.
+FENCE_S = 10.0
 
 T = TypeVar("T")
 
@@ -118,11 +128,10 @@ def failed_outcome(error: str, failure: Failure) -> Outcome:
 def _train_rank(
     task: TrialTask, policy: RankPolicy, placement: Placement, batches: Iterable[pa.RecordBatch]
 ) -> Outcome:
-    with (
-        local_folder(placement.paths) as folder,
-        task.feeding(batches, placement.rank) as feeder,
-    ):
+    files = local_folder(placement.paths, placement.attempt, task.plan.size)
+    with files as folder, task.feeding(batches, placement.rank) as feeder:
         outcome = supervise_rank(task, policy, placement, folder, feeder)
+    outcome = with_note(outcome, files.note)
     policy.concluded(task, placement, outcome)
     return outcome
 
@@ -149,14 +158,15 @@ def supervise_rank(
     try:
         if placement.rank == 0:
             task.begin(placement.attempt, _places(task, placement))
-        with policy.gpus(task, placement, supervisor) as visible:
-            end = _run_processes(task, policy, placement, folder, visible, supervisor, feeder)
+        with policy.gpus(task, placement, supervisor) as gpus:
+            end = _run_processes(task, policy, placement, folder, gpus, supervisor, feeder)
             end = with_feed_error(end, feeder)
     except (DevicesTakenError, ValueError, OSError) as exc:
         error = f"{type(exc).__name__}: {exc}"
         _tell(functools.partial(supervisor.post, "failed"), f"{placement.member}: {error}")
         # A fault of the host's devices stays; a server or a store may come back.
-        failure = Failure.LOST if isinstance(exc, OSError) else Failure.GPU
+        failure = Failure.LOST if isinstance(exc, OSError) else Failure.EXCEPTION
+        failure = Failure.GPU if isinstance(exc, DevicesTakenError) else failure
         failure = Failure.DEADLINE if isinstance(exc, TimeoutError) else failure
         return failed_outcome(error, failure)
     return _conclude(task, placement, folder, end, supervisor)
@@ -176,15 +186,17 @@ def _run_processes(
     policy: RankPolicy,
     placement: Placement,
     folder: Path,
-    visible: Mapping[str, str],
+    gpus: AssignedGpus,
     supervisor: Supervisor,
     feeder: RowSender | None,
 ) -> ProcessExit:
     member, plan = placement.member, task.plan
     me = _context(task, placement)
-    environ = {**visible, **policy.environ(task, placement)}
+    gpus = replace(gpus, environ={**gpus.environ, **policy.environ(task, placement)})
     limit_s = None if member.role.runs_server else plan.trial_timeout_s
-    short_lives = 0
+    fence_s = poll_s(placement.paths.folder, remote_s=max(FENCE_S, plan.size / 10))
+    fence = attempts.Fence(placement.paths.folder, placement.attempt, fence_s)
+    short_lives, driver_watch = 0, task.driver_watch()
     while True:
         begun = time.monotonic()
         with policy.seat(task, placement, folder) as seat:
@@ -193,20 +205,29 @@ def _run_processes(
             with task.start_process(
                 folder,
                 member.log,
-                environ,
+                gpus,
                 {**me, **seat.me},
                 {**feed_sockets(feeder), **seat.sockets},
                 member.role.runs_server,
             ) as process:
                 supervisor.began(process.pid)
-                end = process.wait(limit_s, functools.partial(_watch, seat, supervisor, process))
+                watch = functools.partial(_watch, seat, supervisor, fence, driver_watch, process)
+                end = process.wait(limit_s, watch)
         short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0
         if short_lives == MAX_SHORT_LIVES or not policy.restarts(task, placement, end):
             return end
 
 
-def _watch(seat: RingSeat, supervisor: Supervisor, process: TrainingProcess) -> str | None:
-    return seat.watch() or supervisor.watch(process)
+def _watch(
+    seat: RingSeat,
+    supervisor: Supervisor,
+    fence: attempts.Fence,
+    driver_watch: DriverWatch,
+    process: TrainingProcess,
+) -> str | None:
+    if fence.look():
+        return "a later attempt at the trial has started elsewhere"
+    return seat.watch() or supervisor.watch(process) or driver_watch()
 
 
 def _context(task: TrialTask, placement: Placement) -> dict[str, Any]:
@@ -255,21 +276,21 @@ def _conclude(
         failure = Failure.DEADLINE if is_late else _failure(task, placement, end, outcome)
         outcome = replace(outcome, failure=failure)
     elif outcome.is_chief and placement.attempt == placement.paths.num_attempts() - 1:
-        storage.write(placement.paths.outputs, to_json(dict(outcome.outputs), indent=1))
+        text = to_json(dict(outcome.outputs), indent=1)
+        outcome = with_files(outcome, {placement.paths.outputs: text})
     if outcome.is_chief or placement.rank == 0:
-        reported = last_reported(storage.join(str(folder), "metrics.jsonl"))
-        outcome = replace(outcome, reported=reported)
+        outcome = with_reported(outcome, folder)
     return replace(outcome, ended_s=ended_s)
 
 
 def _tell(post: Callable[[], T], end: str) -> T:
-    """Tell the other ranks that this rank has ended, again and again for a while.
+    """Tell the other ranks that this rank has ended; a store that fails is tried for minutes.
 
     Raises:
         OSError: if that fails. Spark then ends the other ranks, which would wait without limit.
     """
     try:
-        return again(post)
+        return retry(post, "tell the other ranks that this rank has ended")
     except OSError as exc:
         raise OSError(
             f"a rank could not tell the other ranks in the run directory that it has ended: {exc}. "

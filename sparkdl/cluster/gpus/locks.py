@@ -1,28 +1,47 @@
 """Runs in a Spark task. Lock the GPUs of a host, where Spark does not schedule GPUs.
 
-There is one lock file for each GPU. The kernel releases a lock with the task that holds it, however
-the task ends. Free GPU memory is no sign of a free GPU: a process that has just started has not
-taken any yet.
+There is one lock file for each GPU. The task and its training process hold the same lock, and the
+kernel releases it when both are gone, however they end: a killed process uses its GPU for a moment
+longer than its task lives. Free GPU memory is no sign of a free GPU: a process that has just
+started has not taken any yet.
 """
 
 import contextlib
 import fcntl
+import logging
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["DevicesTakenError", "locked_devices"]
+from sparkdl.os_processes import process_start
+
+__all__ = ["DevicesTakenError", "LockedDevices", "locked_devices", "released_devices"]
 
 # Fixed, since the locks are shared by all users of the host, whatever TMPDIR their jobs have.
 FOLDER = Path("/tmp/sparkdl-gpus")
 POLL_S = 0.1
+# Seconds for a process that was killed to release its GPUs.
+RELEASE_S = 60.0
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
+_logger = logging.getLogger("sparkdl.cluster")
+
+
 class DevicesTakenError(RuntimeError):
-    """The GPUs of this host are held by other runs."""
+    """The GPUs of this host are held by other runs, or are not visible to this executor."""
+
+
+@dataclass
+class LockedDevices:
+    """Devices, and the descriptors that hold their locks."""
+
+    names: list[str] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -32,7 +51,7 @@ def locked_devices(
     holder: str,
     timeout_s: float | None = None,
     ended: Callable[[], bool] = lambda: False,
-) -> Iterator[list[str]]:
+) -> Iterator[LockedDevices]:
     """Hold the locks of some devices; yield the devices.
 
     Args:
@@ -53,16 +72,62 @@ def locked_devices(
         )
     until = None if timeout_s is None else time.monotonic() + timeout_s
     with _folder() as folder, contextlib.ExitStack() as held:
-        while len(taken := _take(folder, candidates, count, holder, held)) < count:
+        while len((taken := _take(folder, candidates, count, holder, held)).names) < count:
             held.close()
             if ended() or (until is not None and time.monotonic() > until):
                 raise DevicesTakenError(
                     f"{count} GPUs were asked for, and of {', '.join(candidates)} only "
-                    f"{len(taken)} are free; held by {_holders(folder, candidates)}. Wait for "
-                    "those runs, or lower num_gpus."
+                    f"{len(taken.names)} are free; held by {_holders(folder, candidates)}. Wait "
+                    "for those runs, or lower num_gpus."
                 )
             time.sleep(POLL_S)
         yield taken
+
+
+@contextlib.contextmanager
+def released_devices(
+    devices: Sequence[str], holder: str, timeout_s: float = RELEASE_S
+) -> Iterator[LockedDevices]:
+    """Hold devices that Spark has assigned, once processes of earlier tasks have released them.
+
+    Spark assigns a GPU again as soon as a task has ended, and may assign parts of a GPU to several
+    tasks at once.
+
+    Args:
+        devices: the devices.
+        holder: the name of the holder, as for `locked_devices`; it ends in `process <pid>`.
+        timeout_s: seconds to wait for a process without a task.
+    """
+    deadline = time.monotonic() + timeout_s
+    locked = LockedDevices(names=list(devices))
+    with _folder() as folder, contextlib.ExitStack() as held:
+        for device in devices:
+            while True:
+                try:
+                    locked.descriptors.append(_take_one(folder, device, holder, held))
+                    break
+                except BlockingIOError:
+                    if _has_living_task(_holders(folder, [device])):
+                        break
+                if time.monotonic() > deadline:
+                    _logger.warning(
+                        "GPU %s is still held by %s, whose task has ended. Going on with it.",
+                        device,
+                        _holders(folder, [device]),
+                    )
+                    break
+                time.sleep(POLL_S)
+        yield locked
+
+
+def _has_living_task(holder: str) -> bool:
+    match = re.search(r"process (\d+)$", holder)
+    # A worker of Spark runs one task after the other: its own earlier task has ended.
+    return (
+        match is not None
+        and match[1] != str(os.getpid())
+        and process_start(int(match[1])) is not None
+    )
 
 
 @contextlib.contextmanager
@@ -80,24 +145,27 @@ def _folder() -> Iterator[int]:
 
 def _take(
     folder: int, candidates: Sequence[str], count: int, holder: str, held: contextlib.ExitStack
-) -> list[str]:
-    taken: list[str] = []
-    with (
-        contextlib.ExitStack() as all_locks
-    ):  # Two runs that take some GPUs each would wait for each other.
-        try:
+) -> LockedDevices:
+    taken = LockedDevices()
+    with contextlib.ExitStack() as all_locks:
+        try:  # Two runs that take some GPUs each would wait for each other.
             all_locks.enter_context(_locked(folder, "all.lock"))
         except BlockingIOError:
             return taken
         for device in candidates:
-            if len(taken) == count:
+            if len(taken.names) == count:
                 break
             with contextlib.suppress(BlockingIOError):
-                descriptor = held.enter_context(_locked(folder, _name(device)))
-                os.truncate(descriptor, 0)
-                os.pwrite(descriptor, holder.encode(), 0)
-                taken.append(device)
+                taken.descriptors.append(_take_one(folder, device, holder, held))
+                taken.names.append(device)
     return taken
+
+
+def _take_one(folder: int, device: str, holder: str, held: contextlib.ExitStack) -> int:
+    descriptor = held.enter_context(_locked(folder, _name(device)))
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, holder.encode(), 0)
+    return descriptor
 
 
 @contextlib.contextmanager

@@ -6,13 +6,16 @@ JSON when the function has ended.
 """
 
 import atexit
+import contextlib
 import io
 import logging
 import os
 import pickle
-import random
+import re
 import socket
 import sys
+import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -26,6 +29,7 @@ from sparkdl import context
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.process.framework_errors import error_line
 from sparkdl.cluster.process.outputs import collect_outputs
+from sparkdl.cluster.process.seeds import seed_everything
 from sparkdl.cluster.program.local_modules import install
 from sparkdl.errors import InvalidTrial
 from sparkdl.runs.redact import MASK
@@ -49,17 +53,31 @@ def main(channel: socket.socket, more: Mapping[str, Any]) -> int:
     outcome = _run(channel, request).to_json().encode()
     channel.sendall(b"o" + len(outcome).to_bytes(8, "big") + outcome)
     channel.close()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _finish()
+    os.chdir("/")
+    with contextlib.suppress(OSError):
+        os.rmdir(request["cwd"])  # The function has left nothing there.
     return 0
 
 
+def _finish() -> None:
+    """End as Python does: wait for threads, then call exit functions. The task bounds the time."""
+    try:
+        # Also the work that is left for the threads of `concurrent.futures`.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
 def set_up(request: Mapping[str, Any]) -> None:
-    """Take over the environment, the working folder and the import path of a task."""
+    """Take over the environment and the import path of a task, and enter a working directory."""
     os.environ.clear()  # The fork server may have the environment of another executor of the host.
     os.environ.update(request["environ"])
+    os.makedirs(request["cwd"], exist_ok=True)
     os.chdir(request["cwd"])
+    tempfile.tempdir = None  # The fork server may have asked for it.
     sys.path[:] = request["path"]
     _open_output(request["secrets"])
 
@@ -90,7 +108,9 @@ def _run(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    return replace(outcome, usage=_reporting_times(begun))
+    # The disk may have been full, so that the file of the reports lacks the last ones.
+    reported = dict(context.this_reporter().metrics)
+    return replace(outcome, usage=_reporting_times(begun), reported=reported)
 
 
 def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
@@ -138,6 +158,9 @@ def _failure(exc: BaseException) -> Outcome:
     text = _traceback(exc)
     print(text, file=sys.stderr)
     last = error_line(exc)
+    if remedy := _remedy(exc):
+        print(f"sparkdl: {remedy}", file=sys.stderr)
+        last = f"{last}. {remedy}"
     try:
         pickled: bytes | None = cloudpickle.dumps(exc.with_traceback(None))
         cloudpickle.loads(pickled)
@@ -146,26 +169,30 @@ def _failure(exc: BaseException) -> Outcome:
     return Outcome(status=Status.FAILED, error=last, traceback=text, exception=pickled)
 
 
+def _remedy(exc: BaseException) -> str | None:
+    """Return advice for a missing file that is where the function would work by default."""
+    if not isinstance(exc, FileNotFoundError) and type(exc).__name__ != "NotFoundError":
+        return None
+    here, original = Path.cwd(), Path(context.current().original_cwd)
+    text = str(exc)
+    for name in (getattr(exc, "filename", None), *re.findall("'([^']+)'", text), *text.split("; ")):
+        # Some libraries make the name absolute first.
+        path = os.path.relpath(name, here) if isinstance(name, str) else ".."
+        if here != original and not path.startswith("..") and (original / path).exists():
+            return (
+                "The function runs in a working directory of its own, and "
+                f"{path} is in {original}: open it by an absolute path, or as "
+                f"os.path.join(context.original_cwd, {path!r})"
+            )
+    return None
+
+
 def _traceback(exc: BaseException) -> str:
     """Return the traceback without the frames of this package above the user's code."""
     trace = exc.__traceback__
     while trace and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE) and trace.tb_next:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(exc), exc, trace))
-
-
-def seed_everything(seed: int) -> None:
-    """Seed `random`, and NumPy and the frameworks that the program has imported."""
-    random.seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
-    if tensorflow := sys.modules.get("tensorflow"):
-        tensorflow.random.set_seed(seed)
-    for name in ("keras", "tf_keras"):
-        if module := sys.modules.get(name):
-            module.utils.set_random_seed(seed)
 
 
 class _Masked(io.TextIOWrapper):

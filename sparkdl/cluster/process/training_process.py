@@ -6,35 +6,42 @@ import json
 import os
 import pickle
 import selectors
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from sparkdl.cluster.outcome import Outcome, ProcessExit
-from sparkdl.cluster.process.fork_server import PACKET_BYTES, locked, peer
-from sparkdl.os_processes import kill, process_start
+from sparkdl.cluster.process.fork_server import PACKET_BYTES
+from sparkdl.cluster.process.server_folder import dial, locked, private_folder, sweep
+from sparkdl.cluster.process.time_limits import Kill, TimeLimits
+from sparkdl.data.dataframe.spool import local_disk
+from sparkdl.os_processes import kill, kill_marked, process_start, process_state
 
-__all__ = [
-    "Start",
-    "TrainingProcess",
-    "connect",
-    "dial",
-    "packet",
-    "private_folder",
-    "warm",
-]
-
+__all__ = ["Start", "StartTimeoutError", "TrainingProcess", "connect", "packet", "warm"]
 
 # Seconds between two calls of a watcher.
 WATCH_S = 0.1
+# A process that was killed and does not end in this time is left alone, and its slot is free.
+UNKILLABLE_S = 60.0
+
+# The variable by which all programs that a training process has started can be found.
+MARKER = "SPARKDL_PROCESS"
+
+_NO_USAGE = {"cpu_s": 0.0, "peak_memory_mb": 0.0, "out_of_memory": False}
+
+
+class StartTimeoutError(TimeoutError):
+    """A training process could not be forked in time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +64,6 @@ class Start:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     shared: bool = True
     is_task: bool = True
-
-
-def private_folder() -> Path:
-    """Return the folder of this user's fork servers on this host; no other user can enter it.
-
-    Raises:
-        PermissionError: if another user has made a folder of that name.
-    """
-    folder = Path(tempfile.gettempdir()) / f"sparkdl-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(
-            f"{folder} belongs to user {status.st_uid} with mode {status.st_mode & 0o777:o}; "
-            f"expected user {os.getuid()} and 700. Remove it, or set TMPDIR on the executors."
-        )
-    return folder
 
 
 def _server_key(start: Start) -> str:
@@ -101,35 +91,13 @@ def connect(start: Start) -> socket.socket:
             try:
                 return dial(base / key)
             except (FileNotFoundError, ConnectionRefusedError):
+                sweep(base)  # Also the folder of a server that was killed.
                 _start_server(base / key, start.env)
                 return dial(base / key)
 
 
-def dial(folder: Path, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
-    """Connect to the socket in a folder of this user.
-
-    Raises:
-        FileNotFoundError, ConnectionRefusedError: if no process listens there.
-        PermissionError: if a process of another user listens there.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    connection = socket.socket(socket.AF_UNIX, kind)
-    try:
-        connection.connect(f"/proc/self/fd/{descriptor}/socket")
-    except OSError:
-        connection.close()
-        raise
-    finally:
-        os.close(descriptor)
-    if peer(connection)[1] != os.getuid():
-        connection.close()
-        raise PermissionError(f"{folder}/socket is served by another user")
-    return connection
-
-
 def _start_server(folder: Path, env: Mapping[str, str]) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / "socket").unlink(missing_ok=True)  # Left by a server that was killed.
     # The same modules as in this worker, whatever way they reached it; not the working folder's.
     start = (
         f"import sys; sys.path[:] = {sys.path!r}; "
@@ -146,8 +114,7 @@ def _start_server(folder: Path, env: Mapping[str, str]) -> None:
 
 def packet(start: Start, **more: Any) -> bytes:
     """Return the packet of a request to a fork server."""
-    daemon = os.getppid()  # Spark's daemon lives as long as the executor; so does the server.
-    lease = [daemon, process_start(daemon)] if start.shared and start.is_task else None
+    lease = _lease() if start.shared and start.is_task else None
     request = {"lease": lease, "preload": start.preload, "path": sys.path, **more}
     data = json.dumps(request).encode()
     if len(data) > PACKET_BYTES:
@@ -156,6 +123,19 @@ def packet(start: Start, **more: Any) -> bytes:
             f"at most {PACKET_BYTES} bytes. Put the packages into fewer folders or archives."
         )
     return data
+
+
+def _lease() -> tuple[int, int | None]:
+    """Return the process as long as which the fork server lives: Spark's daemon, or the executor.
+
+    Raises:
+        ConnectionError: if that process has died, so that this one is a child of another process.
+    """
+    daemon = os.getppid()
+    # The executor may be the first process of a container; otherwise that is no process of Spark.
+    if daemon == 1 and Path("/proc/1/comm").read_text().strip() != "java":
+        raise ConnectionError("the daemon of Spark's Python workers on this host has died")
+    return daemon, process_start(daemon)
 
 
 def warm(start: Start) -> None:
@@ -176,10 +156,11 @@ class TrainingProcess:
         timeout_s: seconds that the fork may take, imports included; None for no limit.
         sockets: sockets for the process, by the names of fields of its `Context`; they are closed
             in this process.
+        held: descriptors that the process holds until its end, such as locks.
 
     Raises:
         OSError: if the fork server could not be started or is gone.
-        TimeoutError: if the fork took longer than `timeout_s`.
+        StartTimeoutError: if the fork took longer than `timeout_s`.
     """
 
     def __init__(
@@ -190,40 +171,78 @@ class TrainingProcess:
         scratch: Path | None = None,
         timeout_s: float | None = None,
         sockets: Mapping[str, socket.socket] = MappingProxyType({}),
+        held: Sequence[int] = (),
     ) -> None:
-        self._begun = time.monotonic()
+        self._limits = TimeLimits(begun=time.monotonic())
+        self._log = log
         self._received = b""
-        self.started: float | None = None  # Time of the call of its function, monotonic clock.
-        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        self._channel, theirs = socket.socketpair()
-        self._server = connect(start)
-        request = {"fork": True, "scratch": str(scratch) if scratch else None, "more": [*sockets]}
-        descriptors = [theirs.fileno(), output, *(sock.fileno() for sock in sockets.values())]
-        socket.send_fds(self._server, [packet(start, **request)], descriptors)
-        for sock in (theirs, *sockets.values()):
-            sock.close()
-        os.close(output)
+        self._marker = f"{MARKER}={uuid.uuid4().hex}"
+        temporary, disk = _temporary_folder(payload["environ"])
+        request = {
+            "fork": True,
+            "scratch": str(scratch) if scratch else None,
+            "more": [*sockets],
+            "held": len(held),
+            "timeout_s": timeout_s,
+            "temporary": str(temporary),
+            "disk": str(disk),
+        }
+        with contextlib.ExitStack() as stack:
+            output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            stack.callback(os.close, output)
+            self._channel, theirs = socket.socketpair()
+            for sock in (theirs, *sockets.values()):
+                stack.enter_context(sock)
+            with contextlib.ExitStack() as undone:
+                undone.enter_context(self._channel)
+                self._server = undone.enter_context(connect(start))
+                passed = [theirs.fileno(), output, *(s.fileno() for s in sockets.values()), *held]
+                socket.send_fds(self._server, [packet(start, **request)], passed)
+                undone.pop_all()
+        self.pid = self._wait_for_fork(timeout_s)
+        self._send(payload, temporary)
+
+    def _wait_for_fork(self, timeout_s: float | None) -> int:
         self._server.settimeout(timeout_s)
         try:
-            self.pid: int = self._answer()["pid"]
+            pid: int = self._answer()["pid"]
         except TimeoutError as exc:
-            raise TimeoutError(
+            self.__exit__()
+            raise StartTimeoutError(
                 f"timed out after {timeout_s:g} s while the fork server on this host imported the "
-                "program's modules"
+                "program's modules. Import modules that take longer inside the function, or raise "
+                "SPARKDL_START_TIMEOUT_S"
             ) from exc
+        except OSError:
+            self.__exit__()
+            raise
         self._server.settimeout(None)
+        return pid
+
+    def _send(self, payload: Mapping[str, Any], temporary: Path) -> None:
+        name, value = self._marker.split("=")
+        environ = {**payload["environ"], "TMPDIR": str(temporary), name: value}
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            data = pickle.dumps(dict(payload))
+            data = pickle.dumps({**payload, "environ": environ})
             self._channel.sendall(len(data).to_bytes(8, "big") + data)
 
     def _answer(self) -> dict[str, Any]:
         data = self._server.recv(PACKET_BYTES)
         if not data:
-            raise ConnectionError("the fork server of this host ended; see its executor's log")
-        answer: dict[str, Any] = json.loads(data)
-        if "error" in answer:
-            raise OSError(f"the fork server of this host could not serve: {answer['error']}")
-        return answer
+            raise ConnectionError(
+                "the process that started and watched the training process was killed on host "
+                f"{socket.gethostname()}: a process of sparkdl's fork server, see its executor's "
+                "log and the log of the kernel"
+            )
+        message: dict[str, Any] = json.loads(data)
+        if "error" in message:
+            raise OSError(f"the fork server of this host could not serve: {message['error']}")
+        return message
+
+    @property
+    def started(self) -> float | None:
+        """The time at which its function was called, on the monotonic clock; None before."""
+        return self._limits.started
 
     @property
     def outcome(self) -> Outcome | None:
@@ -235,37 +254,52 @@ class TrainingProcess:
         return Outcome.from_json(self._received[begin + 8 : end]) if complete else None
 
     def wait(
-        self, timeout_s: float | None = None, watch: "Callable[[], str | None] | None" = None
+        self,
+        timeout_s: float | None = None,
+        watch: "Callable[[], str | None] | None" = None,
+        start_s: float | None = None,
     ) -> ProcessExit:
-        """Wait until the process has ended.
+        """Wait until the process has ended, or cannot be ended.
 
         Args:
             timeout_s: seconds in its function after which the process is killed.
             watch: called several times a second; returns the reason to kill the process, or None.
+            start_s: seconds until its function must be called, after which the process is killed.
+
+        Raises:
+            ConnectionError: if the process that watches the training process was killed.
         """
-        timed_out, stopped = False, None
+        self._limits.timeout_s, self._limits.start_s = timeout_s, start_s
+        killed: Kill | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._channel, selectors.EVENT_READ)
             while True:
-                left = self._left(timeout_s)
-                if left is not None and left <= 0 and not timed_out:
-                    timed_out = True
-                    kill(self.pid)
-                if watch and not stopped and (stopped := watch()):
-                    kill(self.pid)
-                watch_s = WATCH_S if watch else None
-                waits = [s for s in (None if timed_out else left, watch_s) if s is not None]
-                ready = {key.fileobj for key, _ in selector.select(min(waits, default=None))}
+                until = killed.at + UNKILLABLE_S if killed else self._limits.next()
+                left_s = max(0.0, until - time.monotonic())
+                wait_s = min(left_s, WATCH_S) if watch and not killed else left_s
+                events = selector.select(wait_s if wait_s < threading.TIMEOUT_MAX else None)
+                ready = {key.fileobj for key, _ in events}
+                # What the process has sent counts, also if this task was stopped for a while.
                 if self._channel in ready:
                     self._receive(selector)
                 elif self._server in ready:
-                    return self._exit(self._answer(), timed_out, stopped)
+                    return self._exit(self._last_answer(), killed)
+                elif killed and not left_s:
+                    return self._unkillable(killed)
+                else:
+                    killed = killed or self._kill_if_due(watch)
 
-    def _left(self, timeout_s: float | None) -> float | None:
-        if timeout_s is None or self.started is None:
-            return None
-        return self.started + timeout_s - time.monotonic()
+    def _kill_if_due(self, watch: "Callable[[], str | None] | None") -> Kill | None:
+        now = time.monotonic()
+        due = self._limits.overdue(now)
+        if not due and watch and (reason := watch()):
+            due = Kill(at=now, stopped=reason)
+        if due and due.remark:
+            _append(self._log, due.remark)
+        if due:
+            kill(self.pid)
+        return due
 
     def _receive(self, selector: selectors.BaseSelector) -> None:
         chunk = b""
@@ -273,27 +307,72 @@ class TrainingProcess:
             chunk = self._channel.recv(1 << 20)
         if not chunk:
             selector.unregister(self._channel)
+            return
         self._received += chunk
-        self.started = self.started or time.monotonic()
+        now = time.monotonic()
+        self._limits.started = self._limits.started or now
+        if self._limits.ended is None and self.outcome:
+            self._limits.ended = now
 
-    def _exit(self, answer: dict[str, Any], timed_out: bool, stopped: str | None) -> ProcessExit:
+    def _last_answer(self) -> dict[str, Any]:
+        try:
+            return self._answer()
+        except OSError:
+            # The kernel kills the training process with the one that watched it.
+            kill(self.pid)
+            kill_marked(self._marker, self.pid)
+            if self._limits.ended is None:
+                raise
+            return {**_NO_USAGE, "code": 0}
+
+    def _unkillable(self, killed: Kill) -> ProcessExit:
+        state = process_state(self.pid)
+        waits = " (it waits for a disk, a network file system or a driver)" if state == "D" else ""
+        reason = (
+            f"the process {self.pid} on host {socket.gethostname()} could not be ended within "
+            f"{UNKILLABLE_S:g} s; it is in state {state}{waits}"
+        )
+        _append(self._log, f"{reason}.")
+        end = self._exit({**_NO_USAGE, "code": -signal.SIGKILL}, killed)
+        return replace(end, unkillable=reason)
+
+    def _exit(self, answer: Mapping[str, Any], killed: Kill | None) -> ProcessExit:
         now = time.monotonic()
         started = self.started or now
         return ProcessExit(
             code=answer["code"],
             outcome=self.outcome,
-            starting_s=started - self._begun,
+            starting_s=started - self._limits.begun,
             running_s=now - started,
             cpu_s=answer["cpu_s"],
             peak_memory_mb=answer["peak_memory_mb"],
             out_of_memory=answer["out_of_memory"],
-            timed_out=timed_out,
-            stopped=stopped,
+            timed_out=bool(killed and killed.timed_out),
+            late=bool(killed and killed.late),
+            stopped=killed.stopped if killed else None,
         )
 
     def __enter__(self) -> "TrainingProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.close()  # The fork server kills the process and its descendants.
+        self._server.close()  # The monitor kills the process and its descendants.
         self._channel.close()
+
+
+def _temporary_folder(environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """Return a new name for a folder of temporary files, and the folder of the disk it is on.
+
+    The name is short, as it is the beginning of the addresses of Unix sockets, which may have 107
+    bytes. It is a link where Spark's own disk is another one.
+    """
+    name = f"sparkdl-{uuid.uuid4().hex[:12]}"
+    own = environ.get("TMPDIR")
+    if own and own != os.environ.get("TMPDIR") and os.access(own, os.W_OK):
+        return Path(own, name), Path(own)  # The user chose the disk, with `env=`.
+    return Path(tempfile.gettempdir(), name), local_disk()
+
+
+def _append(log: Path, remark: str) -> None:
+    with contextlib.suppress(OSError), log.open("a") as file:
+        file.write(f"sparkdl: {remark}\n")

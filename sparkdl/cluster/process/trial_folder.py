@@ -1,16 +1,19 @@
 """Runs in a Spark task. The local folder of a training process, and its copy in a remote store."""
 
 import shutil
+import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sparkdl import storage
+from sparkdl import attempts, storage
+from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.jsonl import read_lines
-from sparkdl.polling import Outages
+from sparkdl.polling import Outages, poll_s
 from sparkdl.reporter import ASKS, ORDERS
 from sparkdl.runs.layout import TrialPaths
 
@@ -20,6 +23,16 @@ T = TypeVar("T")
 
 MIRROR_S = 5.0
 ASKED_S = 1.0
+# Seconds between two looks for a later attempt, on a remote store.
+REMOTE_FENCE_S = 10.0
+
+# A file of which a copy exists is copied again when it grew by a tenth, or else after the time that
+# copying takes at this rate: what is copied is in proportion to what is written.
+GROWTH = 1.1
+BYTES_PER_S = 256 << 10
+
+# Pauses between the tries to write the last files of a trial.
+PAUSES_S = (1.0, 5.0, 15.0, 30.0, 60.0)
 
 # Checkpoints are published as a whole when they are committed; ranks write their messages to
 # the store directly; orders come from the store.
@@ -27,33 +40,66 @@ _NOT_MIRRORED = ("checkpoints", "ranks", ORDERS)
 
 
 def last_reported(metrics: str) -> dict[str, float]:
-    """Return the last value of each metric in a metrics file; empty if there is no file."""
+    """Return the last value of each metric in a metrics file; empty if there is no file.
+
+    Lines that are no reports, as a disk that was full leaves them, are skipped.
+    """
     last: dict[str, float] = {}
     for line in read_lines(metrics):
-        last |= line["metrics"]
+        values = line.get("metrics")
+        last |= values if isinstance(values, dict) else {}
     return last
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """The copy of a file: size and modification time of the original, and the time of copying."""
+
+    size: int
+    modified_ns: int
+    copied_s: float
+
+    def is_due(self, size: int, modified_ns: int, last: bool) -> bool:
+        """Return True if the original is to be copied again; `last` does not wait for growth."""
+        if (size, modified_ns) == (self.size, self.modified_ns):
+            return False
+        has_grown = size >= self.size * GROWTH
+        return last or has_grown or time.monotonic() - self.copied_s >= size / BYTES_PER_S
 
 
 class Mirror:
     """Copy the changes of a local folder to a URL.
 
     TensorFlow, and a log file that grows, need a local disk; the run directory may be on an
-    object store. The training process writes into the local folder, and its task calls `sync`.
+    object store. A training process then writes into a local folder, and its task calls `sync`.
 
     Args:
         folder: the local folder.
         url: the target of the copy.
         skip: names in `folder` that are not copied, with all that is below them.
+        is_superseded: called before anything is copied; returns True if a later attempt at the
+            trial writes to `url` now, so that this one must not.
     """
 
-    def __init__(self, folder: Path, url: str, skip: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        skip: Collection[str] = (),
+        is_superseded: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.folder = folder
         self.url = url
         self._skip = skip
-        self._seen: dict[Path, tuple[int, int]] = {}
+        self._is_superseded = is_superseded
+        self._copies: dict[Path, _Copy] = {}
 
-    def sync(self) -> None:
-        """Upload every file whose size or modification time has changed since the last call."""
+    def sync(self, last: bool = False) -> None:
+        """Upload the files that have changed since the last call; large ones less often.
+
+        Args:
+            last: upload every file that has changed, however little.
+        """
         for path in sorted(self.folder.rglob("*")):
             if path.relative_to(self.folder).parts[0] in self._skip:
                 continue
@@ -61,26 +107,32 @@ class Mirror:
                 status = path.stat()
             except FileNotFoundError:
                 continue  # A program may remove its files at any time.
-            mark = (status.st_size, status.st_mtime_ns)
-            if path.is_file() and self._seen.get(path) != mark:
-                storage.put(self.folder, path.relative_to(self.folder).as_posix(), self.url)
-                self._seen[path] = mark
+            size, modified_ns = status.st_size, status.st_mtime_ns
+            copy = self._copies.get(path)
+            if not path.is_file() or (copy and not copy.is_due(size, modified_ns, last)):
+                continue
+            if self._is_superseded():
+                return
+            storage.put(self.folder, path.relative_to(self.folder).as_posix(), self.url)
+            self._copies[path] = _Copy(size, modified_ns, time.monotonic())
 
     def close(self) -> None:
-        """Sync a last time, with retries, and remove the local folder."""
-        try:
-            again(self.sync)
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """Sync a last time, with retries, and remove the local folder.
+
+        Raises:
+            OSError: if files could not be copied; then the local folder stays.
+        """
+        again(lambda: self.sync(last=True))
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def again(write: Callable[[], T]) -> T:
-    """Write to a store, with two retries; return what `write` returns.
+    """Write to a store, with retries for two minutes; return what `write` returns.
 
     Raises:
         OSError: if the last retry fails too.
     """
-    for pause_s in (1.0, 5.0):
+    for pause_s in PAUSES_S:
         try:
             return write()
         except OSError:
@@ -89,28 +141,54 @@ def again(write: Callable[[], T]) -> T:
 
 
 class local_folder:
-    """The folder that a training process writes into: that of the trial, or one mirrored to it."""
+    """The folder that a training process writes into: that of the trial, or one mirrored to it.
 
-    def __init__(self, trial: TrialPaths) -> None:
+    Args:
+        trial: the files of the trial.
+        attempt: the number of this attempt.
+        size: the number of processes of the trial. The ranks of a gang get no orders.
+
+    Attributes:
+        note: after the end, a sentence about files that could not be copied; None if all were.
+    """
+
+    def __init__(self, trial: TrialPaths, attempt: int, size: int = 1) -> None:
+        self._trial = trial.folder
+        fence_s = poll_s(trial.folder, remote_s=max(REMOTE_FENCE_S, size / 10))
+        self._fence = attempts.Fence(trial.folder, attempt, fence_s)
         self._mirror: Mirror | None = None
         self._orders_size = 0
         self._outages = Outages("copy the files of a trial to the run directory")
+        self._order_outages = Outages("read the orders for a trial")
+        self.note: str | None = None
         if storage.is_local(trial.folder):
             self.folder = storage.local_path(trial.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
             return
-        self.folder = Path(tempfile.mkdtemp(prefix="sparkdl-"))
-        self._mirror = Mirror(self.folder, trial.folder, _NOT_MIRRORED)
+        self.folder = Path(tempfile.mkdtemp(prefix="sparkdl-", dir=local_disk()))
+        self._mirror = Mirror(self.folder, trial.folder, _NOT_MIRRORED, self._fence.look)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sync_repeatedly, daemon=True)
+        # A large file must not delay orders.
+        loops = [self._copy_repeatedly, *([self._read_orders_repeatedly] if size == 1 else [])]
+        self._threads = [threading.Thread(target=loop, daemon=True) for loop in loops]
 
-    def _sync_repeatedly(self) -> None:
-        mirror = self._mirror
-        while mirror and not self._stop.wait(self._interval_s()):
+    def watch(self) -> str | None:
+        """Return the reason to end a training process that was superseded; None otherwise."""
+        # On a remote store the threads look, so that the task never waits for the store.
+        superseded = self._fence.is_closed if self._mirror else self._fence.look()
+        return "a later attempt at the trial has started elsewhere" if superseded else None
+
+    def _copy_repeatedly(self) -> None:
+        while self._mirror and not self._stop.wait(self._interval_s()):
             with self._outages.tolerated():
-                mirror.sync()
-                orders = storage.read_new({storage.join(mirror.url, ORDERS): self._orders_size})
-                for new in orders.values():
+                self._mirror.sync()
+
+    def _read_orders_repeatedly(self) -> None:
+        url = storage.join(self._trial, ORDERS)
+        while not self._stop.wait(self._interval_s()):
+            with self._order_outages.tolerated():
+                self._fence.look()
+                for new in storage.read_new({url: self._orders_size}).values():
                     self._orders_size += len(new)
                     storage.append(str(self.folder / ORDERS), new)
 
@@ -119,11 +197,21 @@ class local_folder:
 
     def __enter__(self) -> Path:
         if self._mirror:
-            self._thread.start()
+            for thread in self._threads:
+                thread.start()
         return self.folder
 
     def __exit__(self, *_: object) -> None:
-        if self._mirror:
-            self._stop.set()
-            self._thread.join()
+        if not self._mirror:
+            return
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        try:
             self._mirror.close()
+        except OSError as exc:
+            self.note = (
+                f"files of the trial could not be copied to {self._trial} "
+                f"({type(exc).__name__}: {exc}). They are in {self.folder} on host "
+                f"{socket.gethostname()}, until Spark removes its local folders"
+            )

@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl import storage
+from sparkdl import context, storage
 from sparkdl.data.readers.exact_reads import arrow_filesystem
 from sparkdl.data.readers.table_formats import refuse_tables
 from sparkdl.errors import ConfigError, suggest
@@ -264,7 +265,14 @@ def _readings(path: str | os.PathLike[str]) -> list[str]:
         texts += _expanded(text)
     if unquote(text) != text:
         texts.append(unquote(text))
-    return [storage.absolute(text) for text in texts]
+    return [_absolute(text) for text in texts]
+
+
+def _absolute(text: str) -> str:
+    """Return an absolute URL; a relative path is not below the directory of this process alone."""
+    if not storage.is_local(text):
+        return storage.absolute(text)
+    return str(Path(context.original_cwd, storage.local_path(text).expanduser()))
 
 
 def _expanded(text: str) -> Iterator[str]:

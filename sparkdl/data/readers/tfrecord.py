@@ -14,6 +14,7 @@ from sparkdl.data.readers.base import Pass, Source
 from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.paths import Paths, describe, find, find_again, urls_of
 from sparkdl.data.tfexample.columns import Kind
+from sparkdl.data.tfexample.counts import counts_of
 from sparkdl.data.tfexample.framing import compression_of, measure
 from sparkdl.data.tfexample.schema_inference import Inspected, check_compression, inspect
 from sparkdl.errors import ConfigError
@@ -48,10 +49,12 @@ def tfrecord(
     """Return this rank's share of TFRecord files of `tf.train.Example` as a `tf.data.Dataset`.
 
     At the start the first rank counts the records of all files, for all ranks: in uncompressed
-    local files it skips the data, and other files it reads. Remote files of this rank's share are
-    copied to Spark's local disk when they are first needed; the copies take at most half of its
-    free space, the oldest are removed before that, and all when the process ends. A rank reads a
-    file of its share from the start; write at least as many files as there are ranks.
+    local files it skips the data, and other files it reads. A folder that `data.write_tfrecord`
+    has written tells the numbers of its records, and is not read to count them. Remote files of
+    this rank's share are copied to Spark's local disk when they are first needed; the copies
+    take at most half of its free space, the oldest are removed before that, and all when the
+    process ends. A rank reads a file of its share from the start; write at least as many files
+    as there are ranks.
 
     `shuffle=True` shuffles the files of this rank, reads four of them in turn, and shuffles the
     records within a window of 65 536 records (at most 256 MiB).
@@ -112,14 +115,22 @@ def count_records(
     check_compression(compression)
     matches = find(paths)
     urls = urls_of(matches)
+    sizes = (size for files in matches for size in files.sizes)
+    known = counts_of(dict(zip(urls, sizes, strict=True)))
+
+    def count(url: str) -> tuple[str | None, int, int]:
+        if (written := known.get(url)) and compression in ("auto", written.compression):
+            return written.compression, written.rows, written.num_bytes
+        own = compression_of(url, compression)
+        return own, *measure(url, own)
+
     with ThreadPoolExecutor(8) as pool:  # The threads mostly wait for a store.
-        compressions = list(pool.map(lambda url: compression_of(url, compression), urls))
-        measured = list(pool.map(measure, urls, compressions))
-    pieces = {
+        counted = list(pool.map(count, urls))
+    pieces: Pieces = {
         "files": [files.to_dict() for files in matches],
-        "compressions": compressions,
-        "rows": [rows for rows, _ in measured],
-        "num_bytes": sum(size for _, size in measured),
+        "compressions": [own for own, _, _ in counted],
+        "rows": [rows for _, rows, _ in counted],
+        "num_bytes": sum(num_bytes for _, _, num_bytes in counted),
     }
     if schema is None:
         inspected = inspect(urls, compression)

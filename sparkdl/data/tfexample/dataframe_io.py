@@ -19,6 +19,7 @@ from sparkdl import storage
 from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.data.readers.paths import Paths, find, urls_of
 from sparkdl.data.tfexample.columns import Column, columns_of, struct_of
+from sparkdl.data.tfexample.counts import SUCCESS, FileCount, pack_counts
 from sparkdl.data.tfexample.decode import NotAnExample, decode
 from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks, compression_of, frame
@@ -30,12 +31,18 @@ from sparkdl.options import check_count
 __all__ = ["read_tfrecord", "write_tfrecord"]
 
 MAX_TASKS = 1000
-_SUCCESS = "_SUCCESS"
 # Names in the temporary folder: old files of the same names as new ones, and a file that shows
 # readers that the folder is changing.
 _REPLACED = "replaced"
 _PUBLISHING = "publishing"
-_WRITTEN_SCHEMA = pa.schema([("name", pa.string()), ("rows", pa.int64())])
+_WRITTEN_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("size", pa.int64()),
+        ("num_bytes", pa.int64()),
+    ]
+)
 
 
 def write_tfrecord(
@@ -95,13 +102,20 @@ def write_tfrecord(
     df = df.toDF(*map(str, range(len(columns))))  # mapInArrow fails on a name with a dot.
     task = partial(_write, columns=columns, folder=temporary, compression=compression)
     try:
-        written = df.mapInArrow(task, "name string, rows long").collect()
+        fields = "name string, rows long, size long, num_bytes long"
+        written = df.mapInArrow(task, fields).collect()
         names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in written}
         _check_written(names, temporary)
     except BaseException:
         storage.remove(temporary)
         raise
-    _publish(names, temporary, folder)
+    counts = {
+        names[row.name]: FileCount(
+            rows=row.rows, size=row.size, num_bytes=row.num_bytes, compression=compression
+        )
+        for row in written
+    }
+    _publish(names, temporary, folder, pack_counts(counts))
     return sum(row.rows for row in written)
 
 
@@ -131,7 +145,7 @@ def _check_written(names: Mapping[str, str], temporary: str) -> None:
         )
 
 
-def _publish(names: Mapping[str, str], temporary: str, folder: str) -> None:
+def _publish(names: Mapping[str, str], temporary: str, folder: str, counts: bytes = b"") -> None:
     """Replace the content of the target folder with the written files.
 
     If a file cannot be moved, the old content is restored. From the first change until the last,
@@ -143,14 +157,15 @@ def _publish(names: Mapping[str, str], temporary: str, folder: str) -> None:
             task attempts are not moved.
         temporary: the folder that the tasks have written to.
         folder: the target folder, which contains the temporary folder.
+        counts: the content of `_SUCCESS`.
     """
     final = set(names.values())
-    old = set(storage.list_names(folder)) - {os.path.basename(temporary), _SUCCESS}
-    was_complete = storage.exists(storage.join(folder, _SUCCESS))
+    old = set(storage.list_names(folder)) - {os.path.basename(temporary), SUCCESS}
+    was_complete = storage.exists(storage.join(folder, SUCCESS))
     replaced = {name: storage.join(temporary, _REPLACED, name) for name in old & final}
     try:
         storage.write(storage.join(temporary, _PUBLISHING), b"")
-        storage.remove(storage.join(folder, _SUCCESS))
+        storage.remove(storage.join(folder, SUCCESS))
         _move({storage.join(folder, name): copy for name, copy in replaced.items()})
         moves = names.items()
         _move({storage.join(temporary, n): storage.join(folder, target) for n, target in moves})
@@ -160,7 +175,7 @@ def _publish(names: Mapping[str, str], temporary: str, folder: str) -> None:
                 storage.remove(storage.join(folder, name))
         _move({copy: storage.join(folder, name) for name, copy in replaced.items()})
         if was_complete:
-            storage.write(storage.join(folder, _SUCCESS), b"")
+            storage.write(storage.join(folder, SUCCESS), b"")
         storage.remove(temporary)
         raise
     for name in old - final:
@@ -170,7 +185,7 @@ def _publish(names: Mapping[str, str], temporary: str, folder: str) -> None:
             f"{folder!r} has the new files, but {left[0]!r} of the old content cannot be removed. "
             "Readers refuse the folder. Remove its content and write again."
         )
-    storage.write(storage.join(folder, _SUCCESS), b"")
+    storage.write(storage.join(folder, SUCCESS), counts)
     storage.remove(temporary)
 
 
@@ -195,7 +210,7 @@ def _write(
     partition = context.partitionId() if context else 0
     suffix = ".tfrecord.gz" if compression else ".tfrecord"
     name = f"part-{partition:05d}-{uuid.uuid4().hex}{suffix}"
-    rows = 0
+    rows = num_bytes = 0
     with tempfile.TemporaryDirectory(dir=local_disk()) as scratch:
         local_folder = storage.local_path(folder) if storage.is_local(folder) else Path(scratch)
         local_folder.mkdir(parents=True, exist_ok=True)
@@ -203,12 +218,16 @@ def _write(
             for batch in batches:
                 batch = batch.rename_columns([column.name for column in columns])
                 for piece in _split(batch):
-                    file.write(frame(encode(piece, columns)))
+                    data = frame(encode(piece, columns))
+                    num_bytes += len(data)
+                    file.write(data)
                 rows += batch.num_rows
+        size = (local_folder / name).stat().st_size
         if rows and not storage.is_local(folder):
             storage.put(local_folder, name, folder)
     if rows:
-        yield pa.RecordBatch.from_pydict({"name": [name], "rows": [rows]}, _WRITTEN_SCHEMA)
+        written = {"name": [name], "rows": [rows], "size": [size], "num_bytes": [num_bytes]}
+        yield pa.RecordBatch.from_pydict(written, _WRITTEN_SCHEMA)
 
 
 def _open(path: Path, compression: str | None) -> Any:

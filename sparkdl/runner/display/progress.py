@@ -2,8 +2,8 @@
 
 import json
 import math
-import re
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,47 +14,61 @@ from tqdm.auto import tqdm
 from sparkdl import storage
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.slots import Slots
-from sparkdl.jsonl import LogTail
+from sparkdl.runner.display.harmless import harmless
+from sparkdl.runner.display.heartbeat import (
+    Heartbeat,
+    duration_text,
+    estimate_left_s,
+    progress_text,
+)
 from sparkdl.runner.display.live_table import LiveTable, is_notebook
+from sparkdl.runner.display.trial_output import MAX_LOGS, TrialOutput
 from sparkdl.runs import Run, Trial, table
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.states import TrialState
 
-__all__ = ["MAX_LOGS", "Progress"]
+__all__ = ["Progress"]
 
 Steps = Mapping[int, int]
 
-# The number of ranks of a gang, or of trials on a remote store, whose output is shown live.
-MAX_LOGS = 8
-
-# Lines that TensorFlow prints in every process on a host without GPUs: only the log has them.
-_NOISE = re.compile(
-    r"cuInit|cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc|AsGraphDefInternal"
-)
+# In a run of more trials than MANY, at most one line in LINE_S seconds: more cannot be read. The
+# first failures are shown at once.
+MANY = 50
+LINE_S = 5.0
+MAX_FAILURES = 20
 
 
 class Progress:
     """A progress bar, or lines where there is no terminal, and the output of the trials.
 
-    A context manager.
+    A context manager. No failure of the display reaches the run.
 
     Args:
         run: the run.
         plan: the processes of a trial.
         shown: False shows nothing at all.
+        logs: the output of trials to show, see `TrialOutput`.
 
     Attributes:
         shown: True if anything is shown.
     """
 
-    def __init__(self, run: Run, plan: Plan, shown: bool) -> None:
+    def __init__(self, run: Run, plan: Plan, shown: bool, logs: str = "all") -> None:
         self._run = run
         self._plan = plan
         self.shown = shown
         self._bar: Any = None
-        self._tails: dict[int, dict[str, LogTail]] = {}
         self._is_text = not sys.stderr.isatty() and not is_notebook()
+        self._output = TrialOutput(run, plan, logs, self.say, not self._is_text)
         self._last_line_s = 0.0
+        self._num_failures = 0
+        self._num_unshown = 0
+        self._at_once = 1
+        self._begun_s = time.monotonic()
+        self._heartbeat = Heartbeat(self._begun_s)
+        self._estimated_s = -LINE_S
+        self._estimate_s: float | None = None
+        self._has_noted_end = False
         self._counts = Counter(str(trial.state) for trial in run.trials)
         best = run.top(1)
         self._best = best[0].value if best else None
@@ -63,17 +77,23 @@ class Progress:
         self._table = LiveTable(run.metric or "value")
 
     def __enter__(self) -> "Progress":
+        self._open()
+        return self
+
+    @harmless
+    def _open(self) -> None:
         if self.shown and not self._is_text:
             bar_format = "{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
             self._bar = tqdm(total=0, desc=self._run.name, bar_format=bar_format)
-        return self
 
+    @harmless
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._table.__exit__()
             self._bar.close()
             self._bar = None
 
+    @harmless
     def announce(self, trials: float, limit: int, slots: Slots) -> None:
         """Show the number of trials, the number at once, and the reason for that limit.
 
@@ -84,6 +104,9 @@ class Progress:
         """
         self._num_done = sum(trial.state.is_final for trial in self._run.trials)
         self._total = self._num_done + trials
+        self._at_once = limit
+        self._begun_s = time.monotonic()
+        self._heartbeat = Heartbeat(self._begun_s)
         if self._bar is not None:
             self._bar.total = None if trials == math.inf else int(self._total)
             self._bar.update(self._num_done)
@@ -97,12 +120,14 @@ class Progress:
         count = "Trials" if trials == math.inf else f"{trials} trial{'' if trials == 1 else 's'}"
         self.say(f"{count}, {at_once}")
 
+    @harmless
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         if self.shown:
             tqdm.write(text, file=sys.stdout)
             sys.stdout.flush()
 
+    @harmless
     def run_ended(self) -> None:
         """Show how the time of the slots was used, and how to continue a run that was stopped."""
         if self._run.idle:
@@ -112,9 +137,10 @@ class Progress:
         if self._run.reason:
             self.say(f"{self._run!r}")
             self.say(f"What it finished: experiment.load({self._run.path!r})")
-            if self._run.state != RunState.COMPLETE and self._plan.repeatable:
-                self.say(f"To finish it: experiment.resume({self._run.path!r})")
+            if remedy := self._run.how_to_finish():
+                self.say(remedy.strip().removesuffix("."))
 
+    @harmless
     def show_output(self, trial: Trial, last: bool = False) -> None:
         """Show what a trial has printed since the last call.
 
@@ -122,26 +148,10 @@ class Progress:
             trial: the trial.
             last: the attempt is over; also show a last line without a line end.
         """
-        if not self.shown:
-            return
-        for name, tail in self._tails.setdefault(trial.number, self._new_tails(trial)).items():
-            self._show_lines(trial, name, tail, last)
-        if last:
-            del self._tails[trial.number]
+        if self.shown:
+            self._output.show_new(trial, last)
 
-    def _new_tails(self, trial: Trial) -> dict[str, LogTail]:
-        logs = dict(list(self._plan.logs.items())[:MAX_LOGS])
-        return {name: LogTail(storage.join(trial.path, file)) for name, file in logs.items()}
-
-    def _show_lines(self, trial: Trial, name: str, tail: LogTail, last: bool) -> None:
-        lines = [line for line in tail.lines(last) if not _NOISE.search(line)]
-        if tail.skipped:
-            lines.insert(0, f"... {tail.skipped} bytes are in {tail.url}")
-            tail.skipped = 0
-        label = name if name and len(self._run.trials) == 1 else f"trial {trial.number} {name}"
-        if lines:
-            self.say("\n".join(f"[{label.strip()}] {line}" for line in lines))
-
+    @harmless
     def trial_started(self, trial: Trial, attempt: int) -> None:
         """Show the hosts on which the ranks of a gang run."""
         if not (self.shown and self._plan.is_gang):
@@ -152,6 +162,7 @@ class Progress:
         prefix = f"attempt {attempt}: " if attempt else ""
         self.say(f"{prefix}{', '.join(places[:MAX_LOGS])}{more}")
 
+    @harmless
     def trial_ended(self, trial: Trial) -> None:
         """Count a trial that has ended; show a line for each that has not completed.
 
@@ -161,28 +172,35 @@ class Progress:
         self._counts[str(trial.state)] += 1
         if trial.value is not None and (self._best is None or self._beats(trial.value)):
             self._best = trial.value
+            if self.shown:
+                self._output.show_best(trial)
         if self._bar is not None:
             self._bar.update()
         if self.shown and (self._is_text or trial.state != TrialState.COMPLETE):
             self._show_result(trial)
 
     def _show_result(self, trial: Trial) -> None:
-        # In a run of many trials, at most one line in five seconds: more cannot be read.
-        if self._total > 50 and time.monotonic() - self._last_line_s < 5.0:
+        is_failure = trial.state in (TrialState.FAILED, TrialState.INVALID)
+        self._num_failures += is_failure
+        is_soon = self._total > MANY and time.monotonic() - self._last_line_s < LINE_S
+        if is_soon and not (is_failure and self._num_failures <= MAX_FAILURES):
+            self._num_unshown += 1
             return
         self._last_line_s = time.monotonic()
+        more = f" ({self._num_unshown} more have ended)" if self._num_unshown else ""
+        self._num_unshown = 0
         total = "" if self._total == math.inf else f"/{self._total:g}"
         params = "".join(f" {k}={table.cell(v)}" for k, v in trial.params.items())
         value = "" if trial.value is None else f": {self._run.metric or 'value'} {trial.value:.5g}"
         why = f" ({trial.summary[:100]})" if trial.error else ""
-        self.say(
-            f"[{self._num_done}{total}] trial {trial.number}{params} {trial.state}{value}{why}"
-        )
+        number = f"[{self._num_done}{total}] trial {trial.number}"
+        self.say(f"{number}{params} {trial.state}{value}{why}{more}")
 
     def _beats(self, value: float) -> bool:
         best = self._best or 0.0
         return value > best if self._run.direction == "max" else value < best
 
+    @harmless
     def show_counts(self, running: Sequence[Trial], newest: Trial | None, steps: Steps) -> None:
         """Update the counts, the best value and the table of the running trials.
 
@@ -191,6 +209,9 @@ class Progress:
             newest: the trial that has reported last.
             steps: the last step that each trial has reported, by the number of the trial.
         """
+        self._note_end_of_program()
+        if self.shown and self._is_text and self._heartbeat.is_due(time.monotonic()):
+            self._show_heartbeat(newest, steps)
         if self._bar is None:
             return
         counts: dict[str, Any] = {"running": len(running), "done": self._counts["COMPLETE"]}
@@ -199,9 +220,43 @@ class Progress:
                 counts[state.lower()] = self._counts[state]
         if self._best is not None:
             counts["best"] = f"{self._best:.4g}"
+        if (left_s := self._left_s()) is not None:
+            counts["left"] = duration_text(left_s)
         if newest and newest.state == TrialState.RUNNING:
-            values = " ".join(f"{k}={v:.4g}" for k, v in list(newest.metrics.items())[:2])
-            counts[f"trial {newest.number}"] = values
+            counts[f"trial {newest.number}"] = _values(newest)
         self._bar.set_postfix(counts, refresh=True)
         if not self._plan.is_gang:
             self._table.show(running, steps)
+
+    def _left_s(self) -> float | None:
+        """Return an estimate of the seconds until the end, made anew every few seconds."""
+        if time.monotonic() - self._estimated_s > LINE_S:
+            self._estimated_s = time.monotonic()
+            self._estimate_s = estimate_left_s(
+                self._run.trials, self._total, self._at_once, time.time()
+            )
+        return self._estimate_s
+
+    def _show_heartbeat(self, newest: Trial | None, steps: Steps) -> None:
+        best = "" if self._best is None else f"{self._run.metric or 'value'} {self._best:.5g}"
+        elapsed_s = time.monotonic() - self._begun_s
+        text = progress_text(self._run.trials, self._total, elapsed_s, best)
+        if newest and newest.state == TrialState.RUNNING:
+            step = f" at step {steps[newest.number]}" if newest.number in steps else ""
+            text += f"; trial {newest.number} reported {_values(newest)}{step}"
+        if (left_s := self._left_s()) is not None:
+            text += f"; about {duration_text(left_s)} left"
+        self.say(text)
+
+    def _note_end_of_program(self) -> None:
+        if self._has_noted_end or threading.main_thread().is_alive():
+            return
+        self._has_noted_end = True
+        self.say(
+            f"The program has ended, and Python waits for the end of run {self._run.id}. Call "
+            "run.wait() at the end of a program to get the error of a run that fails."
+        )
+
+
+def _values(trial: Trial) -> str:
+    return " ".join(f"{name}={value:.4g}" for name, value in list(trial.metrics.items())[:2])

@@ -69,7 +69,7 @@ def _to_list(name: str, choices: Any) -> list[Any]:
     if not isinstance(choices, list | tuple | range):
         raise ConfigError(
             f"args[{name!r}] is {choices!r}, a {type(choices).__name__}; expected a list of "
-            f"values. Write [{choices!r}] for a single value."
+            f"values. {_remedy(choices)}"
         )
     if not choices:
         raise ConfigError(
@@ -77,6 +77,14 @@ def _to_list(name: str, choices: Any) -> list[Any]:
             "parameter."
         )
     return [to_json_value(name, value) for value in choices]
+
+
+def _remedy(choices: Any) -> str:
+    if hasattr(choices, "all_values"):  # A dimension of a search space.
+        return "Call experiment.search to search over a range, or write a list of its values."
+    if isinstance(choices, Iterable) and not isinstance(choices, str | bytes | Mapping):
+        return "Pass list(...) of it."
+    return f"Write [{choices!r}] for a single value."
 
 
 def to_json_value(name: str, value: Any) -> Any:

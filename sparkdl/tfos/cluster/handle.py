@@ -1,6 +1,7 @@
 """Runs on the driver. The handle of a running cluster: feed rows, query nodes, shut down."""
 
 import contextlib
+import functools
 import itertools
 import json
 import threading
@@ -9,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.cluster.process.trial_folder import again
-from sparkdl.errors import ConfigError
-from sparkdl.polling import Outages, poll_s
+from sparkdl.errors import ConfigError, RunStoppedError
+from sparkdl.polling import Outages, poll_s, retry
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
@@ -198,17 +198,18 @@ class TFCluster:
         is_late = not self._wait(self._training_nodes_are_done, deadline)
         if not is_late and self.run.state == "RUNNING" and self._has_evaluator:
             self._wait(lambda: False, time.monotonic() + grace_secs)
-        if is_late:
-            self.run.cancel()
-        else:
+        if not is_late:
             self._command(OVER)
-        self.run.wait()
-        if is_late:
-            raise TimeoutError(
-                f"nodes had not returned {timeout:g} s after shutdown() was called, and were "
-                f"ended. Their logs are in {self._paths.folder}. Pass a longer timeout, or let "
-                "the functions return when should_stop() is True."
-            )
+            self.run.wait()
+            return
+        self.run.cancel()
+        with contextlib.suppress(RunStoppedError):  # It was stopped here.
+            self.run.wait()
+        raise TimeoutError(
+            f"nodes had not returned {timeout:g} s after shutdown() was called, and were "
+            f"ended. Their logs are in {self._paths.folder}. Pass a longer timeout, or let "
+            "the functions return when should_stop() is True."
+        )
 
     @property
     def _has_evaluator(self) -> bool:
@@ -218,7 +219,8 @@ class TFCluster:
         """Write a file that the nodes obey, unless the run is ending."""
         if self.run.state == "RUNNING":
             with contextlib.suppress(FileNotFoundError):  # The end of the run removes the folder.
-                again(lambda: RankFiles(self._paths.ranks(0)).order(name))
+                order = functools.partial(RankFiles(self._paths.ranks(0)).order, name)
+                retry(order, "give an order to the nodes of a cluster")
 
     def _training_nodes_are_done(self) -> bool:
         names = set(storage.list_names(self._paths.ranks(0)))
@@ -272,6 +274,7 @@ class TFCluster:
         Raises:
             TimeoutError: if not all nodes have started within the time.
             TrainingFailedError: if a node failed before all nodes had started.
+            RunStoppedError: if the cluster was ended before all nodes had started.
         """
         deadline = time.monotonic() + timeout_s
         if not self._wait(self._all_have_started, deadline):
@@ -281,8 +284,7 @@ class TFCluster:
                 "Spark has a slot for each node, or raise reservation_timeout."
             )
         if self.run.state not in ("RUNNING", "COMPLETE"):
-            self.run.wait()
-            raise RuntimeError(f"the cluster was ended before all nodes had started: {self.run!r}")
+            self.run.wait()  # Raises the error that has ended the cluster.
         tensorboard: dict[str, Any] = {"pid": 0, "port": 0}
         if self._info.tensorboard_node is not None:
             url = storage.join(self._paths.ranks(0), f"{self._tensorboard_rank()}.tensorboard")

@@ -9,7 +9,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,13 +29,12 @@ from sparkdl.cluster.gang.policies import (
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.gang.supervisor import COMPLETE, Supervisor
 from sparkdl.cluster.gang.task import identified
-from sparkdl.cluster.gpus.assignment import spark_gpus
+from sparkdl.cluster.gpus.assignment import AssignedGpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.plan import Member
-from sparkdl.cluster.process.trial_folder import again
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.os_processes import process_start
-from sparkdl.polling import Outages
+from sparkdl.polling import Outages, retry
 from sparkdl.rank_files import Listing, RankFiles
 from sparkdl.runs.ids_and_seeds import trial_seed
 from sparkdl.tfos.cluster.node_files import END, FEED_OVER, MET, NODES, OVER, post_outcome
@@ -45,6 +44,8 @@ __all__ = ["NodePolicy", "NodeSeat", "Supervision"]
 ENDED = "the cluster was ended"
 MEET_POLL_S = 0.02
 ORDERS_POLL_S = 0.1
+# A task leaves its outcome for this long; the driver gets the outcome in the row of the task too.
+TASK_RETRY_S = 10.0
 
 _logger = logging.getLogger("sparkdl.tfos")
 
@@ -116,7 +117,7 @@ class NodePolicy:
 
     def gpus(
         self, task: TrialTask, placement: Placement, supervisor: Supervisor
-    ) -> AbstractContextManager[Mapping[str, str]]:
+    ) -> AbstractContextManager[AssignedGpus]:
         addresses = self.supervision.gpus if self.supervision else spark_gpus(TaskContext.get())
         return share_gpus(task, placement, supervisor, addresses)
 
@@ -139,21 +140,19 @@ class NodePolicy:
 
     def concluded(self, task: TrialTask, placement: Placement, outcome: Outcome) -> None:
         outcome = identified(outcome, task, placement.member)
-        masked = tuple(task.plan.env.values())
+        write = functools.partial(
+            post_outcome,
+            placement.files,
+            placement.rank,
+            outcome,
+            task.trial.secret,
+            tuple(task.plan.env.values()),
+        )
+        timeout_s = None if self.supervision else TASK_RETRY_S
         try:
-            again(
-                functools.partial(
-                    post_outcome,
-                    placement.files,
-                    placement.rank,
-                    outcome,
-                    task.trial.secret,
-                    masked,
-                )
-            )
+            retry(write, "leave the outcome of a node", timeout_s)
         except OSError as exc:
-            # The outcome of a task reaches the driver in its row as well; a node supervisor falls
-            # silent, so that the driver gives its node up.
+            # A node supervisor falls silent now, so that the driver gives its node up.
             _logger.error("failed to leave the outcome of %s: %r", placement.member, exc)
 
 

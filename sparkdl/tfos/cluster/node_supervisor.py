@@ -34,10 +34,12 @@ from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.process.child import receive, set_up
 from sparkdl.cluster.process.fork_server import PACKET_BYTES
-from sparkdl.cluster.process.training_process import connect, dial, packet, private_folder
-from sparkdl.cluster.process.trial_folder import again, local_folder
+from sparkdl.cluster.process.server_folder import dial, private_folder
+from sparkdl.cluster.process.training_process import connect, packet
+from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.os_processes import parent, process_start
+from sparkdl.polling import retry
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.states import Failure
 from sparkdl.tfos.cluster.node_files import ALIVE, beat_s
@@ -161,7 +163,8 @@ def main(channel: socket.socket, more: Mapping[str, int]) -> int:
         except Exception as exc:  # noqa: BLE001 Whatever the error is, the driver must see it.
             traceback.print_exc()
             outcome = failed_outcome(f"{type(exc).__name__}: {exc}", Failure.LOST)
-            again(functools.partial(placement.files.post, placement.rank, "failed"))
+            post = functools.partial(placement.files.post, placement.rank, "failed")
+            retry(post, "tell the other nodes that this node has failed")
         policy.concluded(task, placement, outcome)
     return 0
 
@@ -172,7 +175,8 @@ def _supervise(
     folder = node_folder(task.run.path, placement.rank, supervision.executor[0])
     _remove_stale(folder.parent)
     folder.mkdir(mode=0o700)
-    with local_folder(placement.paths) as local, listening(folder) as inbox:
+    files = local_folder(placement.paths, placement.attempt, task.plan.size)
+    with files as local, listening(folder) as inbox:
         channel.sendall(_READY)
         channel.close()
         feed_over = functools.partial(_send_feed_over, folder)

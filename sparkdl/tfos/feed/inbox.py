@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from sparkdl.cluster.process.fork_server import peer
+from sparkdl.cluster.process.server_folder import peer
 from sparkdl.tfos.feed import protocol
 from sparkdl.tfos.feed.chunks import ArrowChunk, Chunk
 

@@ -20,8 +20,7 @@ from pyspark import TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer
 from pyspark.sql.types import ArrayType, StructField, UserDefinedType
 
-from sparkdl.cluster.process.fork_server import locked
-from sparkdl.cluster.process.training_process import dial
+from sparkdl.cluster.process.server_folder import dial, locked
 from sparkdl.cluster.trial_task import exhaust
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths

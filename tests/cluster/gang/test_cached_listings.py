@@ -1,5 +1,6 @@
 """Listings that are some seconds old in each process, as NFS gives them to each of its clients."""
 
+import functools
 import inspect
 import os
 import signal
@@ -55,7 +56,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSe
 
 
 def test_an_elastic_gang_goes_on_with_the_right_ranks(session: SparkSession, root: str) -> None:
-    run = experiment.allreduce(train, num_workers=3, elastic=True, wait=False, **quiet(root))
+    quick = functools.partial(train, pause_s=0.1)
+    run = experiment.allreduce(quick, num_workers=3, elastic=True, wait=False, **quiet(root))
     assert eventually(lambda: all(trains(run, r) for r in range(3)), 60)
     os.kill(steps_of(run, 2)[-1][2], signal.SIGKILL)
     run.wait()

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
+from sparkdl import polling, storage
 from sparkdl.cluster.gang import task as gang_task
 from sparkdl.cluster.gang.supervisor import Supervisor
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
-from sparkdl.cluster.process import trial_folder
 from sparkdl.rank_files import RankFiles
 
 PLAN = Plan(kind="parameter_server", roles=(Role(name="worker", count=3),), is_gang=True)
@@ -26,7 +25,8 @@ class Store:
         self.num_failures = num_failures
         self._write = storage.write
         monkeypatch.setattr(storage, "write", self.write)
-        monkeypatch.setattr(trial_folder.time, "sleep", lambda pause_s: None)
+        monkeypatch.setattr(polling, "pause_s", lambda num_failures: 0.01)
+        monkeypatch.setattr(polling, "RETRY_S", 0.2)
 
     def write(self, url: str, data: bytes | str) -> None:
         if url.endswith(".failed") and self.num_failures:

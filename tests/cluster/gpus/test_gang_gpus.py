@@ -146,13 +146,13 @@ def test_a_lock_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_taken_device_names_its_holder() -> None:
     with locked_devices(["98", "99"], 1, "run one, process 1") as mine:
-        assert mine == ["98"]
+        assert mine.names == ["98"]
         with locked_devices(["98", "99"], 1, "run two, process 2") as other:
-            assert other == ["99"]
+            assert other.names == ["99"]
             with (
                 pytest.raises(DevicesTakenError, match=r"2 GPUs.*0 are free.*run one, process 1"),
                 locked_devices(["98", "99"], 2, "run three", timeout_s=0.2),
             ):
                 pass
     with locked_devices(["98", "99"], 2, "run four", timeout_s=0.2) as both:
-        assert both == ["98", "99"]
+        assert both.names == ["98", "99"]

@@ -13,8 +13,8 @@ import cloudpickle
 import pytest
 
 from sparkdl.cluster.outcome import ProcessExit
-from sparkdl.cluster.process.fork_server import locked
-from sparkdl.cluster.process.training_process import Start, TrainingProcess, private_folder
+from sparkdl.cluster.process.server_folder import locked, private_folder
+from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from tests.helpers.processes import eventually
 
 ALONE = Start(application="test", shared=False)
@@ -178,11 +178,15 @@ def test_a_stale_socket_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A fork server that was killed leaves its socket; the next task starts another."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(
-        "sparkdl.cluster.process.training_process._server_key", lambda start: "stale"
+        "sparkdl.cluster.process.training_process._server_key", lambda start: "0" * 16
     )
-    folder = private_folder() / "stale"
+    folder = private_folder() / ("0" * 16)
     folder.mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-        dead.bind(str(folder / "socket"))
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead,
+        monkeypatch.context() as patch,
+    ):
+        patch.chdir(folder)  # The path of a socket is short.
+        dead.bind("socket")
     assert outputs_of(run(lambda: 5, tmp_path)) == {"value": 5}
     assert eventually(lambda: not (tmp_path / f"sparkdl-{os.getuid()}").exists(), 10)

@@ -168,7 +168,11 @@ def test_more_ranks_than_rows(
 def test_one_rank_and_no_rows_at_all(
     three_executors: SparkSession, root: str, tmp_path: Path
 ) -> None:
+    """An empty DataFrame is an error on one rank and on all of several: none waits for another."""
     options = quiet(root, trial_timeout_s=60)
+    with pytest.raises(TrainingFailedError, match="ConfigError: data 'train' has no rows"):
+        empty = three_executors.range(100).filter("id < 0")
+        experiment.allreduce(all_ids(tmp_path), num_workers=3, data=empty, **options)
     run = experiment.allreduce(
         all_ids(tmp_path), num_workers=1, data=skewed(three_executors), **options
     )

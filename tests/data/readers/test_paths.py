@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkdl import storage
+from sparkdl import context, storage
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
 from sparkdl.data.readers.paths import Paths, find, find_again, urls_of
@@ -32,6 +32,19 @@ def names(paths: Paths) -> list[str]:
 
 
 # ---- forms of paths
+
+
+def test_relative_paths_are_not_those_of_a_training_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training process works in a directory of its own; input files are where they were."""
+    own = folder / "own"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    context.activate(context.Context(run="r", folder=str(own), task_cwd=str(folder)))
+    assert names("a b") == ["1.csv", "2.csv"]
+    assert names(["c/3.csv", f"{folder}/c"]) == ["3.csv", "3.csv"]
 
 
 def test_local_urls_as_spark_writes_them(folder: Path) -> None:

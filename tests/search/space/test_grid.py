@@ -7,6 +7,7 @@ import pytest
 
 from sparkdl.errors import ConfigError, FunctionError
 from sparkdl.runner.signatures import check_call
+from sparkdl.search.space.dimensions import Float
 from sparkdl.search.space.grid import combine_values
 
 
@@ -35,7 +36,9 @@ def test_combine_values_keeps_duplicates() -> None:
         ({"lr": []}, "product", r"args\['lr'\] is empty"),
         ({"lr": 0.1}, "product", r"Write \[0.1\]"),
         ({"lr": "adam"}, "product", r"Write \['adam'\]"),
-        ({"lr": {0.1, 0.2}}, "product", "expected a list"),
+        ({"lr": {0.1, 0.2}}, "product", r"expected a list of values\. Pass list\(\.\.\.\) of it"),
+        ({"lr": (x for x in [0.1])}, "product", r"generator; .* Pass list\(\.\.\.\) of it"),
+        ({"lr": Float(0, 1)}, "product", r"Call experiment\.search to search over a range"),
         ({"a": [1], "b": [1, 2]}, "zip", r"\{'a': 1, 'b': 2\}"),
         ([1, 2], "product", "expected a dict of lists"),
         ({"a": [1]}, "random", "combine is 'random'"),

@@ -1,0 +1,93 @@
+"""Runs on the driver. Common parts of `resume` and of a verb with `if_exists="resume"`."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.cluster.program.packaging import Program
+from sparkdl.errors import ConfigError, SparkDLError
+from sparkdl.options import Options
+from sparkdl.runner.handle import LoadedRunHandle
+from sparkdl.runs import Run, RunState, TrialState, provenance
+from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.redact import mask_text
+from sparkdl.runs.retry import Retry, not_tried_again, waits_again
+
+__all__ = ["changed_sources", "check_max_failed", "ended_before"]
+
+
+def ended_before(run: Run, retry: Retry, is_shown: bool) -> Run:
+    """Return a run of which nothing is left to run, and tell the user so.
+
+    Args:
+        run: the run.
+        retry: the trials that the user wants to run again.
+        is_shown: show a line.
+
+    Raises:
+        RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run is not COMPLETE.
+    """
+    run.attach(LoadedRunHandle(run))
+    note = " ".join(["Nothing was run.", not_tried_again(run.trials, retry)]).strip()
+    if is_shown:
+        print(f"Run {run.id} ended before, {run.state}: {run.counts_text()}. {note}", flush=True)
+    try:
+        run.raise_unless_complete()
+    except SparkDLError as exc:
+        exc.args = (f"{note} {exc}",)
+        raise
+    return run
+
+
+def check_max_failed(run: Run, options: Options, retry: Retry) -> None:
+    """Validate that failures of earlier starts do not end the run again at once.
+
+    Args:
+        run: the run.
+        options: the options of this start.
+        retry: the trials that run again.
+
+    Raises:
+        ConfigError: if more trials have failed than `max_failed_trials` allows.
+    """
+    if options.max_failed_trials is None or run.state in (RunState.COMPLETE, RunState.RUNNING):
+        return
+    failed = [t for t in run.trials if t.state == TrialState.FAILED and not waits_again(t, retry)]
+    goes_on = run.is_search or any(waits_again(trial, retry) for trial in run.trials)
+    if goes_on and len(failed) > options.max_failed_trials:
+        raise ConfigError(
+            f"{len(failed)} trials of run {run.id} have failed, more than max_failed_trials="
+            f"{options.max_failed_trials} allows, so that the run would end again at once. Pass "
+            "retry='failed' to run them again, or a larger max_failed_trials."
+        )
+
+
+def changed_sources(
+    path: str, train: Callable[..., Any] | None, program: Program, secrets: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the part of the start event that describes how the user's code has changed.
+
+    Args:
+        path: the directory of the run, which need not exist.
+        train: the training function; None for the function in the directory.
+        program: the packed function, with the modules that travel with it.
+        secrets: values that must not be stored.
+    """
+    if train is None or not storage.exists(RunPaths(path).run):
+        return {}
+    new = {"function.py": provenance.source_of(train) or ""}
+    for name, source in program.modules.items():
+        new[f"modules/{name.replace('.', '/')}.py"] = source.text
+    lines = []
+    for name, text in new.items():
+        url = storage.join(RunPaths(path).source, name)
+        old = storage.read(url).decode() if storage.exists(url) else ""
+        lines += _difference(name, old, mask_text(text, secrets))
+    return {"train": lines} if lines else {}
+
+
+def _difference(name: str, old: str, new: str) -> list[str]:
+    diff = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
+    lines = [line for line in diff if not line.startswith(("---", "+++"))]
+    return lines if name == "function.py" or not lines else [name, *lines]

@@ -1,0 +1,82 @@
+"""Lines that show, in a log, that a run goes on."""
+
+import time
+from typing import Any
+
+import pytest
+
+from sparkdl.runner.display import heartbeat, progress, waiting
+from sparkdl.runner.display.waiting import waiting_for_executors
+from sparkdl.runner.execute import execute
+from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
+from tests.helpers.loops import request_of
+
+pytestmark = pytest.mark.usefixtures("quick_polls")
+
+
+def slow(attempt: Attempt) -> Outcome:
+    attempt.report(3, score=0.25)
+    time.sleep(0.15)
+    return returned(score=attempt.task.trial.params["x"])
+
+
+@pytest.fixture
+def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "FIRST_S", 0.05)
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
+
+
+@pytest.mark.usefixtures("quick_beats")
+def test_log_without_a_terminal_has_a_line_now_and_then(root: str, capsys: Any) -> None:
+    options = {"root": root, "metric": "score", "progress": True}
+    execute(request_of(6, **options), InMemoryCluster(slow))
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if " complete, " in line and "after" in line]
+    assert lines[0].startswith("0 of 6 trials complete, 2 running, after 0 s; trial ")
+    assert "reported score=0.25 at step 3" in lines[0]
+    assert any("best score" in line and "left" in line for line in lines[1:])
+
+
+def test_failures_of_a_large_run_are_shown_and_others_counted(root: str, capsys: Any) -> None:
+    def some(attempt: Attempt) -> Outcome:
+        return raised("ValueError: no") if attempt.number in (30, 31) else returned(1.0)
+
+    run = execute(request_of(60, root=root, progress=True), InMemoryCluster(some))
+    assert run.counts() == {"COMPLETE": 58, "FAILED": 2}
+    out = capsys.readouterr().out
+    assert "trial 30 x=30 FAILED (ValueError: no)" in out
+    assert "trial 31 x=31 FAILED (ValueError: no)" in out
+    assert "more have ended)" in out
+
+
+@pytest.mark.parametrize(
+    ("logs", "shown"), [("all", {0, 1, 2, 3}), ("best", {0, 2}), ("none", set())]
+)
+def test_logs_are_those_of_all_trials_or_of_the_best(
+    root: str, logs: str, shown: set[int], capsys: Any
+) -> None:
+    scores = [0.5, 0.1, 0.9, 0.3]
+
+    def prints(attempt: Attempt) -> Outcome:
+        with open(attempt.paths.log, "w") as log:
+            log.write(f"output {attempt.number}\n")
+        return returned(score=scores[attempt.number])
+
+    options = {"root": root, "metric": "score", "progress": True, "logs": logs, "parallelism": 1}
+    execute(request_of(4, **options), InMemoryCluster(prints))
+    out = capsys.readouterr().out
+    assert {n for n in range(4) if f"[trial {n}] output {n}" in out} == shown
+
+
+def test_wait_for_executors_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_S", 0.01)
+    monkeypatch.setattr(waiting, "LATER_S", 0.01)
+    cluster, said = InMemoryCluster(), []
+    cluster.executors = lambda: (len(said), 4)  # type: ignore[method-assign]
+    with waiting_for_executors(cluster, said.append):
+        deadline = time.monotonic() + 10
+        while len(said) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+    assert said[0] == "Waiting for Spark: 0 of 4 executors (0 s)"
+    assert len(said) == 4  # All executors are there.
