@@ -23,10 +23,10 @@ pytestmark = pytest.mark.slow
 NUM_TRIALS = 60
 
 PROGRAM = """
-import socket, sys, time
+import contextlib, socket, sys, time
 root, host = sys.argv[1:]
 socket.gethostname = lambda: host
-from sparkdl.errors import RunExistsError
+from sparkdl.errors import RunExistsError, RunStoppedError
 from sparkdl.runner import trial_loop
 from sparkdl.runner.execute import description_of
 from sparkdl.runner.prepare import prepare
@@ -53,7 +53,8 @@ while True:
         sys.exit(0)
     print("owner", opened.owner.number, flush=True)
     loop = _loop(prepared, opened)
-    loop.execute()
+    with contextlib.suppress(RunStoppedError):
+        loop.execute()
     print(loop.run.reason or loop.run.state, flush=True)
     if loop.run.reason:
         sys.exit(3)
