@@ -35,7 +35,7 @@ _LEFT_OUT = {"event": str(EventKind.REPORTS), "is_left_out": True}
 
 # In a store that cannot append, events are gathered for so long before they are written together,
 # and after so many segments these are merged.
-GATHER_S = 0.2
+GATHER_S = 0.05
 MERGE = 100
 
 # A listing and the reads after it meet a merge at most so often.

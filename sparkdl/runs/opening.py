@@ -332,8 +332,9 @@ def _continue(
     goes_on = run.state != "COMPLETE" and any(waits_again(trial) for trial in run.trials)
     is_over = has_ended and not (is_asked or goes_on)
     check_params(run, journal.events, [event.number for event in waiting])
-    # Someone may have removed the claims of earlier drivers.
-    claim = replace(claim, number=max(claim.number, *journal.last))
+    if max(journal.last) > claim.number and newest_claim(paths).number == claim.number:
+        # Someone has removed the claims of earlier drivers, but their sessions are there.
+        claim = replace(claim, number=max(journal.last))
     owner = Owner(paths) if is_over else _claim(paths, run.id, claim)
     opened = OpenRun(
         run=run,

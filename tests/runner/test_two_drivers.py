@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -24,10 +23,10 @@ pytestmark = pytest.mark.slow
 NUM_TRIALS = 60
 
 PROGRAM = """
-import socket, sys, time
+import contextlib, socket, sys, time
 root, host = sys.argv[1:]
 socket.gethostname = lambda: host
-from sparkdl.errors import RunExistsError
+from sparkdl.errors import RunExistsError, RunStoppedError
 from sparkdl.runner import trial_loop
 from sparkdl.runner.execute import description_of
 from sparkdl.runner.prepare import prepare
@@ -35,10 +34,10 @@ from sparkdl.runs import owner
 from sparkdl.runs.opening import open_run
 from tests.helpers.in_memory_cluster import InMemoryCluster, returned
 from tests.helpers.loops import _loop, packed, request_of
-owner.BEAT_S, trial_loop.LOCAL_POLL_S = 0.1, 0.01
+owner.BEAT_S, trial_loop.LOCAL_POLL_S = 0.7, 0.01
 
 def train(attempt):
-    time.sleep(0.05)
+    time.sleep(0.1)
     return returned(float(attempt.number))
 
 print("ready", flush=True)
@@ -54,7 +53,8 @@ while True:
         sys.exit(0)
     print("owner", opened.owner.number, flush=True)
     loop = _loop(prepared, opened)
-    loop.execute()
+    with contextlib.suppress(RunStoppedError):
+        loop.execute()
     print(loop.run.reason or loop.run.state, flush=True)
     if loop.run.reason:
         sys.exit(3)
@@ -130,13 +130,11 @@ def check_finished(root: str) -> None:
     assert set(Counter(completed(root)).values()) == {1}  # Each once.
 
 
-@pytest.mark.parametrize("hosts", ["aa", "ab"])
-def test_killed_drivers_are_followed_by_one_driver_each(drivers: Drivers, hosts: str) -> None:
-    drivers.start(*hosts)
-    for num_complete in (10, 25):
-        assert eventually(lambda count=num_complete: drivers.num_complete() >= count)  # type: ignore[misc]
+def test_killed_drivers_are_followed_by_one_driver_each(drivers: Drivers) -> None:
+    drivers.start(*"abab")
+    for count in (10, 20):
+        assert eventually(lambda count=count: drivers.num_complete() >= count)  # type: ignore[misc]
         drivers.owner().kill()
-        drivers.start(random.choice("ab"))
     assert eventually(lambda: drivers.num_complete() == NUM_TRIALS)
     ends = [driver.wait(30) for driver in drivers.all]
     assert sorted(ends) == [-signal.SIGKILL] * 2 + [0] * 2

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from sparkdl.runs.events import RunEnded, TrialChanged, TrialsAdded
 from sparkdl.runs.history import history, load
 from sparkdl.runs.ids_and_seeds import new_run_id, trial_seed
 from sparkdl.runs.large_outputs import LARGE_BYTES
-from sparkdl.runs.layout import FORMAT
+from sparkdl.runs.layout import FORMAT, RunPaths
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.owner import Claim, newest_claim
 from sparkdl.runs.states import RunState, TrialState
@@ -182,6 +183,38 @@ def test_of_two_starts_at_the_same_moment_one_owns_the_run(
     assert (len(opened), len(outcomes)) == (1, 2)
     opened[0].owner.release()
     assert len(load(opened[0].run.path).trials) == 2
+
+
+def test_driver_that_was_slow_does_not_skip_the_claim_of_a_faster_one(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_run(root, DESCRIPTION, "error")
+    opened.owner.release()
+    path = opened.run.path
+    read_events, faster = opening.read_events, []
+
+    def read_after_a_faster_driver(path: str) -> Any:
+        if not faster:
+            faster.append(path)
+            faster.append(continue_run(path))
+        return read_events(path)
+
+    monkeypatch.setattr(opening, "read_events", read_after_a_faster_driver)
+    with pytest.raises(RunExistsError, match="is being run by"):
+        continue_run(path)
+    assert newest_claim(RunPaths(path)).number == 2
+    faster[1].owner.release()
+
+
+def test_run_whose_claims_were_removed_goes_on_in_a_new_session(root: str) -> None:
+    opened = open_run(root, DESCRIPTION, "error")
+    complete(opened, 0)
+    opened.owner.release()
+    shutil.rmtree(opened.paths.owners)
+    again = continue_run(opened.run.path)
+    assert again.owner.number == 2
+    assert again.run.counts() == {"COMPLETE": 1, "WAITING": 1}
+    again.owner.release()
 
 
 def test_events_of_a_driver_that_was_taken_for_dead_are_ignored(root: str) -> None:
