@@ -27,7 +27,15 @@ from sparkdl.cluster.preflight import check_executor, spare_collector
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
-from sparkdl.cluster.task_outcome import failure_of_task, with_files, with_note, with_reported
+from sparkdl.cluster.task_outcome import (
+    end_of_log,
+    failure_of_task,
+    with_feed_error,
+    with_files,
+    with_note,
+    with_reported,
+    without_secrets,
+)
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
@@ -45,12 +53,9 @@ __all__ = [
     "exhaust",
     "feed_sockets",
     "outcome_row",
-    "with_feed_error",
 ]
 
 OUTCOME_SCHEMA = "outcome string"
-
-TAIL_LINES = 20
 
 # The files that an attempt leaves in the trial's folder, beside its logs and metrics.
 PER_ATTEMPT = frozenset(
@@ -345,7 +350,7 @@ class TrialTask:
         secrets = tuple(self.plan.env.values())
         outcome = end.outcome
         if outcome is None:
-            tail = _tail(storage.join(str(folder), log))
+            tail = end_of_log(folder / log)
             reason = end.stopped or describe_exit(end, self.plan.trial_timeout_s)
             outcome = Outcome(
                 status=Status.FAILED,
@@ -363,7 +368,7 @@ class TrialTask:
             traceback=None,
             failure=failure,
             outputs=mask_params(outcome.outputs, secrets),
-            exception=_without_secrets(outcome.exception, secrets),
+            exception=without_secrets(outcome.exception, secrets),
             usage=end.usage,
         )
 
@@ -384,28 +389,7 @@ def feed_sockets(feeder: RowSender | None) -> dict[str, socket.socket]:
     return {"feed": feeder.process_end} if feeder else {}
 
 
-def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
-    """Return the exit, as a failure if the process did not receive all rows sent to it."""
-    if end.is_failure or not feeder or not feeder.problem:
-        return end
-    return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
-
-
 def _absolute(entry: str) -> str:
     """Return an entry of `sys.path` for a process that works in another directory."""
     # Some entries are names for import hooks, not paths.
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
-
-
-def _without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes | None:
-    """Return a pickled exception; None if it contains a secret, as a pickle cannot be masked."""
-    text = (exception or b"").decode(errors="ignore")
-    return exception if mask_text(text, secrets) == text else None
-
-
-def _tail(log: str) -> str:
-    path = storage.local_path(log)
-    size = path.stat().st_size
-    data = storage.read(log, max(0, size - (1 << 16)))
-    lines = data.decode(errors="replace").splitlines()
-    return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"

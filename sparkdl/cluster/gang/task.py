@@ -29,13 +29,12 @@ from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import spare_collector
 from sparkdl.cluster.process.training_process import TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
-from sparkdl.cluster.task_outcome import with_files, with_note, with_reported
+from sparkdl.cluster.task_outcome import with_feed_error, with_files, with_note, with_reported
 from sparkdl.cluster.trial_task import (
     TrialTask,
     exhaust,
     feed_sockets,
     outcome_row,
-    with_feed_error,
 )
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
