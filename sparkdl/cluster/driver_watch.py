@@ -20,10 +20,15 @@ class DriverWatch:
 
     Args:
         paths: the run directory.
-        number: the number of the driver among the owners of the run.
+        number: the number of the driver among the owners of the run; 0 if Spark itself ends the
+            tasks of a driver that has gone.
+
+    Attributes:
+        has_gone: True if a call has returned a reason.
     """
 
     def __init__(self, paths: RunPaths, number: int) -> None:
+        self.has_gone = False
         self._paths = paths
         self._number = number
         self._beat: bytes | None = b""
@@ -33,7 +38,7 @@ class DriverWatch:
     def __call__(self) -> str | None:
         """Return the reason for which the process must end, or None; called often, looks rarely."""
         now = time.monotonic()
-        if now - self._looked_s < LOOK_S:
+        if not self._number or now - self._looked_s < LOOK_S:
             return None
         self._looked_s = now
         try:
@@ -42,10 +47,12 @@ class DriverWatch:
             self._alive_s = now  # The store says nothing about the driver.
             return None
         if beat is None:
+            self.has_gone = True
             return "the driver that started this attempt has ended"
         if beat != self._beat:
             self._beat, self._alive_s = beat, now
         silent_s = now - self._alive_s
         if silent_s < SILENCE_S:
             return None
+        self.has_gone = True
         return f"the driver that started this attempt has been silent for {silent_s:.0f} s"

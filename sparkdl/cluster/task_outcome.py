@@ -8,27 +8,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from sparkdl import storage
 from sparkdl.cluster.gpus.locks import DevicesTakenError
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.process.training_process import StartTimeoutError
 from sparkdl.cluster.process.trial_folder import again, last_reported
 from sparkdl.data.dataframe.sender import RowSender
-from sparkdl.runs.redact import mask_text
 from sparkdl.runs.states import Failure
 
-__all__ = [
-    "end_of_log",
-    "failure_of_task",
-    "with_feed_error",
-    "with_files",
-    "with_note",
-    "with_reported",
-    "without_secrets",
-]
-
-TAIL_LINES = 20
-TAIL_BYTES = 1 << 16
+__all__ = ["failure_of_task", "with_files", "with_note", "with_reported"]
 
 
 def failure_of_task(exc: Exception) -> Outcome:
@@ -50,13 +40,6 @@ def failure_of_task(exc: Exception) -> Outcome:
         failure = Failure.DEADLINE if isinstance(exc, StartTimeoutError) else failure
     usage = ProcessExit(code=0).usage
     return Outcome(status=Status.FAILED, error=error, failure=failure, usage=usage)
-
-
-def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
-    """Return the exit, as a failure if the process did not receive all rows sent to it."""
-    if end.is_failure or not feeder or not feeder.problem:
-        return end
-    return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
 
 
 def with_reported(outcome: Outcome, folder: Path) -> Outcome:
@@ -88,14 +71,13 @@ def with_note(outcome: Outcome, note: str | None) -> Outcome:
     return replace(outcome, note="; ".join(filter(None, (outcome.note, note))) or None)
 
 
-def without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes | None:
-    """Return a pickled exception; None if it contains a secret, as a pickle cannot be masked."""
-    text = (exception or b"").decode(errors="ignore")
-    return exception if mask_text(text, secrets) == text else None
+def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
+    """Return the exit, as a failure if the process did not receive all rows sent to it."""
+    if end.is_failure or not feeder or not feeder.problem:
+        return end
+    return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
 
 
-def end_of_log(log: Path) -> str:
-    """Return the last lines of a local log file."""
-    data = storage.read(str(log), max(0, log.stat().st_size - TAIL_BYTES))
-    lines = data.decode(errors="replace").splitlines()
-    return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"
+def outcome_row(outcome: Outcome) -> pa.RecordBatch:
+    """Return an outcome as the one row that a task yields to Spark."""
+    return pa.RecordBatch.from_pydict({"outcome": pa.array([outcome.to_json()])})

@@ -28,13 +28,12 @@ from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.task_outcome import (
-    end_of_log,
     failure_of_task,
+    outcome_row,
     with_feed_error,
     with_files,
     with_note,
     with_reported,
-    without_secrets,
 )
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
@@ -53,9 +52,12 @@ __all__ = [
     "exhaust",
     "feed_sockets",
     "outcome_row",
+    "with_feed_error",
 ]
 
 OUTCOME_SCHEMA = "outcome string"
+
+TAIL_LINES = 20
 
 # The files that an attempt leaves in the trial's folder, beside its logs and metrics.
 PER_ATTEMPT = frozenset(
@@ -201,25 +203,18 @@ class TrialTask:
     ) -> Outcome:
         me = {"attempt": attempt, "checkpoint": self.initial_checkpoint(folder)}
         timeout_s, driver_watch = self.plan.trial_timeout_s, self.driver_watch()
-        gone: list[str] = []
-
-        def watch_all() -> str | None:
-            if driver_watch and (reason := driver_watch()):
-                gone.append(reason)
-            return watch() or (gone[0] if gone else None)
-
         with self.start_process(folder, "log.txt", gpus, me, feed_sockets(feeder)) as process:
-            end = process.wait(timeout_s, watch_all, self._start_timeout_s)
+            end = process.wait(timeout_s, lambda: watch() or driver_watch(), self._start_timeout_s)
         if end.outcome is None and not end.unkillable:
             with contextlib.suppress(OSError):  # The process may have been committing.
                 checkpoints.sweep(self.paths.folder, attempt)
         outcome = self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
-        is_lost = bool(gone) and end.outcome is None
+        is_lost = driver_watch.has_gone and end.outcome is None
         return replace(outcome, failure=Failure.LOST) if is_lost else outcome
 
-    def driver_watch(self) -> Callable[[], str | None] | None:
-        """Return a function that tells when the driver has gone; None if Spark ends the task."""
-        return DriverWatch(RunPaths(self.run.path), self.run.owner) if self.run.owner else None
+    def driver_watch(self) -> DriverWatch:
+        """Return what tells when the driver has gone; Spark itself may end the task before."""
+        return DriverWatch(RunPaths(self.run.path), self.run.owner)
 
     @property
     def _start_timeout_s(self) -> float:
@@ -350,7 +345,7 @@ class TrialTask:
         secrets = tuple(self.plan.env.values())
         outcome = end.outcome
         if outcome is None:
-            tail = end_of_log(folder / log)
+            tail = _tail(storage.join(str(folder), log))
             reason = end.stopped or describe_exit(end, self.plan.trial_timeout_s)
             outcome = Outcome(
                 status=Status.FAILED,
@@ -368,14 +363,9 @@ class TrialTask:
             traceback=None,
             failure=failure,
             outputs=mask_params(outcome.outputs, secrets),
-            exception=without_secrets(outcome.exception, secrets),
+            exception=_without_secrets(outcome.exception, secrets),
             usage=end.usage,
         )
-
-
-def outcome_row(outcome: Outcome) -> pa.RecordBatch:
-    """Return an outcome as the one row that a task yields to Spark."""
-    return pa.RecordBatch.from_pydict({"outcome": pa.array([outcome.to_json()])})
 
 
 def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
@@ -393,3 +383,17 @@ def _absolute(entry: str) -> str:
     """Return an entry of `sys.path` for a process that works in another directory."""
     # Some entries are names for import hooks, not paths.
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
+
+
+def _without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes | None:
+    """Return a pickled exception; None if it contains a secret, as a pickle cannot be masked."""
+    text = (exception or b"").decode(errors="ignore")
+    return exception if mask_text(text, secrets) == text else None
+
+
+def _tail(log: str) -> str:
+    path = storage.local_path(log)
+    size = path.stat().st_size
+    data = storage.read(log, max(0, size - (1 << 16)))
+    lines = data.decode(errors="replace").splitlines()
+    return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"

@@ -38,7 +38,6 @@ class RunHandle:
         """Start the loop in the background. Python does not exit before the loop has ended."""
         self._thread = threading.Thread(target=self._run, name="sparkdl-run", daemon=False)
         self._thread.start()
-        atexit.register(self._exit_truly)
 
     def _run(self) -> None:
         try:
@@ -46,18 +45,18 @@ class RunHandle:
         except BaseException as exc:  # noqa: BLE001 `wait` raises the exception again.
             self._raised = exc
             exc.run = self._loop.run  # type: ignore[attr-defined]
-        # The program can look at a run that has ended before it, but not at any other.
-        self._is_expected = self._is_expected or threading.main_thread().is_alive()
-        if self._raised is None or self._is_expected:
-            atexit.unregister(self._exit_truly)
+            # The program can look at a run that has ended before it, but not at any other.
+            if not (self._is_expected or threading.main_thread().is_alive()):
+                atexit.register(self._exit_with_failure)
 
-    def _exit_truly(self) -> None:
-        """Exit with code 1 if the run has failed after the end of a program that did not wait."""
-        if self._raised is None or self._is_expected:
-            return
+    def _exit_with_failure(self) -> None:
+        """Exit with code 1, after all other exit functions, as the program has not seen the error.
+
+        The last exit function that was registered is called first; it cannot change the exit code
+        in another way.
+        """
         print(f"{type(self._raised).__name__}: {self._raised}", file=sys.stderr)
-        # An exit function cannot change the exit code in another way.
-        atexit.unregister(self._exit_truly)
+        atexit.unregister(self._exit_with_failure)
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -75,5 +75,6 @@ def test_only_tasks_that_outlive_their_driver_watch_it(root: str, outlives: bool
     cluster.tasks_outlive_driver = outlives
     run_trials(root, cluster)
     task = cluster.attempt(0).task
-    assert (task.driver_watch() is not None) is outlives
     assert task.run.owner == int(outlives)
+    # The driver has ended by now.
+    assert (task.driver_watch()() is not None) is outlives

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkdl import attempts, checkpoints
+from sparkdl.cluster.driver_watch import DriverWatch
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.policies import SHARES_PORT, RankPolicy
 from sparkdl.cluster.gang.rendezvous import deadline, local_places
@@ -29,12 +30,17 @@ from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import spare_collector
 from sparkdl.cluster.process.training_process import TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
-from sparkdl.cluster.task_outcome import with_feed_error, with_files, with_note, with_reported
+from sparkdl.cluster.task_outcome import (
+    outcome_row,
+    with_feed_error,
+    with_files,
+    with_note,
+    with_reported,
+)
 from sparkdl.cluster.trial_task import (
     TrialTask,
     exhaust,
     feed_sockets,
-    outcome_row,
 )
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
@@ -216,12 +222,12 @@ def _watch(
     seat: RingSeat,
     supervisor: Supervisor,
     fence: attempts.Fence,
-    driver_watch: Callable[[], str | None] | None,
+    driver_watch: DriverWatch,
     process: TrainingProcess,
 ) -> str | None:
     if fence.look():
         return "a later attempt at the trial has started elsewhere"
-    return seat.watch() or supervisor.watch(process) or (driver_watch and driver_watch())
+    return seat.watch() or supervisor.watch(process) or driver_watch()
 
 
 def _context(task: TrialTask, placement: Placement) -> dict[str, Any]:

@@ -13,7 +13,7 @@ def test_a_rank_of_a_superseded_gang_is_ended(tmp_path: Path) -> None:
     nothing: Any = SimpleNamespace(watch=lambda *_: None)
     attempts.take(str(tmp_path), 0)
     fence = Fence(str(tmp_path), 0, interval_s=0.0)
-    assert _watch(nothing, nothing, fence, None, nothing) is None
+    assert _watch(nothing, nothing, fence, lambda: None, nothing) is None
     attempts.take(str(tmp_path), 1)
-    reason = _watch(nothing, nothing, fence, None, nothing)
+    reason = _watch(nothing, nothing, fence, lambda: None, nothing)
     assert reason == "a later attempt at the trial has started elsewhere"

@@ -182,7 +182,11 @@ def test_a_stale_socket_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     folder = private_folder() / ("0" * 16)
     folder.mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-        dead.bind(str(folder / "socket"))
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead,
+        monkeypatch.context() as patch,
+    ):
+        patch.chdir(folder)  # The path of a socket is short.
+        dead.bind("socket")
     assert outputs_of(run(lambda: 5, tmp_path)) == {"value": 5}
     assert eventually(lambda: not (tmp_path / f"sparkdl-{os.getuid()}").exists(), 10)
