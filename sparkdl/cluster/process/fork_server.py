@@ -51,11 +51,19 @@ PAUSE_S = 1.0
 
 
 class _Server:
-    """The loop over connections, requests, exits of monitors and of executors."""
+    """The loop over connections, requests, exits of monitors and of executors.
 
-    def __init__(self, folder: Path, listener: socket.socket) -> None:
+    Args:
+        folder: the folder of the server.
+        identity: device and inode of the folder; another server may get a folder of that name.
+        listener: the socket in the folder.
+    """
+
+    def __init__(
+        self, folder: Path, identity: tuple[int, int] | None, listener: socket.socket
+    ) -> None:
         self._folder = folder
-        self._identity = _identity(folder)
+        self._identity = identity
         self._listener = listener
         self._requests: dict[int, Any] = {}  # By the process id of the monitor.
         self._leases: set[tuple[int, int]] = set()
@@ -217,6 +225,7 @@ def _preload(modules: list[str], path: list[str], timeout_s: float | None) -> No
 
 def main(folder: str) -> None:
     """Listen in `folder`; return in the process that was started, and serve in a daemon."""
+    identity = _identity(Path(folder))
     descriptor = os.open(folder, os.O_RDONLY)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # Through /proc, as a path in a socket address may have 107 bytes only, see unix(7).
@@ -232,4 +241,4 @@ def main(folder: str) -> None:
         os.dup2(log, stream)
     os.close(log)
     adopt_orphans()
-    _Server(Path(folder), listener).serve()
+    _Server(Path(folder), identity, listener).serve()

@@ -363,8 +363,8 @@ def test_a_kill_for_memory_counts_only_in_the_own_group_and_if_it_is_recent(
 # ---- the fork server
 
 
-def serve(folder: Path, idle_s: float) -> int:
-    """Start a fork server with another idle time; return its process id."""
+def serve(folder: Path, idle_s: float) -> socket.socket:
+    """Start a fork server with another idle time; return a connection, which keeps it alive."""
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from sparkdl.cluster.process import fork_server\n"
@@ -374,8 +374,7 @@ def serve(folder: Path, idle_s: float) -> int:
     with locked(folder.parent):
         folder.mkdir(mode=0o700)
         subprocess.run([sys.executable, "-c", program], check=True, stdin=subprocess.DEVNULL)
-    with server_folder.dial(folder) as connection:
-        return server_folder.peer(connection)[0]
+        return server_folder.dial(folder)
 
 
 def test_an_idle_fork_server_ends_though_its_executor_lives(
@@ -383,8 +382,8 @@ def test_an_idle_fork_server_ends_though_its_executor_lives(
 ) -> None:
     monkeypatch.setattr(module, "_server_key", lambda start: "0" * 16)
     folder = private_folder() / ("0" * 16)
-    serve(folder, idle_s=3.0)
-    module.warm(SHARED)  # The lease is that of this process's parent, which goes on.
+    with serve(folder, idle_s=3.0):
+        module.warm(SHARED)  # The lease is that of this process's parent, which goes on.
     assert outputs_of(end_of(lambda: 5, tmp_path, SHARED)) == {"value": 5}
     time.sleep(1.5)
     assert folder.exists()
@@ -402,14 +401,12 @@ def test_a_fork_server_leaves_the_folder_of_its_successor_alone(
     """Another program has tidied up the folder, and a second server has started there."""
     folder = private_folder() / ("1" * 16)
     first = serve(folder, idle_s=600.0)
-    with server_folder.dial(folder):  # A server without connections and leases ends.
-        folder.rename(tmp_path / "moved")
-        serve(folder, idle_s=600.0)
-        second = server_folder.dial(folder)
-    # The first one ends.
-    assert eventually(lambda: not is_alive(first), 10)
-    assert (folder / "socket").exists()
-    second.close()
+    folder.rename(tmp_path / "moved")
+    with serve(folder, idle_s=600.0):
+        first.close()  # A server without connections and leases ends.
+        assert eventually(lambda: not is_served(tmp_path / "moved"), 10)
+        time.sleep(0.1)
+        assert (folder / "socket").exists()
     assert eventually(lambda: not list(temporary.iterdir()), 10)
 
 
@@ -471,7 +468,7 @@ def test_a_server_without_free_descriptors_waits(
         listener.listen()
         client = server_folder.dial(folder)
         previous = signal.getsignal(signal.SIGCHLD)
-        server = fork_server._Server(folder, Full(listener))  # type: ignore[arg-type]
+        server = fork_server._Server(folder, None, Full(listener))  # type: ignore[arg-type]
         try:
             for _ in range(20):
                 for key, _ in server._selector.select(timeout=0.01):
