@@ -3,6 +3,7 @@
 import logging
 import pickle
 import socket
+import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,6 +102,27 @@ def test_another_attempt_goes_on_where_one_has_ended(node: tuple[NodeManager, Co
         send(again, protocol.END)
         assert sorted(rows.next_batch(2)) == [2, 3]
         assert receive(again)[0] == protocol.DONE
+
+
+def test_an_attempt_without_rows_does_not_keep_the_feed_open(
+    node: tuple[NodeManager, Connect], tmp_path: Path
+) -> None:
+    """Another attempt connects before the end of the first connection has been noticed."""
+    manager, connect = node
+    rows = DataFeed(manager)
+    with connect(7) as first, connect(7) as again:
+        assert receive(first)[0] == protocol.WELCOME
+        assert receive(again) == (protocol.WELCOME, b"0")
+        feed(again, [1])
+        send(again, protocol.END)
+        assert rows.next_batch(1) == [1]
+        assert receive(again)[0] == protocol.DONE
+    with dial(tmp_path, socket.SOCK_STREAM) as supervisor:
+        send(supervisor, protocol.FEED_OVER)
+    last = threading.Thread(target=rows.next_batch, args=(1,), daemon=True)
+    last.start()
+    last.join(10)
+    assert rows.should_stop()
 
 
 def test_calls_that_have_returned_are_forgotten(node: tuple[NodeManager, Connect]) -> None:
@@ -215,7 +237,7 @@ def test_rows_that_may_be_fed_twice_are_told(
 ) -> None:
     """A failed task may have fed a node of another host, of which this host knows nothing."""
 
-    def fed(self: Any, partition: int, rows: Any) -> Generator[Any, None, bool]:
+    def fed(self: Any, *arguments: Any) -> Generator[Any, None, bool]:
         yield from ()
         return False
 

@@ -228,10 +228,12 @@ class Inbox:
 
     def _replace(self, stream: "_Stream") -> int:
         """End the stream of an earlier attempt at this partition; return its number of rows."""
-        for other in self._streams:
+        for other in list(self._streams):
             if other.key == stream.key and not other.is_ended:
                 other.is_ended = True
                 other.hang_up()
+                if not other.chunks:  # No `take` would remove the stream, nor the feed end.
+                    self._streams.remove(other)
         return self._num_received.get(stream.key, 0)
 
     def _add(self, stream: "_Stream", chunk: Chunk | None) -> None:

@@ -139,17 +139,25 @@ class FeedTask:
         to a node of another host, which are then fed twice.
         """
         if self.is_inference:
-            yield from self._feed(partition, iter(rows))
+            yield from self._feed(partition, iter(rows), [])
         else:
             is_repeated = TaskContext.get().attemptNumber() > 0
-            may_repeat = is_repeated and not self._nodes_with_rows_of(partition)
-            terminated = yield from self._feed(partition, iter(rows))
-            yield terminated, may_repeat
+            fed = self._nodes_with_rows_of(partition) if is_repeated else []
+            terminated = yield from self._feed(partition, iter(rows), fed)
+            yield terminated, is_repeated and not fed
 
-    def _feed(self, partition: int, rows: Iterator[Any]) -> Generator[Any, None, bool]:
-        """Feed all rows and yield results. Return True if the node accepts no more rows."""
+    def _feed(
+        self, partition: int, rows: Iterator[Any], fed: Sequence[Path]
+    ) -> Generator[Any, None, bool]:
+        """Feed all rows and yield results. Return True if the node accepts no more rows.
+
+        Args:
+            partition: number of the partition.
+            rows: the rows.
+            fed: the folders of the nodes that an earlier attempt has fed.
+        """
         with contextlib.ExitStack() as stack:
-            rank, connection = self._connect(partition, stack)
+            rank, connection = self._connect(partition, fed, stack)
             dialog = _Dialog(connection) if connection else None
             try:
                 if dialog is None:
@@ -206,7 +214,7 @@ class FeedTask:
     # ---- the node
 
     def _connect(
-        self, partition: int, stack: contextlib.ExitStack
+        self, partition: int, fed: Sequence[Path], stack: contextlib.ExitStack
     ) -> tuple[int | None, protocol.FeedConnection | None]:
         """Connect to a node of this host.
 
@@ -224,9 +232,7 @@ class FeedTask:
         idle = next((f for f in rotated if stack.enter_context(locked(f, wait=False))), None)
         folders = list(dict.fromkeys([*([idle] if idle else []), *rotated]))
         folders = folders or self._node_folders("*")
-        if TaskContext.get().attemptNumber() and not self.is_inference:
-            # An earlier attempt may have fed rows of this partition to another node.
-            folders = self._nodes_with_rows_of(partition) or folders
+        folders = [*fed] or folders
         for folder in folders:
             rank = int(folder.name.split("-")[2])
             with contextlib.suppress(*_NODE_GONE):
