@@ -46,7 +46,7 @@ class RunHandle:
             self._raised = exc
             exc.run = self._loop.run  # type: ignore[attr-defined]
             # The program can look at a run that has ended before it, but not at any other.
-            if not (self._is_expected or threading.main_thread().is_alive()):
+            if self._loop.outlives_program and not self._is_expected:
                 atexit.register(self._exit_with_failure)
 
     def _exit_with_failure(self) -> None:

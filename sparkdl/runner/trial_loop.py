@@ -1,5 +1,6 @@
 """Runs on the driver. The loop of a run: submit trials, follow them, record how they end."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,7 @@ class TrialLoop:
 
     Attributes:
         run: the run.
+        outlives_program: the main thread of the program ended before the run did.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class TrialLoop:
     ) -> None:
         run, plan, request = opened.run, prepared.plan, prepared.request
         self.run = run
+        self.outlives_program = False
         self._opened = opened
         self._plan = plan
         self._concurrency = prepared.concurrency
@@ -375,6 +378,7 @@ class TrialLoop:
 
     def _finish(self) -> None:
         """Record the end of the run and give up its ownership."""
+        self.outlives_program = not threading.main_thread().is_alive()
         self._submitted.close()
         self._prepared.release_rows()
         self._release_program()
