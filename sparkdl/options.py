@@ -13,6 +13,7 @@ from sparkdl.metric_names import direction_of_name
 __all__ = [
     "Options",
     "check_count",
+    "check_direction",
     "plain_number",
     "suggest_synonym",
     "takes_options",
@@ -66,8 +67,9 @@ class Options:
         versioned_resources: paths of files or folders to copy into the run directory.
         metric: name of the returned or reported number by which trials are compared.
         direction: `max` (or `maximize`) if larger values of the metric are better, `min` (or
-            `minimize`) if smaller ones are. Required unless larger values are better by the name
-            of the metric, such as `accuracy`. Without `metric`, `max` by default.
+            `minimize`) if smaller ones are. By default `max`; required if smaller values are better
+            by the name of the metric, such as `val_loss`, and for a search also if the name does
+            not tell.
         trial_value: the value of a trial: `last`, the number that it returned or, without one,
             reported last; or `best`, the best one that it returned or reported. `trial.checkpoint`
             has the weights of that value, if a checkpoint was reported with the value.
@@ -225,27 +227,31 @@ class Options:
             )
 
     def _direction(self) -> str:
-        # `value` is the name of the only number of a trial, where the user has named none.
-        if self.direction is None and self.metric and self.metric != "value":
-            self._check_name_of_metric(self.metric)
+        if self.direction is None and self.metric and direction_of_name(self.metric) == "min":
+            raise ConfigError(
+                f"metric {self.metric!r} looks like a value to minimize, but the default direction "
+                "is 'max'. Pass direction='min' or direction='max'."
+            )
         direction = "max" if self.direction is None else self.direction
         if not isinstance(direction, str) or direction not in _DIRECTIONS:
             raise ConfigError(f"direction is {direction!r}; expected 'max' or 'min'.")
         return _DIRECTIONS[direction]
 
-    def _check_name_of_metric(self, metric: str) -> None:
-        """Ask for a direction where "max" may make the worst trial the best one."""
-        direction = direction_of_name(metric)
-        if direction == "min":
-            raise ConfigError(
-                f"metric {metric!r} looks like a value to minimize, but the default direction "
-                "is 'max'. Pass direction='min' or direction='max'."
-            )
-        if direction is None:
-            raise ConfigError(
-                f"the name of metric {metric!r} does not tell whether larger or smaller values are "
-                "better. Pass direction='max' or direction='min'."
-            )
+
+def check_direction(metric: str | None, direction: str | None) -> None:
+    """Validate that a search is told which values are better, where the name does not tell.
+
+    `value` is the name of the only number of a trial, where the user has named none.
+
+    Raises:
+        ConfigError: if the direction is missing.
+    """
+    is_told = direction is not None or metric in (None, "value")
+    if isinstance(metric, str) and not is_told and direction_of_name(metric) is None:
+        raise ConfigError(
+            f"the name of metric {metric!r} does not tell whether larger or smaller values are "
+            "better. Pass direction='max' or direction='min'."
+        )
 
 
 def with_keywords_of(dataclass_type: type) -> Callable[[Verb], Verb]:

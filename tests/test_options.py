@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl import config
+from sparkdl import config, experiment
 from sparkdl.errors import ConfigError
-from sparkdl.options import Options
+from sparkdl.options import Options, check_direction
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_options_refuse_invalid_names_and_values(given: dict[str, Any], message:
 def test_direction_defaults_to_max_and_accepts_long_names() -> None:
     assert Options.parse({}).direction == "max"
     assert Options.parse({"metric": "val_loss", "direction": "minimize"}).direction == "min"
-    assert Options.parse({"metric": "lossless_ratio_x", "direction": "max"}).direction == "max"
+    assert Options.parse({"metric": "lossless_ratio_x"}).direction == "max"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,6 @@ def test_direction_defaults_to_max_and_accepts_long_names() -> None:
             "validation loss",
             "time_s",
         ),
-        *("x", "lossless_ratio_x", "ratio", "images_per_second"),
     ],
 )
 def test_direction_is_asked_for_where_the_name_of_the_metric_does_not_tell(metric: str) -> None:
@@ -81,6 +80,7 @@ def test_direction_is_asked_for_where_the_name_of_the_metric_does_not_tell(metri
     + ["mean_iou", "mAP@0.5", "bleu", "reward", "valAccuracy", "F1Score", "value"],
 )
 def test_larger_values_of_a_metric_that_says_so_are_better(metric: str) -> None:
+    check_direction(metric, None)
     assert Options.parse({"metric": metric}).direction == "max"
 
 
@@ -118,3 +118,13 @@ def test_settings_resolve_argument_then_environment_then_conf(
     monkeypatch.setenv("SPARKDL_SLOTS", "many")
     with pytest.raises(ConfigError, match=r"SPARKDL_SLOTS is 'many'.*int"):
         config.resolve("slots")
+
+
+@pytest.mark.parametrize("metric", ["x", "lossless_ratio_x", "ratio", "images_per_second"])
+def test_a_search_asks_for_the_direction_of_a_metric_whose_name_says_nothing(metric: str) -> None:
+    with pytest.raises(ConfigError, match="does not tell whether larger or smaller"):
+        check_direction(metric, None)
+    with pytest.raises(ConfigError, match="does not tell whether larger or smaller"):
+        experiment.search(lambda x: x, {"x": [1, 2]}, num_trials=1, metric=metric)
+    check_direction(metric, "min")
+    assert Options.parse({"metric": metric}).direction == "max"

@@ -7,7 +7,7 @@ from typing import Any
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.errors import ConfigError, FunctionError
 from sparkdl.experiment.saved_runs import load
-from sparkdl.options import Options, check_count, takes_options
+from sparkdl.options import Options, check_count, check_direction, takes_options
 from sparkdl.runner.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call, takes_one
@@ -287,6 +287,7 @@ def _parse_options(options: dict[str, Any]) -> tuple[Options, dict[str, str]]:
     """Return the options, and the direction of each metric; there is at least one metric."""
     metric, direction = options.get("metric"), options.get("direction")
     if not isinstance(metric, list | tuple):
+        check_direction(metric, direction)
         parsed = Options.parse(options, search)
         return parsed, {parsed.metric or "value": str(parsed.direction)}
     is_list = isinstance(direction, list | tuple)
@@ -301,6 +302,8 @@ def _parse_options(options: dict[str, Any]) -> tuple[Options, dict[str, str]]:
             f"trial_value is {options['trial_value']!r}, but the search has the metrics "
             f"{', '.join(metric)}, whose best values may belong to different weights. Remove it."
         )
+    for name, one_direction in zip(metric, directions, strict=True):
+        check_direction(name, one_direction)
     each = [
         Options.parse({**options, "metric": name, "direction": one_direction}, search)
         for name, one_direction in zip(metric, directions, strict=True)
