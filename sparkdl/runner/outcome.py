@@ -14,7 +14,7 @@ from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.redact import mask_text
 from sparkdl.runs.retry import OUTSIDE, STOPPED
 from sparkdl.runs.states import Failure, TrialState, evaluate_metric
-from sparkdl.runs.trial import Usage
+from sparkdl.runs.trial import Trial, Usage
 
 __all__ = [
     "Conclusion",
@@ -22,7 +22,7 @@ __all__ = [
     "conclude",
     "conclude_failed_job",
     "exception_of",
-    "with_best_value",
+    "with_value",
 ]
 
 _NO_CHIEF = "the chief's executor was lost before what the chief had returned could be fetched\n"
@@ -89,21 +89,19 @@ def conclude(
     return Conclusion(event)
 
 
-def with_best_value(
-    conclusion: Conclusion, reported: Sequence[float], direction: str
-) -> Conclusion:
-    """Return the conclusion of a COMPLETE trial with the best value in place of the last.
+def with_value(conclusion: Conclusion, trial: Trial, how: str) -> Conclusion:
+    """Return the conclusion of an attempt with the value that counts for its trial.
 
     Args:
-        conclusion: the end of an attempt.
-        reported: the values of the metric that the trial has reported.
-        direction: `max` or `min`.
+        conclusion: the end of the attempt, with the last value.
+        trial: the trial, with the values that it has reported.
+        how: `last`, or `best` for the best value that was returned or reported.
     """
     value = conclusion.event.value
-    if value is None:
+    if value is None or how == "last":
         return conclusion
-    values = [value, *filter(math.isfinite, reported)]
-    best = max(values) if direction == "max" else min(values)
+    values = [value, *filter(math.isfinite, trial.reported_values())]
+    best = max(values) if trial.direction == "max" else min(values)
     return replace(conclusion, event=replace(conclusion.event, value=best))
 
 

@@ -15,7 +15,7 @@ from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.trial_output import MAX_LOGS
 from sparkdl.runner.observers import Observers, RunObserver
-from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job, with_best_value
+from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job, with_value
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
 from sparkdl.runner.stop_orders import StopOrders, no_slots_event
@@ -87,7 +87,6 @@ class TrialLoop:
             prepared.rows(num_trials),
             num_ready=0 if request.options.wait else min(self._concurrency.limit, MAX_READY),
         )
-        self._takes_best = request.options.trial_value == "best"
         self._prepared = prepared
         self._retries = Retries(request.options, plan.is_gang)
         self._max_losses = request.options.max_losses
@@ -297,9 +296,7 @@ class TrialLoop:
         in_job_s = time.monotonic() - submitted.submitted_s
         metrics: list[str | None] = [*self.run.objectives] or [self.run.metric]
         conclusion = conclude(outcomes, trial.number, in_job_s, metrics, self.run.is_search)
-        if self._takes_best:
-            return with_best_value(conclusion, trial.reported_values(), self.run.direction)
-        return conclusion
+        return with_value(conclusion, trial, self._prepared.request.options.trial_value)
 
     def _stop_event(self, trial: Trial) -> TrialChanged | None:
         """Return the event of a trial that was ordered to end; None for any other trial."""
