@@ -130,10 +130,9 @@ class SparkCluster:
             reason = f"spark.driver.memory is {heap >> 20} MiB"
         if program.num_bytes > limit:
             raise FunctionError(
-                f"the training function and its modules have {program.num_bytes >> 20} MiB, and "
-                f"Spark can send {limit >> 20} MiB, because {reason}"
-                f"{program.where}. Write the data to a file that all executors see, and read the "
-                "file inside the function."
+                f"the training function and its modules have {program.num_bytes >> 20} MiB"
+                f"{program.where}, and Spark can send {limit >> 20} MiB, because {reason}. Write "
+                "the data to a file that all executors see, and read the file inside the function."
             )
 
     @property

@@ -130,7 +130,7 @@ class SlotCounter:
         count = executors * (max(cores // executors, 1) // cpus)
         if resources.num_gpus and settings.executor_gpus:
             count = min(count, executors * (settings.executor_gpus // resources.num_gpus))
-        return Slots(count, cores, f"{count} slots of {place} with {resources}")
+        return Slots(count, cores, f"{count} slots with {resources} of {place}")
 
     def _slots_to_come(self, cpus: int) -> Slots:
         """Return the slots that dynamic allocation may bring, as it adds executors on demand."""

@@ -96,8 +96,8 @@ def test_program_that_spark_connect_cannot_send_is_refused() -> None:
     with pytest.raises(FunctionError) as refused:
         SparkCluster(session).check(PLAN, program)
     text = str(refused.value)
-    assert "have 128 MiB, and Spark can send 127 MiB, because Spark Connect takes" in text
-    assert "most of it in 'table'. Write the data to a file" in text
+    assert "have 128 MiB, most of it in 'table', and Spark can send 127 MiB, because" in text
+    assert "Spark Connect takes messages of 128 MiB. Write the data to a file" in text
 
 
 @pytest.mark.slow
