@@ -397,7 +397,7 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
 
 @contextmanager
 def redirected(to: Any) -> Iterator[None]:
-    """What progress shows goes there: a person's terminal is no part of this."""
+    """Redirect the progress display to a stream: no terminal is part of the measurement."""
     before, sys.stdout = sys.stdout, to
     try:
         yield

@@ -1,4 +1,4 @@
-"""What users must never meet again, each on three real executor processes."""
+"""Scenarios that users must never meet again, each on three real executor processes."""
 
 import ctypes
 import os

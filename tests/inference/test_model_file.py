@@ -1,4 +1,4 @@
-"""Where copies of models are kept."""
+"""The folders of temporary copies of models."""
 
 import multiprocessing
 import os

@@ -101,7 +101,7 @@ def test_stopped_trials_are_those_of_the_pruner(
 
 @pytest.mark.acceptance("A13")
 def test_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
-    """While one trial sleeps, the other slot goes on: ASHA asks nobody to wait."""
+    """While one trial sleeps, the other slot runs further trials: ASHA waits for no trial."""
 
     def train(x: float) -> float:
         (tmp_path / f"began-{context.trial}").touch()

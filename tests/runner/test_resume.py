@@ -636,7 +636,7 @@ def test_a_grid_of_a_thousand_resumes_in_seconds(root: str) -> None:
 
 
 def _as(event: dict[str, Any], number: int, point: tuple[int, int]) -> dict[str, Any]:
-    """What an event of trial 0 would be of another trial."""
+    """Return the fields by which an event of another trial differs from the event of trial 0."""
     if event["event"] == "trial":
         return {"number": number}
     new = {**event["trials"][0], "number": number, "configuration": number}

@@ -1,4 +1,4 @@
-"""What an estimator's fit makes of failures, on a real cluster."""
+"""Failures in an estimator's `fit`, on a real cluster."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What goes wrong in SPARK mode ends the run with its own reason, soon, and leaves nothing."""
+"""Failures while a DataFrame is sent end the run soon, name their cause and leave nothing."""
 
 import json
 import os

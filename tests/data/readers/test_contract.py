@@ -1,4 +1,4 @@
-"""What all readers have in common: the same rows in, the same rows out, on any number of ranks."""
+"""The contract of all readers: every row is read, on any number of ranks."""
 
 import itertools
 import json
@@ -146,7 +146,7 @@ Activate = Callable[..., None]
 
 @pytest.fixture(params=READERS)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """`make(rows)` keeps so many rows somewhere, and returns what reads them."""
+    """Return a function that writes a number of rows and returns a dataset that reads them."""
 
     def make(rows: int) -> Dataset:
         folder = tmp_path / f"{rows} röws"

@@ -43,7 +43,7 @@ def rows(start: int, stop: int) -> pa.RecordBatch:
 
 
 def written(folder: str, sizes: Sequence[int]) -> str:
-    """Files of so many records each, every third of them compressed."""
+    """Write files with the given numbers of records; every third file is compressed."""
     before = 0
     for number, size in enumerate(sizes):
         data = frame(encode(rows(before, before + size), COLUMNS))
@@ -188,7 +188,7 @@ def test_fit(root: str) -> None:
 
 
 def nameless() -> int:
-    """How many files this process has open that no folder has any more."""
+    """Return the number of open files of this process that have been removed from their folders."""
     links = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
