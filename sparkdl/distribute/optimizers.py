@@ -52,8 +52,8 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
 
     Example:
         >>> from sparkdl import distribute
-        >>> distribute.optimizer("adam").name
-        'adam'
+        >>> type(distribute.optimizer("adam")).__name__
+        'Adam'
     """
     if op not in ("mean", "sum"):
         raise ValueError(f"op is {op!r}; expected 'mean' or 'sum'.")
