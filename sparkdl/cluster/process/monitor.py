@@ -35,7 +35,7 @@ from sparkdl.os_processes import (
     stop_descendants,
 )
 
-__all__ = ["Wakeup", "answer", "fork", "monitor", "remove_folders"]
+__all__ = ["Wakeup", "answer", "fork", "monitor", "remove_folders", "remove_temporary"]
 
 # The module that a training process runs, unless the request names another one.
 _CHILD = "sparkdl.cluster.process.child"
@@ -99,12 +99,17 @@ def remove_folders(request: Mapping[str, Any], with_scratch: bool) -> None:
         with_scratch: remove `scratch` too, as no task does.
     """
     if temporary := request.get("temporary"):
-        # The name may be a short link to a folder on another disk.
-        shutil.rmtree(os.path.realpath(temporary), ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        remove_temporary(temporary)
     if with_scratch and request["scratch"]:
         shutil.rmtree(request["scratch"], ignore_errors=True)
+
+
+def remove_temporary(path: str) -> None:
+    """Remove the folder for temporary files of a training process."""
+    # The name may be a short link to a folder on another disk.
+    shutil.rmtree(os.path.realpath(path), ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def monitor(connection: socket.socket, request: Mapping[str, Any], received: Sequence[int]) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 
 from sparkdl.cluster.outcome import Outcome, ProcessExit
 from sparkdl.cluster.process.fork_server import PACKET_BYTES
+from sparkdl.cluster.process.monitor import remove_temporary
 from sparkdl.cluster.process.server_folder import dial, locked, private_folder, sweep
 from sparkdl.cluster.process.time_limits import Kill, TimeLimits
 from sparkdl.data.dataframe.spool import local_disk
@@ -177,14 +178,14 @@ class TrainingProcess:
         self._log = log
         self._received = b""
         self._marker = f"{MARKER}={uuid.uuid4().hex}"
-        temporary, disk = _temporary_folder(payload["environ"])
+        self._temporary, disk = _temporary_folder(payload["environ"])
         request = {
             "fork": True,
             "scratch": str(scratch) if scratch else None,
             "more": [*sockets],
             "held": len(held),
             "timeout_s": timeout_s,
-            "temporary": str(temporary),
+            "temporary": str(self._temporary),
             "disk": str(disk),
         }
         with contextlib.ExitStack() as stack:
@@ -200,7 +201,7 @@ class TrainingProcess:
                 socket.send_fds(self._server, [packet(start, **request)], passed)
                 undone.pop_all()
         self.pid = self._wait_for_fork(timeout_s)
-        self._send(payload, temporary)
+        self._send(payload)
 
     def _wait_for_fork(self, timeout_s: float | None) -> int:
         self._server.settimeout(timeout_s)
@@ -219,9 +220,9 @@ class TrainingProcess:
         self._server.settimeout(None)
         return pid
 
-    def _send(self, payload: Mapping[str, Any], temporary: Path) -> None:
+    def _send(self, payload: Mapping[str, Any]) -> None:
         name, value = self._marker.split("=")
-        environ = {**payload["environ"], "TMPDIR": str(temporary), name: value}
+        environ = {**payload["environ"], "TMPDIR": str(self._temporary), name: value}
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             data = pickle.dumps({**payload, "environ": environ})
             self._channel.sendall(len(data).to_bytes(8, "big") + data)
@@ -321,6 +322,7 @@ class TrainingProcess:
             # The kernel kills the training process with the one that watched it.
             kill(self.pid)
             kill_marked(self._marker, self.pid)
+            remove_temporary(str(self._temporary))
             if self._limits.ended is None:
                 raise
             return {**_NO_USAGE, "code": 0}

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,3 +133,5 @@ def test_fork_server_and_monitors_are_killed(
     assert eventually(lambda: not processes_of(run.id))
     left = [pid for each in pids.values() for pid in each if is_alive(pid)]
     assert not left
+    folders = [p.name for p in Path(tempfile.gettempdir()).glob("sparkdl-*") if p.is_symlink()]
+    assert not folders
