@@ -237,11 +237,12 @@ def test_an_exception_with_a_secret_is_not_passed_on(local_run: str) -> None:
         raise ValueError("cannot log in")
 
     env = {"TOKEN": "kq7Zw-38fhE_kd93"}
-    outcome = outcome_of(task_of(train, local_run, env=env))
+    secrets = (env["TOKEN"],)
+    outcome = outcome_of(task_of(train, local_run, env=env, secrets=secrets))
     assert outcome.exception is None
     assert env["TOKEN"] not in outcome.to_json()
     assert (outcome.error or "").startswith("ValueError: cannot log in with ")
-    assert outcome_of(task_of(plain, local_run, env=env)).exception
+    assert outcome_of(task_of(plain, local_run, env=env, secrets=secrets)).exception
 
 
 def test_a_process_that_is_killed_leaves_no_half_checkpoint(local_run: str) -> None:

@@ -236,14 +236,14 @@ def test_the_secret_is_in_no_file(
     events.mkdir()
     known = b"0123456789abcdef" * 2
     monkeypatch.setattr(secrets, "token_bytes", lambda count: known[:count])
-    start_session(
+    session = start_session(
         "local-cluster[2,1,1024]",
         spark__executor__memory="1g",
         spark__eventLog__enabled="true",
         spark__eventLog__dir=events.as_uri(),
         spark__eventLog__compress="false",
-        spark__local__dir=str(tmp_path / "local"),
     )
+    local = Path(session.sparkContext._temp_dir).parent  # Of the driver and the executors.
     shapes = (known, known.hex().encode(), repr(known).encode())
     backwards = [shape[::-1] for shape in shapes]  # The function is in such a file itself.
     large = os.urandom(1 << 20)  # Spark writes what is as large as this to a file.
@@ -256,7 +256,6 @@ def test_the_secret_is_in_no_file(
         from sparkdl import distribute
 
         distribute.barrier()
-        local = tmp_path / "local"
         secrets_kept = [name for shape in backwards for name in files_with(shape[::-1], local)]
         return {
             "total": distribute.allreduce(1, "sum"),
