@@ -20,13 +20,17 @@ $(VENV)/.done: setup.cfg pyproject.toml scripts/setup.sh
 	@bash scripts/setup.sh $(VENV)
 	@touch $@
 
+# The JVMs of the tests start faster with it.
+$(VENV)/spark-classes.jsa: $(VENV)/.done scripts/spark_classes.py
+	@. scripts/java.sh && rm -f $@ && $(BIN)/python scripts/spark_classes.py $@
+
 demo: setup  ## train six Keras models on embedded Spark
 	@. scripts/java.sh && $(BIN)/python examples/grid_search.py
 
-test: setup  ## run all tests
+test: setup $(VENV)/spark-classes.jsa  ## run all tests
 	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES)
 
-test-fast: setup  ## run the tests that need no cluster and no TensorFlow
+test-fast: setup $(VENV)/spark-classes.jsa  ## run the tests that need no cluster and no TensorFlow
 	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES) -m "not slow"
 
 check: setup  ## run ruff and mypy

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.groups import GROUPS, write_groups
 from tests.helpers.processes import eventually
-from tests.helpers.spark import JAVA_OPTIONS, Applications, write_defaults
+from tests.helpers.spark import Applications, submit_options
 from tests.helpers.standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -31,8 +31,8 @@ os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
 os.environ.setdefault(GROUPS, str(Path(TEMPORARY, "groups.json")))
 
 # For the applications of this process, and those of the programs that tests start.
-os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
-os.environ["SPARK_CONF_DIR"] = write_defaults(Path(TEMPORARY, "conf"))
+os.environ["SPARK_SUBMIT_OPTS"] = submit_options()
+os.environ.pop("SPARK_CONF_DIR", None)  # A developer's own settings.
 
 # The applications that tests share, by fixture, in the order in which they run. Others follow:
 # tests of one file stay together.

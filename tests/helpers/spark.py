@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,15 @@ __all__ = [
     "gpu_settings",
     "start_gpu_session",
     "start_session",
-    "write_defaults",
+    "submit_options",
 ]
 
-# The tests' JVMs live for minutes: compile with the fast compiler only, collect in one thread.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The tests' JVMs live for minutes: compile with the fast compiler only, collect in one thread, and
+# take Spark's classes from the archive that `make test` writes, see scripts/spark_classes.py.
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable "
+    f"-XX:SharedArchiveFile={sys.prefix}/spark-classes.jsa"
+)
 
 DEFAULTS = {
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
@@ -31,12 +36,12 @@ DEFAULTS = {
 }
 
 
-def write_defaults(folder: Path) -> str:
-    """Write Spark's configuration for all applications of the tests; return its folder."""
-    folder.mkdir()
-    lines = [f"{name} {value}\n" for name, value in DEFAULTS.items()]
-    (folder / "spark-defaults.conf").write_text("".join(lines))
-    return str(folder)
+def submit_options() -> str:
+    """Return the options of all drivers' JVMs, which include Spark's settings for the tests.
+
+    With a `spark-defaults.conf` on its class path, Java would not use the archive of classes.
+    """
+    return " ".join([JAVA_OPTIONS, *(f'"-D{name}={value}"' for name, value in DEFAULTS.items())])
 
 
 def start_session(master: str, **conf: str) -> SparkSession:
