@@ -103,6 +103,9 @@ def is_spark_ended(exc: BaseException) -> bool:
     if isinstance(exc, ConnectionError) or type(exc).__name__ == "Py4JNetworkError":
         return True
     text = str(exc)
+    # A SparkContext that was stopped has no Java objects: pyspark's methods then find None.
+    if isinstance(exc, AttributeError) and "'NoneType' object has no attribute" in text:
+        return True
     # An exception of Python code on an executor may have any text.
     return "Traceback (most recent" not in text and _SPARK_ENDED.search(text) is not None
 

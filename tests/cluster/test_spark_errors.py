@@ -15,6 +15,7 @@ FRAME = "\n\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentSta
     [
         (RuntimeError(f"{JAVA}Job 5 cancelled because SparkContext was shut down"), "SPARK_ENDED"),
         (RuntimeError("Cannot call methods on a stopped SparkContext."), "SPARK_ENDED"),
+        (AttributeError("'NoneType' object has no attribute 'setLocalProperty'"), "SPARK_ENDED"),
         (Py4JNetworkError("Error while sending or receiving"), "SPARK_ENDED"),
         (ConnectionRefusedError(111, "Connection refused"), "SPARK_ENDED"),
         (RuntimeError("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid."), "SPARK_ENDED"),
