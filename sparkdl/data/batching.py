@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -279,7 +278,5 @@ def report_dataset(
     )
     if me.folder:
         line = json.dumps(record).encode() + b"\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(Path(me.folder, "data.jsonl"), flags, 0o644)
-        os.write(descriptor, line)
-        os.close(descriptor)
+        with Path(me.folder, "data.jsonl").open("ab") as file:
+            file.write(line)

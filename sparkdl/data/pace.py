@@ -2,6 +2,7 @@
 
 import random
 
+from sparkdl import storage
 from sparkdl.polling import poll_s
 
 __all__ = ["Pace"]
@@ -9,7 +10,9 @@ __all__ = ["Pace"]
 LOCAL_POLL_S = 0.1
 MAX_POLL_S = 20.0
 
-# Looks per second of all ranks together. A look is at most three requests to a store.
+# Looks per second of all ranks together, at a mounted disk and at a store, which counts requests.
+# A look is at most three requests.
+MAX_LOCAL_LOOKS_PER_S = 100.0
 MAX_LOOKS_PER_S = 15.0
 
 
@@ -24,16 +27,17 @@ class Pace:
         num_ranks: number of ranks that look at it.
 
     Example:
-        >>> 13 <= Pace("/runs/a", 200).next_s() <= 17
+        >>> 13 <= Pace("s3://bucket/runs/a", 200).next_s() <= 17
         True
         >>> Pace("/runs/a", 2).next_s() <= 0.2
         True
     """
 
     def __init__(self, url: str, num_ranks: int) -> None:
-        least_s = max(poll_s(url, local_s=LOCAL_POLL_S), num_ranks / MAX_LOOKS_PER_S)
+        is_local = storage.is_local(url)
+        self._spread_s = num_ranks / (MAX_LOCAL_LOOKS_PER_S if is_local else MAX_LOOKS_PER_S)
+        least_s = max(poll_s(url, local_s=LOCAL_POLL_S), self._spread_s)
         self._least_s, self._most_s = least_s, max(least_s, min(3 * least_s, MAX_POLL_S))
-        self._spread_s = num_ranks / MAX_LOOKS_PER_S
         self._current_s = least_s
         # The state of the module `random` belongs to the user, whose seed must have its effect.
         self._random = random.Random()

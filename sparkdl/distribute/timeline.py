@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.distribute.ring import CALLS, HEADER
+from sparkdl.local_files import write_fully
 
 __all__ = ["COLLECTIVE", "STEP", "Collective", "Recorder", "is_written"]
 
@@ -174,7 +175,7 @@ class Recorder:
             if self._file is None or not lines or os.getpid() != self._pid:
                 return
             try:
-                os.write(self._file, "".join(f"{line}\n" for line in lines).encode())
+                write_fully(self._file, "".join(f"{line}\n" for line in lines).encode())
             except OSError as exc:
                 _logger.warning("the timeline ends here: %s", exc)
                 self._file = None

@@ -19,7 +19,7 @@ from sparkdl.context import Context
 from sparkdl.data import agreed_pieces, peer_files
 from sparkdl.data.agreed_pieces import Call, agree
 from sparkdl.data.dataframe.row_counts import RowCounts
-from sparkdl.data.pace import Pace
+from sparkdl.data.pace import MAX_LOOKS_PER_S, Pace
 from sparkdl.data.peer_files import PeerFiles
 from sparkdl.errors import ConfigError
 from sparkdl.rank_files import RankFiles
@@ -304,6 +304,7 @@ def test_200_ranks_count_their_rows_with_few_requests(
 ) -> None:
     """Rows arrive for 20 to 120 seconds; then all ranks know all counts."""
     store = Store(monkeypatch)
+    monkeypatch.setattr("sparkdl.data.pace.MAX_LOCAL_LOOKS_PER_S", MAX_LOOKS_PER_S)
     found: dict[int, Any] = {}
 
     def rank(me: Context) -> Iterator[float]:
@@ -329,6 +330,7 @@ def test_200_ranks_wait_for_a_list_with_few_requests(
     ranks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(monkeypatch)
+    monkeypatch.setattr("sparkdl.data.pace.MAX_LOCAL_LOOKS_PER_S", MAX_LOOKS_PER_S)
     _, *others = ranks(NUM_RANKS)
     message = agreed_pieces._Message(PeerFiles(others[0]), "0", call())
     found = []
