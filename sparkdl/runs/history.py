@@ -22,7 +22,7 @@ from sparkdl.runs.layout import FORMAT, RunPaths
 from sparkdl.runs.owner import heartbeat_age_s, is_here, living_owner, newest_claim
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
-from sparkdl.runs.summary import parse_summary, summarize
+from sparkdl.runs.summary import COLUMNS, parse_summary, summarize
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,10 +219,9 @@ def history(root: str) -> "pd.DataFrame":
                 rows.append({**row, "path": path})
             elif row is not None:
                 unreadable[path] = f"{type(row).__name__}: {row}"
-    frame = pd.DataFrame(rows)
-    if rows:
-        frame["started"] = pd.to_datetime(frame["started"], utc=True, errors="coerce")
-        frame = frame.sort_values("started", ascending=False, ignore_index=True)
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, "heartbeat_s", "path"])
+    frame["started"] = pd.to_datetime(frame["started"], utc=True, errors="coerce")
+    frame = frame.sort_values("started", ascending=False, ignore_index=True)
     frame.attrs["unreadable"] = unreadable
     if unreadable:
         first = next(iter(unreadable))

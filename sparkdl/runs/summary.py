@@ -8,9 +8,13 @@ from sparkdl.jsonl import from_json, to_json
 from sparkdl.runs.layout import FORMAT, RunPaths
 from sparkdl.runs.run import Run
 
-__all__ = ["parse_summary", "summarize", "write_summary"]
+__all__ = ["COLUMNS", "parse_summary", "summarize", "write_summary"]
 
 _STATES = ("COMPLETE", "FAILED", "PRUNED")
+COLUMNS = (
+    *("run", "kind", "state", "started", "trials", *_STATES),
+    *("metric", "direction", "best", "seconds"),
+)
 
 
 def summarize(run: Run, created: str) -> dict[str, Any]:

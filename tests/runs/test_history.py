@@ -149,3 +149,9 @@ def test_list_of_runs_on_a_store_is_one_request_for_each(
     assert len(frame) == 3
     verbs = [request.split()[0] for request in counting_store.requests]
     assert sorted(verbs) == ["GET"] * 3 + ["LIST"]
+
+
+def test_a_root_without_runs_has_the_columns_of_others(root: str) -> None:
+    frame = history(root)
+    assert list(frame["path"]) == []
+    assert str(frame["started"].dtype).startswith("datetime64")
