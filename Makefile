@@ -3,13 +3,14 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale clusters
+BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale store clusters
+SECONDS := 120
 # Spark listens on the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 # Two processes run the tests: many tests wait most of the time. Each starts its own Spark.
 LANES := -n 2
 
-.PHONY: help setup demo test test-fast check format bench clean
+.PHONY: help setup demo test test-fast soak check format bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
@@ -32,6 +33,9 @@ test: setup $(VENV)/spark-classes.jsa  ## run all tests
 
 test-fast: setup $(VENV)/spark-classes.jsa  ## run the tests that need no cluster and no TensorFlow
 	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES) -m "not slow"
+
+soak: setup  ## disturb runs with faults for SECONDS=120, and check how they end
+	@. scripts/java.sh && $(BIN)/python benchmarks/soak.py --seconds $(SECONDS) --faults $$(($(SECONDS) / 3))
 
 check: setup  ## run ruff and mypy
 	$(BIN)/ruff check .

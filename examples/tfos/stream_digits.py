@@ -57,7 +57,7 @@ def main() -> None:
         schema = "image array<float>, label long"
         for begin in range(0, len(rows), 500):
             part = spark.createDataFrame(rows[begin : begin + 500], schema)
-            part.write.mode("append").parquet(f"{folder}/source")
+            part.coalesce(1).write.mode("append").parquet(f"{folder}/source")
 
         def feed(batch: DataFrame, number: int) -> None:
             cluster.train(batch, args.epochs)

@@ -1,6 +1,7 @@
 """The reports of a rank to its gang, on a store that fails."""
 
 import functools
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,11 @@ import pytest
 
 from sparkdl import polling, storage
 from sparkdl.cluster.gang import task as gang_task
-from sparkdl.cluster.gang.supervisor import Supervisor
+from sparkdl.cluster.gang.supervisor import PEER_FAILED, Supervisor
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.rank_files import RankFiles
+from tests.helpers.processes import eventually
 
 PLAN = Plan(kind="parameter_server", roles=(Role(name="worker", count=3),), is_gang=True)
 RAISED = SimpleNamespace(outcome=Outcome(status=Status.FAILED, error="ValueError: mine"))
@@ -87,3 +89,16 @@ def test_ranks_that_a_listing_lacks_are_not_named_as_absent(
     RankFiles(str(tmp_path)).post(1, "joining")
     monkeypatch.setattr(storage, "list_names", lambda url: [])
     assert supervisor_of(tmp_path)._absent() == "worker 2"
+
+
+def test_a_rank_whose_peer_has_failed_is_ended_after_the_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkdl.cluster.gang.supervisor.FOLLOW_UP_GRACE_S", 0.2)
+    process: Any = SimpleNamespace(outcome=None, started=time.monotonic())
+    supervisor = supervisor_of(tmp_path)
+    supervisor._poll_s = 0.0
+    assert supervisor.watch(process) is None
+    RankFiles(str(tmp_path)).post(1, "failed")
+    assert supervisor.watch(process) is None, "it may still report an error of its own"
+    assert eventually(lambda: supervisor.watch(process) == PEER_FAILED, 5)
