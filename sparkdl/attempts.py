@@ -14,7 +14,6 @@ number stops writing.
 Arguments called `trial` are the path or URL of the folder of a trial.
 """
 
-import contextlib
 import json
 import math
 import time
@@ -80,15 +79,22 @@ def claim(trial: str, application: str, submission: int, task: int) -> int:
             number += 1  # Another task was faster, or the list of files was out of date.
 
 
-def take(trial: str, number: int) -> None:
-    """Take a number that the driver has given to the ranks of a gang; repeating this is harmless.
+def take(trial: str, number: int) -> bool:
+    """Take a number that the driver has given to the ranks of a gang.
 
     Args:
         trial: the folder of the trial.
         number: the number of the attempt.
+
+    Returns:
+        False if it was taken already: an attempt that was lost before the driver saw its start is
+        repeated under its number, by the driver or by Spark.
     """
-    with contextlib.suppress(FileExistsError):
+    try:
         storage.create(_file(trial, number), json.dumps({"submission": number}))
+    except FileExistsError:
+        return False
+    return True
 
 
 def newest(trial: str) -> int:

@@ -245,8 +245,8 @@ class TrialTask:
 
     def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Take the number of a gang's attempt, and move away the files of a lost attempt."""
-        attempts.take(self.paths.folder, attempt)
-        self._move_away(attempt, names)
+        if attempts.take(self.paths.folder, attempt):
+            self._move_away(attempt, names)
 
     def _move_away(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Move away the files of a lost attempt: its process may still be writing them."""

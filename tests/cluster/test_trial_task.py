@@ -262,3 +262,17 @@ def test_names_for_import_hooks_stay_as_they_are() -> None:
     assert trial_task._absolute(hook) == hook
     assert trial_task._absolute("") == os.getcwd()
     assert trial_task._absolute("tests") == os.path.abspath("tests")
+
+
+def test_an_attempt_of_a_gang_that_is_repeated_keeps_the_files_of_the_one_before(
+    local_run: str,
+) -> None:
+    """Spark, or the driver, repeats an attempt that was lost before its start was seen."""
+    task = task_of(lambda: None, local_run)
+    ranks, before = Path(task.paths.all_ranks), Path(task.paths.superseded(0), "ranks")
+    for number in (0, 1, 1, 1):
+        task.supersede(number)
+        ranks.mkdir(exist_ok=True)
+        (ranks / f"{number}").touch()
+    assert [path.name for path in before.iterdir()] == ["0"]
+    assert [path.name for path in ranks.iterdir()] == ["1"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment
+from sparkdl import checkpoints, experiment
 from sparkdl.errors import ConfigError, TrainingFailedError
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, jvm_of, processes_of
@@ -57,6 +57,7 @@ def train(pause_s: float = 0.3) -> dict[str, Any]:
             with open(Path(context.folder, f"steps-{context.rank}.txt"), "a") as file:
                 file.write(f"{self.epoch} {batch} {os.getpid()}\n")
 
+    Path(context.folder, f"before-{os.getpid()}.txt").write_text(str(context.get_checkpoint()))
     keras.utils.set_random_seed(context.rank)
     x, y = rows()
     size, rank = context.world_size, context.rank
@@ -129,13 +130,17 @@ def test_a_killed_process_is_replaced_while_the_others_train(root: str, undistur
 def test_a_lost_executor_is_replaced_while_the_others_train(root: str, undisturbed: Any) -> None:
     run = experiment.allreduce(train, num_workers=3, elastic=True, wait=False, **quiet(root))
     assert eventually(lambda: all(trains(run, r) for r in range(3)), 60)
+    assert eventually(lambda: bool(checkpoints.committed(str(folder(run)))), 60)
     chief = json.loads((folder(run) / "attempts/0.json").read_text())["pid"]
     os.kill(jvm_of(chief), signal.SIGKILL)  # The executor of rank 0, with the task in it.
     run.wait()
     assert (run.state, run.trials[0].attempts) == ("COMPLETE", 1)
     assert [len({pid for *_, pid in steps_of(run, r)}) for r in range(3)] == [2, 1, 1]
     assert len(ends(run)) == 1
-    assert run.result["pid"] == steps_of(run, 0)[-1][2]
+    replacement = steps_of(run, 0)[-1][2]
+    assert run.result["pid"] == replacement
+    # It was given the state of the others, and read no checkpoint.
+    assert (folder(run) / f"before-{replacement}.txt").read_text() == "None"
     assert run.result["losses"][-1] == pytest.approx(undisturbed[-1], rel=0.03)
     # The others were chief meanwhile, and have gone on with its metrics.
     assert run.trials[0].history.index.max() == EPOCHS - 1
