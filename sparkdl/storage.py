@@ -306,8 +306,13 @@ def rename(url: str, new: str) -> None:
         _make_parent(new, filesystem, target)
         if stores.protocol_of(url) in ("sftp", "ssh"):
             filesystem.mv(path, target)
-        else:
+        elif stores.has_folders(url):
             filesystem.mv(path, target, recursive=True)
+        else:
+            # Other processes may remove files of a folder while it is copied.
+            with suppress(FileNotFoundError):
+                filesystem.copy(path, target, recursive=True, on_error="ignore")
+                filesystem.rm(path, recursive=True)
         if stores.has_folders(url) and not filesystem.exists(target):
             raise OSError(f"the store has not renamed {url} to {new}")
 

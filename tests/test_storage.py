@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from sparkdl import storage, stores
 from sparkdl.cluster.process.trial_folder import Mirror
@@ -304,6 +305,24 @@ def test_a_rename_that_does_not_replace_is_never_used(tmp_path: Path) -> None:
         for text in ("old", "new"):
             storage.write(url, text)
             assert storage.read(url).decode() == text
+
+
+def test_a_folder_whose_files_are_removed_meanwhile_is_renamed() -> None:
+    class Vanishing(MemoryFileSystem):  # type: ignore[misc]
+        protocol = "gcs"
+        store: dict[str, Any] = {}
+
+        def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+            if path1.endswith("/gone"):
+                self.rm_file(path1)
+            super().cp_file(path1, path2, **kwargs)
+
+    with fake_stores(Vanishing):
+        for name in ("gone", "kept"):
+            storage.write(f"gcs://bucket/old/{name}", name)
+        storage.rename("gcs://bucket/old", "gcs://bucket/new/old")
+        assert storage.list_names("gcs://bucket/new/old") == ["kept"]
+        assert not storage.exists("gcs://bucket/old")
 
 
 def test_a_rename_that_the_store_refuses_in_silence_is_an_error() -> None:
