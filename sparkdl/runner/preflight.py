@@ -14,7 +14,7 @@ from sparkdl.cluster.preflight import (
     start_of,
 )
 from sparkdl.cluster.program.packaging import Program
-from sparkdl.cluster.spark_errors import JobFailed
+from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError
 from sparkdl.runs import provenance
 from sparkdl.runs.opening import OpenRun
@@ -54,6 +54,8 @@ def preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -
             tags=(f"sparkdl:{opened.run.id}",),
         )
     except JobFailed as failed:
+        if failed.end is JobEnd.SPARK_ENDED:
+            return  # The job of the first trial says so, and ends the run as one can be resumed.
         raise PreflightError(f"Spark could not run the preflight job: {failed}") from failed
     finally:
         storage.remove(opened.paths.preflight)

@@ -589,6 +589,16 @@ def test_preflight_problem_is_raised_before_any_trial(root: str) -> None:
     assert {str(t.state) for t in run.trials} == {"CANCELLED"}
 
 
+def test_spark_that_ends_during_the_preflight_is_no_failure(root: str) -> None:
+    class Ended(InMemoryCluster):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            raise job_failed(ConnectionRefusedError(111, "Connection refused"))
+
+    with pytest.raises(RunStoppedError, match=r"Spark has ended: .*Connection refused"):
+        execute(request_of(2, root=root), Ended())
+    assert load(f"{root}/run").state == "CANCELLED"
+
+
 def test_execute_keeps_the_program_and_returns_the_run(root: str) -> None:
     run = execute(request_of(3, root=root, metric="score"), InMemoryCluster(score))
     assert run.best.number == 2
