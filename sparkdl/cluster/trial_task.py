@@ -40,6 +40,7 @@ from sparkdl.cluster.task_outcome import (
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
+from sparkdl.polling import retry
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_outputs, mask_params, mask_text, secrets_in
@@ -245,8 +246,8 @@ class TrialTask:
 
     def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Take the number of a gang's attempt, and move away the files of a lost attempt."""
-        if attempts.take(self.paths.folder, attempt):
-            self._move_away(attempt, names)
+        if retry(lambda: attempts.take(self.paths.folder, attempt), "begin an attempt at a trial"):
+            retry(lambda: self._move_away(attempt, names), "move the files of a lost attempt")
 
     def _move_away(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Move away the files of a lost attempt: its process may still be writing them."""

@@ -36,6 +36,7 @@ from sparkdl.cluster.process.training_process import warm
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 from sparkdl.os_processes import this_node
+from sparkdl.polling import retry
 
 __all__ = [
     "SHARES_PORT",
@@ -100,7 +101,8 @@ class BarrierPolicy:
             # Before the other ranks learn of this attempt and begin to write.
             task.supersede(attempt)
             storage.remove(paths.all_ranks)
-            storage.make_directory(paths.ranks(attempt))
+            folder = paths.ranks(attempt)
+            retry(lambda: storage.make_directory(folder), "make the folder of the ranks")
         peers = meet(BarrierTaskContext.get(), mine)
         if held and task.plan.framework not in SHARES_PORT:
             held.close()
