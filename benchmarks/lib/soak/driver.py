@@ -28,6 +28,7 @@ from sparkdl.tfos import TFCluster
 
 WORKERS = 2
 KINDS = ("launch", "search", "gang", "fed", "elastic", "cluster")
+PAUSE_S = 1.0
 # The others need a DataFrame, or an application that is gone.
 RESUMED = ("launch", "search", "gang", "elastic")
 # A program that is killed may crash this often, besides losses, which are not counted.
@@ -80,6 +81,8 @@ class Driver:
         except Exception as exc:  # noqa: BLE001 A fault of Spark's own job, such as a feed's.
             found = {"other_error": repr(exc)[:2000]}
         self._say("ends.jsonl", {"kind": kind, "seconds": time.time() - begun, **found})
+        if "state" not in found:
+            time.sleep(PAUSE_S)  # Nothing was started, as on a full disk.
 
     def _say(self, name: str, line: dict[str, Any]) -> None:
         status = Path("/proc/self/status").read_text()
