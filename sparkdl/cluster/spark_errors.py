@@ -6,7 +6,10 @@ from enum import Enum
 
 from sparkdl.errors import PreflightError
 
-__all__ = ["JobEnd", "JobFailed", "is_spark_ended", "job_failed"]
+__all__ = ["STORE_FAILED", "JobEnd", "JobFailed", "is_spark_ended", "job_failed"]
+
+# The beginning of the error of a task that could not use the run directory.
+STORE_FAILED = "the run directory cannot be used"
 
 
 class JobEnd(Enum):
@@ -88,6 +91,8 @@ def job_failed(exc: BaseException) -> JobFailed:
         )
     if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
         return JobFailed(JobEnd.LOST, "its executor was lost")
+    if match := re.search(rf"{STORE_FAILED}: [^\n]*", text):
+        return JobFailed(JobEnd.LOST, match[0])
     if re.search(r"\bFetchFailed|FetchFailedException", text):
         return JobFailed(JobEnd.LOST, "an executor with a part of its rows was lost")
     return JobFailed(JobEnd.ERROR, _with_summary(text))

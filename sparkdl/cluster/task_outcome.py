@@ -16,19 +16,24 @@ from sparkdl import storage
 from sparkdl.cluster.gpus.locks import DevicesTakenError
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.process.training_process import StartTimeoutError
-from sparkdl.cluster.process.trial_folder import again, last_reported
+from sparkdl.cluster.process.trial_folder import WRITE_S, last_reported
 from sparkdl.data.dataframe.sender import RowSender
+from sparkdl.polling import retry
 from sparkdl.runs.redact import mask_text
 from sparkdl.runs.states import Failure
 
 __all__ = [
     "failure_of_task",
     "files_in",
+    "log_tail",
     "with_files",
     "with_note",
     "with_reported",
     "without_secrets",
 ]
+
+# What a failure shows of the log of a process.
+TAIL_LINES, TAIL_BYTES = 20, 1 << 16
 
 
 def failure_of_task(exc: Exception) -> Outcome:
@@ -69,7 +74,7 @@ def with_files(outcome: Outcome, files: Mapping[str, str]) -> Outcome:
         write = functools.partial(storage.write, url, text)
         try:
             # A store that did not take other files for minutes is not waited for again.
-            write() if outcome.note else again(write)
+            retry(write, "write the results of a trial", 0.0 if outcome.note else WRITE_S)
         except OSError as exc:
             note = f"{url} could not be written ({type(exc).__name__}: {exc})"
             outcome = with_note(outcome, note)
@@ -97,6 +102,14 @@ def files_in(folder: Path, outputs: Mapping[str, Any]) -> set[str]:
     """Return the outputs that are paths of files in the folder of the trial."""
     texts = {value for value in outputs.values() if isinstance(value, str) and value}
     return {text for text in texts if os.path.exists(folder / text)}
+
+
+def log_tail(log: str) -> str:
+    """Return the last lines of the local log of a training process."""
+    path = storage.local_path(log)
+    data = storage.read(log, max(0, path.stat().st_size - TAIL_BYTES))
+    lines = data.decode(errors="replace").splitlines()
+    return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"
 
 
 def without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes | None:

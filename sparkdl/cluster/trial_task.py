@@ -30,6 +30,7 @@ from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.task_outcome import (
     failure_of_task,
     files_in,
+    log_tail,
     outcome_row,
     with_feed_error,
     with_files,
@@ -59,8 +60,6 @@ __all__ = [
 ]
 
 OUTCOME_SCHEMA = "outcome string"
-
-TAIL_LINES = 20
 
 # The files that an attempt leaves in the trial's folder, beside its logs and metrics.
 PER_ATTEMPT = frozenset(
@@ -353,7 +352,7 @@ class TrialTask:
         secrets = self.secrets
         outcome = end.outcome
         if outcome is None:
-            tail = _tail(storage.join(str(folder), log))
+            tail = log_tail(storage.join(str(folder), log))
             reason = end.stopped or describe_exit(end, self.plan.trial_timeout_s)
             outcome = Outcome(
                 status=Status.FAILED,
@@ -391,11 +390,3 @@ def _absolute(entry: str) -> str:
     """Return an entry of `sys.path` for a process that works in another directory."""
     # Some entries are names for import hooks, not paths.
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
-
-
-def _tail(log: str) -> str:
-    path = storage.local_path(log)
-    size = path.stat().st_size
-    data = storage.read(log, max(0, size - (1 << 16)))
-    lines = data.decode(errors="replace").splitlines()
-    return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"

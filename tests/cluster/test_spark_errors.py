@@ -32,6 +32,14 @@ FRAME = "\n\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentSta
             "LOST",
         ),
         (RuntimeError(f"{STAGE}ExecutorLostFailure (executor 1 exited)"), "LOST"),
+        (
+            RuntimeError(
+                f"{STAGE}org.apache.spark.api.python.PythonException: Traceback (most recent call "
+                'last):\n  File "t.py", line 1, in t\nRuntimeError: the run directory cannot be '
+                "used: worker 0: [Errno 5] Input/output error"
+            ),
+            "LOST",
+        ),
         (RuntimeError(f"{STAGE}Task not serializable"), "ERROR"),
         (
             RuntimeError(

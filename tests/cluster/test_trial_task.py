@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparkdl import attempts, context, storage
-from sparkdl.cluster import trial_task
+from sparkdl.cluster import task_outcome, trial_task
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.process import training_process, trial_folder
@@ -97,7 +97,8 @@ def test_a_finished_training_is_kept_though_its_files_are_not(
         context.report({"loss": 0.5})
         return 0.25
 
-    monkeypatch.setattr(trial_folder, "PAUSES_S", (0.0,))
+    for module in (trial_folder, task_outcome):
+        monkeypatch.setattr(module, "WRITE_S", 0.1)
     write, put = storage.write, storage.put
 
     def full(url: str, data: Any) -> None:

@@ -30,6 +30,7 @@ from sparkdl.cluster.plan import Member
 from sparkdl.cluster.preflight import spare_collector
 from sparkdl.cluster.process.training_process import TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
+from sparkdl.cluster.spark_errors import STORE_FAILED
 from sparkdl.cluster.task_outcome import (
     outcome_row,
     with_feed_error,
@@ -94,6 +95,9 @@ def run_rank(
         policy: the decisions that differ between kinds of ranks.
         member: the rank and its role.
         batches: the rows of the rank's partition.
+
+    Raises:
+        RuntimeError: if the run directory cannot be used while the ranks meet.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -105,6 +109,9 @@ def run_rank(
             _tell(functools.partial(files.post, member.rank, "failed"), f"{member}: {late}")
             outcome = failed_outcome(f"{DEADLINE}: {late}", Failure.DEADLINE)
             return identified(outcome, task, member)
+        except OSError as exc:
+            # In a barrier stage, an exception ends the other ranks too: they wait for this one.
+            raise RuntimeError(f"{STORE_FAILED}: {member}: {exc}") from exc
         if problems := sorted({peer.problem for peer in placement.peers if peer.problem}):
             outcome = Outcome(status=Status.REFUSED, error="\n- ".join(problems))
             return identified(outcome, task, member)
@@ -275,7 +282,7 @@ def _conclude(
     if outcome.status is Status.FAILED:
         failure = Failure.DEADLINE if is_late else _failure(task, placement, end, outcome)
         outcome = replace(outcome, failure=failure)
-    elif outcome.is_chief and placement.attempt == placement.paths.num_attempts() - 1:
+    elif outcome.is_chief and not attempts.is_superseded(placement.paths.folder, placement.attempt):
         text = to_json(dict(outcome.outputs), indent=1)
         outcome = with_files(outcome, {placement.paths.outputs: text})
     if outcome.is_chief or placement.rank == 0:

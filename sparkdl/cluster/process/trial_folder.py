@@ -8,18 +8,15 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from sparkdl import attempts, storage
 from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.jsonl import read_lines
-from sparkdl.polling import Outages, poll_s
+from sparkdl.polling import Outages, poll_s, retry
 from sparkdl.reporter import ASKS, ORDERS
 from sparkdl.runs.layout import TrialPaths
 
-__all__ = ["Mirror", "again", "last_reported", "local_folder"]
-
-T = TypeVar("T")
+__all__ = ["WRITE_S", "Mirror", "last_reported", "local_folder"]
 
 MIRROR_S = 5.0
 ASKED_S = 1.0
@@ -31,8 +28,9 @@ REMOTE_FENCE_S = 10.0
 GROWTH = 1.1
 BYTES_PER_S = 256 << 10
 
-# Pauses between the tries to write the last files of a trial.
-PAUSES_S = (1.0, 5.0, 15.0, 30.0, 60.0)
+# How long the last files of a trial are written again. A store that fails for longer loses them,
+# and not the outcome.
+WRITE_S = 120.0
 
 # Checkpoints are published as a whole when they are committed; ranks write their messages to
 # the store directly; orders come from the store.
@@ -122,22 +120,9 @@ class Mirror:
         Raises:
             OSError: if files could not be copied; then the local folder stays.
         """
-        again(lambda: self.sync(last=True))
+        activity = "copy the files of a trial to the run directory"
+        retry(lambda: self.sync(last=True), activity, WRITE_S)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def again(write: Callable[[], T]) -> T:
-    """Write to a store, with retries for two minutes; return what `write` returns.
-
-    Raises:
-        OSError: if the last retry fails too.
-    """
-    for pause_s in PAUSES_S:
-        try:
-            return write()
-        except OSError:
-            time.sleep(pause_s)
-    return write()
 
 
 class local_folder:

@@ -13,6 +13,7 @@ from sparkdl.cluster.gang import task as gang_task
 from sparkdl.cluster.gang.supervisor import PEER_FAILED, Supervisor
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
+from sparkdl.cluster.spark_errors import JobEnd, job_failed
 from sparkdl.rank_files import RankFiles
 from tests.helpers.processes import eventually
 
@@ -102,3 +103,15 @@ def test_a_rank_whose_peer_has_failed_is_ended_after_the_grace(
     RankFiles(str(tmp_path)).post(1, "failed")
     assert supervisor.watch(process) is None, "it may still report an error of its own"
     assert eventually(lambda: supervisor.watch(process) == PEER_FAILED, 5)
+
+
+def test_a_store_that_fails_while_ranks_meet_is_no_fault_of_the_function() -> None:
+    def meet(*_: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    policy: Any = SimpleNamespace(meet=meet)
+    task: Any = SimpleNamespace(plan=PLAN)
+    with pytest.raises(RuntimeError) as raised:
+        gang_task.run_rank(task, policy, PLAN.members[1])
+    assert job_failed(raised.value).end is JobEnd.LOST
+    assert "worker 1: [Errno 5] Input/output error" in str(job_failed(raised.value))

@@ -101,7 +101,7 @@ def test_files_that_cannot_be_copied_are_kept_and_named(
         raise OSError("the store is down")
 
     monkeypatch.setattr(storage, "put", fail)
-    monkeypatch.setattr(trial_folder, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(trial_folder, "WRITE_S", 0.1)
     files = local_folder(TrialPaths(store), 0)
     with files as folder:
         (folder / "log.txt").write_text("hello")
@@ -134,7 +134,7 @@ def test_a_superseded_attempt_ends_and_copies_nothing_more(
 
 def test_a_large_file_does_not_delay_orders(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_folder, "MIRROR_S", 0.05)
-    monkeypatch.setattr(trial_folder, "PAUSES_S", ())
+    monkeypatch.setattr(trial_folder, "WRITE_S", 0.0)
 
     def slow(folder: Path, name: str, url: str) -> None:
         time.sleep(1.0)
