@@ -2,8 +2,9 @@
 
 Three drivers run launches, searches, gangs, fed gangs, elastic gangs and TensorFlowOnSpark clusters
 on a local root, on S3 and on a small disk. Meanwhile processes of all kinds are killed or stopped,
-the disk is full for seconds, and one call in 200 to S3 fails. The program fails if a result is
-wrong, a verb does not end, a finished function runs again, or something is left behind.
+the disk is full for seconds, the store is down for up to half a minute, and besides one call in 200
+to it fails. The program fails if a result is wrong, a verb does not end, a finished function runs
+again, or something is left behind.
 
     python benchmarks/soak.py --seconds 3600 --faults 1000
 
@@ -84,7 +85,7 @@ class Soak:
         self._roots = {"local": str(self._folder / "runs"), "s3": f"{self._s3.bucket}/runs"}
         if self.disk:
             self._roots["disk"] = str(self.disk / "runs")
-        self.faults = Faults(self._seed, self._folder / "notes.jsonl", self.disk)
+        self.faults = Faults(self._seed, self._folder / "notes.jsonl", self.disk, self._s3)
         for name in self._roots:
             self._start(name)
         return self
@@ -117,9 +118,8 @@ class Soak:
     def disturb(self) -> None:
         """Make one fault, of the first kind that has a victim."""
         pids = {driver.name: driver.process.pid for driver in self.drivers.values()}
-        on_disk = self.drivers["disk"].name if "disk" in self.drivers else None
         for _ in range(20):
-            if self.faults.make(pids, on_disk):
+            if self.faults.make(pids):
                 return
 
     def look_after(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["S3Server"]
 
-_COUNTS = "/-/counts"
+_COUNTS, _OUTAGE = "/-/counts", "/-/outage/"
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 READY_S = 30.0
 
@@ -72,6 +72,10 @@ class S3Server:
             counts: dict[str, dict[str, int]] = json.load(answer)
         return counts
 
+    def fail_for(self, seconds: float) -> None:
+        """Fail all calls for some seconds, from now on."""
+        urllib.request.urlopen(f"{self._url}{_OUTAGE}{seconds}").close()
+
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
@@ -92,15 +96,22 @@ class _Counting:
         self._chance = random.Random(seed)
         self._counts: dict[str, dict[str, int]] = {}
         self._lock = threading.Lock()
+        self._down_until_s = 0.0
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         """Answer a call."""
         if environ["PATH_INFO"] == _COUNTS:
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(self._counts).encode()]
+        if environ["PATH_INFO"].startswith(_OUTAGE):
+            seconds = float(environ["PATH_INFO"].removeprefix(_OUTAGE))
+            self._down_until_s = time.monotonic() + seconds
+            start("200 OK", [("Content-Type", "text/plain")])
+            return [b""]
         method, size = environ["REQUEST_METHOD"], int(environ.get("CONTENT_LENGTH") or 0)
         with self._lock:
-            fails = bool(self._one_in) and self._chance.randrange(self._one_in) == 0
+            is_unlucky = bool(self._one_in) and self._chance.randrange(self._one_in) == 0
+        fails = is_unlucky or time.monotonic() < self._down_until_s
         if fails:
             environ["wsgi.input"].read(size)
             start("503 Slow Down", [("Content-Type", "application/xml")])

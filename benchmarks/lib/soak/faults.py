@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lib.s3_server import S3Server
+
 __all__ = ["Fault", "Faults", "Processes", "alive"]
 
 # How often each kind is chosen. A driver costs the machine many seconds to start again.
@@ -29,9 +31,12 @@ WEIGHTS = {
     "stopped fork server": 4,
     "stopped driver": 3,
     "full disk": 2,
+    "store outage": 2,
 }
 STOP_S = (0.5, 8.0)
 FULL_S = (1.0, 4.0)
+# The client of the store tries for some seconds by itself.
+OUTAGE_S = (4.0, 30.0)
 
 
 def alive(pid: int) -> bool:
@@ -133,6 +138,7 @@ class Faults:
         seed: decides the kinds and victims.
         notes: the file in which training processes note their begin.
         disk: the disk to fill; None if there is none.
+        store: the server of the store.
 
     Attributes:
         made: the faults so far.
@@ -141,6 +147,7 @@ class Faults:
     seed: int
     notes: Path
     disk: Path | None
+    store: S3Server
     made: list[Fault] = field(default_factory=list)
     _chance: random.Random = field(init=False)
 
@@ -153,16 +160,18 @@ class Faults:
         notes = [json.loads(line) for line in lines]
         return {note["pid"]: note for note in notes if note["what"] == "begin"}
 
-    def make(self, drivers: dict[str, int], disk_driver: str | None) -> Fault | None:
+    def make(self, drivers: dict[str, int]) -> Fault | None:
         """Make a fault; return None if there was no process of the kind that was chosen.
 
         Args:
-            drivers: the process id of each driver.
-            disk_driver: the driver whose root is on the disk that may be filled.
+            drivers: the process id of each driver, by its name, which begins with that of its root.
         """
         kind = self._chance.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
         if kind == "full disk":
-            return self._fill(disk_driver) if self.disk and disk_driver else None
+            return self._fill(_on("disk", drivers)) if self.disk else None
+        if kind == "store outage":
+            self.store.fail_for(self._chance.uniform(*OUTAGE_S))
+            return self._note(Fault(kind, _on("s3", drivers), time.time(), 0))
         name = self._chance.choice([*drivers])
         training = self.training()
         victims = Processes(name).by_kind(set(training))
@@ -178,9 +187,12 @@ class Faults:
                 os.kill(pid, signal.SIGKILL)
             else:
                 self._stop(pid)
-            self.made.append(fault)
-            return fault
+            return self._note(fault)
         return None
+
+    def _note(self, fault: Fault) -> Fault:
+        self.made.append(fault)
+        return fault
 
     def _stop(self, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
@@ -202,6 +214,9 @@ class Faults:
             while True:
                 file.write(bytes(1 << 14))
         self._later(self._chance.uniform(*FULL_S), other.unlink)
-        fault = Fault("full disk", driver, time.time(), 0)
-        self.made.append(fault)
-        return fault
+        return self._note(Fault("full disk", driver, time.time(), 0))
+
+
+def _on(root: str, drivers: dict[str, int]) -> str:
+    """Return the name of the driver of a root."""
+    return next(name for name in drivers if name.startswith(root))

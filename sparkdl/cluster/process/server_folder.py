@@ -32,6 +32,7 @@ LOCK_POLL_S = 0.01
 
 # The names of the folders of fork servers. Folders of other names belong to other processes.
 KEY = re.compile(r"[0-9a-f]{16}")
+LINK = re.compile(r"sparkdl-[0-9a-f]{12}")
 
 
 def private_folder() -> Path:
@@ -121,9 +122,16 @@ def dial(folder: Path, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
 def sweep(base: Path) -> None:
     """Remove the folders that killed fork servers have left; the caller holds the lock of `base`.
 
+    The links to the temporary folders of training processes, in the folder above `base`, go too if
+    what they lead to is gone with its application.
+
     Args:
         base: the folder of this user's fork servers.
     """
+    for link in base.parent.glob("sparkdl-*"):
+        if LINK.fullmatch(link.name) and link.is_symlink() and not link.exists():
+            with contextlib.suppress(OSError):  # Another user's, or removed meanwhile.
+                link.unlink()
     for folder in base.iterdir():
         if not KEY.fullmatch(folder.name):
             continue

@@ -428,6 +428,18 @@ def test_only_folders_of_dead_fork_servers_are_swept(tmp_path: Path) -> None:
     listeners[1].close()
 
 
+def test_links_to_folders_that_are_gone_are_swept(tmp_path: Path) -> None:
+    """The processes that remove such a link were all killed, and Spark has removed the folder."""
+    base = tmp_path / "sparkdl-0"
+    base.mkdir()
+    (tmp_path / "sparkdl-0123456789ab").symlink_to(tmp_path / "gone")
+    (tmp_path / "sparkdl-ab0123456789").symlink_to(base)
+    (tmp_path / "sparkdl-mine").symlink_to(tmp_path / "gone")
+    sweep(base)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["sparkdl-0", "sparkdl-ab0123456789", "sparkdl-mine"]
+
+
 def test_the_lock_of_a_stopped_worker_is_not_waited_for_without_limit(tmp_path: Path) -> None:
     with locked(tmp_path):
         begun = time.monotonic()
