@@ -7,8 +7,8 @@ BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale
 SECONDS := 120
 # Spark listens on the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1
-# Two processes run the tests: many tests wait most of the time. Each starts its own Spark.
-LANES := -n 2
+# Three processes run the tests on two cores: many tests wait most of the time. Each has its own Spark.
+LANES := -n 3
 
 .PHONY: help setup demo test test-fast soak check format bench clean
 

@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n 2`, all tests of one application run in one of the processes."""
+    """With `-n 3`, all tests of one application run in one of the processes."""
     from tests.helpers.lanes import ByApplication
 
     return ByApplication(config, log)
