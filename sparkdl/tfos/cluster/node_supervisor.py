@@ -117,7 +117,10 @@ def hand_over(task: TrialTask, placement: Placement) -> None:
         descriptors = [theirs.fileno(), log, *(sock.fileno() for sock in more.values())]
         socket.send_fds(server, [request], descriptors)
         server.settimeout(task.plan.start_timeout_s)
-        answer = json.loads(server.recv(PACKET_BYTES) or b'{"error": "it ended"}')
+        reply = b""
+        with contextlib.suppress(ConnectionError):  # It was killed with the request unread.
+            reply = server.recv(PACKET_BYTES)
+        answer = json.loads(reply or b'{"error": "it was killed"}')
         if "error" in answer:
             raise OSError(f"the fork server of this host could not serve: {answer['error']}")
         theirs.close()
