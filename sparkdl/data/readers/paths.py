@@ -315,7 +315,7 @@ def _match(root: str, place: tuple[int, int], refuses_tables: bool) -> Files | N
     for name in folders:
         entries |= filesystem.find(name, detail=True)
     if refuses_tables and entries:
-        refuse_tables(root, filesystem, folder, entries, is_pattern=bool(matches))
+        refuse_tables(root, filesystem, folder, entries, matches or None)
     _refuse_unfinished(entries.keys(), folder)
     visible = {file: entries[file] for file in entries if not _is_hidden(file[len(folder) :])}
     return _files(root, filesystem, folder, visible, place) if visible else None

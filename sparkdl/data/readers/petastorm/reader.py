@@ -241,7 +241,7 @@ def list_row_groups(url: str) -> Pieces:
     compat.load()
     filesystem, root = storage.filesystem(url)
     if filesystem.isdir(root):
-        refuse_tables(url, filesystem, root, [], is_pattern=True)
+        refuse_tables(url, filesystem, root, [], matches=[])
     dataset = compat.ParquetDataset(root, filesystem)
     footers = dataset.footers()
     _check_unchanged(url, dataset, footers)
