@@ -414,13 +414,15 @@ class Gang:
         for arriving in self.arriving:
             arriving.open(cache, most)
 
-    def agreement(self, rank: int, last_batch: str = "pad", most: int | None = None) -> RowBalance:
-        return RowBalance(self.contexts[rank], self.arriving[rank], last_batch, most)
+    def agreement(
+        self, rank: int, last_batch: str = "pad", most: int | None = None, batch_size: int = 32
+    ) -> RowBalance:
+        return RowBalance(self.contexts[rank], self.arriving[rank], last_batch, most, batch_size)
 
 
 def report(folder: Path, **counts: Any) -> None:
     """The report of rank 1."""
-    terms = {"last_batch": "pad", "max_rows": None}
+    terms = {"last_batch": "pad", "max_rows": None, "batch_size_per_worker": 32}
     (folder / "1.rows-train-0").write_text(json.dumps({**counts, "terms": terms}))
 
 
