@@ -233,7 +233,7 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loc
         for number in range(40):
             store.objects[f"bucket/{number}"] = bytes([number]) * 100
         monkeypatch.setattr(local_copies.shutil, "disk_usage", lambda _: Disk(total, 0, free))
-        return LocalCopies([f"counted://bucket/{n}" for n in range(40)], [100] * 40)
+        return LocalCopies([f"counted://bucket/{n}" for n in range(40)], [100] * 40, lambda _: None)
 
     return copies
 
