@@ -10,7 +10,7 @@ from contextlib import closing
 from threading import Lock
 from typing import IO, Any
 
-from sparkdl import storage
+from sparkdl import context, storage
 from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.data.readers.exact_reads import ExactFile
 
@@ -84,7 +84,7 @@ class LocalCopies:
         with self._lock:
             disk = shutil.disk_usage(local_disk())
             if self._max_bytes is None:
-                self._max_bytes = disk.free // 2
+                self._max_bytes = disk.free // 2 // context.current().local_world_size
             used = sum(self._sizes[number] for number in self._copies)
             missing = max(
                 used + num_bytes - self._max_bytes,

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -367,6 +368,19 @@ def test_a_disk_that_is_nearly_full_is_told_once(
                 caplog.text.count("the disk that holds the copy of this rank's rows")
                 == num_warnings
             )
+
+
+def test_a_disk_is_nearly_full_before_yarn_ends_containers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimpleNamespace(f_bavail=15, f_blocks=100, f_frsize=1 << 30)
+    monkeypatch.setattr(receiver.os, "fstatvfs", lambda _: disk)
+    monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
+    with RowSender(FEED, batches(100)) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
+        arriving.open(True, None)
+        arriving.wait(99)
+    assert "is 85 % full, with 15.0 GiB free" in caplog.text
 
 
 def test_the_rows_of_a_block_are_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
