@@ -62,9 +62,11 @@ class PredictTask:
 
     def _compute_possible(self, predict: Model, batch: pa.RecordBatch) -> list[pa.Array]:
         """Compute the outputs; rows that the model cannot take get null."""
+        import tensorflow as tf  # The model has loaded TensorFlow.
+
         try:
             return self._compute(predict, Arrays(self.columns, self.selection), batch)
-        except ValueError:
+        except (ValueError, tf.errors.InvalidArgumentError):
             rows = batch.num_rows
             if rows == 1:
                 return [pa.nulls(1, arrow_type(output)) for output in self.outputs]

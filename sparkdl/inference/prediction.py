@@ -68,8 +68,9 @@ def predict(
         decode: dtypes of binary feature columns that contain numbers, such as
             `{"image": "uint8"}`.
         errors: treatment of rows that the model cannot take, because of a null, an array of another
-            length, or a number that the input cannot represent: `raise` makes the job fail, `null`
-            gives these rows null as prediction.
+            length, a number that the input cannot represent, or a value that an operation of the
+            model refuses, such as an index that an embedding does not have: `raise` makes the job
+            fail, `null` gives these rows null as prediction.
 
     Returns:
         The DataFrame, with the new columns at its end.

@@ -413,7 +413,7 @@ def test_rows_of_a_dataframe(
             buffer.open(True, None)
             balance: Any = SingleRank(buffer, None)
             if me.num_readers > 1:
-                balance = RowBalance(me, buffer, last_batch, None)
+                balance = RowBalance(me, buffer, last_batch, None, 4)
             return lambda: one_pass(buffer, balance)
 
         found = within(20, *map(reads, contexts))

@@ -346,6 +346,30 @@ def test_rows_that_the_model_cannot_take_may_become_null(
         list(tasks[2]([batch]))
 
 
+def test_rows_that_an_operation_of_the_model_refuses_may_become_null(
+    spark: SparkSession, tasks: list[Any]
+) -> None:
+    """An index that an embedding does not have."""
+    import keras
+    import tensorflow as tf
+
+    layers = [keras.layers.Input((1,), dtype="int32"), keras.layers.Embedding(3, 1)]
+    model = keras.Sequential([*layers, keras.layers.Flatten()])
+    df = spark.createDataFrame([(0,)], "id int")
+    batch = pa.record_batch({"id": pa.array([0, 1, 7, 2], pa.int32())})
+    experiment.predict(model, df, feature_cols="id", errors="null")
+    (found,) = tasks[0]([batch])
+    assert [score is None for score in found["prediction"].to_pylist()] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    experiment.predict(model, df, feature_cols="id")
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(tasks[1]([batch]))
+
+
 @pytest.mark.parametrize("chosen", ["nothing", "by the user", "started"])
 def test_the_driver_leaves_its_gpus_to_tasks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str

@@ -23,6 +23,10 @@ _FILE = re.compile(
 )
 
 
+# The file by which the folder of a SavedModel is recognised.
+_SAVED_MODEL = "saved_model.pb"
+
+
 @dataclass
 class Outputs:
     """The value of a training function, in the form in which it is kept.
@@ -40,8 +44,10 @@ def collect_outputs(returned: Any, metrics: Sequence[str | None], folder: str | 
     """Return the value of a training function as JSON values; copy its files to the trial.
 
     A single number is stored under the name of the metric, or under `value`; a tuple of as many
-    numbers as there are metrics under the names of these. The path of a file, and a `Path` of a
-    folder, is replaced by the path of the copy, relative to `folder`.
+    numbers as there are metrics under the names of these. The path of a file or of a SavedModel,
+    and a `Path` of any folder, is replaced by the path of the copy, relative to `folder`. Files
+    and folders inside `folder`, such as those in the working directory of the trial, are not
+    copied: their paths become relative to `folder`.
 
     Args:
         returned: the value that the function returned.
@@ -98,11 +104,7 @@ def _output(name: str, value: Any, folder: Path) -> tuple[Any, str | None]:
 def _note_on_text(name: str, text: str, folder: Path) -> str | None:
     """Return a note about a text that is probably meant as a path, but is not copied."""
     is_url = "://" in text
-    if (
-        os.path.isdir(text)
-        and os.sep in text
-        and folder.resolve() not in Path(text).resolve().parents
-    ):
+    if os.path.isdir(text) and os.sep in text and Path(text).resolve() != folder.resolve():
         return (
             f"the returned {name!r} is the path of a folder, which is not copied: return it as a "
             "pathlib.Path"
@@ -139,8 +141,14 @@ def _is_file(value: Any, folder: Path) -> bool:
         return False
     if not os.path.isdir(value):
         return os.path.isfile(value)
-    # A folder may hold anything, so that it is copied only if it is given as a Path.
-    return not isinstance(value, str) and Path(value).resolve() not in folder.resolve().parents
+    path, trial = Path(value).resolve(), folder.resolve()
+    if path == trial or path in trial.parents:
+        return False
+    if not isinstance(value, str):
+        return True
+    # Other folders may hold anything, so that they are copied only if they are given as a Path.
+    is_own = path.is_relative_to(trial) and os.path.normpath(value) != os.curdir
+    return is_own or (path / _SAVED_MODEL).is_file()
 
 
 def _copy(name: str, source: Path, folder: Path) -> str:

@@ -75,10 +75,17 @@ class RowBalance:
         buffer: the rank's rows.
         last_batch: `pad` or `drop`, the same on every rank.
         max_rows: number of rows that each rank uses; None for all.
+        batch_size: number of rows per batch of a rank, the same on every rank: with other numbers
+            the ranks would take unequal steps.
     """
 
     def __init__(
-        self, me: Context, buffer: RowBuffer, last_batch: str, max_rows: int | None
+        self,
+        me: Context,
+        buffer: RowBuffer,
+        last_batch: str,
+        max_rows: int | None,
+        batch_size: int,
     ) -> None:
         self._me = me
         self._buffer = buffer
@@ -86,7 +93,11 @@ class RowBalance:
         self._max_rows = max_rows
         self._files = PeerFiles(me)
         number = next(_numbers(buffer))
-        terms = {"last_batch": last_batch, "max_rows": max_rows}
+        terms = {
+            "last_batch": last_batch,
+            "max_rows": max_rows,
+            "batch_size_per_worker": batch_size,
+        }
         self._counts = RowCounts(me, self._files, buffer.name, number, terms, max_rows)
         self._given_topic = f"given-{buffer.name}-{number}"
         self._changed = threading.Condition()

@@ -143,9 +143,11 @@ def received(channel: int, pid: int) -> dict[str, RowBuffer]:
 
 
 @functools.cache
-def _row_balance(buffer: RowBuffer, last_batch: str, max_rows: int | None) -> RowBalance:
+def _row_balance(
+    buffer: RowBuffer, last_batch: str, max_rows: int | None, batch_size: int
+) -> RowBalance:
     """Return the balance of a dataset, created once for all calls with the same arguments."""
-    return RowBalance(context.current(), buffer, last_batch, max_rows)
+    return RowBalance(context.current(), buffer, last_batch, max_rows, batch_size)
 
 
 class _RowPasses:
@@ -173,7 +175,7 @@ class _RowPasses:
         max_rows = batches.steps and batches.steps * self._batch_size
         buffer.open(cache, max_rows)
         self._balance = (
-            _row_balance(buffer, batches.last_batch, max_rows)
+            _row_balance(buffer, batches.last_batch, max_rows, self._batch_size)
             if me.num_readers > 1
             else SingleRank(buffer, max_rows)
         )

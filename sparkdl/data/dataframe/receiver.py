@@ -29,8 +29,8 @@ from sparkdl.data.dataframe.row_buffer import RowBuffer
 
 __all__ = ["Receiver"]
 
-# YARN ends all containers of a host whose disk is fuller than 90 percent.
-MAX_DISK_USE = 0.9
+# YARN ends all containers of a host whose disk is fuller than 90 percent: the warning comes before.
+MAX_DISK_USE = 0.8
 
 _logger = logging.getLogger("sparkdl.data")
 

@@ -5,12 +5,12 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from threading import Lock
 from typing import IO, Any
 
-from sparkdl import storage
+from sparkdl import context, storage
 from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.data.readers.exact_reads import ExactFile
 
@@ -29,18 +29,23 @@ FREE_SHARE = 0.12
 class LocalCopies:
     """Local copies of remote files, because TensorFlow reads local files only.
 
-    The copies, at most 512, are in Spark's folder for temporary files. They take at most half of
-    the space that is free at the first copy; the copies that were not used for longest are removed
-    before that. All are removed when the process ends.
+    The copies, at most 512, are in Spark's folder for temporary files. Those of all ranks of a host
+    take at most half of the space that is free at the first copy; the copies that were not used for
+    longest are removed before that. All are removed when the process ends.
 
     Args:
         urls: the files.
         sizes: their sizes in bytes.
+        check: called with the index of a file before its content is used or copied; raises an
+            error if the file is not the one that was listed. A copy that exists is used as it is.
     """
 
-    def __init__(self, urls: Sequence[str], sizes: Sequence[int]) -> None:
+    def __init__(
+        self, urls: Sequence[str], sizes: Sequence[int], check: Callable[[int], None]
+    ) -> None:
         self._urls = urls
         self._sizes = sizes
+        self._check = check
         self._copies: dict[int, IO[bytes]] = {}  # The copy used last is the last.
         weakref.finalize(self, _close, self._copies)
         self._max_bytes: int | None = None
@@ -55,15 +60,18 @@ class LocalCopies:
 
         Raises:
             OSError: if the local disk is full, with advice.
+            ValueError: if the file has changed, see `check`.
         """
         number = int(number)
         url = self._urls[number]
         if storage.is_local(url):
+            self._check(number)
             return os.fsencode(storage.local_path(url))
         with self._locks[number]:
             with self._lock:
                 copy = self._copies.pop(number, None)
             if copy is None:
+                self._check(number)
                 self._make_room(self._sizes[number])
                 copy = _copy(url, self._sizes[number])
             with self._lock:
@@ -76,7 +84,7 @@ class LocalCopies:
         with self._lock:
             disk = shutil.disk_usage(local_disk())
             if self._max_bytes is None:
-                self._max_bytes = disk.free // 2
+                self._max_bytes = disk.free // 2 // context.current().local_world_size
             used = sum(self._sizes[number] for number in self._copies)
             missing = max(
                 used + num_bytes - self._max_bytes,

@@ -131,6 +131,35 @@ class Files:
         }
 
     @classmethod
+    def from_entries(
+        cls,
+        root: str,
+        filesystem: Any,
+        folder: str,
+        entries: Mapping[str, Mapping[str, Any]],
+        place: tuple[int, int] = (0, 0),
+    ) -> "Files":
+        """Return the files of a listing.
+
+        Args:
+            root, filesystem, folder, place: the attributes.
+            entries: what the filesystem lists about each file, by its path; at least one.
+        """
+        paths = tuple(sorted(entries))
+        first = entries[paths[0]]
+        mark_key = next((key for key in _MARKS if first.get(key)), "")
+        return cls(
+            root=root,
+            filesystem=filesystem,
+            folder=folder,
+            paths=paths,
+            sizes=tuple(int(entries[path]["size"] or 0) for path in paths),
+            marks=tuple(_mark(entries[path], mark_key) for path in paths),
+            mark_key=mark_key,
+            place=place,
+        )
+
+    @classmethod
     def from_dict(cls, root: str, listed: Mapping[str, Any]) -> "Files":
         """Return the files that another rank has listed.
 
@@ -303,7 +332,7 @@ def _match(root: str, place: tuple[int, int], refuses_tables: bool) -> Files | N
     path = path.rstrip("/")
     info = _info(filesystem, path)
     if info and info["type"] == "file":
-        return _files(root, filesystem, path.rpartition("/")[0], {path: info}, place)
+        return Files.from_entries(root, filesystem, path.rpartition("/")[0], {path: info}, place)
     folder, wildcard = path, _WILDCARD.search(path)
     if wildcard and not info:
         folder = path[: wildcard.start()].rpartition("/")[0]
@@ -315,10 +344,10 @@ def _match(root: str, place: tuple[int, int], refuses_tables: bool) -> Files | N
     for name in folders:
         entries |= filesystem.find(name, detail=True)
     if refuses_tables and entries:
-        refuse_tables(root, filesystem, folder, entries, is_pattern=bool(matches))
+        refuse_tables(root, filesystem, folder, entries, matches or None)
     _refuse_unfinished(entries.keys(), folder)
     visible = {file: entries[file] for file in entries if not _is_hidden(file[len(folder) :])}
-    return _files(root, filesystem, folder, visible, place) if visible else None
+    return Files.from_entries(root, filesystem, folder, visible, place) if visible else None
 
 
 def _refuse_unfinished(paths: Set[str], top: str) -> None:
@@ -340,28 +369,6 @@ def _info(filesystem: Any, path: str) -> Mapping[str, Any] | None:
     except FileNotFoundError:
         return None
     return info
-
-
-def _files(
-    root: str,
-    filesystem: Any,
-    folder: str,
-    entries: Mapping[str, Mapping[str, Any]],
-    place: tuple[int, int],
-) -> Files:
-    paths = tuple(sorted(entries))
-    first = entries[paths[0]]
-    mark_key = next((key for key in _MARKS if first.get(key)), "")
-    return Files(
-        root=root,
-        filesystem=filesystem,
-        folder=folder,
-        paths=paths,
-        sizes=tuple(int(entries[path]["size"] or 0) for path in paths),
-        marks=tuple(_mark(entries[path], mark_key) for path in paths),
-        mark_key=mark_key,
-        place=place,
-    )
 
 
 def _mark(info: Mapping[str, Any], key: str) -> str:

@@ -6,11 +6,14 @@ present ones elsewhere. Reading all files would repeat rows and bring back remov
 
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sparkdl.errors import ConfigError
 
 __all__ = ["refuse_tables"]
+
+NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 
 _FORMATS = {
     "Delta": re.compile(r"(^|/)_delta_log/"),
@@ -21,7 +24,11 @@ _PATTERNS = {"Delta": "_delta_log", "Hudi": ".hoodie", "Iceberg": "metadata/*.me
 
 
 def refuse_tables(
-    root: str, filesystem: Any, folder: str, paths: Iterable[str], is_pattern: bool
+    root: str,
+    filesystem: Any,
+    folder: str,
+    paths: Iterable[str],
+    matches: Iterable[str] | None = None,
 ) -> None:
     """Refuse the folder of a table.
 
@@ -30,7 +37,8 @@ def refuse_tables(
         filesystem: the fsspec filesystem.
         folder: the folder above all files.
         paths: all files below the folder that were listed, hidden ones included.
-        is_pattern: the listed files match a pattern: there may be others in the folder.
+        matches: the files and folders that match a pattern: there may be others in the folders
+            above these; None if everything below `folder` was listed.
 
     Raises:
         ConfigError: if the folder, or a folder above or below it, is that of a table.
@@ -40,10 +48,36 @@ def refuse_tables(
         if any(pattern.search(path[len(folder) :]) for path in paths):
             raise ConfigError(_message(root, kind))
     ancestors = list(_folders_of_tables(folder))
-    for ancestor in ancestors if is_pattern else ancestors[1:]:
+    for ancestor in ancestors[1:] if matches is None else ancestors:
         for kind, name in _PATTERNS.items():
             if filesystem.glob(f"{_escaped(ancestor)}/{name}"):
                 raise ConfigError(_message(root, kind))
+    folders = _folders_between(folder, matches or ())
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        for table in pool.map(lambda name: _kind_of_table(filesystem, name), folders):
+            if table:
+                raise ConfigError(_message(root, table))
+
+
+def _folders_between(top: str, paths: Iterable[str]) -> list[str]:
+    """Return the folders above some paths and below `top`, each once."""
+    folders: dict[str, None] = {}
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while len(folder) > len(top) and folder not in folders:
+            folders[folder] = None
+            folder = folder.rpartition("/")[0]
+    return list(folders)
+
+
+def _kind_of_table(filesystem: Any, folder: str) -> str | None:
+    """Return the format of the table in a folder, with a single request in most cases."""
+    names = {path.rstrip("/").rpartition("/")[2] for path in filesystem.ls(folder, detail=False)}
+    for kind, pattern in _PATTERNS.items():
+        name, separator, _ = pattern.partition("/")
+        if name in names and (not separator or filesystem.glob(f"{_escaped(folder)}/{pattern}")):
+            return kind
+    return None
 
 
 def _folders_of_tables(folder: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Runs in the training process. Read TFRecord files of `tf.train.Example`, with TensorFlow."""
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import Pass, Source
 from sparkdl.data.readers.local_copies import LocalCopies
-from sparkdl.data.readers.paths import Paths, describe, find, find_again, urls_of
+from sparkdl.data.readers.paths import Files, Paths, describe, find, find_again, urls_of
 from sparkdl.data.tfexample.columns import Kind
 from sparkdl.data.tfexample.counts import counts_of
 from sparkdl.data.tfexample.framing import compression_of, measure
@@ -51,10 +52,12 @@ def tfrecord(
     At the start the first rank counts the records of all files, for all ranks: in uncompressed
     local files it skips the data, and other files it reads. A folder that `data.write_tfrecord`
     has written tells the numbers of its records, and is not read to count them. Remote files of
-    this rank's share are copied to Spark's local disk when they are first needed; the copies
-    take at most half of its free space, the oldest are removed before that, and all when the
-    process ends. A rank reads a file of its share from the start; write at least as many files
-    as there are ranks.
+    this rank's share are copied to Spark's local disk when they are first needed; the copies of
+    all ranks of a host take at most half of its free space, the oldest are removed before that,
+    and all when the process ends. A rank reads a file of its share from the start; write at least
+    as many files as there are ranks.
+
+    A file that is written again after it was counted is an error when it is read.
 
     `shuffle=True` shuffles the files of this rank, reads four of them in turn, and shuffles the
     records within a window of 65 536 records (at most 256 MiB).
@@ -168,7 +171,9 @@ class TFRecordSource(Source):
         self._record_bytes: int = max(pieces["num_bytes"] // max(sum(self.sizes), 1), 1)
         matches = find_again(paths, pieces["files"])
         sizes = [size for files in matches for size in files.sizes]
-        self._copies = LocalCopies(urls_of(matches), sizes)
+        places = [(files, number) for files in matches for number in range(len(files.paths))]
+        check = functools.partial(_check_unchanged, places)
+        self._copies = LocalCopies(urls_of(matches), sizes, check)
         if self.features is None:
             inspected = _unpack(pieces["inspected"])
             self.features = _infer_features(inspected)
@@ -225,6 +230,16 @@ class TFRecordSource(Source):
             .flat_map(single_pass)
             .batch(self._num_rows(BLOCK_ROWS, BLOCK_BYTES))
             .map(lambda batch: tf.io.parse_example(batch, features), **parallel)
+        )
+
+
+# Not a method: the copies of a source end with it, without a wait for the garbage collector.
+def _check_unchanged(places: Sequence[tuple[Files, int]], piece: int) -> None:
+    files, number = places[piece]
+    if files.has_changed(number):
+        raise ValueError(
+            f"{files.url(files.paths[number])} has changed since its records were counted. Start "
+            "again."
         )
 
 

@@ -61,6 +61,9 @@ def write_tfrecord(
     write fails, the old content of the folder is unchanged. A task that Spark runs twice writes its
     rows once.
 
+    There is no `append`, no `partitionBy` and no `tf.train.SequenceExample`: write further rows to
+    a folder of their own, and read a list of folders.
+
     Args:
         df: the DataFrame. Booleans and integers become int64 lists, float and double become float
             lists (in single precision), string and binary become bytes lists; arrays become lists

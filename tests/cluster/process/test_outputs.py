@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from sparkdl.cluster.process.outputs import collect_outputs
+from sparkdl.inference.resolve import model_url_of
+from sparkdl.runs.trial import Trial
 
 
 class Color(enum.Enum):
@@ -54,6 +56,43 @@ def test_a_folder_is_copied_only_as_a_path_and_the_note_says_so(tmp_path: Path) 
     assert collect_outputs({"model": made}, [None], folder).notes == []
     # The folder of the trial is kept anyway.
     assert collect_outputs({"logs": str(folder / "logs")}, [None], folder).notes == []
+
+
+def test_a_folder_in_the_working_directory_is_named_from_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The readers of a run know the folder of the trial, not the directory where it worked."""
+    work = tmp_path / "trial/work"
+    (work / "saved/variables").mkdir(parents=True)
+    (work / "saved/saved_model.pb").touch()
+    (work / "logs").mkdir()
+    monkeypatch.chdir(work)
+    returned = {
+        "model": "saved",
+        "same": str(work / "saved"),
+        "path": Path("saved"),
+        "logs": "logs",
+        "here": ".",
+        "none": "relu",
+    }
+    outputs = collect_outputs(returned, [None], tmp_path / "trial")
+    assert outputs.values == {
+        **dict.fromkeys(("model", "same", "path"), "work/saved"),
+        "logs": "work/logs",
+        "here": ".",
+        "none": "relu",
+    }
+    assert outputs.notes == []
+    trial = Trial(0, {}, str(tmp_path / "trial"), outputs=outputs.values)
+    assert model_url_of(trial) == f"{tmp_path}/trial/work/saved"
+
+
+def test_a_saved_model_outside_of_the_trial_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved/saved_model.pb").write_text("m")
+    outputs = collect_outputs({"model": f"{tmp_path}/saved"}, [None], tmp_path / "trial")
+    assert (outputs.values, outputs.notes) == ({"model": "artifacts/model/saved"}, [])
+    assert (tmp_path / "trial/artifacts/model/saved/saved_model.pb").read_text() == "m"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -369,6 +370,19 @@ def test_a_disk_that_is_nearly_full_is_told_once(
             )
 
 
+def test_a_disk_is_nearly_full_before_yarn_ends_containers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimpleNamespace(f_bavail=15, f_blocks=100, f_frsize=1 << 30)
+    monkeypatch.setattr(receiver.os, "fstatvfs", lambda _: disk)
+    monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
+    with RowSender(FEED, batches(100)) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
+        arriving.open(True, None)
+        arriving.wait(99)
+    assert "is 85 % full, with 15.0 GiB free" in caplog.text
+
+
 def test_the_rows_of_a_block_are_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shuffled pass over many small batches looks each of them up."""
     with RowSender(FEED, batches(20_000, size=1)) as feeder:
@@ -414,13 +428,15 @@ class Gang:
         for arriving in self.arriving:
             arriving.open(cache, most)
 
-    def agreement(self, rank: int, last_batch: str = "pad", most: int | None = None) -> RowBalance:
-        return RowBalance(self.contexts[rank], self.arriving[rank], last_batch, most)
+    def agreement(
+        self, rank: int, last_batch: str = "pad", most: int | None = None, batch_size: int = 32
+    ) -> RowBalance:
+        return RowBalance(self.contexts[rank], self.arriving[rank], last_batch, most, batch_size)
 
 
 def report(folder: Path, **counts: Any) -> None:
     """The report of rank 1."""
-    terms = {"last_batch": "pad", "max_rows": None}
+    terms = {"last_batch": "pad", "max_rows": None, "batch_size_per_worker": 32}
     (folder / "1.rows-train-0").write_text(json.dumps({**counts, "terms": terms}))
 
 

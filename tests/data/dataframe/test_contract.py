@@ -49,9 +49,10 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
             feeder = RowSender(Feed({"train": schema}), table.to_batches(max_chunksize=3))
             return stack.enter_context(feeder).process_end
 
-        def of_rank(mine: int, rows: int, world_size: int, seed: int, options: Any) -> Any:
+        def of_rank(mine: int, rows: int, world_size: int, seed: int, **options: Any) -> Any:
             folder = tmp_path / str(next(runs))
             (folder / "ranks/0").mkdir(parents=True)
+            others = options.pop("others", options["batch_size_per_worker"])
             most = options.get("steps") and options["steps"] * options["batch_size_per_worker"]
             for rank, table in enumerate(dealt(rows, world_size)):
                 activate(rank, world_size, seed=seed, folder=str(folder), url=str(folder))
@@ -62,13 +63,13 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
                     other = Receiver(ends).datasets["train"]
                     other.open(True, most)
                     last_batch = options.get("last_batch", "pad")
-                    RowBalance(context.current(), other, last_batch, most)
+                    RowBalance(context.current(), other, last_batch, most, others)
             context.activate(me)
             received.cache_clear()
             return passes(data.dataset(feature_cols="a", label_cols="id", **options), 2)
 
         def of_all_ranks(rows: int, world_size: int, seed: int = 0, **options: Any) -> Any:
-            found = [of_rank(i, rows, world_size, seed, options) for i in range(world_size)]
+            found = [of_rank(i, rows, world_size, seed, **options) for i in range(world_size)]
             assert len({len(one) for rank in found for one in rank}) == 1, "unequal steps"
             return found
 
@@ -129,3 +130,12 @@ def test_rows_for_less_than_a_batch_of_each_rank_are_no_steps(
         world_size - 1 or 1, world_size, batch_size_per_worker=2, last_batch="drop"
     )
     assert ranks == [[[], []]] * world_size
+
+
+def test_ranks_with_batches_of_different_sizes_are_refused(of_all_ranks: Ranks) -> None:
+    """They would take unequal steps, and wait for each other for ever."""
+    with pytest.raises(
+        RuntimeError,
+        match=r"batch_size_per_worker=4 on rank 0 and for .*worker=8 on rank 1\. Every",
+    ):
+        of_all_ranks(40, 2, batch_size_per_worker=4, others=8)

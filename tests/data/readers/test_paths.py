@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkdl import context, storage
+from sparkdl.data.readers import table_formats
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
 from sparkdl.data.readers.paths import Paths, find, find_again, urls_of
@@ -173,6 +174,41 @@ def test_the_folder_of_a_table_is_refused(tmp_path: Path, kind: str, store: str)
     for path in (table, f"{table}/*.parquet", f"{table}/year=1", os.path.dirname(table)):
         with pytest.raises(ConfigError, match=f"belongs to a {kind} table.*df.inputFiles"):
             list_row_groups(path, None)
+
+
+@pytest.mark.parametrize("store", ["local", "memory"])
+@pytest.mark.parametrize("kind", METADATA)
+def test_a_pattern_above_a_table_is_refused(tmp_path: Path, kind: str, store: str) -> None:
+    """The folder before the first wildcard is not that of the table."""
+    table_of(tmp_path, METADATA[kind])
+    (tmp_path / "plain").mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "plain/part-0.parquet")
+    parent: Any = tmp_path
+    if store == "memory":
+        for path in tmp_path.rglob("*.*"):
+            if path.is_file():
+                storage.write(f"memory://{path}", path.read_bytes())
+        parent = f"memory://{tmp_path}"
+    for pattern in ("*/part-*.parquet", "tab*/*.parquet", "*/year=1/*.parquet", "*/year=*"):
+        with pytest.raises(ConfigError, match=f"belongs to a {kind} table.*df.inputFiles"):
+            list_row_groups(f"{parent}/{pattern}", None)
+    assert ParquetSource(f"{parent}/pl*/*.parquet", None, {}).sizes == [2]
+
+
+def test_each_folder_above_the_matches_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/x=1/1", "a/x=1/2", "a/x=2/1", "b/x=1/1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    looked: list[str] = []
+
+    def look(_: Any, folder: str) -> None:
+        looked.append(os.path.relpath(folder, tmp_path))
+
+    monkeypatch.setattr(table_formats, "_kind_of_table", look)
+    find(f"{tmp_path}/*/x=*/*", refuses_tables=True)
+    assert sorted(looked) == ["a", "a/x=1", "a/x=2", "b", "b/x=1"]
 
 
 def test_the_data_folder_of_an_iceberg_table_is_refused(tmp_path: Path) -> None:

@@ -450,9 +450,9 @@ def test_a_file_that_changed_while_open(spark: SparkSession, tmp_path: Path) -> 
     spark.range(30).coalesce(1).write.parquet(str(tmp_path / "ds"))
     source = PetastormSource(str(tmp_path / "ds"))
     (file,) = (tmp_path / "ds").glob("*.parquet")
-    for rows in (12, 40):
+    for rows in (12, 30, 40):
         pq.write_table(pa.table({"id": range(rows)}), file)
-        with pytest.raises(ValueError, match=f"read {rows} rows, but expected 30"):
+        with pytest.raises(ValueError, match=r"\.parquet has changed since the dataset was opened"):
             read(source, None, [Range(0, 3, 5)])
 
 

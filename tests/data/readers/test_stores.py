@@ -13,6 +13,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
+from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data.agreed_pieces import Call, agree
 from sparkdl.data.readers import local_copies
@@ -233,7 +234,7 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loc
         for number in range(40):
             store.objects[f"bucket/{number}"] = bytes([number]) * 100
         monkeypatch.setattr(local_copies.shutil, "disk_usage", lambda _: Disk(total, 0, free))
-        return LocalCopies([f"counted://bucket/{n}" for n in range(40)], [100] * 40)
+        return LocalCopies([f"counted://bucket/{n}" for n in range(40)], [100] * 40, lambda _: None)
 
     return copies
 
@@ -261,6 +262,15 @@ def test_copies_are_bounded(copies: Any, total: int, free: int) -> None:
     assert len(kept) <= max(free // 200, local_copies.MIN_COPIES + 1)
     assert kept == list(range(40 - len(kept), 40)), "the oldest go first"
     assert opened(some, 0) == bytes([0]) * 100, "it is copied again"
+
+
+def test_ranks_of_a_host_share_the_disk(copies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    context.activate(context.Context(run="r", world_size=2, local_world_size=2))
+    some = copies(10_000, 8000)
+    for number in range(40):
+        opened(some, number)
+    assert len(some._copies) == 20, "a half of a half"
 
 
 def test_copies_do_not_use_up_the_descriptors(copies: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,6 +235,20 @@ def test_a_file_cut_off_or_damaged(root: str) -> None:
         tfrecord(root, compression="GZIP", batch_size_per_worker=1)
 
 
+def test_a_file_that_was_written_again(root: str, s3: str, tmp_path: Path) -> None:
+    """With more records, of which the first ones would be read in place of those counted."""
+    import tensorflow as tf
+
+    for folder in (root, f"{s3}/{tmp_path.name}"):
+        written(folder, [6])
+        source = TFRecordSource(folder, {"id": "int64"})
+        written(folder, [9])
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="00 has changed since its records were counted"
+        ):
+            ids(source, [Range(0, 0, 6)])
+
+
 def test_large_records_make_small_blocks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
     source = TFRecordSource(written(root, [40]), {"id": "int64"})

@@ -206,6 +206,7 @@ class ParquetDataset:
         pieces: the files, sorted by path; files and folders whose names start with `_` or `.` are
             ignored.
         partitions: the columns in the names of folders; None if there are none.
+        entries: what the filesystem lists about each file, by its path.
         metadata: the footer in the file `_metadata`, or None.
         common_metadata: the footer in the file `_common_metadata`, or None.
     """
@@ -223,7 +224,9 @@ class ParquetDataset:
         roots = [path_or_paths] if is_single else list(path_or_paths)
         # The files may have just been written: do not use an earlier listing.
         filesystem.invalidate_cache()
-        files = {path: _folders(root, path) for root in roots for path in _files(filesystem, root)}
+        listed = [(root, _files(filesystem, root)) for root in roots]
+        self.entries = {path: entry for _, entries in listed for path, entry in entries.items()}
+        files = {path: _folders(root, path) for root, entries in listed for path in entries}
         if not files:
             raise FileNotFoundError(f"no Parquet file found at {path_or_paths!r}.")
         self.partitions = _partitions(files.values())
@@ -261,12 +264,13 @@ def _footer(path: str | None, filesystem: Any) -> Any:
         return read_metadata(file)
 
 
-def _files(filesystem: Any, root: str) -> list[str]:
+def _files(filesystem: Any, root: str) -> dict[str, Any]:
     def is_data(path: str) -> bool:
         parts = os.path.relpath(path, root).split("/")
         return path == root or all(part[0] not in "._" or "=" in part for part in parts)
 
-    return [path for path in filesystem.find(root) if is_data(path)]
+    entries = filesystem.find(root, detail=True)
+    return {path: entry for path, entry in entries.items() if is_data(path)}
 
 
 def _folders(root: str, path: str) -> dict[str, str]:

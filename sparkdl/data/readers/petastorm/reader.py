@@ -31,7 +31,7 @@ from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.exact_reads import arrow_filesystem
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT
 from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
-from sparkdl.data.readers.paths import check_names
+from sparkdl.data.readers.paths import Files, check_names
 from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.materialize import materialize
 from sparkdl.data.readers.petastorm.schema import decode, decoded_type
@@ -112,14 +112,14 @@ class _Group:
     """A row group.
 
     Attributes:
-        path: path of its file on the filesystem of the dataset.
+        file: number of its file in the `Files` of the dataset.
         number: number of the row group in the file.
         rows: number of rows.
         num_bytes: size in bytes as stored, before compression.
         folders: values of the columns in the names of the file's folders, by name.
     """
 
-    path: str
+    file: int
     number: int
     rows: int
     num_bytes: int
@@ -162,9 +162,8 @@ class PetastormSource(ArrowSource):
             LocalFileSystem() if storage.is_local(url) else arrow_filesystem(filesystem, {})
         )
         self._fields = _unischema_fields(url, compat.common_metadata(root, filesystem), trust)
-        self._groups = [
-            _Group(**{**group, "path": _join(root, group["path"])}) for group in pieces["groups"]
-        ]
+        self._files = Files.from_dict(url, pieces["files"])
+        self._groups = [_Group(**group) for group in pieces["groups"]]
         self.sizes = [group.rows for group in self._groups]
         self.schema = _schema(url, unpack_schema(pieces["schema"]), self._fields, columns)
         if ragged is None:
@@ -177,18 +176,27 @@ class PetastormSource(ArrowSource):
         """Implement `ArrowSource.read`.
 
         Raises:
-            ValueError: if a row group has another number of rows than when the dataset was opened,
-                or a value does not fit its field.
+            ValueError: if a file has changed since the dataset was opened, or a value does not fit
+                its field.
         """
+        checked: set[int] = set()
         for part in ranges:
+            file = self._groups[part.piece].file
+            if file not in checked and self._files.has_changed(file):
+                raise ValueError(
+                    f"{self._files.url(self._files.paths[file])} has changed since the dataset "
+                    "was opened. Start again."
+                )
+            checked.add(file)
             yield from self._read_range(part, names)
 
     def _read_range(self, part: Range, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         group, position, num_yielded = self._groups[part.piece], 0, 0
+        path = self._files.paths[group.file]
         stored = [name for name in names if name not in group.folders]
         rows = max(1, _MAX_BATCH_BYTES * group.rows // max(1, group.num_bytes))
         with (
-            self._arrow.open_input_file(group.path) as source,
+            self._arrow.open_input_file(path) as source,
             ParquetFile(source, coerce_int96_timestamp_unit=TIMESTAMP_UNIT) as file,
         ):
             footer = file.metadata
@@ -211,8 +219,8 @@ class PetastormSource(ArrowSource):
         if num_rows != expected:
             raise ValueError(
                 f"{self.name}: read {num_rows} rows, but expected {expected}, from row group "
-                f"{group.number} of {group.path}. The file has changed since the dataset was "
-                "opened; open it again."
+                f"{group.number} of {self._files.paths[group.file]}. The file has changed since "
+                "the dataset was opened; open it again."
             )
 
     def _decode(self, batch: pa.RecordBatch, names: Sequence[str], group: _Group) -> Any:
@@ -241,11 +249,14 @@ def list_row_groups(url: str) -> Pieces:
     compat.load()
     filesystem, root = storage.filesystem(url)
     if filesystem.isdir(root):
-        refuse_tables(url, filesystem, root, [], is_pattern=True)
+        refuse_tables(url, filesystem, root, [], matches=[])
     dataset = compat.ParquetDataset(root, filesystem)
     footers = dataset.footers()
     _check_unchanged(url, dataset, footers)
+    folder = root.rpartition("/")[0] if root in dataset.entries else root.rstrip("/")
+    files = Files.from_entries(url, filesystem, folder, dataset.entries)
     return {
+        "files": files.to_dict(),
         "groups": list(_groups(dataset, footers)),
         "schema": pack_schema(_stored_schema(dataset, footers[0])),
     }
@@ -293,8 +304,8 @@ def _warn_of_pickle(url: str) -> None:
 
 
 def _groups(dataset: Any, footers: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of `_Group`, with the path relative to the dataset's folder."""
-    for piece, footer in zip(dataset.pieces, footers, strict=True):
+    """Yield the fields of `_Group`; the files are numbered in the order of their paths."""
+    for file, (piece, footer) in enumerate(zip(dataset.pieces, footers, strict=True)):
         folders = {
             partition.name: partition.dictionary[key].as_py()
             for partition, (_, key) in zip(
@@ -304,16 +315,12 @@ def _groups(dataset: Any, footers: Sequence[Any]) -> Iterator[dict[str, Any]]:
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
             yield {
-                "path": os.path.relpath(piece.path, dataset.paths),
+                "file": file,
                 "number": number,
                 "rows": group.num_rows,
                 "num_bytes": group.total_byte_size,
                 "folders": folders,
             }
-
-
-def _join(root: str, relative: str) -> str:
-    return root if relative == "." else f"{root.rstrip('/')}/{relative}"
 
 
 def _stored_schema(dataset: Any, footer: Any) -> pa.Schema:
