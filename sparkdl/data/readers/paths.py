@@ -20,7 +20,7 @@ from sparkdl.data.readers.exact_reads import arrow_filesystem
 from sparkdl.data.readers.table_formats import refuse_tables
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Files", "Paths", "check_names", "describe", "find", "find_again", "urls_of"]
+__all__ = ["Files", "Paths", "absolute", "check_names", "describe", "find", "find_again", "urls_of"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -294,10 +294,10 @@ def _readings(path: str | os.PathLike[str]) -> list[str]:
         texts += _expanded(text)
     if unquote(text) != text:
         texts.append(unquote(text))
-    return [_absolute(text) for text in texts]
+    return [absolute(text) for text in texts]
 
 
-def _absolute(text: str) -> str:
+def absolute(text: str) -> str:
     """Return an absolute URL; a relative path is not below the directory of this process alone."""
     if not storage.is_local(text):
         return storage.absolute(text)

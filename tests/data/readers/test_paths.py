@@ -14,7 +14,7 @@ from sparkdl import context, storage
 from sparkdl.data.readers import table_formats
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
-from sparkdl.data.readers.paths import Paths, find, find_again, urls_of
+from sparkdl.data.readers.paths import Paths, absolute, find, find_again, urls_of
 from sparkdl.data.readers.petastorm.reader import PetastormSource
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
@@ -46,6 +46,7 @@ def test_relative_paths_are_not_those_of_a_training_process(
     context.activate(context.Context(run="r", folder=str(own), task_cwd=str(folder)))
     assert names("a b") == ["1.csv", "2.csv"]
     assert names(["c/3.csv", f"{folder}/c"]) == ["3.csv", "3.csv"]
+    assert absolute("c") == f"{folder}/c"
 
 
 def test_local_urls_as_spark_writes_them(folder: Path) -> None:

@@ -31,7 +31,7 @@ from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.exact_reads import arrow_filesystem
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT
 from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
-from sparkdl.data.readers.paths import Files, check_names
+from sparkdl.data.readers.paths import Files, absolute, check_names
 from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.materialize import materialize
 from sparkdl.data.readers.petastorm.schema import decode, decoded_type
@@ -98,6 +98,7 @@ def petastorm(
     """
     parsed = Batches.parse(batches)
     call = Call("data.petastorm", {"url": url, "columns": columns, **parsed.division})
+    url = absolute(url)
     pieces = agree(call, lambda: list_row_groups(url))
     source = PetastormSource(url, columns, ragged, decode, fill, trust, pieces)
     return make_dataset(source, parsed)
