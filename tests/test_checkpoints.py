@@ -208,6 +208,7 @@ def test_retained_finds_the_best_without_a_named_metric() -> None:
         3,
     }  # A plain number counts as the metric.
     assert retained(losses(1, 1, 2), "best+last", None, "min") == {1, 3}
+    assert retained(losses(2, 1, 3, 2), "best+last") == {2, 4}  # The name tells the direction.
 
 
 @given(

@@ -22,6 +22,7 @@ from sparkdl.checkpoints.reader import (
     place,
     read_marker,
 )
+from sparkdl.metric_names import direction_of_name
 
 __all__ = ["best", "commit", "prune", "retained", "sweep"]
 
@@ -225,13 +226,15 @@ def best(
     Args:
         checkpoints: the checkpoints of a trial, oldest first.
         metric: see `retained`.
-        direction: see `retained`.
+        direction: see `retained`. Of a metric that was not named, the name decides if it tells the
+            direction: a `loss` is minimized.
     """
     names = {name for checkpoint in checkpoints for name in checkpoint.metrics}
     if metric is None and len(names) != 1:
         return None
     name = metric or names.pop()
-    sign = 1 if direction == "max" else -1
+    told = direction_of_name(name) if metric is None else None
+    sign = 1 if (told or direction) == "max" else -1
     # A plain number is reported as `value` and counts as the metric.
     values = [sign * c.metrics.get(name, c.metrics.get("value", math.nan)) for c in checkpoints]
     pairs = zip(values, checkpoints, strict=True)
