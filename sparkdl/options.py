@@ -64,7 +64,9 @@ class Options:
     Attributes:
         name: name of the run; by default the name of the training function.
         description: a sentence about the run, stored with it.
-        versioned_resources: paths of files or folders to copy into the run directory.
+        versioned_resources: paths of files or folders to copy into the run directory. Their last
+            names must differ, and no folder may contain the runs, a repository or a virtual
+            environment.
         metric: name of the returned or reported number by which trials are compared. By default
             the only number, unless its name tells another direction than that of the run.
         direction: `max` (or `maximize`) if larger values of the metric are better, `min` (or
