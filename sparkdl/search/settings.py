@@ -38,8 +38,10 @@ class SearchSettings:
         algorithm: a name, or an Optuna sampler.
         pruner: a name, a dict from a name to arguments, an Optuna pruner, or None.
         num_trials: number of configurations to try; None for no limit.
-        stop: target value of each metric, by name; a trial that reaches a target ends the search.
-        patience: end after this number of configurations in a row without an improvement.
+        stop: target value of each metric, by name; a trial that reaches a target ends the search;
+            with repeats, a configuration whose mean does.
+        patience: end after this number of configurations in a row without an improvement; with
+            repeats, their means are compared.
         max_slot_hours: end when the trials have used this number of slot hours.
         initial_params: the first configurations; the sampler chooses their missing parameters.
         repeats: number of trials of each configuration, each with its own seed.
