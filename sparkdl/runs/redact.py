@@ -199,9 +199,9 @@ def secrets_in(params: Mapping[str, Any]) -> tuple[str, ...]:
     for name, value in params.items():
         if isinstance(value, Mapping):
             values += secrets_in(value)
-        for item in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(item, str) and is_secret_name(name) and not is_ordinary(item, name):
-                values.append(item)
+        for item_name, item in _items(name, value):
+            if isinstance(item, str) and is_secret_name(item_name):
+                values += [] if is_ordinary(item, item_name) else [item]
     return known_secrets({}, values)
 
 
@@ -227,5 +227,17 @@ def _mask(name: str, value: Any, secrets: tuple[str, ...]) -> Any:
     if isinstance(value, Mapping):
         return mask_params(value, secrets)
     if isinstance(value, list | tuple):
-        return [_mask(name, item, secrets) for item in value]
+        return [_mask(item_name, item, secrets) for item_name, item in _items(name, value)]
     return value
+
+
+def _items(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return the items of a list, or a single value, each with its name.
+
+    The fields of a named tuple have names of their own, as the keys of a dict do.
+    """
+    if not isinstance(value, list | tuple):
+        return [(name, value)]
+    if hasattr(value, "_asdict") and not is_secret_name(name):
+        return [*value._asdict().items()]
+    return [(name, item) for item in value]

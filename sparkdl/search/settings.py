@@ -125,6 +125,13 @@ class SearchSettings:
         rows: Any = self.initial_params
         if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
             raise ConfigError(f"initial_params is {rows!r}; expected a list of dicts.")
+        for number, row in enumerate(rows):
+            if mask_params(row, secrets) != row:
+                raise ConfigError(
+                    f"initial_params[{number}] has values that look like credentials. Credentials "
+                    "are not stored, so the search could not be resumed. Search over names of the "
+                    "credentials instead."
+                )
         if isinstance(self.space, Space):
             for params in self.initial_params:
                 self.space.check(params)

@@ -1,10 +1,11 @@
 """Credentials are never written to a file or a log, and ordinary text stays as it is."""
 
 import json
+from collections import namedtuple
 
 import pytest
 
-from sparkdl.runs.redact import MASK, mask_outputs, mask_params, mask_text
+from sparkdl.runs.redact import MASK, mask_outputs, mask_params, mask_text, secrets_in
 from sparkdl.runs.secret_names import known_secrets
 from tests.runs.credential_corpus import HARMLESS, HARMLESS_CODE, SECRET, SECRET_CODE
 
@@ -56,6 +57,14 @@ def test_given_secrets_are_masked_in_texts_and_params() -> None:
         "names": [MASK],
         "n": 1,
     }
+
+
+def test_fields_of_named_tuples_count_as_names() -> None:
+    login = namedtuple("login", ["user", "password"])("ann", "hunter22")
+    params = {"db": login, "others": [login], "passwords": login}
+    masked = {"db": ["ann", MASK], "others": [["ann", MASK]], "passwords": [MASK, MASK]}
+    assert mask_params(params) == masked
+    assert secrets_in({"db": login}) == ("hunter22",)
 
 
 @pytest.mark.parametrize("name", ["dbpassword", "accessToken", "password1", "client_secret"])

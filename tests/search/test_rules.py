@@ -52,6 +52,11 @@ UP = {"score": "max"}
         ({"pruner": "asha"}, ["m", "latency"], "prunes by one metric only"),
         ({"initial_params": [{"y": 1}]}, ["m"], "unknown parameter 'y'; the space has x, kind"),
         ({"initial_params": [{"x": 2.0}]}, ["m"], "x=2.0 is not a value of Float"),
+        (
+            {"space": dict, "initial_params": [{"x": 1}, {"db": {"password": "hunter" + "22"}}]},
+            ["m"],
+            r"initial_params\[1\] has values that look like credentials",
+        ),
         ({"algorithm": "grid"}, ["m"], r"needs a step in space\['x'\]"),
         ({"algorithm": "grid", "space": None}, ["m"], "requires space= to be a dict"),
         ({"space": Space.of({"api_key": ["a", "b"]})}, ["m"], "look like credentials"),
