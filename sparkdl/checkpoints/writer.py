@@ -1,6 +1,5 @@
 """Runs anywhere. Commit checkpoints, and remove the checkpoints that are not retained."""
 
-import json
 import math
 import os
 import time
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl import attempts, storage
+from sparkdl import attempts, jsonl, storage
 from sparkdl.checkpoints.reader import (
     FOLDER,
     HELD,
@@ -120,7 +119,7 @@ def _write(source: Path, marker: Mapping[str, Any], url: str, trial: str) -> Non
             "written; the checkpoint is not committed"
         )
     attempts.check(trial, marker["attempt"])
-    storage.write(storage.join(url, MARKER), json.dumps(marker))
+    storage.write(storage.join(url, MARKER), jsonl.to_json(marker))
 
 
 def _files_at(url: str) -> set[str]:
@@ -282,6 +281,6 @@ def _remove(url: str) -> None:
     storage.remove(storage.join(url, MARKER))
     # A hold that was written in the meantime may have seen the marker, so it is restored.
     if marker and is_held(url):
-        storage.write(storage.join(url, MARKER), json.dumps(marker))
+        storage.write(storage.join(url, MARKER), jsonl.to_json(marker))
     else:
         storage.remove(url)
