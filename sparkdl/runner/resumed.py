@@ -76,14 +76,16 @@ def changed_sources(
     """
     if train is None or not storage.exists(RunPaths(path).run):
         return {}
-    new = {"function.py": provenance.source_of(train) or ""}
+    function = provenance.source_of(train)
+    new = {} if function is None else {"function.py": function}
     for name, source in program.modules.items():
         new[f"modules/{name.replace('.', '/')}.py"] = source.text
-    lines = []
+    # Without a source nothing tells whether the function is another one.
+    lines = ["(no source)"] if function is None else []
     for name, text in new.items():
         url = storage.join(RunPaths(path).source, name)
         old = storage.read(url).decode() if storage.exists(url) else ""
-        lines += _difference(name, old, mask_text(text, secrets))
+        lines += _difference(name, old, mask_text(text, secrets, is_code=True))
     return {"train": lines} if lines else {}
 
 

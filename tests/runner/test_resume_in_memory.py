@@ -292,6 +292,37 @@ def test_verb_that_resumes_journals_how_the_code_has_changed(root: str) -> None:
     assert "changed" not in events(f"{root}/run", "start")[-1]
 
 
+def resumed_by_verb(root: str, num_trials: int, train: Any) -> dict[str, Any]:
+    """The event that starts a run, or continues the run with a larger number of trials."""
+    search = SearchSettings(space=SPACE, algorithm="random", num_trials=num_trials)
+    request = request_of(search=search, root=root, if_exists="resume")
+    execute(dataclasses.replace(request, train=train), one())
+    return events(f"{root}/run", "start")[-1]
+
+
+def test_unchanged_code_with_a_variable_called_key_is_no_change(root: str) -> None:
+    def train(x: float, key1: str = "") -> Any:
+        def connect(api_key: str) -> float:
+            return x
+
+        return connect(api_key=key1)
+
+    for num_trials in (1, 2):
+        assert "changed" not in resumed_by_verb(root, num_trials, train)
+
+
+def test_function_without_source_is_journaled(root: str) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("def train(x):\n    return x", names)  # noqa: S102
+    source = Path(root, "run", "source", "function.py")
+    resumed_by_verb(root, 1, same)
+    assert source.exists()
+    for num_trials in (2, 3):
+        start = resumed_by_verb(root, num_trials, names["train"])
+        assert start["changed"]["train"] == ["(no source)"]
+        assert not source.exists()  # That of another function.
+
+
 def one() -> InMemoryCluster:
     return InMemoryCluster(same)
 
