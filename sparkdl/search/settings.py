@@ -100,7 +100,7 @@ class SearchSettings:
                 self.patience is not None,
                 "a search may still find trials that are better in another metric than the first.",
             ),
-            "algorithm": (self.algorithm == "cmaes", "CMA-ES optimizes one metric only."),
+            "algorithm": (_is_cmaes(self.algorithm), "CMA-ES optimizes one metric only."),
         }
         for name, (is_invalid, why) in rules.items():
             if is_invalid:
@@ -196,6 +196,12 @@ class SearchSettings:
             "initial_params": [dict(params) for params in self.initial_params],
             "repeats": self.repeats,
         }
+
+
+def _is_cmaes(algorithm: Any) -> bool:
+    # The classes are compared by name, as importing Optuna takes a second.
+    names = [cls.__name__ for cls in type(algorithm).__mro__]
+    return algorithm == "cmaes" or "CmaEsSampler" in names
 
 
 def _name_of(algorithm: Any) -> Any:
