@@ -15,7 +15,7 @@ from sparkdl.runner.request import Request
 from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
 from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
-from sparkdl.runs.history import load
+from sparkdl.runs.history import read_run
 from sparkdl.runs.ids_and_seeds import new_run_id
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import IfExists, RunDescription, open_run
@@ -51,7 +51,7 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
     if options.if_exists == "resume":
         path = storage.join(root, description.id)
         if options.max_failed_trials is not None and storage.exists(RunPaths(path).run):
-            check_max_failed(load(path), options, retry)
+            check_max_failed(read_run(path), options, retry)
         changed = changed_sources(path, request.train, prepared.program, prepared.secrets)
         description = replace(description, changed=changed or None)
     opened = open_run(root, description, cast(IfExists, options.if_exists))

@@ -44,14 +44,14 @@ def check_max_failed(run: Run, options: Options, retry: Retry) -> None:
     """Validate that failures of earlier starts do not end the run again at once.
 
     Args:
-        run: the run.
+        run: the run as its journal tells it; it is RUNNING if its driver has died.
         options: the options of this start.
         retry: the trials that run again.
 
     Raises:
         ConfigError: if more trials have failed than `max_failed_trials` allows.
     """
-    if options.max_failed_trials is None or run.state in (RunState.COMPLETE, RunState.RUNNING):
+    if options.max_failed_trials is None or run.state == RunState.COMPLETE:
         return
     failed = [t for t in run.trials if t.state == TrialState.FAILED and not waits_again(t, retry)]
     goes_on = run.is_search or any(waits_again(trial, retry) for trial in run.trials)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from optuna.samplers import RandomSampler
 
-from sparkdl import experiment
+from sparkdl import experiment, storage
 from sparkdl.errors import AllTrialsFailedError, ConfigError, RunExistsError, RunStoppedError
+from sparkdl.options import Options
 from sparkdl.runner.execute import description_of, execute
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
+from sparkdl.runs import Run, owner
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, open_run
@@ -247,6 +249,30 @@ def test_resume_after_too_many_failures_says_how_to_go_on(root: str) -> None:
     again = InMemoryCluster(same)
     assert resumed(f"{root}/run", again, retry={"failed"}).counts() == {"COMPLETE": 5}
     assert sorted(again.submitted) == [1, 2, 3, 4]
+
+
+def test_dead_driver_on_another_host_is_waited_for_once(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(owner, "BEAT_S", 0.02)
+    bad = InMemoryCluster(lambda a: raised("OSError: no") if a.number in (1, 2) else same(a))
+    request = request_of(5, parallelism=1)
+    path = killed_driver(run_trials(root, bad, 5, parallelism=1).path, tmp_path, 9)
+    assert load(path).counts() == {"COMPLETE": 1, "FAILED": 2, "LOST": 1, "WAITING": 1}
+    storage.write(f"{path}/owner/1.json", '{"host": "elsewhere", "pid": 1, "started": 1}')
+    storage.write(f"{path}/owner/1.beat", '{"beat": 0, "time": 1}')
+    options = {"root": str(tmp_path), "if_exists": "resume", "run_id": "run", "progress": False}
+
+    def again(max_failed_trials: int) -> Run:
+        given = {**options, "max_failed_trials": max_failed_trials}
+        return execute(dataclasses.replace(request, options=Options.parse(given)), one())
+
+    # The failures before the driver died count.
+    with pytest.raises(ConfigError, match="2 trials .* have failed"):
+        again(1)
+    caplog.clear()
+    assert again(2).counts() == {"COMPLETE": 3, "FAILED": 2}
+    assert sum("looking for" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_verb_that_finds_nothing_to_run_says_so_and_raises_the_old_error(
