@@ -64,8 +64,11 @@ class Options:
     Attributes:
         name: name of the run; by default the name of the training function.
         description: a sentence about the run, stored with it.
-        versioned_resources: paths of files or folders to copy into the run directory.
-        metric: name of the returned or reported number by which trials are compared.
+        versioned_resources: paths of files or folders to copy into the run directory. Their last
+            names must differ, and no folder may contain the runs, a repository or a virtual
+            environment.
+        metric: name of the returned or reported number by which trials are compared. By default
+            the only number, unless its name tells another direction than that of the run.
         direction: `max` (or `maximize`) if larger values of the metric are better, `min` (or
             `minimize`) if smaller ones are. By default `max`; required if smaller values are better
             by the name of the metric, such as `val_loss`, and for a search also if the name does

@@ -93,6 +93,8 @@ def test_commit_copies_the_directory(trial: str, tmp_path: Path) -> None:
     first, second = committed(trial)
     assert (first.number, first.step, first.metrics) == (1, 4, {"loss": 0.5})
     assert math.isnan(second.metrics["other"])
+    # Not every reader of JSON accepts NaN.
+    assert b"NaN" not in storage.read(f"{second.url}/checkpoint.json")
     assert second.time >= first.time > 1e9
     assert newest(trial).url == second.url == f"{trial}/checkpoints/000002"  # type: ignore[union-attr]
     local = str(tmp_path / "local")
@@ -208,6 +210,7 @@ def test_retained_finds_the_best_without_a_named_metric() -> None:
         3,
     }  # A plain number counts as the metric.
     assert retained(losses(1, 1, 2), "best+last", None, "min") == {1, 3}
+    assert retained(losses(2, 1, 3, 2), "best+last") == {2, 4}  # The name tells the direction.
 
 
 @given(

@@ -1,7 +1,6 @@
 """Runs anywhere. List, fetch and hold the checkpoints of a trial."""
 
 import hashlib
-import json
 import re
 import uuid
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sparkdl import storage
+from sparkdl import jsonl, storage
 
 __all__ = [
     "FOLDER",
@@ -89,7 +88,7 @@ def place(trial: str, number: int) -> str:
 def read_marker(url: str) -> dict[str, Any] | None:
     """Return the content of a checkpoint's marker; None if it is missing or incomplete."""
     try:
-        content = json.loads(storage.read(storage.join(url, MARKER)))
+        content = jsonl.from_json(storage.read(storage.join(url, MARKER)))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     # Markers of earlier versions have no number of an attempt.

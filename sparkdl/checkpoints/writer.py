@@ -1,6 +1,5 @@
 """Runs anywhere. Commit checkpoints, and remove the checkpoints that are not retained."""
 
-import json
 import math
 import os
 import time
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl import attempts, storage
+from sparkdl import attempts, jsonl, storage
 from sparkdl.checkpoints.reader import (
     FOLDER,
     HELD,
@@ -22,6 +21,7 @@ from sparkdl.checkpoints.reader import (
     place,
     read_marker,
 )
+from sparkdl.metric_names import direction_of_name
 
 __all__ = ["best", "commit", "prune", "retained", "sweep"]
 
@@ -119,7 +119,7 @@ def _write(source: Path, marker: Mapping[str, Any], url: str, trial: str) -> Non
             "written; the checkpoint is not committed"
         )
     attempts.check(trial, marker["attempt"])
-    storage.write(storage.join(url, MARKER), json.dumps(marker))
+    storage.write(storage.join(url, MARKER), jsonl.to_json(marker))
 
 
 def _files_at(url: str) -> set[str]:
@@ -225,13 +225,15 @@ def best(
     Args:
         checkpoints: the checkpoints of a trial, oldest first.
         metric: see `retained`.
-        direction: see `retained`.
+        direction: see `retained`. Of a metric that was not named, the name decides if it tells the
+            direction: a `loss` is minimized.
     """
     names = {name for checkpoint in checkpoints for name in checkpoint.metrics}
     if metric is None and len(names) != 1:
         return None
     name = metric or names.pop()
-    sign = 1 if direction == "max" else -1
+    told = direction_of_name(name) if metric is None else None
+    sign = 1 if (told or direction) == "max" else -1
     # A plain number is reported as `value` and counts as the metric.
     values = [sign * c.metrics.get(name, c.metrics.get("value", math.nan)) for c in checkpoints]
     pairs = zip(values, checkpoints, strict=True)
@@ -279,6 +281,6 @@ def _remove(url: str) -> None:
     storage.remove(storage.join(url, MARKER))
     # A hold that was written in the meantime may have seen the marker, so it is restored.
     if marker and is_held(url):
-        storage.write(storage.join(url, MARKER), json.dumps(marker))
+        storage.write(storage.join(url, MARKER), jsonl.to_json(marker))
     else:
         storage.remove(url)

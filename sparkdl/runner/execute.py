@@ -1,6 +1,7 @@
 """Runs on the driver. Turn a request into a run, for every verb: prepare, open, start."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -14,7 +15,7 @@ from sparkdl.runner.request import Request
 from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
 from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
-from sparkdl.runs.history import load
+from sparkdl.runs.history import read_run
 from sparkdl.runs.ids_and_seeds import new_run_id
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import IfExists, RunDescription, open_run
@@ -42,14 +43,15 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
             f"retry={options.retry!r} applies to a run that exists, but if_exists is "
             f"{options.if_exists!r}. Pass if_exists='resume' too, or remove retry."
         )
-    resources = _existing_resources(request)
+    resources = _resources_by_name(request)
     prepared = prepare(request, pack(request.called), cluster)
     root = storage.absolute(options.root or prepared.cluster.root())
+    _check_without_runs(resources, root)
     description = replace(description_of(prepared), retry=retry)
     if options.if_exists == "resume":
         path = storage.join(root, description.id)
         if options.max_failed_trials is not None and storage.exists(RunPaths(path).run):
-            check_max_failed(load(path), options, retry)
+            check_max_failed(read_run(path), options, retry)
         changed = changed_sources(path, request.train, prepared.program, prepared.secrets)
         description = replace(description, changed=changed or None)
     opened = open_run(root, description, cast(IfExists, options.if_exists))
@@ -59,15 +61,55 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
     return start(prepared, opened, resources)
 
 
-def _existing_resources(request: Request) -> list[Path]:
-    paths = [Path(path) for path in request.options.versioned_resources]
-    for path in paths:
+def _resources_by_name(request: Request) -> dict[str, Path]:
+    """Return the files and folders to copy into the run directory, by the names of their copies.
+
+    Raises:
+        ConfigError: if a path does not exist, if two have the same name, or if a folder is a
+            repository or has a virtual environment.
+    """
+    resources: dict[str, Path] = {}
+    for path in map(Path, request.options.versioned_resources):
         if not path.exists():
             raise ConfigError(
                 f"versioned_resources contains {str(path)!r}, which does not exist. Correct the "
                 "path, or remove it from the list."
             )
-    return paths
+        # The path "." has a name only when it is resolved; a link keeps its own name.
+        name = path.name if path.name not in ("", "..") else path.resolve().name
+        if name in resources:
+            raise ConfigError(
+                f"versioned_resources contains {str(resources[name])!r} and {str(path)!r}, whose "
+                f"copies would have the same name, {name!r}. Rename one, or pass a folder that "
+                "contains both."
+            )
+        if problem := _problem_of(path.resolve()):
+            raise _refused(path, problem)
+        resources[name] = path
+    return resources
+
+
+def _problem_of(folder: Path) -> str | None:
+    if (folder / ".git").exists():
+        return "a whole repository, whose commit the run records anyway"
+    if (folder / ".venv").exists():
+        return "a folder with a virtual environment, whose packages the run records anyway"
+    return None if folder.name else "the root of the file system"
+
+
+def _check_without_runs(resources: Mapping[str, Path], root: str) -> None:
+    for path in resources.values():
+        if storage.is_local(root) and storage.local_path(root).resolve().is_relative_to(
+            path.resolve()
+        ):
+            raise _refused(path, f"a folder that contains the runs themselves, in {root}")
+
+
+def _refused(path: Path, problem: str) -> ConfigError:
+    return ConfigError(
+        f"versioned_resources contains {str(path)!r}, {problem}. Pass the files and folders in it "
+        "that the run depends on."
+    )
 
 
 def description_of(prepared: PreparedRun) -> RunDescription:

@@ -13,6 +13,7 @@ from sparkdl.errors import PreflightError, RemoteTraceback
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.redact import mask_text
 from sparkdl.runs.retry import OUTSIDE, STOPPED
+from sparkdl.runs.run import Run
 from sparkdl.runs.states import Failure, TrialState, evaluate_metric
 from sparkdl.runs.trial import Trial, Usage
 
@@ -53,8 +54,8 @@ def conclude(
     outcomes: Sequence[Outcome],
     number: int,
     in_job_s: float,
-    metrics: Sequence[str | None],
-    required: bool = False,
+    run: Run,
+    how: str = "last",
 ) -> Conclusion:
     """Return the end of an attempt whose job brought outcomes.
 
@@ -62,12 +63,12 @@ def conclude(
         outcomes: the outcome of each process of the trial.
         number: the number of the trial.
         in_job_s: seconds since the trial was submitted.
-        metrics: the names of the metrics; `[None]` if the user named none.
-        required: a trial without a value of each metric is INVALID.
+        run: the run. In a search, a trial without a value of each metric is INVALID.
+        how: see `with_value`.
 
     Example:
         >>> outcome = Outcome(status=Status.RETURNED, outputs={"accuracy": 0.9})
-        >>> conclude([outcome], 0, 1.0, ["accuracy"]).event.value
+        >>> conclude([outcome], 0, 1.0, Run("r", "r", "r", "launch")).event.value
         0.9
     """
     outcome = combine(outcomes)
@@ -81,8 +82,7 @@ def conclude(
         number=number,
         usage={**used, "queued_s": round(max(0.0, queued_s), 4)},
         attempt=outcome.attempt,
-        note=outcome.note,
-        **_result(outcome, metrics, required),
+        **{"note": outcome.note, **_result(outcome, run, how)},
     )
     if outcome.status is Status.FAILED:
         return Conclusion(event, exception_of(outcome.exception, outcome.error or ""))
@@ -144,7 +144,7 @@ def conclude_failed_job(
     return Conclusion(event, exception_of(None, error), failed.end is not JobEnd.ERROR)
 
 
-def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> dict[str, Any]:
+def _result(outcome: Outcome, run: Run, how: str) -> dict[str, Any]:
     """Return the fields of the event that follow from the status of an outcome."""
     if outcome.status is Status.FAILED:
         failure = str(outcome.failure)
@@ -153,11 +153,18 @@ def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> 
         return {"state": TrialState.PRUNED, "metrics": dict(outcome.reported)}
     if outcome.status is Status.INVALID:
         return {"state": TrialState.INVALID, "error": f"InvalidTrial: {outcome.error}"}
+    metrics: list[str | None] = [*run.objectives] or [run.metric]
+    # The value of a single trial is compared with nothing but its own reports.
+    is_compared = run.is_search or len(run.trials) > 1 or how == "best"
+    direction = run.direction if is_compared else None
     reported = dict(outcome.reported)
     if metrics[0] and "value" in reported:
         # A number that was reported without a name is the value of the first metric.
         reported.setdefault(metrics[0], reported.pop("value"))
-    verdicts = [evaluate_metric(outcome.outputs, reported, name, required) for name in metrics]
+    verdicts = [
+        evaluate_metric(outcome.outputs, reported, name, run.is_search, direction)
+        for name in metrics
+    ]
     verdict = next((verdict for verdict in verdicts if verdict.reason), verdicts[0])
     numbers = {k: float(v) for k, v in outcome.outputs.items() if isinstance(v, int | float)}
     return {
@@ -166,6 +173,7 @@ def _result(outcome: Outcome, metrics: Sequence[str | None], required: bool) -> 
         "outputs": dict(outcome.outputs),
         "metrics": {**reported, **numbers},
         "error": verdict.reason,
+        "note": "; ".join(filter(None, (outcome.note, verdict.note))) or None,
     }
 
 

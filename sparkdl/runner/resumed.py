@@ -44,14 +44,14 @@ def check_max_failed(run: Run, options: Options, retry: Retry) -> None:
     """Validate that failures of earlier starts do not end the run again at once.
 
     Args:
-        run: the run.
+        run: the run as its journal tells it; it is RUNNING if its driver has died.
         options: the options of this start.
         retry: the trials that run again.
 
     Raises:
         ConfigError: if more trials have failed than `max_failed_trials` allows.
     """
-    if options.max_failed_trials is None or run.state in (RunState.COMPLETE, RunState.RUNNING):
+    if options.max_failed_trials is None or run.state == RunState.COMPLETE:
         return
     failed = [t for t in run.trials if t.state == TrialState.FAILED and not waits_again(t, retry)]
     goes_on = run.is_search or any(waits_again(trial, retry) for trial in run.trials)
@@ -76,14 +76,16 @@ def changed_sources(
     """
     if train is None or not storage.exists(RunPaths(path).run):
         return {}
-    new = {"function.py": provenance.source_of(train) or ""}
+    function = provenance.source_of(train)
+    new = {} if function is None else {"function.py": function}
     for name, source in program.modules.items():
         new[f"modules/{name.replace('.', '/')}.py"] = source.text
-    lines = []
+    # Without a source nothing tells whether the function is another one.
+    lines = ["(no source)"] if function is None else []
     for name, text in new.items():
         url = storage.join(RunPaths(path).source, name)
         old = storage.read(url).decode() if storage.exists(url) else ""
-        lines += _difference(name, old, mask_text(text, secrets))
+        lines += _difference(name, old, mask_text(text, secrets, is_code=True))
     return {"train": lines} if lines else {}
 
 

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparkdl import checkpoints, storage
@@ -23,14 +23,16 @@ from sparkdl.search.trial_source import TrialSource
 __all__ = ["start"]
 
 
-def start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | None = None) -> Run:
+def start(
+    prepared: PreparedRun, opened: OpenRun, resources: Mapping[str, Path] | None = None
+) -> Run:
     """Run the trials of an opened run, here or in the background as the options say.
 
     Args:
         prepared: the checked request.
         opened: the run directory.
-        resources: files and folders to copy into the directory of a new run; None for a run that
-            is resumed.
+        resources: files and folders to copy into the directory of a new run, by the names of
+            their copies; None for a run that is resumed.
 
     Raises:
         Exception: the error that has ended the run, with the run as its attribute `run`.
@@ -46,7 +48,7 @@ def start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | No
         raise
 
 
-def _start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | None) -> Run:
+def _start(prepared: PreparedRun, opened: OpenRun, resources: Mapping[str, Path] | None) -> Run:
     options = prepared.request.options
     with opened.failing():
         _keep_initial_checkpoint(prepared, opened)
@@ -56,8 +58,8 @@ def _start(prepared: PreparedRun, opened: OpenRun, resources: Sequence[Path] | N
     with loop.failing():
         if resources is not None:
             storage.write(opened.paths.environment, provenance.environment())
-            for path in resources:
-                storage.copy(path, storage.join(opened.paths.resources, path.name))
+            for name, path in resources.items():
+                storage.copy(path, storage.join(opened.paths.resources, name))
         # The tasks of a gang check their executors when they meet.
         if not prepared.plan.is_gang and loop.has_more:
             with waiting_for_executors(prepared.cluster, progress.say):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
 from sparkdl.options import Options
 from sparkdl.runs import RunState, Trial, TrialState
@@ -18,6 +19,8 @@ Stop = tuple[RunState, str]
 
 class Stopping:
     """The rules that end a run, and the counts of ended trials to which they apply.
+
+    With repeats, a configuration counts when all its trials have ended, with their mean.
 
     Args:
         options: the limits for time and failures.
@@ -50,32 +53,44 @@ class Stopping:
         self._num_bad = 0
         self._errors: set[str] = set()
         self._best: float | None = None
-        self._best_configuration: int | None = None
-        self._since_best: set[int] = set()
+        self._num_since_best = 0
+        self._repeats = search.repeats if search else 1
+        # The ended trials of each configuration of which a repeat has not ended.
+        self._incomplete: dict[int, list[Trial]] = {}
         self._used_s = 0.0
         for trial in ended:
             self._count(trial)
 
     def trial_ended(self, trial: Trial) -> Stop | None:
         """Count a trial that has ended; return why the run ends, or None if the run goes on."""
-        self._count(trial)
-        return self._too_many_failures() or self._target_reached(trial) or self._out_of_patience()
+        members = self._count(trial)
+        return self._too_many_failures() or self._target_reached(members) or self._out_of_patience()
 
-    def _count(self, trial: Trial) -> None:
+    def _count(self, trial: Trial) -> list[Trial]:
+        """Count a trial; return the trials of its configuration if all of them have ended."""
         self._num_ended += 1
         self._used_s += sum(end - begin for begin, end in trial.spans if end)
         self._num_failed += trial.state == TrialState.FAILED
         if trial.state in (TrialState.FAILED, TrialState.INVALID):
             self._num_bad += 1
             self._errors.add(trial.summary)
-        sign = next(iter(self._signs.values()), 1.0)
-        value = None if trial.value is None else sign * trial.value
+        members = [*self._incomplete.pop(trial.configuration, ()), trial]
+        if len(members) < self._repeats:
+            self._incomplete[trial.configuration] = members
+            return []
+        value = self._signed_mean([member.value for member in members])
         if value is not None and (self._best is None or value > self._best):
             self._best = value
-            self._best_configuration = trial.configuration
-            self._since_best.clear()
-        elif trial.configuration != self._best_configuration:
-            self._since_best.add(trial.configuration)
+            self._num_since_best = 0
+        else:
+            self._num_since_best += 1
+        return members
+
+    def _signed_mean(self, values: Sequence[float | None], metric: str = "") -> float | None:
+        """Return the mean of the values, of which larger ones are better; None if one is None."""
+        sign = self._signs.get(metric, next(iter(self._signs.values()), 1.0))
+        valid = [value for value in values if value is not None]
+        return sign * fmean(valid) if valid and len(valid) == len(values) else None
 
     def _too_many_failures(self) -> Stop | None:
         max_failed = self._options.max_failed_trials
@@ -90,20 +105,26 @@ class Stopping:
             return RunState.FAILED, f"the first {self._num_bad} trials failed alike: {error}"
         return None
 
-    def _target_reached(self, trial: Trial) -> Stop | None:
+    def _target_reached(self, members: Sequence[Trial]) -> Stop | None:
         targets = self._search.stop if self._search else None
+        if not members or any(trial.state != TrialState.COMPLETE for trial in members):
+            return None
         for name, target in (targets or {}).items():
-            value = trial.value if name == next(iter(self._signs)) else trial.metrics.get(name)
-            if trial.state != TrialState.COMPLETE or value is None:
+            is_first = name == next(iter(self._signs))
+            values = [t.value if is_first else t.metrics.get(name) for t in members]
+            mean, sign = self._signed_mean(values, name), self._signs[name]
+            if mean is None or mean < sign * target:
                 continue
-            if self._signs[name] * value >= self._signs[name] * target:
-                reason = f"stop: trial {trial.number} has {name} {value:g}, of {target:g}"
-                return RunState.COMPLETE, reason
+            first = members[0]
+            subject = f"trial {first.number} has {name}"
+            if len(members) > 1:
+                subject = f"configuration {first.configuration} has a mean {name} of"
+            return RunState.COMPLETE, f"stop: {subject} {sign * mean:g}, of {target:g}"
         return None
 
     def _out_of_patience(self) -> Stop | None:
         patience = self._search.patience if self._search else None
-        if patience and len(self._since_best) >= patience:
+        if patience and self._num_since_best >= patience:
             return RunState.COMPLETE, f"patience={patience} configurations brought nothing better"
         return None
 

@@ -294,9 +294,9 @@ class TrialLoop:
             secrets = self._plan.secrets
             return conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
         in_job_s = time.monotonic() - submitted.submitted_s
-        metrics: list[str | None] = [*self.run.objectives] or [self.run.metric]
-        conclusion = conclude(outcomes, trial.number, in_job_s, metrics, self.run.is_search)
-        return with_value(conclusion, trial, self._prepared.request.options.trial_value)
+        how = self._prepared.request.options.trial_value
+        conclusion = conclude(outcomes, trial.number, in_job_s, self.run, how)
+        return with_value(conclusion, trial, how)
 
     def _stop_event(self, trial: Trial) -> TrialChanged | None:
         """Return the event of a trial that was ordered to end; None for any other trial."""

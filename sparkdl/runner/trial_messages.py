@@ -84,7 +84,8 @@ class TrialMessages:
             reports = [(reporters[url], line["step"], line["metrics"]) for url, line in lines]
             is_read = True
         for trial, step, metrics in reports:
-            trial.metrics.update(metrics)
+            # Another thread may be showing the present dict.
+            trial.metrics = {**trial.metrics, **metrics}
             self.newest = trial
             self.steps[trial.number] = step
         for trial in self._source.observe_reports(reports, ended):

@@ -83,7 +83,8 @@ class RunStarted(Event):
 
     Attributes:
         changed: the arguments that differ from those of the driver before: of each name the old
-            and the new value, and under `train` the lines of a diff of the training function.
+            and the new value, and under `train` the lines of a diff of the training function,
+            or `(no source)` for a function whose source is unknown.
     """
 
     kind = EventKind.START

@@ -125,6 +125,8 @@ def _held_by(thing: Any, phrase: str) -> _Held:
         named = {key: value for key, value in thing.items() if isinstance(key, str)}
         yield from _named(named, f"a key in {phrase}")
         yield from (("", value, phrase) for key, value in thing.items() if key not in named)
+    elif isinstance(thing, tuple) and hasattr(thing, "_asdict"):
+        yield from _named(thing._asdict(), f"a field of a {type(thing).__name__}")
     elif isinstance(thing, list | tuple | set | frozenset):
         yield from (("", value, phrase) for value in thing)
     elif not isinstance(thing, ModuleType):

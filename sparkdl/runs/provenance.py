@@ -114,6 +114,8 @@ def write_source(
     sources = {f"modules/{name.replace('.', '/')}.py": text for name, text in modules.items()}
     if text := source_of(function):
         sources["function.py"] = text
+    else:  # The source of an earlier function.
+        storage.remove(storage.join(paths.source, "function.py"))
     for name, text in sources.items():
         masked = mask_text(text, secrets, is_code=True)
         storage.write(storage.join(paths.source, name), masked)

@@ -1,7 +1,7 @@
 """Runs anywhere (pure). Mask credentials before text is stored or shown."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkdl.runs.secret_names import (
@@ -178,7 +178,7 @@ def _is_strong(value: str) -> bool:
 
 
 def mask_params(params: Mapping[str, Any], secrets: Iterable[str] = ()) -> dict[str, Any]:
-    """Return parameters that may be stored: strings under the name of a credential are masked.
+    """Return parameters that may be stored: credentials, judged by name and value, are masked.
 
     Example:
         >>> mask_params({"learning_rate": 0.1, "db_password": "hunter22", "pad_token": "[PAD]"})
@@ -189,20 +189,24 @@ def mask_params(params: Mapping[str, Any], secrets: Iterable[str] = ()) -> dict[
 
 
 def secrets_in(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strings under the names of credentials, which are masked in other text too.
+    """Return the credentials in parameters, which are masked in other text too.
 
     Example:
         >>> secrets_in({"lr": 0.1, "db": {"password": "hunter22", "host": "x"}})
         ('hunter22',)
     """
-    values: list[str] = []
+    return known_secrets({}, _secrets_in(params))
+
+
+def _secrets_in(params: Mapping[str, Any]) -> Iterator[str]:
     for name, value in params.items():
         if isinstance(value, Mapping):
-            values += secrets_in(value)
-        for item in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(item, str) and is_secret_name(name) and not is_ordinary(item, name):
-                values.append(item)
-    return known_secrets({}, values)
+            yield from _secrets_in(value)
+        elif isinstance(value, list | tuple):
+            for item_name, item in _items(name, value):
+                yield from _secrets_in({item_name: item})
+        elif isinstance(value, str) and is_secret(name, value):
+            yield value
 
 
 def mask_outputs(
@@ -222,10 +226,19 @@ def mask_outputs(
 
 def _mask(name: str, value: Any, secrets: tuple[str, ...]) -> Any:
     if isinstance(value, str):
-        is_named = is_secret_name(name) and not is_ordinary(value)
-        return MASK if is_named else mask_text(value, secrets)
+        return MASK if is_secret(name, value) else mask_text(value, secrets)
     if isinstance(value, Mapping):
         return mask_params(value, secrets)
     if isinstance(value, list | tuple):
-        return [_mask(name, item, secrets) for item in value]
+        return [_mask(item_name, item, secrets) for item_name, item in _items(name, value)]
     return value
+
+
+def _items(name: str, value: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return the items of a list, each with its name.
+
+    The fields of a named tuple have names of their own, as the keys of a dict do.
+    """
+    if hasattr(value, "_asdict") and not is_secret_name(name):
+        return [*value._asdict().items()]
+    return [(name, item) for item in value]

@@ -298,7 +298,9 @@ class Run:
             case TrialChanged():
                 self.trials[event.number].apply(event)
             case ParameterSuggested():
-                self.trials[event.number].params[event.name] = event.value
+                trial = self.trials[event.number]
+                # Another thread may be showing the present dict.
+                trial.params = {**trial.params, event.name: event.value}
             case RunEnded():
                 self.state = event.state
                 self.reason = event.reason

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from sparkdl.metric_names import direction_of_name
+
 __all__ = ["Failure", "RunState", "TrialState", "Verdict", "evaluate_metric", "natural_state"]
 
 
@@ -78,11 +80,13 @@ class Verdict:
         state: COMPLETE or INVALID.
         value: the value of the metric; None if there is none.
         reason: the reason for which the trial is INVALID.
+        note: the reason for which a COMPLETE trial with a number has no value.
     """
 
     state: TrialState
     value: float | None
     reason: str | None = None
+    note: str | None = None
 
 
 def evaluate_metric(
@@ -90,6 +94,7 @@ def evaluate_metric(
     reported: Mapping[str, float],
     metric: str | None,
     needed: bool = False,
+    direction: str | None = None,
 ) -> Verdict:
     """Return the value of the metric, and the state that it gives the trial.
 
@@ -99,10 +104,13 @@ def evaluate_metric(
         reported: the last reported value of each name, used if `outputs` lacks the metric.
         metric: the name of the metric; None takes the only number, if there is exactly one.
         needed: the trial is INVALID if there is no number.
+        direction: `max` or `min`, the direction by which trials are compared; None if they are not
+            compared. If no metric was named, a number whose name tells the other direction has no
+            value.
 
     Example:
         >>> evaluate_metric({"accuracy": 0.9, "loss": 0.3}, {}, "accuracy")
-        Verdict(state=<TrialState.COMPLETE: 'COMPLETE'>, value=0.9, reason=None)
+        Verdict(state=<TrialState.COMPLETE: 'COMPLETE'>, value=0.9, reason=None, note=None)
         >>> evaluate_metric({"accuracy": float("nan")}, {}, "accuracy").reason
         "metric 'accuracy' is nan"
     """
@@ -115,6 +123,11 @@ def evaluate_metric(
         if len(numbers) != 1:
             return Verdict(TrialState.COMPLETE, None)
         metric = next(iter(numbers))
+        if direction and direction_of_name(metric) not in (None, direction):
+            reason = _unclear_direction(metric, direction)
+            if needed:
+                return Verdict(TrialState.INVALID, None, reason)
+            return Verdict(TrialState.COMPLETE, None, note=f"the trial has no value: {reason}")
     value = outputs.get(metric, reported.get(metric))
     if metric not in outputs and metric not in reported:
         names = ", ".join({**outputs, **reported}) or "nothing"
@@ -123,6 +136,16 @@ def evaluate_metric(
     if not _is_number(value) or not math.isfinite(value):
         return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")
     return Verdict(TrialState.COMPLETE, float(value))
+
+
+def _unclear_direction(metric: str, direction: str) -> str:
+    words = {"max": "larger", "min": "smaller"}
+    other = "min" if direction == "max" else "max"
+    return (
+        f"the only number is {metric!r}, whose name tells that {words[other]} values are better, "
+        f"but the direction of the run is {direction!r}. Pass metric={metric!r} and "
+        f"direction={other!r}, or direction={direction!r} if {words[direction]} values are better"
+    )
 
 
 def _is_number(value: object) -> bool:

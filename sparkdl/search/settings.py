@@ -38,8 +38,10 @@ class SearchSettings:
         algorithm: a name, or an Optuna sampler.
         pruner: a name, a dict from a name to arguments, an Optuna pruner, or None.
         num_trials: number of configurations to try; None for no limit.
-        stop: target value of each metric, by name; a trial that reaches a target ends the search.
-        patience: end after this number of configurations in a row without an improvement.
+        stop: target value of each metric, by name; a trial that reaches a target ends the search;
+            with repeats, a configuration whose mean does.
+        patience: end after this number of configurations in a row without an improvement; with
+            repeats, their means are compared.
         max_slot_hours: end when the trials have used this number of slot hours.
         initial_params: the first configurations; the sampler chooses their missing parameters.
         repeats: number of trials of each configuration, each with its own seed.
@@ -98,7 +100,7 @@ class SearchSettings:
                 self.patience is not None,
                 "a search may still find trials that are better in another metric than the first.",
             ),
-            "algorithm": (self.algorithm == "cmaes", "CMA-ES optimizes one metric only."),
+            "algorithm": (_is_cmaes(self.algorithm), "CMA-ES optimizes one metric only."),
         }
         for name, (is_invalid, why) in rules.items():
             if is_invalid:
@@ -123,6 +125,13 @@ class SearchSettings:
         rows: Any = self.initial_params
         if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
             raise ConfigError(f"initial_params is {rows!r}; expected a list of dicts.")
+        for number, row in enumerate(rows):
+            if mask_params(row, secrets) != row:
+                raise ConfigError(
+                    f"initial_params[{number}] has values that look like credentials. Credentials "
+                    "are not stored, so the search could not be resumed. Search over names of the "
+                    "credentials instead."
+                )
         if isinstance(self.space, Space):
             for params in self.initial_params:
                 self.space.check(params)
@@ -187,6 +196,12 @@ class SearchSettings:
             "initial_params": [dict(params) for params in self.initial_params],
             "repeats": self.repeats,
         }
+
+
+def _is_cmaes(algorithm: Any) -> bool:
+    # The classes are compared by name, as importing Optuna takes a second.
+    names = [cls.__name__ for cls in type(algorithm).__mro__]
+    return algorithm == "cmaes" or "CmaEsSampler" in names
 
 
 def _name_of(algorithm: Any) -> Any:

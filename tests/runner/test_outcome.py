@@ -7,6 +7,7 @@ import pytest
 from sparkdl.cluster.outcome import Outcome, RankInfo, Status
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.runner.outcome import combine, conclude, conclude_failed_job
+from sparkdl.runs import Run
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.states import Failure, TrialState
 
@@ -24,10 +25,15 @@ def of_rank(rank: int, status: Status = Status.FAILED, **fields: Any) -> Outcome
     )
 
 
+def run_of(*metrics: str) -> Run:
+    objectives = dict.fromkeys(metrics, "max") if len(metrics) > 1 else {}
+    return Run("r", "r", "r", "launch", metrics[0] if metrics else None, objectives=objectives)
+
+
 def test_note_about_outputs_reaches_the_event() -> None:
     outcome = Outcome(status=Status.RETURNED, outputs={"value": 1.0}, note="less")
     again = Outcome.from_json(outcome.to_json())
-    assert conclude([again], 0, 1.0, [None]).event.note == "less"
+    assert conclude([again], 0, 1.0, run_of()).event.note == "less"
 
 
 def test_combine_names_the_first_failure_whatever_the_clocks_of_the_hosts() -> None:
@@ -106,19 +112,19 @@ def test_combine_prefers_the_refusal_of_an_executor() -> None:
     ],
 )
 def test_conclude_gives_each_status_its_state(outcome: Outcome, state: str, error: Any) -> None:
-    event = conclude([outcome], 0, 1.0, ["a"]).event
+    event = conclude([outcome], 0, 1.0, run_of("a")).event
     assert event.state == state
     assert (error or "") in (event.error or "")
 
 
 def test_conclude_one_invalid_metric_of_two_is_invalid() -> None:
     outcome = Outcome(status=Status.RETURNED, outputs={"a": 1.0, "b": float("inf")})
-    assert conclude([outcome], 0, 1.0, ["a", "b"]).event.state == "INVALID"
+    assert conclude([outcome], 0, 1.0, run_of("a", "b")).event.state == "INVALID"
 
 
 def test_conclude_counts_the_time_in_the_queue() -> None:
     outcome = Outcome(status=Status.RETURNED, usage={"starting_s": 1.0, "running_s": 2.0})
-    assert conclude([outcome], 0, 10.0, [None]).event.usage == {
+    assert conclude([outcome], 0, 10.0, run_of()).event.usage == {
         "starting_s": 1.0,
         "running_s": 2.0,
         "queued_s": 7.0,
@@ -126,7 +132,7 @@ def test_conclude_counts_the_time_in_the_queue() -> None:
 
 
 def test_conclude_a_refusal_is_fatal_for_the_run() -> None:
-    conclusion = conclude([Outcome(status=Status.REFUSED, error="old Python")], 3, 1.0, [None])
+    conclusion = conclude([Outcome(status=Status.REFUSED, error="old Python")], 3, 1.0, run_of())
     assert "trial 3: old Python" in str(conclusion.fatal)
     assert conclusion.event.state == "CANCELLED"
 
@@ -161,8 +167,8 @@ def test_the_notes_of_all_ranks_reach_the_journal() -> None:
         of_rank(1, Status.RETURNED),
         of_rank(2, Status.RETURNED, note="b is missing"),
     ]
-    assert conclude(ranks, 0, 1.0, [None]).event.note == "a is missing; b is missing"
-    assert conclude(ranks[1:2], 0, 1.0, [None]).event.note is None
+    assert conclude(ranks, 0, 1.0, run_of()).event.note == "a is missing; b is missing"
+    assert conclude(ranks[1:2], 0, 1.0, run_of()).event.note is None
 
 
 def test_conclude_failed_job_of_a_spark_that_has_ended_can_be_resumed() -> None:

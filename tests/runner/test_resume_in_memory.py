@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from optuna.samplers import RandomSampler
 
-from sparkdl import experiment
+from sparkdl import experiment, storage
 from sparkdl.errors import AllTrialsFailedError, ConfigError, RunExistsError, RunStoppedError
+from sparkdl.options import Options
 from sparkdl.runner.execute import description_of, execute
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
+from sparkdl.runs import Run, owner
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, open_run
@@ -249,6 +251,30 @@ def test_resume_after_too_many_failures_says_how_to_go_on(root: str) -> None:
     assert sorted(again.submitted) == [1, 2, 3, 4]
 
 
+def test_dead_driver_on_another_host_is_waited_for_once(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(owner, "BEAT_S", 0.02)
+    bad = InMemoryCluster(lambda a: raised("OSError: no") if a.number in (1, 2) else same(a))
+    request = request_of(5, parallelism=1)
+    path = killed_driver(run_trials(root, bad, 5, parallelism=1).path, tmp_path, 9)
+    assert load(path).counts() == {"COMPLETE": 1, "FAILED": 2, "LOST": 1, "WAITING": 1}
+    storage.write(f"{path}/owner/1.json", '{"host": "elsewhere", "pid": 1, "started": 1}')
+    storage.write(f"{path}/owner/1.beat", '{"beat": 0, "time": 1}')
+    options = {"root": str(tmp_path), "if_exists": "resume", "run_id": "run", "progress": False}
+
+    def again(max_failed_trials: int) -> Run:
+        given = {**options, "max_failed_trials": max_failed_trials}
+        return execute(dataclasses.replace(request, options=Options.parse(given)), one())
+
+    # The failures before the driver died count.
+    with pytest.raises(ConfigError, match="2 trials .* have failed"):
+        again(1)
+    caplog.clear()
+    assert again(2).counts() == {"COMPLETE": 3, "FAILED": 2}
+    assert sum("looking for" in record.getMessage() for record in caplog.records) == 1
+
+
 def test_verb_that_finds_nothing_to_run_says_so_and_raises_the_old_error(
     root: str, capsys: Any
 ) -> None:
@@ -290,6 +316,37 @@ def test_verb_that_resumes_journals_how_the_code_has_changed(root: str) -> None:
     search = dataclasses.replace(search, num_trials=3)
     execute(dataclasses.replace(request_of(search=search, **options), train=train), one())
     assert "changed" not in events(f"{root}/run", "start")[-1]
+
+
+def resumed_by_verb(root: str, num_trials: int, train: Any) -> dict[str, Any]:
+    """The event that starts a run, or continues the run with a larger number of trials."""
+    search = SearchSettings(space=SPACE, algorithm="random", num_trials=num_trials)
+    request = request_of(search=search, root=root, if_exists="resume")
+    execute(dataclasses.replace(request, train=train), one())
+    return events(f"{root}/run", "start")[-1]
+
+
+def test_unchanged_code_with_a_variable_called_key_is_no_change(root: str) -> None:
+    def train(x: float, key1: str = "") -> Any:
+        def connect(api_key: str) -> float:
+            return x
+
+        return connect(api_key=key1)
+
+    for num_trials in (1, 2):
+        assert "changed" not in resumed_by_verb(root, num_trials, train)
+
+
+def test_function_without_source_is_journaled(root: str) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("def train(x):\n    return x", names)  # noqa: S102
+    source = Path(root, "run", "source", "function.py")
+    resumed_by_verb(root, 1, same)
+    assert source.exists()
+    for num_trials in (2, 3):
+        start = resumed_by_verb(root, num_trials, names["train"])
+        assert start["changed"]["train"] == ["(no source)"]
+        assert not source.exists()  # That of another function.
 
 
 def one() -> InMemoryCluster:

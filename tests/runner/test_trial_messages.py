@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -45,6 +46,16 @@ def pruning(num_trials: int = 2) -> SearchSettings:
         pruner=optuna.pruners.ThresholdPruner(lower=0.5),
         num_trials=num_trials,
     )
+
+
+def test_metrics_that_are_shown_do_not_change_when_a_report_arrives(tmp_path: Path) -> None:
+    trial = Trial(0, {}, str(tmp_path), metrics={"loss": 1.0})
+    line = json.dumps({"step": 1, "metrics": {"accuracy": 0.5}})
+    storage.write(TrialPaths(trial.path).metrics, f"{line}\n")
+    shown = iter(trial.metrics.items())
+    TrialMessages(TrialSource(), None, is_gang=False).read([trial])  # type: ignore[arg-type]
+    assert dict(shown) == {"loss": 1.0}  # An iterator over a dict that has grown raises.
+    assert trial.metrics == {"loss": 1.0, "accuracy": 0.5}
 
 
 def test_pruner_orders_a_trial_to_stop(root: str) -> None:

@@ -67,6 +67,25 @@ def test_best_value_of_an_invalid_or_pruned_trial_is_none(root: str) -> None:
     assert [trial.value for trial in run.trials] == [None, None, 1.0]
 
 
+def losses(attempt: Attempt) -> Outcome:
+    return returned(None, val_loss=float(attempt.number + 1))
+
+
+def test_loss_without_metric_is_not_maximized(root: str) -> None:
+    search = SearchSettings(space=Space.of({"x": [0, 1, 2]}), num_trials=3, algorithm="grid")
+    run = run_trials(root, InMemoryCluster(losses), search=search, run_id="search")
+    assert run.counts() == {"INVALID": 3}
+    assert "Pass metric='val_loss' and direction='min'" in run.trials[0].summary
+    run = run_trials(root, InMemoryCluster(losses), 3, run_id="launch")
+    assert run.counts() == {"COMPLETE": 3}
+    assert run.top(3) == []
+    assert "Pass metric='val_loss'" in (run.trials[0].note or "")
+    run = run_trials(root, InMemoryCluster(losses), 3, metric="val_loss", direction="min")
+    assert run.best.value == 1.0
+    # A single trial is compared with no other trial.
+    assert run_trials(root, InMemoryCluster(losses), run_id="one").best.value == 1.0
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

@@ -10,7 +10,14 @@ import pytest
 from sparkdl import checkpoints, storage
 from sparkdl.errors import NoCompleteTrialError
 from sparkdl.runs import Run, Trial, table
-from sparkdl.runs.events import NewTrial, RunEnded, RunStarted, TrialChanged, TrialsAdded
+from sparkdl.runs.events import (
+    NewTrial,
+    ParameterSuggested,
+    RunEnded,
+    RunStarted,
+    TrialChanged,
+    TrialsAdded,
+)
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
@@ -166,6 +173,16 @@ def test_a_live_run_can_be_shown_while_trials_are_added() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_parameters_that_are_shown_do_not_change_while_an_objective_asks_for_more() -> None:
+    run = run_of(trials_of([0.5]))
+    shown = iter(run.trials[0].params.items())
+    next(shown)
+    event = ParameterSuggested(number=0, name="more", value=1, distribution="")
+    run.apply(event)
+    assert "more" not in dict(shown)  # An iterator over a dict that has grown raises.
+    assert run.trials[0].params["more"] == 1
 
 
 def test_report_shows_means_and_fronts_as_the_run_does(root: str) -> None:

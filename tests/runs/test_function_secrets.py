@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import pytest
@@ -27,6 +27,18 @@ class Database:
 
     host: str
     password: str
+
+
+class Login(NamedTuple):
+    """A tuple whose fields have names."""
+
+    user: str
+    password: str
+
+
+def with_named_tuple() -> Callable[[], Any]:
+    login = [Login("ann", WORD)]
+    return lambda: login
 
 
 def with_variable() -> Callable[[], Any]:
@@ -91,6 +103,7 @@ HOLDERS: dict[str, tuple[Callable[[], Any], str]] = {
     "helper": (with_helper, "'DB_PASSWORD', a global variable that train uses"),
     "object": (with_object, "'password', an attribute of a Database"),
     "dict": (with_nested_dict, "'password', a key in"),
+    "named tuple": (with_named_tuple, "'password', a field of a Login"),
     "form": (with_form, "'word', a variable that <lambda> captures"),
     "partial": (lambda: functools.partial(print, password=WORD), "an argument of the partial"),
     "positional": (

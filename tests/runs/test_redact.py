@@ -1,10 +1,12 @@
 """Credentials are never written to a file or a log, and ordinary text stays as it is."""
 
 import json
+from collections import namedtuple
+from typing import Any
 
 import pytest
 
-from sparkdl.runs.redact import MASK, mask_outputs, mask_params, mask_text
+from sparkdl.runs.redact import MASK, mask_outputs, mask_params, mask_text, secrets_in
 from sparkdl.runs.secret_names import known_secrets
 from tests.runs.credential_corpus import HARMLESS, HARMLESS_CODE, SECRET, SECRET_CODE
 
@@ -49,13 +51,22 @@ def test_credentials_are_masked_among_other_lines_and_in_json(template: str, sec
 
 def test_given_secrets_are_masked_in_texts_and_params() -> None:
     assert mask_text("a s3cret and s3cretlonger", ["s3cret", "s3cretlonger"]) == "a *** and ***"
-    params = {"token": "abc", "opt": {"api_key": "k", "lr": 0.1}, "names": ["s3cret"], "n": 1}
+    params = {"token": "abc123", "opt": {"api_key": "k", "lr": 0.1}, "names": ["s3cret"], "n": 1}
     assert mask_params(params, ["s3cret"]) == {
         "token": MASK,
         "opt": {"api_key": MASK, "lr": 0.1},
         "names": [MASK],
         "n": 1,
     }
+
+
+def test_fields_of_named_tuples_count_as_names() -> None:
+    login = namedtuple("login", ["user", "password"])("ann", "hunter22")
+    params = {"db": login, "others": [login], "passwords": login}
+    masked = {"db": ["ann", MASK], "others": [["ann", MASK]], "passwords": [MASK, MASK]}
+    assert mask_params(params) == masked
+    for found in ({"db": login}, {"others": [login]}, {"others": [login._asdict()]}):
+        assert secrets_in(found) == ("hunter22",)
 
 
 @pytest.mark.parametrize("name", ["dbpassword", "accessToken", "password1", "client_secret"])
@@ -69,10 +80,22 @@ def test_params_under_names_of_credentials_are_masked(name: str) -> None:
         {"pooling_token": "cls"},
         {"pad_token": "[PAD]", "token": "<s>"},
         {"mode": "true", "optimizer": "adam"},
+        {"token": "mean", "model": {"token": ["cls", "mean", "max-pool"]}},
+        {"sos_token": "SOS", "eos_token": "EOS", "bosToken": "BOS", "PAD_TOKEN": "PAD"},
+        {"go_token": "GO", "null_token": "NULL", "unk_token": "unknown"},
     ],
 )
-def test_ordinary_params_stay(params: dict[str, str]) -> None:
+def test_ordinary_params_stay(params: dict[str, Any]) -> None:
     assert mask_params(params) == params
+    assert secrets_in(params) == ()
+
+
+@pytest.mark.parametrize(
+    "params", [{"token": "a1b2c3d4"}, {"token": ["cls", "aBcDeF"]}, {"hf_token": "mean"}]
+)
+def test_credentials_under_the_name_token_are_masked(params: dict[str, Any]) -> None:
+    assert MASK in str(mask_params(params))
+    assert len(secrets_in(params)) == 1
 
 
 def test_values_of_env_are_masked_only_if_they_are_credentials() -> None:

@@ -28,6 +28,24 @@ def test_evaluate_metric_finds_the_metric() -> None:
     assert "got loss" in (evaluate_metric({"loss": 1}, {}, "accuracy").reason or "")
 
 
+@pytest.mark.parametrize(
+    ("name", "direction"), [("val_loss", "max"), ("loss", "max"), ("accuracy", "min")]
+)
+def test_number_whose_name_tells_the_other_direction_has_no_value(
+    name: str, direction: str
+) -> None:
+    for returned, reported in (({name: 0.5}, {}), ({}, {name: 0.5})):
+        searched = evaluate_metric(returned, reported, None, True, direction)
+        assert (searched.state, searched.value) == ("INVALID", None)
+        assert f"Pass metric={name!r} and direction=" in (searched.reason or "")
+        launched = evaluate_metric(returned, reported, None, False, direction)
+        assert (launched.state, launched.value) == ("COMPLETE", None)
+        assert f"Pass metric={name!r}" in (launched.note or "")
+        other = "min" if direction == "max" else "max"
+        for metric, way in ((name, direction), (None, other), (None, None)):
+            assert evaluate_metric(returned, reported, metric, True, way).value == 0.5
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations([0.5, 0.9, None, None])))
 @pytest.mark.parametrize("direction", ["max", "min"])
 def test_best_is_right_in_any_order(order: tuple[Any, ...], direction: Any) -> None:

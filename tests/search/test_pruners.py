@@ -283,6 +283,10 @@ def test_a_configuration_counts_as_failed_if_a_repeat_has_failed(root: str) -> N
     ("fields", "message"),
     [
         ({"algorithm": "cmaes"}, "algorithm is 'cmaes'.*CMA-ES optimizes one metric only"),
+        (
+            {"algorithm": optuna.samplers.CmaEsSampler()},
+            "algorithm is .*CmaEsSampler.*CMA-ES optimizes one metric only",
+        ),
         ({"patience": 3}, "patience is 3.*better in another metric"),
         ({"pruner": "asha"}, "prunes by one metric only"),
     ],

@@ -52,6 +52,11 @@ UP = {"score": "max"}
         ({"pruner": "asha"}, ["m", "latency"], "prunes by one metric only"),
         ({"initial_params": [{"y": 1}]}, ["m"], "unknown parameter 'y'; the space has x, kind"),
         ({"initial_params": [{"x": 2.0}]}, ["m"], "x=2.0 is not a value of Float"),
+        (
+            {"space": dict, "initial_params": [{"x": 1}, {"db": {"password": "hunter" + "22"}}]},
+            ["m"],
+            r"initial_params\[1\] has values that look like credentials",
+        ),
         ({"algorithm": "grid"}, ["m"], r"needs a step in space\['x'\]"),
         ({"algorithm": "grid", "space": None}, ["m"], "requires space= to be a dict"),
         ({"space": Space.of({"api_key": ["a", "b"]})}, ["m"], "look like credentials"),
@@ -167,6 +172,37 @@ def test_patience_ignores_a_worse_repeat_of_the_best_configuration() -> None:
     rule = stops(patience=1, repeats=2)
     pair = [ended(0, 5.0, configuration=0), ended(1, 4.0, configuration=0)]
     assert first_stop(rule, pair) is None
+
+
+def repeated(*values: float | None) -> list[Trial]:
+    """Trials of configurations with three repeats each; without a value a trial is INVALID."""
+    return [
+        ended(i, value, "INVALID" if value is None else "COMPLETE", configuration=i // 3)
+        for i, value in enumerate(values)
+    ]
+
+
+def test_patience_compares_the_means_of_whole_configurations() -> None:
+    lucky = repeated(0.99, None, None, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7)
+    assert first_stop(stops(patience=2, repeats=3), lucky) is None
+    worse = repeated(0.5, 0.5, 0.5, 0.9, 0.1, 0.1, 0.9, 0.2, None, 0.9, 0.9, 0.9)
+    found = first_stop(stops(patience=2, repeats=3), worse)
+    assert found is not None
+    assert found[0] == 8  # When the third repeat of the third configuration has ended.
+    # A driver that takes the run over counts the same.
+    search = SearchSettings(space=SPACE, patience=2, repeats=3)
+    taken_over = Stopping(Options(), search, UP, ended=worse[:5])
+    assert first_stop(taken_over, worse[5:]) == found
+
+
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_stop_compares_the_means_of_whole_configurations(direction: str) -> None:
+    sign = 1 if direction == "max" else -1
+    values = (0.9, 0.1, 0.1, 0.9, None, 0.9, 0.7, 0.9, 0.8, 0.9)
+    trials = repeated(*(None if value is None else sign * value for value in values))
+    rule = stops({"score": direction}, stop={"score": sign * 0.75}, repeats=3)
+    reason = f"stop: configuration 2 has a mean score of {sign * 0.8:g}, of {sign * 0.75:g}"
+    assert first_stop(rule, trials) == (8, (RunState.COMPLETE, reason))
 
 
 def test_stop_uses_a_second_metric_and_only_complete_trials() -> None:
