@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -29,6 +30,7 @@ from sparkdl.tfos import TFCluster
 WORKERS = 2
 KINDS = ("launch", "search", "gang", "fed", "elastic", "cluster")
 PAUSE_S = 1.0
+KEPT = 20
 # The others need a DataFrame, or an application that is gone.
 RESUMED = ("launch", "search", "gang", "elastic")
 # A program that is killed may crash this often, besides losses, which are not counted.
@@ -81,8 +83,16 @@ class Driver:
         except Exception as exc:  # noqa: BLE001 A fault of Spark's own job, such as a feed's.
             found = {"other_error": repr(exc)[:2000]}
         self._say("ends.jsonl", {"kind": kind, "seconds": time.time() - begun, **found})
+        self._remove_old()
         if "state" not in found:
             time.sleep(PAUSE_S)  # Nothing was started, as on a full disk.
+
+    def _remove_old(self) -> None:
+        """Keep the newest runs of a local root: the small disk holds some hundred of them."""
+        if "://" not in self._root and Path(self._root).exists():
+            runs = sorted(Path(self._root).iterdir(), key=lambda path: path.stat().st_mtime)
+            for path in runs[:-KEPT]:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _say(self, name: str, line: dict[str, Any]) -> None:
         status = Path("/proc/self/status").read_text()
