@@ -268,7 +268,7 @@ def test_dead_driver_on_another_host_is_waited_for_once(
         return execute(dataclasses.replace(request, options=Options.parse(given)), one())
 
     # The failures before the driver died count.
-    with pytest.raises(ConfigError, match="2 trials .* have failed"):
+    with pytest.raises(ConfigError, match=r"2 trials .* have failed"):
         again(1)
     caplog.clear()
     assert again(2).counts() == {"COMPLETE": 3, "FAILED": 2}
