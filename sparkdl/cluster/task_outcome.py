@@ -24,11 +24,14 @@ from sparkdl.runs.states import Failure
 __all__ = [
     "failure_of_task",
     "files_in",
+    "tail_of",
     "with_files",
     "with_note",
     "with_reported",
     "without_secrets",
 ]
+
+TAIL_LINES = 20
 
 
 def failure_of_task(exc: Exception) -> Outcome:
@@ -103,3 +106,12 @@ def without_secrets(exception: bytes | None, secrets: tuple[str, ...]) -> bytes 
     """Return a pickled exception; None if it contains a secret, as a pickle cannot be masked."""
     text = (exception or b"").decode(errors="ignore")
     return exception if mask_text(text, secrets) == text else None
+
+
+def tail_of(log: str) -> str:
+    """Return the last lines of a local log file."""
+    path = storage.local_path(log)
+    size = path.stat().st_size
+    data = storage.read(log, max(0, size - (1 << 16)))
+    lines = data.decode(errors="replace").splitlines()
+    return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"

@@ -5,6 +5,7 @@ process, and yields one row with the outcome. An exception in the user's functio
 """
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -31,6 +32,7 @@ from sparkdl.cluster.task_outcome import (
     failure_of_task,
     files_in,
     outcome_row,
+    tail_of,
     with_feed_error,
     with_files,
     with_note,
@@ -40,7 +42,7 @@ from sparkdl.cluster.task_outcome import (
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
-from sparkdl.polling import retry
+from sparkdl.polling import RETRY_S, retry
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_outputs, mask_params, mask_text, secrets_in
@@ -59,8 +61,6 @@ __all__ = [
 ]
 
 OUTCOME_SCHEMA = "outcome string"
-
-TAIL_LINES = 20
 
 # The files that an attempt leaves in the trial's folder, beside its logs and metrics.
 PER_ATTEMPT = frozenset(
@@ -242,30 +242,34 @@ class TrialTask:
             self.program.imports,
             self.plan.framework,
             writes=self.plan.is_gang,  # No other job has checked the executors of a gang.
+            patience_s=min(RETRY_S, self.plan.start_timeout_s / 4),
         )
 
     def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Take the number of a gang's attempt, and move away the files of a lost attempt."""
-        if retry(lambda: attempts.take(self.paths.folder, attempt), "begin an attempt at a trial"):
-            retry(lambda: self._move_away(attempt, names), "move the files of a lost attempt")
+        if attempts.take(self.paths.folder, attempt):
+            self._move_away(attempt, names)
 
     def _move_away(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Move away the files of a lost attempt: its process may still be writing them."""
-        if not attempt:
-            return
         paths = self.paths
-        for name in storage.list_names(paths.folder):
-            if name.startswith(("log", "metrics", "work")) or name in names:
-                old = storage.join(paths.folder, name)
-                storage.rename(old, storage.join(paths.superseded(attempt - 1), name))
+
+        def move() -> None:
+            for name in storage.list_names(paths.folder):
+                if name.startswith(("log", "metrics", "work")) or name in names:
+                    old = storage.join(paths.folder, name)
+                    storage.rename(old, storage.join(paths.superseded(attempt - 1), name))
+
+        if attempt:
+            retry(move, "move the files of a lost attempt")
 
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
         params = mask_params(self.trial.params, self.secrets)
         text = to_json({"params": params, "seed": self.trial.seed}, indent=1)
-        storage.write(self.paths.params, text)
-        attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
-        storage.write(self.paths.attempt(attempt), json.dumps(attempt_info))
+        info = json.dumps({"attempt": attempt, "pid": os.getpid(), **place})
+        for url, content in ((self.paths.params, text), (self.paths.attempt(attempt), info)):
+            retry(functools.partial(storage.write, url, content), "write the start of a trial")
 
     def start_process(
         self,
@@ -353,7 +357,7 @@ class TrialTask:
         secrets = self.secrets
         outcome = end.outcome
         if outcome is None:
-            tail = _tail(storage.join(str(folder), log))
+            tail = tail_of(storage.join(str(folder), log))
             reason = end.stopped or describe_exit(end, self.plan.trial_timeout_s)
             outcome = Outcome(
                 status=Status.FAILED,
@@ -391,11 +395,3 @@ def _absolute(entry: str) -> str:
     """Return an entry of `sys.path` for a process that works in another directory."""
     # Some entries are names for import hooks, not paths.
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
-
-
-def _tail(log: str) -> str:
-    path = storage.local_path(log)
-    size = path.stat().st_size
-    data = storage.read(log, max(0, size - (1 << 16)))
-    lines = data.decode(errors="replace").splitlines()
-    return "\n".join(lines[-TAIL_LINES:]) or "(nothing was printed)"
