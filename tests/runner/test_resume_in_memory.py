@@ -10,10 +10,18 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from sparkdl import experiment
-from sparkdl.errors import AllTrialsFailedError, ConfigError, RunExistsError, RunStoppedError
+from sparkdl.errors import (
+    AllTrialsFailedError,
+    ConfigError,
+    RunExistsError,
+    RunNotFoundError,
+    RunStoppedError,
+)
 from sparkdl.runner.execute import description_of, execute
+from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
+from sparkdl.runs import Run, RunState
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, open_run
@@ -328,6 +336,29 @@ def test_loaded_run_is_waited_for_and_not_cancelled_in_silence(
     with pytest.raises(AllTrialsFailedError, match="E: no") as caught:
         experiment.load(failed.path).wait()
     assert caught.value.run.id == "failed"
+
+
+def test_wait_of_a_loaded_run_outlasts_a_store_that_fails(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = run_trials(root, InMemoryCluster(same), 1)
+    looks = [OSError("the store is busy"), ended, RunNotFoundError("removed")]
+
+    def look(_: str) -> Run:
+        seen = looks.pop(0)
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+    monkeypatch.setattr("sparkdl.runner.handle.LOOK_S", 0.01)
+    monkeypatch.setattr("sparkdl.runner.handle.load", look)
+    monkeypatch.setattr("sparkdl.polling.pause_s", lambda _: 0.01)
+    run = dataclasses.replace(ended, state=RunState.RUNNING)
+    LoadedRunHandle(run).wait()
+    assert run.state == "COMPLETE"
+    run.state = RunState.RUNNING
+    with pytest.raises(RunNotFoundError):
+        LoadedRunHandle(run).wait()
 
 
 def test_resume_of_a_complete_run_starts_nothing(root: str) -> None:
