@@ -5,7 +5,6 @@ process, and yields one row with the outcome. An exception in the user's functio
 """
 
 import contextlib
-import functools
 import json
 import os
 import socket
@@ -43,7 +42,7 @@ from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
 from sparkdl.polling import RETRY_S, retry
-from sparkdl.reporter import ASKS, ORDERS, TIMELINE
+from sparkdl.reporter import ASKS, ORDERS, TIMELINE, make_files
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_outputs, mask_params, mask_text, secrets_in
 from sparkdl.runs.states import Failure
@@ -197,8 +196,7 @@ class TrialTask:
             results = {self.paths.error: outcome.error or "", **results}
         if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it passes on the task's row.
-            text = outcome.without_exception().to_json()
-            results[self.paths.outcome(attempt)] = text
+            results[self.paths.outcome(attempt)] = outcome.without_exception().to_json()
         return with_files(outcome, results)
 
     def _train(
@@ -268,8 +266,13 @@ class TrialTask:
         params = mask_params(self.trial.params, self.secrets)
         text = to_json({"params": params, "seed": self.trial.seed}, indent=1)
         info = json.dumps({"attempt": attempt, "pid": os.getpid(), **place})
-        for url, content in ((self.paths.params, text), (self.paths.attempt(attempt), info)):
-            retry(functools.partial(storage.write, url, content), "write the start of a trial")
+
+        def write() -> None:
+            make_files(self.paths.folder)
+            storage.write(self.paths.params, text)
+            storage.write(self.paths.attempt(attempt), info)
+
+        retry(write, "write the start of a trial")
 
     def start_process(
         self,

@@ -273,6 +273,27 @@ def test_a_store_that_fails_for_a_moment_costs_no_attempt(
     assert storage.exists(storage.join(task.paths.superseded(0), "log.txt"))
 
 
+def test_files_of_messages_exist_before_the_driver_looks_for_them(
+    run_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, write = task_of(lambda: 1, run_path), storage.write
+    files: list[str] = []
+
+    def announce(url: str, data: Any) -> None:
+        if url == task.paths.attempt(0):
+            files.extend(storage.list_names(task.paths.folder))
+        write(url, data)
+
+    monkeypatch.setattr(storage, "write", announce)
+    storage.write(task.paths.orders, b"an order\n")
+    task.begin(0, {})
+    if storage.is_local(run_path):  # Stores have no clients that remember missing files.
+        assert {"metrics.jsonl", "asks.jsonl", "orders.jsonl"} <= set(files)
+    else:
+        assert "metrics.jsonl" not in files
+    assert storage.read(task.paths.orders) == b"an order\n"
+
+
 def failing_once(
     work: Callable[..., Any], name: str, failed: set[tuple[str, ...]]
 ) -> Callable[..., Any]:
