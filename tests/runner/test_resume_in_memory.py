@@ -21,7 +21,7 @@ from sparkdl.runner.execute import description_of, execute
 from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
-from sparkdl.runs import Run, RunState
+from sparkdl.runs import Run, RunState, journal
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, open_run
@@ -371,6 +371,23 @@ def test_resume_of_a_complete_run_starts_nothing(root: str) -> None:
     assert again.state == "COMPLETE"
     assert cluster.submitted == []
     assert journal_text(run.path) == before
+
+
+def test_resume_parses_no_reports_that_it_does_not_use(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_trials(root, InMemoryCluster(lambda a: raised("E: no")), 1)
+    with_reports, read = [], journal._read_sessions
+
+    def record(folder: str, parses_reports: bool) -> Any:
+        with_reports.append(parses_reports)
+        return read(folder, parses_reports)
+
+    monkeypatch.setattr(journal, "_read_sessions", record)
+    cluster, failed = InMemoryCluster(same), frozenset({"failed"})
+    continue_search(run.path, packed_train, {}, failed, None, {"progress": False}, cluster)
+    assert cluster.submitted
+    assert not any(with_reports)
 
 
 # ---- one owner
