@@ -14,14 +14,18 @@ number stops writing.
 Arguments called `trial` are the path or URL of the folder of a trial.
 """
 
+import contextlib
+import functools
 import json
 import math
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.polling import retry
 
 __all__ = [
     "FOLDER",
@@ -35,6 +39,8 @@ __all__ = [
 ]
 
 FOLDER = "attempts"
+
+_ACTIVITY = "begin an attempt at a trial"
 
 
 class SupersededError(RuntimeError):
@@ -66,17 +72,30 @@ def claim(trial: str, application: str, submission: int, task: int) -> int:
 
     Raises:
         SupersededError: if a later task has taken a number already.
+        OSError: if the store fails for minutes.
     """
     mine = _Claim(application, submission, task)
-    number = max(submission, newest(trial) + 1)
+    number = max(submission, retry(lambda: newest(trial), _ACTIVITY) + 1)
     while True:
         if number and (last := _read(trial, number - 1)) and mine.precedes(last):
             raise SupersededError(_message(number - 1))
-        try:
-            storage.create(_file(trial, number), json.dumps(asdict(mine)))
+        if _create(trial, number, asdict(mine)):
+            _begin_lost(trial, range(submission, number))
             return number
-        except FileExistsError:
-            number += 1  # Another task was faster, or the list of files was out of date.
+        number += 1  # Another task was faster, or the list of files was out of date.
+
+
+def _begin_lost(trial: str, numbers: Iterable[int]) -> None:
+    """Write the starts of attempts that were lost before they had begun.
+
+    The driver waits for the start of one attempt after the other.
+    """
+    for number in numbers:
+        url = storage.join(trial, FOLDER, f"{number}.json")
+        with contextlib.suppress(FileExistsError):
+            retry(
+                functools.partial(storage.create, url, json.dumps({"attempt": number})), _ACTIVITY
+            )
 
 
 def take(trial: str, number: int) -> bool:
@@ -89,11 +108,21 @@ def take(trial: str, number: int) -> bool:
     Returns:
         False if it was taken already: an attempt that was lost before the driver saw its start is
         repeated under its number, by the driver or by Spark.
+
+    Raises:
+        OSError: if the store fails for minutes.
     """
+    return _create(trial, number, {"submission": number})
+
+
+def _create(trial: str, number: int, fields: Mapping[str, Any]) -> bool:
+    """Create the file of a number; return False if it exists."""
+    url, text = _file(trial, number), json.dumps({**fields, "id": uuid.uuid4().hex})
     try:
-        storage.create(_file(trial, number), json.dumps({"submission": number}))
+        retry(lambda: storage.create(url, text), _ACTIVITY)
     except FileExistsError:
-        return False
+        # The store may have written the file and then reported a failure.
+        return retry(lambda: storage.read(url), _ACTIVITY) == text.encode()
     return True
 
 

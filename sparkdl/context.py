@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import checkpoints, storage
+from sparkdl.polling import Outages, retry
 from sparkdl.reporter import Reporter
 
 __all__ = [
@@ -262,6 +263,7 @@ def report(
         ValueError: if `step` is not a whole number, or if `checkpoint` has no file or cannot be
             copied; the message gives the reason.
         NotADirectoryError: if `checkpoint` is not a directory.
+        OSError: if the run directory did not take the checkpoint for five minutes.
         SupersededError: if Spark has started this trial elsewhere, and the checkpoint belongs to
             that attempt now. Do not catch it: this process is about to be ended.
         TrialPruned: if the search stops this trial. Do not catch it: it is not a failure.
@@ -308,7 +310,7 @@ def get_checkpoint() -> str | None:
     if me.folder is None:
         path = reporter.committed
     elif me.world_size == 1:
-        newest = checkpoints.newest(me._trial_url)
+        newest = retry(lambda: checkpoints.newest(me._trial_url), "look for a checkpoint")
         path = checkpoints.fetch(me._trial_url, newest.number, me.folder) if newest else path
     if path is not None:
         reporter.continue_after(checkpoints.step_of(path))
@@ -349,11 +351,13 @@ def _commit(reporter: Reporter, directory: str | os.PathLike[str]) -> None:
     me = current()
     rule = (me.keep_checkpoints, me.metric, me.direction)
     with reporter.lock:
-        committed = checkpoints.commit(
-            directory, me._trial_url, reporter.step, reporter.metrics, me.attempt
+        marker = (reporter.step, reporter.metrics, me.attempt)
+        committed = retry(
+            lambda: checkpoints.commit(directory, me._trial_url, *marker), "commit a checkpoint"
         )
         reporter.committed = str(Path(committed.url).absolute())
-        checkpoints.prune(me._trial_url, *rule, spare=me.checkpoint)
+        with Outages("remove old checkpoints").tolerated():  # The next commit removes them.
+            checkpoints.prune(me._trial_url, *rule, spare=me.checkpoint)
 
 
 def this_reporter() -> Reporter:

@@ -22,6 +22,15 @@ REMOTE_POLL_S = 2.0
 RETRY_S = 300.0
 MAX_PAUSE_S = 30.0
 
+# Errors that are the answer of a store that works.
+_ANSWERS = (
+    FileNotFoundError,
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
+    PermissionError,
+)
+
 T = TypeVar("T")
 
 _logger = logging.getLogger("sparkdl.polling")
@@ -61,15 +70,15 @@ def retry(action: Callable[[], T], activity: str, timeout_s: float | None = None
         timeout_s: seconds after which the last error is raised; None means `RETRY_S`.
 
     Raises:
-        OSError: if the store still fails then. A missing file, and one that exists already, is not
-            a failure of the store, and raised at once.
+        OSError: if the store still fails then. A missing file, a file that exists already, and
+            refused access are no failures of the store, and raised at once.
     """
     deadline = time.monotonic() + (RETRY_S if timeout_s is None else timeout_s)
     num_failures = 0
     while True:
         try:
             return action()
-        except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
+        except _ANSWERS:
             raise
         except OSError as exc:
             num_failures += 1

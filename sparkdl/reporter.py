@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sparkdl import jsonl
+from sparkdl import jsonl, storage
 from sparkdl.errors import TrialPruned
 
-__all__ = ["ASKS", "ORDERS", "TIMELINE", "Reporter"]
+__all__ = ["ASKS", "ORDERS", "TIMELINE", "Reporter", "make_files"]
 
 # The file of a trial's requests, and the file of the driver's commands and answers.
 ASKS = "asks.jsonl"
@@ -74,6 +74,19 @@ class LineFile:
                 self._unwritten = b"\n" + self._unwritten
         while self._unwritten and self._file is not None:
             self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
+
+
+def make_files(trial: str) -> None:
+    """Make the files of reports, requests and orders of a trial, empty, on a mounted disk.
+
+    An NFS client that has looked for a missing file may not see the file for a minute: the driver
+    looks for these files once the trial has started.
+
+    Args:
+        trial: the folder of the trial. Stores need no empty files.
+    """
+    for name in ("metrics.jsonl", ASKS, ORDERS) if storage.is_local(trial) else ():
+        storage.append(storage.join(trial, name), b"")
 
 
 class Reporter:

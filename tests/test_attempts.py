@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl import attempts, storage
+from sparkdl import attempts, polling, storage
 from sparkdl.attempts import Fence, SupersededError, claim
 
 
@@ -36,6 +36,22 @@ def test_a_task_that_wakes_up_late_takes_no_number(trial: str) -> None:
     with pytest.raises(SupersededError):
         claim(trial, "app", 0, 9)
     assert attempts.newest(trial) == 1
+
+
+def test_a_claim_that_the_store_has_written_in_spite_of_an_error_is_not_lost(
+    trial: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, errors = storage.create, [OSError("the answer was lost")]
+
+    def write_and_fail(url: str, data: str) -> None:
+        create(url, data)
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(storage, "create", write_and_fail)
+    monkeypatch.setattr(polling.time, "sleep", lambda _: None)
+    assert claim(trial, "app", 0, 5) == 0
+    assert claim(trial, "app", 0, 6) == 1
 
 
 def test_of_two_tasks_at_once_one_takes_a_number(tmp_path: Path) -> None:
@@ -80,4 +96,15 @@ def test_a_fence_looks_now_and_then(tmp_path: Path) -> None:
     attempts.take(str(tmp_path), 1)
     assert not fence.look()
     content = json.loads((tmp_path / "attempts" / "1.claim").read_text())
-    assert content == {"submission": 1}
+    assert content["submission"] == 1
+
+
+def test_an_attempt_that_was_lost_before_it_began_has_a_start(tmp_path: Path) -> None:
+    """The driver waits for the start of one attempt after the other."""
+    trial = str(tmp_path)
+    claim(trial, "app", 0, 5)
+    assert claim(trial, "app", 0, 6) == 1
+    assert (tmp_path / "attempts/0.json").read_text() == '{"attempt": 0}'
+    (tmp_path / "attempts/1.json").write_text("its own")
+    assert claim(trial, "app", 0, 7) == 2
+    assert (tmp_path / "attempts/1.json").read_text() == "its own"

@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl import attempts, checkpoints, context, storage
+from sparkdl import attempts, checkpoints, context, polling, storage
 from sparkdl.attempts import SupersededError
 from sparkdl.checkpoints import Checkpoint, commit, committed, newest, prune, retained
 from sparkdl.cluster.process.trial_folder import Mirror
@@ -322,6 +322,27 @@ def test_get_checkpoint_is_the_same_for_all_ranks_of_a_gang(
     lines = (folder / "metrics-worker-0.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 8]
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_report_tries_again_to_commit(
+    root: str, tmp_path: Path, here: Callable[..., context.Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, errors = storage.put, [OSError(28, "No space left on device")] * 2
+
+    def full(*args: Any) -> None:
+        if errors:
+            raise errors.pop()
+        put(*args)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the store is busy")
+
+    monkeypatch.setattr(storage, "put", full)
+    monkeypatch.setattr(checkpoints, "prune", fail)
+    monkeypatch.setattr(polling.time, "sleep", lambda _: None)
+    here(root, metric="accuracy")
+    context.report({"accuracy": 0.5}, checkpoint=saved(tmp_path / "model", "one"))
+    assert content(context.get_checkpoint()) == "one"
 
 
 def test_get_checkpoint_of_another_trial_until_one_is_committed(

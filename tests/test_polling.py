@@ -39,7 +39,7 @@ def test_retry_raises_the_last_error_after_the_timeout(pauses: list[float]) -> N
         retry(write, "write", timeout_s=0.0)
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
+@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError, PermissionError])
 def test_retry_raises_what_no_pause_can_mend(pauses: list[float], error: type[OSError]) -> None:
     def read() -> None:
         raise error("file")

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sparkdl import jsonl, storage
+from sparkdl.polling import retry
 
 __all__ = [
     "FOLDER",
@@ -115,7 +116,12 @@ def fetch(trial: str, number: int, folder: str) -> str:
 
     Raises:
         FileNotFoundError: if there is no such checkpoint, or if it is removed meanwhile.
+        OSError: if the store fails for minutes.
     """
+    return retry(lambda: _fetch(trial, number, folder), "read a checkpoint")
+
+
+def _fetch(trial: str, number: int, folder: str) -> str:
     target = local_place(trial, number, folder)
     if not storage.is_local(trial) and target.is_dir():
         return str(target)

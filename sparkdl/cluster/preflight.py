@@ -24,6 +24,7 @@ from sparkdl.cluster.program.packaging import Program, preloadable
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.tested_versions import untested
 from sparkdl.errors import PreflightError
+from sparkdl.polling import RETRY_S, retry
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.provenance import versions as installed_versions
 
@@ -42,6 +43,9 @@ REPORT_SCHEMA = "problem string"
 # Tasks hold their slots for this long, so that each executor gets one of them.
 MEET_S = 2.0
 
+# The user waits for the check before the first trial, and may have named a wrong store.
+PATIENCE_S = 30.0
+
 
 def check_executor(
     run_id: str,
@@ -50,6 +54,7 @@ def check_executor(
     imports: Iterable[str],
     framework: str | None,
     writes: bool = False,
+    patience_s: float = RETRY_S,
 ) -> str | None:
     """Return the reason for which this executor cannot run a run's trials; None if it can.
 
@@ -60,10 +65,12 @@ def check_executor(
         imports: the modules that the program imports.
         framework: the framework of the program, if any.
         writes: also write a file in the run directory, and remove it.
+        patience_s: seconds for which a store that fails is tried again. A missing file and refused
+            access are problems at once.
     """
     problem = (
-        _cannot_read(run_id, paths)
-        or (_cannot_write(paths) if writes else None)
+        _cannot_read(run_id, paths, patience_s)
+        or (_cannot_write(paths, patience_s) if writes else None)
         or _limits_memory(framework)
         or _differs(versions)
         or _lacks(imports)
@@ -71,9 +78,11 @@ def check_executor(
     return f"executor on host {socket.gethostname()}{problem}" if problem else None
 
 
-def _cannot_read(run_id: str, paths: RunPaths) -> str | None:
+def _cannot_read(run_id: str, paths: RunPaths, patience_s: float) -> str | None:
+    activity = "read the description of the run"
     try:
-        seen = json.loads(storage.read(paths.run))["id"]
+        data = retry(lambda: storage.read(paths.run), activity, patience_s)
+        seen = json.loads(data)["id"]
     except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
         return (
             f", working in {os.getcwd()}, does not see the run directory "
@@ -83,11 +92,12 @@ def _cannot_read(run_id: str, paths: RunPaths) -> str | None:
     return None if seen == run_id else f" sees another run, {seen}, in {paths.folder}"
 
 
-def _cannot_write(paths: RunPaths) -> str | None:
+def _cannot_write(paths: RunPaths, patience_s: float) -> str | None:
     probe = storage.join(paths.folder, f"probe-{uuid.uuid4().hex}")
+    activity = "write a file in the run directory"
     try:
-        storage.write(probe, b"")
-        storage.remove(probe)
+        retry(lambda: storage.write(probe, b""), activity, patience_s)
+        retry(lambda: storage.remove(probe), activity, patience_s)
     except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
         remedy = "Give the executors credentials with which they may write and delete there"
         if storage.is_local(probe):
@@ -206,7 +216,13 @@ class PreflightTask:
         ids = [i for batch in batches for i in batch.column(0).to_pylist()]
         paths = RunPaths(self.run_path)
         problem = check_executor(
-            self.run_id, paths, self.versions, self.imports, self.framework, writes=True
+            self.run_id,
+            paths,
+            self.versions,
+            self.imports,
+            self.framework,
+            writes=True,
+            patience_s=PATIENCE_S,
         )
         if problem is None and ids:
             spare_collector()

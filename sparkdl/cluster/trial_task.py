@@ -41,8 +41,8 @@ from sparkdl.cluster.task_outcome import (
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
-from sparkdl.polling import retry
-from sparkdl.reporter import ASKS, ORDERS, TIMELINE
+from sparkdl.polling import RETRY_S, retry
+from sparkdl.reporter import ASKS, ORDERS, TIMELINE, make_files
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.redact import mask_outputs, mask_params, mask_text, secrets_in
 from sparkdl.runs.states import Failure
@@ -196,8 +196,7 @@ class TrialTask:
             results = {self.paths.error: outcome.error or "", **results}
         if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it passes on the task's row.
-            text = outcome.without_exception().to_json()
-            results[self.paths.outcome(attempt)] = text
+            results[self.paths.outcome(attempt)] = outcome.without_exception().to_json()
         return with_files(outcome, results)
 
     def _train(
@@ -241,30 +240,39 @@ class TrialTask:
             self.program.imports,
             self.plan.framework,
             writes=self.plan.is_gang,  # No other job has checked the executors of a gang.
+            patience_s=min(RETRY_S, self.plan.start_timeout_s / 4),
         )
 
     def supersede(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Take the number of a gang's attempt, and move away the files of a lost attempt."""
-        if retry(lambda: attempts.take(self.paths.folder, attempt), "begin an attempt at a trial"):
-            retry(lambda: self._move_away(attempt, names), "move the files of a lost attempt")
+        if attempts.take(self.paths.folder, attempt):
+            self._move_away(attempt, names)
 
     def _move_away(self, attempt: int, names: frozenset[str] = PER_ATTEMPT) -> None:
         """Move away the files of a lost attempt: its process may still be writing them."""
-        if not attempt:
-            return
         paths = self.paths
-        for name in storage.list_names(paths.folder):
-            if name.startswith(("log", "metrics", "work")) or name in names:
-                old = storage.join(paths.folder, name)
-                storage.rename(old, storage.join(paths.superseded(attempt - 1), name))
+
+        def move() -> None:
+            for name in storage.list_names(paths.folder):
+                if name.startswith(("log", "metrics", "work")) or name in names:
+                    old = storage.join(paths.folder, name)
+                    storage.rename(old, storage.join(paths.superseded(attempt - 1), name))
+
+        if attempt:
+            retry(move, "move the files of a lost attempt")
 
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""
         params = mask_params(self.trial.params, self.secrets)
         text = to_json({"params": params, "seed": self.trial.seed}, indent=1)
-        storage.write(self.paths.params, text)
-        attempt_info = {"attempt": attempt, "pid": os.getpid(), **place}
-        storage.write(self.paths.attempt(attempt), json.dumps(attempt_info))
+        info = json.dumps({"attempt": attempt, "pid": os.getpid(), **place})
+
+        def write() -> None:
+            make_files(self.paths.folder)
+            storage.write(self.paths.params, text)
+            storage.write(self.paths.attempt(attempt), info)
+
+        retry(write, "write the start of a trial")
 
     def start_process(
         self,

@@ -1,6 +1,7 @@
 """Runs on the driver. Decide how many trials run at once, and how many wait inside Spark."""
 
 import logging
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -53,6 +54,8 @@ class Concurrency:
         self._ahead = ahead
         self._counted_s = time.monotonic()
         self._short_since: float | None = None
+        # Counted once: later on, jobs of this run are among the open files.
+        self._num_open = _num_open_files()
         self.slots = count_slots()
 
     def recount(self) -> None:
@@ -65,7 +68,8 @@ class Concurrency:
     def limit(self) -> int:
         """The number of trials that may run at once, at least one."""
         num_fitting = self.slots.count // self._size
-        return jobs_within_limit(max(1, min(num_fitting, self._parallelism or num_fitting)))
+        num_jobs = max(1, min(num_fitting, self._parallelism or num_fitting))
+        return jobs_within_limit(num_jobs, self._num_open)
 
     def short_s(self) -> float:
         """Return the seconds for which there have been too few slots for a single trial.
@@ -104,7 +108,7 @@ class Concurrency:
         is_limited = self.limit < self.slots.count or not self._is_enforced or self._size > 1
         if is_limited or not self._ahead or num_started < self.limit:
             return self.limit
-        return jobs_within_limit(self.limit + max(1, self.limit // 4))
+        return jobs_within_limit(self.limit + max(1, self.limit // 4), self._num_open)
 
     def cores(self, num_trials: int) -> int:
         """Return the number of CPU cores for one process.
@@ -116,12 +120,18 @@ class Concurrency:
         return max(1, self.slots.cores // max(1, num_processes))
 
 
-def jobs_within_limit(num_jobs: int) -> int:
+def jobs_within_limit(num_jobs: int, num_open: int = 0) -> int:
     """Return the number of Spark jobs, at most `num_jobs`, that this process has open files for.
 
     The soft limit of open files is raised as far as needed and allowed.
+
+    Args:
+        num_jobs: the number of jobs that are wanted.
+        num_open: the number of files that are open without these jobs, such as those of the jobs
+            of other runs.
     """
-    need = RESERVED_FILES + num_jobs * FILES_PER_JOB
+    reserved = RESERVED_FILES + num_open
+    need = reserved + num_jobs * FILES_PER_JOB
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or need <= soft:
         return num_jobs
@@ -129,4 +139,12 @@ def jobs_within_limit(num_jobs: int) -> int:
     if raised > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         _logger.info("raised the limit of open files from %d to %d", soft, raised)
-    return min(num_jobs, max(1, (raised - RESERVED_FILES) // FILES_PER_JOB))
+    return min(num_jobs, max(1, (raised - reserved) // FILES_PER_JOB))
+
+
+def _num_open_files() -> int:
+    """Return the number of files and sockets that this process has open, 0 where unknown."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0

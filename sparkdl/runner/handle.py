@@ -2,13 +2,14 @@
 
 import atexit
 import dataclasses
+import math
 import os
 import sys
 import threading
 import time
 
 from sparkdl.errors import ConfigError, RunExistsError
-from sparkdl.polling import poll_s
+from sparkdl.polling import poll_s, retry
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run, RunState
 from sparkdl.runs.history import load
@@ -97,7 +98,8 @@ class LoadedRunHandle:
         """Return when the run has ended; raise the error of a run that is not COMPLETE."""
         while self._run.state == RunState.RUNNING:
             time.sleep(poll_s(self._run.path, LOOK_S))
-            now = load(self._run.path)
+            # The run may go on, whatever this process cannot read for now.
+            now = retry(lambda: load(self._run.path), f"look at run {self._run.id}", math.inf)
             for field in dataclasses.fields(Run):
                 if not field.name.startswith("_"):
                     setattr(self._run, field.name, getattr(now, field.name))

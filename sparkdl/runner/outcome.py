@@ -10,6 +10,7 @@ import cloudpickle
 from sparkdl.cluster.outcome import Outcome, Status, is_follow_up
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError, RemoteTraceback
+from sparkdl.polling import retry
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.redact import mask_text
 from sparkdl.runs.retry import OUTSIDE, STOPPED
@@ -25,6 +26,9 @@ __all__ = [
     "exception_of",
     "with_value",
 ]
+
+# Seconds for which a store that fails is tried again; no other trial is followed meanwhile.
+READ_S = 30.0
 
 _NO_CHIEF = "the chief's executor was lost before what the chief had returned could be fetched\n"
 
@@ -100,7 +104,13 @@ def with_value(conclusion: Conclusion, trial: Trial, how: str) -> Conclusion:
     value = conclusion.event.value
     if value is None or how == "last":
         return conclusion
-    values = [value, *filter(math.isfinite, trial.reported_values())]
+    try:
+        reported = retry(trial.reported_values, "read the reports of a trial", READ_S)
+    except OSError as exc:
+        note = f"the value is the last one, as the reported values could not be read: {exc}"
+        note = "; ".join(filter(None, (conclusion.event.note, note)))
+        return replace(conclusion, event=replace(conclusion.event, note=note))
+    values = [value, *filter(math.isfinite, reported)]
     best = max(values) if trial.direction == "max" else min(values)
     return replace(conclusion, event=replace(conclusion.event, value=best))
 

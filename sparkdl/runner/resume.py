@@ -18,7 +18,7 @@ from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
 from sparkdl.runs.events import RunStarted
 from sparkdl.runs.history import read_description, read_run
-from sparkdl.runs.journal import read_journal
+from sparkdl.runs.journal import scan_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, difference
 from sparkdl.runs.redact import MASK
@@ -143,7 +143,7 @@ def _without_same_space(
 def _with_earlier_changes(description: dict[str, Any], paths: RunPaths) -> dict[str, Any]:
     """Return the description of a run with the changes that earlier calls of resume have made."""
     values: dict[str, Any] = {}
-    for event in read_journal(paths.journal):
+    for event in scan_journal(paths.journal, with_reports=False).events:
         changed = (event.changed or {}) if isinstance(event, RunStarted) else {}
         names = (*STOP_RULES, *OBJECTS, "num_trials")
         values |= {name: changed[name][1] for name in names if name in changed}

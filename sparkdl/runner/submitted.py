@@ -18,9 +18,10 @@ from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.topology import Job, Topology
 from sparkdl.cluster.trial_task import OUTCOME_SCHEMA, TrialTask
 from sparkdl.errors import SparkDLError
-from sparkdl.polling import Outages
+from sparkdl.polling import Outages, retry
 from sparkdl.rank_files import RankFiles
 from sparkdl.runner.job_threads import JobThreads
+from sparkdl.runner.outcome import READ_S
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.trial import Trial
 
@@ -165,8 +166,12 @@ class SubmittedTrials:
                 error = f"{type(exc).__name__}: {exc}".split("\n")[0]
                 raise JobFailed(JobEnd.SPARK_ENDED, error) from exc
             # Others may write to the run directory: nothing from there is unpickled.
-            outcome = Outcome.from_json(storage.read(self._outcome_file(submitted)))
-            return [outcome.without_exception()]
+            url = self._outcome_file(submitted)
+            try:
+                content = retry(lambda: storage.read(url), "read the outcome of a trial", READ_S)
+            except OSError as failed:  # The trial runs again.
+                raise JobFailed(JobEnd.LOST, f"{url} could not be read: {failed}") from failed
+            return [Outcome.from_json(content).without_exception()]
         return [Outcome.from_json(row["outcome"]) for row in rows]
 
     def forget(self, number: int) -> None:

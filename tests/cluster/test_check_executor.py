@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
+from sparkdl import polling, storage
 from sparkdl.cluster.preflight import check_executor
 from sparkdl.runs.layout import RunPaths
 
@@ -40,6 +40,35 @@ def test_executor_that_cannot_write_is_named_with_its_user(
     assert problem.startswith(f"executor on host {os.uname().nodename} cannot write to")
     assert f"as user {user} (PermissionError: [Errno 13] Permission denied)" in problem
     assert f"Let user {user} write there, or set root= (or SPARKDL_ROOT)" in problem
+
+
+@pytest.mark.parametrize("operation", ["read", "write", "remove"])
+def test_store_that_fails_for_a_moment_is_no_problem(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(polling.time, "sleep", slept.append)
+    work, errors = getattr(storage, operation), [OSError(116, "Stale file handle")] * 2
+
+    def fail_twice(*args: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return work(*args)
+
+    monkeypatch.setattr(storage, operation, fail_twice)
+    assert check_executor("run", paths, {}, (), None, writes=True) is None
+    assert slept == [0.5, 1.0]
+
+
+def test_store_that_goes_on_failing_is_named_after_the_given_time(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(storage, "read", fail)
+    problem = check_executor("run", paths, {}, (), None, patience_s=0.0) or ""
+    assert "does not see the run directory" in problem
 
 
 def test_executor_that_sees_another_run_or_lacks_a_module_is_named(paths: RunPaths) -> None:

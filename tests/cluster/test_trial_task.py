@@ -8,12 +8,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkdl import attempts, context, storage
+from sparkdl import attempts, context, polling, storage
 from sparkdl.cluster import task_outcome, trial_task
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
@@ -256,6 +257,56 @@ def test_a_process_that_is_killed_leaves_no_half_checkpoint(local_run: str) -> N
     task = task_of(train, local_run)
     assert outcome_of(task).failure is Failure.SIGNAL
     assert os.listdir(task.paths.checkpoints) == []
+
+
+def test_a_store_that_fails_for_a_moment_costs_no_attempt(
+    run_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(lambda: 1, run_path)
+    failed: set[tuple[str, ...]] = set()
+    for name in ("read", "create", "write", "list_names", "rename"):
+        monkeypatch.setattr(storage, name, failing_once(getattr(storage, name), name, failed))
+    monkeypatch.setattr(polling.time, "sleep", lambda _: None)
+    for number in range(2):  # The second attempt moves the files of the first one away.
+        outcome = outcome_of(replace(task, trial=replace(task.trial, attempt=number)))
+        assert (outcome.status, outcome.attempt, outcome.note) == (Status.RETURNED, number, None)
+    assert {name for name, *_ in failed} >= {"read", "create", "write", "list_names", "rename"}
+    assert storage.exists(storage.join(task.paths.superseded(0), "log.txt"))
+
+
+def test_files_of_messages_exist_before_the_driver_looks_for_them(
+    run_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, write = task_of(lambda: 1, run_path), storage.write
+    files: list[str] = []
+
+    def announce(url: str, data: Any) -> None:
+        if url == task.paths.attempt(0):
+            files.extend(storage.list_names(task.paths.folder))
+        write(url, data)
+
+    monkeypatch.setattr(storage, "write", announce)
+    storage.write(task.paths.orders, b"an order\n")
+    task.begin(0, {})
+    if storage.is_local(run_path):  # Stores have no clients that remember missing files.
+        assert {"metrics.jsonl", "asks.jsonl", "orders.jsonl"} <= set(files)
+    else:
+        assert "metrics.jsonl" not in files
+    assert storage.read(task.paths.orders) == b"an order\n"
+
+
+def failing_once(
+    work: Callable[..., Any], name: str, failed: set[tuple[str, ...]]
+) -> Callable[..., Any]:
+    """Return a function that fails at its first call for each file, as on a full disk."""
+
+    def call(*args: Any) -> Any:
+        if (key := (name, str(args[0]))) not in failed:
+            failed.add(key)
+            raise OSError(28, "No space left on device")
+        return work(*args)
+
+    return call
 
 
 def test_names_for_import_hooks_stay_as_they_are() -> None:

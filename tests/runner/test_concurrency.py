@@ -1,5 +1,6 @@
 """The number of trials that are submitted at once."""
 
+import os
 import resource
 
 import pytest
@@ -19,6 +20,7 @@ def open_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert new[0] <= new[1] == limits[1]
         limits[0] = new[0]
 
+    monkeypatch.setattr(concurrency, "_num_open_files", lambda: 0)
     monkeypatch.setattr(concurrency.resource, "getrlimit", lambda kind: tuple(limits))
     monkeypatch.setattr(concurrency.resource, "setrlimit", setrlimit)
     return limits
@@ -31,6 +33,18 @@ def test_jobs_are_limited_by_the_open_files(open_files: list[int]) -> None:
     open_files[0] = 64  # Fewer than a job needs.
     open_files[1] = 64
     assert jobs_within_limit(400) == 1
+
+
+def test_files_that_are_open_already_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull), open(os.devnull):
+        num_open = concurrency._num_open_files()
+    assert num_open == concurrency._num_open_files() + 2
+    monkeypatch.setattr(concurrency.resource, "getrlimit", lambda kind: (256, 256))
+    monkeypatch.setattr(concurrency, "_num_open_files", lambda: 60)
+    limited = Concurrency(lambda: Slots(400, 400, "SPARKDL_SLOTS"))
+    assert limited.limit == (256 - concurrency.RESERVED_FILES - 60) // 3
+    monkeypatch.setattr(concurrency, "_num_open_files", lambda: 120)  # With jobs of this run.
+    assert limited.limit == (256 - concurrency.RESERVED_FILES - 60) // 3
 
 
 def test_limit_of_open_files_is_raised_as_far_as_needed(open_files: list[int]) -> None:

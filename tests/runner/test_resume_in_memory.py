@@ -10,12 +10,19 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from sparkdl import experiment, storage
-from sparkdl.errors import AllTrialsFailedError, ConfigError, RunExistsError, RunStoppedError
+from sparkdl.errors import (
+    AllTrialsFailedError,
+    ConfigError,
+    RunExistsError,
+    RunNotFoundError,
+    RunStoppedError,
+)
 from sparkdl.options import Options
 from sparkdl.runner.execute import description_of, execute
+from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
-from sparkdl.runs import Run, owner
+from sparkdl.runs import Run, RunState, journal, owner
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, open_run
@@ -387,6 +394,29 @@ def test_loaded_run_is_waited_for_and_not_cancelled_in_silence(
     assert caught.value.run.id == "failed"
 
 
+def test_wait_of_a_loaded_run_outlasts_a_store_that_fails(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = run_trials(root, InMemoryCluster(same), 1)
+    looks = [OSError("the store is busy"), ended, RunNotFoundError("removed")]
+
+    def look(_: str) -> Run:
+        seen = looks.pop(0)
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+    monkeypatch.setattr("sparkdl.runner.handle.LOOK_S", 0.01)
+    monkeypatch.setattr("sparkdl.runner.handle.load", look)
+    monkeypatch.setattr("sparkdl.polling.pause_s", lambda _: 0.01)
+    run = dataclasses.replace(ended, state=RunState.RUNNING)
+    LoadedRunHandle(run).wait()
+    assert run.state == "COMPLETE"
+    run.state = RunState.RUNNING
+    with pytest.raises(RunNotFoundError):
+        LoadedRunHandle(run).wait()
+
+
 def test_resume_of_a_complete_run_starts_nothing(root: str) -> None:
     run = run_trials(root, InMemoryCluster(same), 2)
     before = journal_text(run.path)
@@ -397,6 +427,23 @@ def test_resume_of_a_complete_run_starts_nothing(root: str) -> None:
     assert again.state == "COMPLETE"
     assert cluster.submitted == []
     assert journal_text(run.path) == before
+
+
+def test_resume_parses_no_reports_that_it_does_not_use(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_trials(root, InMemoryCluster(lambda a: raised("E: no")), 1)
+    with_reports, read = [], journal._read_sessions
+
+    def record(folder: str, parses_reports: bool) -> Any:
+        with_reports.append(parses_reports)
+        return read(folder, parses_reports)
+
+    monkeypatch.setattr(journal, "_read_sessions", record)
+    cluster, failed = InMemoryCluster(same), frozenset({"failed"})
+    continue_search(run.path, packed_train, {}, failed, None, {"progress": False}, cluster)
+    assert cluster.submitted
+    assert not any(with_reports)
 
 
 # ---- one owner

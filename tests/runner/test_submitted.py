@@ -3,19 +3,22 @@
 import time
 from concurrent.futures import Future
 
-from sparkdl import storage
+import pytest
+
+from sparkdl import polling, storage
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.topology import SingleTopology, SparkJob
+from sparkdl.runner import submitted as module
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.trial import Trial
 from tests.helpers.in_memory_cluster import InMemoryCluster
 
 
-def test_outcomes_of_takes_no_exception_from_the_run_directory(root: str) -> None:
-    """The outcome of a job that was cut short is read from a file that others may write."""
+def cut_short(root: str) -> tuple[SubmittedTrials, SubmittedTrial]:
+    """Return a trial whose job was cut short, as its outcome is in the run directory."""
     plan = Plan(kind="launch", roles=(Role(name="worker", count=1),))
     paths, cluster = RunPaths(root), InMemoryCluster()
     trials = SubmittedTrials(cluster, plan, SingleTopology(), paths)
@@ -30,6 +33,33 @@ def test_outcomes_of_takes_no_exception_from_the_run_directory(root: str) -> Non
         seen=0,
         over_s=time.monotonic(),
     )
+    return trials, submitted
+
+
+def test_outcomes_of_takes_no_exception_from_the_run_directory(root: str) -> None:
+    """The outcome of a job that was cut short is read from a file that others may write."""
+    trials, submitted = cut_short(root)
     forged = Outcome(status=Status.FAILED, error="E", exception=b"a forged pickle")
-    storage.write(paths.trial(0).outcome(0), forged.to_json())
+    storage.write(RunPaths(root).trial(0).outcome(0), forged.to_json())
     assert trials.outcomes_of(submitted) == [forged.without_exception()]
+
+
+def test_outcome_that_cannot_be_read_is_read_again_and_then_lost(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials, submitted = cut_short(root)
+    outcome, errors = Outcome(status=Status.RETURNED), [OSError("the store is busy")]
+
+    def read(url: str) -> bytes:
+        if errors:
+            raise errors.pop()
+        return outcome.to_json().encode()
+
+    monkeypatch.setattr(storage, "read", read)
+    monkeypatch.setattr(polling.time, "sleep", lambda _: None)
+    assert trials.outcomes_of(submitted) == [outcome]
+    monkeypatch.setattr(module, "READ_S", 0.0)
+    errors.append(OSError("the store is busy"))
+    with pytest.raises(JobFailed, match="could not be read: the store is busy") as caught:
+        trials.outcomes_of(submitted)
+    assert caught.value.end is JobEnd.LOST

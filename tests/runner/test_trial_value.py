@@ -12,6 +12,7 @@ from sparkdl.experiment.trials import search
 from sparkdl.options import Options
 from sparkdl.runner.execute import execute
 from sparkdl.runs.history import load
+from sparkdl.runs.trial import Trial
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Space
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, pruned, returned
@@ -84,6 +85,31 @@ def test_loss_without_metric_is_not_maximized(root: str) -> None:
     assert run.best.value == 1.0
     # A single trial is compared with no other trial.
     assert run_trials(root, InMemoryCluster(losses), run_id="one").best.value == 1.0
+
+
+@pytest.mark.parametrize(("patience_s", "value"), [(0.0, 0.5), (60.0, 0.9)])
+def test_reports_that_cannot_be_read_do_not_end_the_run(
+    root: str, monkeypatch: pytest.MonkeyPatch, patience_s: float, value: float
+) -> None:
+    def run_task(attempt: Attempt) -> Outcome:
+        attempt.report(0, accuracy=0.9)
+        return returned(None, accuracy=0.5)
+
+    read, errors = Trial.reported_values, [OSError("the store is busy")]
+
+    def fail_once(trial: Trial) -> list[float]:
+        if errors:
+            raise errors.pop()
+        return read(trial)
+
+    monkeypatch.setattr(Trial, "reported_values", fail_once)
+    monkeypatch.setattr("sparkdl.runner.outcome.READ_S", patience_s)
+    monkeypatch.setattr("sparkdl.polling.pause_s", lambda _: 0.001)
+    run = run_trials(root, InMemoryCluster(run_task), 1, metric="accuracy", trial_value="best")
+    (trial,) = run.trials
+    assert (run.state, trial.value) == ("COMPLETE", value)
+    note = "the value is the last one, as the reported values could not be read: the store is busy"
+    assert trial.note == (note if value == 0.5 else None)
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,14 @@ def _finish() -> None:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
+
+
+def _flush() -> None:
+    """Write what was printed, unless the disk does not take it: an outcome counts for more."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
 
 
 def set_up(request: Mapping[str, Any]) -> None:
@@ -106,8 +112,7 @@ def _run(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     except BaseException as exc:  # noqa: BLE001 Errors of the user's function are values.
         outcome = Outcome(status=Status.PRUNED) if _is_pruned(exc) else _failure(exc)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
     # The disk may have been full, so that the file of the reports lacks the last ones.
     reported = dict(context.this_reporter().metrics)
     return replace(outcome, usage=_reporting_times(begun), reported=reported)
@@ -156,12 +161,11 @@ def _is_pruned(exc: BaseException | None) -> bool:
 
 
 def _failure(exc: BaseException) -> Outcome:
-    text = _traceback(exc)
-    print(text, file=sys.stderr)
-    last = error_line(exc)
+    text, last, printed = _traceback(exc), error_line(exc), ""
     if remedy := _remedy(exc):
-        print(f"sparkdl: {remedy}", file=sys.stderr)
-        last = f"{last}. {remedy}"
+        last, printed = f"{last}. {remedy}", f"\nsparkdl: {remedy}"
+    with contextlib.suppress(OSError):  # The disk may be full.
+        print(f"{text}{printed}", file=sys.stderr)
     try:
         pickled: bytes | None = cloudpickle.dumps(exc.with_traceback(None))
         cloudpickle.loads(pickled)

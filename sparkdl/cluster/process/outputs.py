@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sparkdl.polling import retry
+
 __all__ = ["Outputs", "collect_outputs"]
+
+# Seconds for which a full disk or a store that fails is waited for.
+COPY_S = 60.0
 
 _logger = logging.getLogger("sparkdl.cluster")
 
@@ -81,7 +86,15 @@ def collect_outputs(returned: Any, metrics: Sequence[str | None], folder: str | 
 def _output(name: str, value: Any, folder: Path) -> tuple[Any, str | None]:
     """Return the form in which a value is kept, and a note if less than the value is kept."""
     if _is_file(value, folder):
-        return _copy(name, Path(value), folder), None
+        source = Path(value).resolve()
+        try:
+            return retry(
+                lambda: _copy(name, source, folder), f"copy the returned {name}", COPY_S
+            ), None
+        except OSError as exc:  # Training is not repeated for a file.
+            return str(
+                source
+            ), f"the returned {name!r} could not be copied and stays at {source}: {exc}"
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
         return (
@@ -152,7 +165,8 @@ def _is_file(value: Any, folder: Path) -> bool:
 
 
 def _copy(name: str, source: Path, folder: Path) -> str:
-    source, folder = source.resolve(), folder.resolve()
+    """Copy a resolved path to the artifacts; return the path of the copy relative to `folder`."""
+    folder = folder.resolve()
     if source.is_relative_to(folder):
         return source.relative_to(folder).as_posix()
     target = folder / "artifacts" / quote(name, safe="") / source.name

@@ -90,6 +90,24 @@ def test_threads_that_are_no_daemons_finish_before_exit_functions(tmp_path: Path
     assert lines[2:] == ["exit function"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_outcome_is_kept_though_the_disk_of_the_log_is_full(tmp_path: Path, fails: bool) -> None:
+    def train() -> int:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, 1)
+        os.dup2(full, 2)
+        sys.stdout.write("a line without an end")
+        if fails:
+            raise ValueError("wrong")
+        return 1
+
+    end = run(train, tmp_path)
+    assert end.outcome is not None
+    assert (end.outcome.error or "").startswith("ValueError: wrong" if fails else "")
+    assert end.outcome.outputs == ({} if fails else {"value": 1})
+    assert end.code == 0
+
+
 def test_an_exit_function_that_hangs_does_not_hold_the_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

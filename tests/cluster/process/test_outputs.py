@@ -1,12 +1,15 @@
 """What a training function returns: how it is kept, and what is said where less is kept."""
 
 import enum
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sparkdl import polling
+from sparkdl.cluster.process import outputs as module
 from sparkdl.cluster.process.outputs import collect_outputs
 from sparkdl.inference.resolve import model_url_of
 from sparkdl.runs.trial import Trial
@@ -93,6 +96,31 @@ def test_a_saved_model_outside_of_the_trial_is_copied(tmp_path: Path) -> None:
     outputs = collect_outputs({"model": f"{tmp_path}/saved"}, [None], tmp_path / "trial")
     assert (outputs.values, outputs.notes) == ({"model": "artifacts/model/saved"}, [])
     assert (tmp_path / "trial/artifacts/model/saved/saved_model.pb").read_text() == "m"
+
+
+def test_values_are_kept_though_a_file_cannot_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, copy2 = tmp_path / "model.keras", shutil.copy2
+    model.write_text("w")
+    errors = [OSError(28, "No space left on device")] * 2
+
+    def full(source: Path, target: Path) -> None:
+        if errors:
+            raise errors.pop()
+        copy2(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    monkeypatch.setattr(polling.time, "sleep", lambda _: None)
+    returned = {"model": model, "accuracy": 0.5}
+    outputs = collect_outputs(returned, ["accuracy"], tmp_path / "trial")
+    expected = {"model": "artifacts/model/model.keras", "accuracy": 0.5}
+    assert (outputs.values, outputs.notes) == (expected, [])
+    monkeypatch.setattr(module, "COPY_S", 0.0)
+    errors.append(OSError(28, "No space left on device"))
+    outputs = collect_outputs(returned, ["accuracy"], tmp_path / "trial")
+    assert outputs.values == {"model": str(model), "accuracy": 0.5}
+    assert f"could not be copied and stays at {model}: [Errno 28]" in outputs.notes[0]
 
 
 @pytest.mark.parametrize(
