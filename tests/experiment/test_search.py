@@ -801,8 +801,9 @@ def test_credentials_in_params_are_refused_or_masked(root: str) -> None:
     for path, text in texts.items():
         assert b"hunter22" not in text, path
         assert b"correct-horse" not in text, path
+    tokens = {"token": ["abc123", "efg456"]}
     with pytest.raises(ConfigError, match="look like credentials"):
-        experiment.search(lambda token: 1, {"token": ["abcd", "efgh"]}, num_trials=1, **quiet(root))
+        experiment.search(lambda token: 1, tokens, num_trials=1, **quiet(root))
 
 
 # ---- validation before any job
