@@ -225,8 +225,9 @@ def test_temporary_files_go_with_the_process(how: str, tmp_path: Path, temporary
 def test_temporary_files_are_on_sparks_disk_under_a_short_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = tmp_path / ("disk" * 30)
+    disk, trial = tmp_path / ("disk" * 30), tmp_path / "trial"
     disk.mkdir()
+    trial.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(disk))
     temporary = Path(tempfile.mkdtemp(dir="/tmp"))
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
@@ -240,7 +241,7 @@ def test_temporary_files_are_on_sparks_disk_under_a_short_name(
         Path(tempfile.gettempdir(), "file").touch()
         return {"real": os.path.realpath(tempfile.gettempdir())}
 
-    outputs = outputs_of(run(train, tmp_path))
+    outputs = outputs_of(run(train, trial))
     assert Path(outputs["real"]).parent == disk
     assert eventually(lambda: not [*disk.iterdir(), *temporary.iterdir()])
     temporary.rmdir()
