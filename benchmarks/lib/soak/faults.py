@@ -93,7 +93,7 @@ class Processes:
     @staticmethod
     def _kind(pid: int, training: set[int]) -> str | None:
         command, parent = _command(pid), _command(_parent(pid))
-        if pid in training:
+        if pid in training and "fork_server" in command:  # Process ids are used again.
             return "training process"
         if "CoarseGrainedExecutorBackend" in command:
             return "executor"
