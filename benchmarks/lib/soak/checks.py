@@ -21,6 +21,13 @@ TOLD = (
     "silent",
     "PeerLost",
     "Connection",
+    "Broken pipe",
+    "did not start",
+    "exited unexpectedly",
+    # Of the driver's own Java, by Spark, py4j and sparkdl.
+    "Spark has ended",
+    "SparkContext",
+    "Java side",
 )
 # A process that is killed in this time around its end is rightly run again.
 WINDOW_S = 3.0
