@@ -232,8 +232,9 @@ def best(
     if metric is None and len(names) != 1:
         return None
     name = metric or names.pop()
-    told = direction_of_name(name) if metric is None else None
-    sign = 1 if (told or direction) == "max" else -1
+    if metric is None:
+        direction = direction_of_name(name) or direction
+    sign = 1 if direction == "max" else -1
     # A plain number is reported as `value` and counts as the metric.
     values = [sign * c.metrics.get(name, c.metrics.get("value", math.nan)) for c in checkpoints]
     pairs = zip(values, checkpoints, strict=True)

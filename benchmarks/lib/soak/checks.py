@@ -1,17 +1,18 @@
 """Compare what the runs of the soak did with what they promise."""
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from lib.soak.faults import Fault
+from lib.soak.faults import STOP_S, Fault
 
 __all__ = ["check_ends", "check_single_calls", "count", "leftovers", "time_to_notice"]
 
 # What a failure may say: that a process was killed, lost, silent or had no disk. Anything else is
 # an error of ours, since the functions have none.
-TOLD = (
+EXPECTED_ERRORS = (
     "SIGKILL",
     "was killed",
     "lost",
@@ -41,13 +42,13 @@ def check_ends(ends: list[dict[str, Any]]) -> list[str]:
         if end.get("wrong"):
             found.append(f"{who}: wrong results {end['wrong']}")
         message = end.get("error") or end.get("other_error") or ""
-        if message and not any(text in message for text in TOLD):
+        if message and not any(text in message for text in EXPECTED_ERRORS):
             found.append(f"{who}: {message[:500]}")
         for trial in end.get("trials", ()):
             if trial["state"] in ("RUNNING", "WAITING"):
                 found.append(f"{who}: trial {trial['number']} is {trial['state']} after the end")
             error = trial["error"] or ""
-            if trial["state"] == "FAILED" and not any(text in error for text in TOLD):
+            if trial["state"] == "FAILED" and not any(text in error for text in EXPECTED_ERRORS):
                 found.append(f"{who}: trial {trial['number']} failed: {error[:500]}")
     return found
 
@@ -60,14 +61,29 @@ def check_single_calls(
     for note in notes:
         if note["what"] == "end" and note["rank"] == 0:
             returned[note["run"], note["trial"]].append(note["t"])
-    single = {end.get("run") for end in ends if end["kind"].startswith(("launch", "search"))}
+    roots = {
+        end.get("run"): _root(end["driver"])
+        for end in ends
+        if end["kind"].startswith(("launch", "search"))
+    }
     found = []
     for (run, trial), times in returned.items():
-        for earlier in sorted(times)[:-1] if run in single else ():
-            excuse = [f for f in faults if -WINDOW_S - 10 < f.at - earlier < WINDOW_S]
-            if not excuse:
+        hits = [fault for fault in faults if _root(fault.driver) == roots.get(run)]
+        for earlier in sorted(times)[:-1] if run in roots else ():
+            if not any(_covers(fault, earlier) for fault in hits):
                 found.append(f"trial {trial} of {run} returned {len(times)} times")
     return found
+
+
+def _root(driver: str) -> str:
+    """Return the root of a driver: drivers are named by it, with a number."""
+    return driver.rpartition("-")[0]
+
+
+def _covers(fault: Fault, at: float) -> bool:
+    """Return True if a fault may have hit the end of a process at this time."""
+    lasts_s = STOP_S[1] if fault.kind.startswith("stopped") else 0.0
+    return -WINDOW_S - lasts_s < fault.at - at < WINDOW_S
 
 
 def time_to_notice(
@@ -94,7 +110,7 @@ def _summary(values: list[float]) -> dict[str, float]:
     return {
         "count": len(ordered),
         "median_s": round(statistics.median(ordered), 2),
-        "p95_s": round(ordered[int(0.95 * (len(ordered) - 1))], 2),
+        "p95_s": round(ordered[math.ceil(0.95 * len(ordered)) - 1], 2),
         "max_s": round(ordered[-1], 2),
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lib.s3_server import S3Server
 
-__all__ = ["Fault", "Faults", "Processes", "alive"]
+__all__ = ["STOP_S", "Fault", "Faults", "Processes", "alive"]
 
 # How often each kind is chosen. A driver costs the machine many seconds to start again.
 WEIGHTS = {
