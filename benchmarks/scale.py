@@ -38,7 +38,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 import numpy as np
 import optuna
 from lib.floor import session
-from lib.machine import machine
+from lib.machine import machine, resident_mb
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
@@ -84,12 +84,6 @@ def trivial(i: int) -> int:
 def trivial_too(x: float) -> float:
     """The trial of the search."""
     return x
-
-
-def resident_mb(pid: int) -> float:
-    """The resident memory of a process in MiB, see proc(5)."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def used_heap_mb(spark: SparkSession) -> float:

@@ -3,9 +3,10 @@
 import importlib.metadata
 import os
 import platform
+from pathlib import Path
 from typing import Any
 
-__all__ = ["machine"]
+__all__ = ["machine", "resident_mb"]
 
 
 def machine(*packages: str) -> dict[str, Any]:
@@ -22,3 +23,9 @@ def machine(*packages: str) -> dict[str, Any]:
         "load_before": os.getloadavg()[0],
         "versions": {name: importlib.metadata.version(name) for name in names},
     }
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process in MiB, see proc(5)."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

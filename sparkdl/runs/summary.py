@@ -26,18 +26,12 @@ def summarize(run: Run, created: str) -> dict[str, Any]:
     """
     best = run.top(1)
     counts = run.counts()
-    return {
-        "run": run.id,
-        "kind": run.kind,
-        "state": str(run.state),
-        "started": created,
-        "trials": len(run.trials),
-        **{state: counts.get(state, 0) for state in _STATES},
-        "metric": run.metric,
-        "direction": run.direction,
-        "best": best[0].value if best else None,
-        "seconds": run.duration_s,
-    }
+    values = (
+        *(run.id, run.kind, str(run.state), created, len(run.trials)),
+        *(counts.get(state, 0) for state in _STATES),
+        *(run.metric, run.direction, best[0].value if best else None, run.duration_s),
+    )
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def write_summary(run: Run) -> None:

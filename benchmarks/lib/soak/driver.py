@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pyspark.sql import SparkSession
 
+from lib.machine import resident_mb
 from lib.soak import programs
 from sparkdl import experiment
 from sparkdl.errors import SparkDLError
@@ -95,8 +96,7 @@ class Driver:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _say(self, name: str, line: dict[str, Any]) -> None:
-        status = Path("/proc/self/status").read_text()
-        rss_mb = int(status.split("VmRSS:")[1].split()[0]) >> 10
+        rss_mb = round(resident_mb(os.getpid()))
         more = {"t": time.time(), "driver": os.environ["SOAK_DRIVER"], "rss_mb": rss_mb}
         with (self._folder / name).open("a") as file:
             file.write(json.dumps({**more, **line}) + "\n")
