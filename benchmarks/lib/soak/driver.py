@@ -51,7 +51,7 @@ class Driver:
         self._folder, self._root = folder, root
         self._notes = str(folder / "notes.jsonl")
         self._chance = random.Random(seed)
-        self._options = {"root": root, "progress": False}
+        self._options = {"root": root, "progress": False, "max_restarts": RESTARTS}
 
     def work(self) -> None:
         """Run verbs until the file `stop` appears."""
@@ -111,7 +111,6 @@ class Driver:
             name="launch",
             metric="value",
             direction="max",
-            max_restarts=RESTARTS,
             **self._options,
         )
         return self._squares(run)
@@ -132,7 +131,6 @@ class Driver:
             direction="min",
             num_trials=8,
             pruner="median",
-            max_restarts=RESTARTS,
             **self._options,
         )
         return self._minima(run)
@@ -145,22 +143,21 @@ class Driver:
 
     def _gang(self) -> dict[str, Any]:
         train = functools.partial(programs.gang, notes=self._notes)
-        restarts = {"max_restarts": RESTARTS, **self._options}
-        run = experiment.allreduce(train, num_workers=WORKERS, name="gang", **restarts)
+        run = experiment.allreduce(train, num_workers=WORKERS, name="gang", **self._options)
         return self._result(run, "gang")
 
     def _fed(self) -> dict[str, Any]:
         train = functools.partial(programs.fed, notes=self._notes)
         rows = SparkSession.active().range(programs.ROWS).repartition(6)
-        restarts = {"max_restarts": RESTARTS, **self._options}
-        run = experiment.allreduce(train, num_workers=WORKERS, data=rows, name="fed", **restarts)
+        run = experiment.allreduce(
+            train, num_workers=WORKERS, data=rows, name="fed", **self._options
+        )
         return self._result(run, "fed")
 
     def _elastic(self) -> dict[str, Any]:
         train = functools.partial(programs.elastic, notes=self._notes)
-        restarts = {"max_restarts": RESTARTS, **self._options}
         run = experiment.allreduce(
-            train, num_workers=WORKERS, elastic=True, name="elastic", **restarts
+            train, num_workers=WORKERS, elastic=True, name="elastic", **self._options
         )
         return self._result(run, "elastic")
 
