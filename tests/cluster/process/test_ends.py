@@ -141,7 +141,7 @@ def test_a_function_that_is_never_called_is_told_as_such(tmp_path: Path) -> None
 def test_a_process_that_cannot_be_ended_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The monitor is stopped: so nobody hears of the end, as of a process in state D."""
+    """A stopped monitor does not report the end of its process, as if that were in state D."""
     monkeypatch.setattr(module, "UNKILLABLE_S", 0.5)
     with start(starts_a_program(tmp_path), tmp_path) as process:
         _, program, monitor = pids_in(tmp_path)

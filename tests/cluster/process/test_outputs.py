@@ -1,4 +1,4 @@
-"""What a training function returns: how it is kept, and what is said where less is kept."""
+"""Keep the values that a training function returns, and note those that are not kept."""
 
 import enum
 import shutil

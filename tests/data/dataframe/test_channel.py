@@ -47,7 +47,7 @@ def ids_of(rows: Iterable[pa.RecordBatch]) -> list[int]:
 
 
 def within(seconds: float, *functions: Callable[[], Any]) -> list[Any]:
-    """What each function returns or raises, all running at once; `hangs` for one that does not."""
+    """Run functions at once; return the result or exception of each, `hangs` if it does not end."""
     results: list[Any] = ["hangs"] * len(functions)
 
     def call(place: int) -> None:
@@ -226,7 +226,7 @@ def test_a_task_that_ends_leaves_no_thread_behind(tmp_path: Path) -> None:
 
 
 def ahead(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    """Let no more than so many bytes wait."""
+    """Limit the number of bytes that wait to be read."""
     for module in (sender, receiver, spool):
         if hasattr(module, "MAX_AHEAD_BYTES"):
             monkeypatch.setattr(module, "MAX_AHEAD_BYTES", limit)
@@ -256,7 +256,7 @@ def test_without_a_copy_a_reader_that_lags_far_behind_gets_all(
 
 
 def test_without_a_copy_a_reader_waits_for_nothing_but_rows(tmp_path: Path) -> None:
-    """What it has to say to a task that is busy with Spark does not hold it up."""
+    """A message to a task that is busy with Spark does not delay the reader."""
     release = threading.Event()
 
     def stuck() -> Iterator[pa.RecordBatch]:
@@ -493,7 +493,7 @@ def test_a_rank_that_never_asks_and_returns(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_returns_before_all_its_rows_are_there(tmp_path: Path) -> None:
-    """It took a batch or two while the rest was on its way: nobody knows how many that would be."""
+    """The rank used a batch or two before all its rows had arrived, so their number is unknown."""
     release = threading.Event()
 
     def slow() -> Iterator[pa.RecordBatch]:

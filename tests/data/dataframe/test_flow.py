@@ -1,4 +1,4 @@
-"""How rows flow from Spark: as fast as they are used, as many as are wanted, in flat memory."""
+"""Stream rows from Spark at the speed of the consumer, with constant memory."""
 
 import logging
 import time
@@ -24,7 +24,7 @@ def small_batches(spark: SparkSession) -> None:
 
 
 def wide(spark: SparkSession, rows: int, kib: int = 4, partitions: int = 2) -> DataFrame:
-    """Rows `id, filling` of so many KiB, generated as they are read."""
+    """Return rows `id, filling`, of `kib` KiB each, which are generated while they are read."""
     return spark.range(0, rows, 1, partitions).selectExpr(
         "id", f"cast(repeat('0123456789abcdef', {64 * kib}) as binary) filling"
     )
@@ -43,7 +43,7 @@ def counting(df: DataFrame, counter: Path) -> DataFrame:
 
 
 def spooled_mib(folder: Path) -> int:
-    """What this process has mapped of files without a name in a folder."""
+    """Return the MiB of unnamed files in a folder that this process has mapped."""
     files = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _, _, device, inode, *name = line.split(maxsplit=5)

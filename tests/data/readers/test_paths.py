@@ -1,4 +1,4 @@
-"""What paths refer to, and the list of files that one rank makes for others."""
+"""Resolve paths to files, and list the files on one rank for all others."""
 
 import os
 import socket

@@ -129,7 +129,7 @@ def test_any_part_of_any_row_group_can_be_read(written: str) -> None:
 
 
 def test_row_groups_stand_in_petastorms_own_order(written: str) -> None:
-    """What petastorm calls shard i of as many as there are row groups is our piece i."""
+    """Piece i is the shard i of petastorm, if there is one shard per row group."""
     source = PetastormSource(written, trust=True)
     filesystem, path = storage.filesystem(written)
     dataset = compat.ParquetDataset(path, filesystem)
