@@ -216,7 +216,20 @@ class SparkCluster:
                 # Spark starts no task for a DataFrame that it knows to be empty.
                 return run(rows or numbers) or run(numbers.mapInArrow(_no_rows, "id long"))
         except Exception as exc:
-            raise job_failed(exc) from exc
+            raise job_failed(exc, has_ended=self._has_ended()) from exc
+
+    def _has_ended(self) -> bool:
+        """Return True if the Spark application has been stopped, or is about to stop.
+
+        The tasks of a Spark that stops fail in any way: their workers, for one, are killed.
+        """
+        if not self._context:
+            return False  # The server of Spark Connect says so in its errors.
+        try:
+            java_context = self._context._jsc
+            return java_context is None or bool(java_context.sc().isStopped())
+        except Exception:  # noqa: BLE001 The error of the job itself tells more.
+            return False
 
     @contextlib.contextmanager
     def _labelled(self, description: str, tags: tuple[str, ...]) -> Iterator[None]:

@@ -39,8 +39,12 @@ class JobFailed(Exception):
         self.end = end
 
 
-def job_failed(exc: BaseException) -> JobFailed:
+def job_failed(exc: BaseException, has_ended: bool = False) -> JobFailed:
     """Classify an exception of Spark.
+
+    Args:
+        exc: the exception.
+        has_ended: the Spark application is known to be over, whatever the exception says.
 
     Raises:
         PreflightError: if the executors lack sparkdl or run another Python.
@@ -57,19 +61,12 @@ def job_failed(exc: BaseException) -> JobFailed:
         <JobEnd.MEMORY: 'memory'>
     """
     text = str(exc)
-    if "No module named 'sparkdl" in text:
-        raise PreflightError(
-            "the executors cannot import sparkdl, or find an archived Databricks package of the "
-            "same name in its place. Install this one there (the same version as on the driver), "
-            "or ship an environment with --archives."
-        ) from exc
-    if "PYTHON_VERSION_MISMATCH" in text:
-        raise PreflightError(
-            "the executors run another Python than the driver. Set PYSPARK_PYTHON to the driver's "
-            f"version, {sys.version.split()[0]}, before the Spark session starts."
-        ) from exc
+    if refusal := _refusal(text):
+        raise refusal from exc
     if is_spark_ended(exc):
-        return JobFailed(JobEnd.SPARK_ENDED, text.strip().split("\n")[0] or type(exc).__name__)
+        return JobFailed(JobEnd.SPARK_ENDED, _reason_of_end(text) or type(exc).__name__)
+    if has_ended:
+        return JobFailed(JobEnd.SPARK_ENDED, "the SparkContext was stopped")
     if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
         return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
     if match := re.search(
@@ -113,6 +110,35 @@ def is_spark_ended(exc: BaseException) -> bool:
         return True
     # An exception of Python code on an executor may have any text.
     return "Traceback (most recent" not in text and _SPARK_ENDED.search(text) is not None
+
+
+def _refusal(text: str) -> PreflightError | None:
+    """Return the error of executors that cannot run sparkdl at all; None for any other text."""
+    if "No module named 'sparkdl" in text:
+        return PreflightError(
+            "the executors cannot import sparkdl, or find an archived Databricks package of the "
+            "same name in its place. Install this one there (the same version as on the driver), "
+            "or ship an environment with --archives."
+        )
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return PreflightError(
+            "the executors run another Python than the driver. Set PYSPARK_PYTHON to the driver's "
+            f"version, {sys.version.split()[0]}, before the Spark session starts."
+        )
+    return None
+
+
+def _reason_of_end(text: str) -> str:
+    """Return the line that tells why Spark has ended, without the name of its Java exception.
+
+    Example:
+        >>> text = "An error ...\\n: org.apache.spark.SparkException: SparkContext was shut down"
+        >>> _reason_of_end(text)
+        'SparkContext was shut down'
+    """
+    lines = text.strip().split("\n")
+    line = next(filter(_SPARK_ENDED.search, lines), lines[0])
+    return re.sub(r"^(: )?([\w.]+(Exception|Error): )?", "", line)
 
 
 def _with_summary(text: str) -> str:

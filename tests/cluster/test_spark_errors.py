@@ -78,3 +78,10 @@ def test_executors_that_are_gone_for_good_are_told_in_a_sentence(text: str, mess
     assert failed.end is JobEnd.LOST
     assert message in str(failed)
     assert "org.apache.spark" not in str(failed)
+
+
+def test_error_of_a_job_whose_spark_has_ended_is_no_loss() -> None:
+    """The workers of a Spark that stops are killed before it says that it stops."""
+    error = RuntimeError(f"{STAGE}Task 0 failed: Python worker exited unexpectedly (crashed)")
+    assert job_failed(error).end is JobEnd.LOST
+    assert job_failed(error, has_ended=True).end is JobEnd.SPARK_ENDED

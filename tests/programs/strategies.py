@@ -282,7 +282,8 @@ def parameter_server(folder: Path) -> Any:
         return distribute.serve()
     strategy = distribute.strategy()
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        layer = keras.layers.Dense(1, kernel_initializer="zeros")
+        model = keras.Sequential([keras.layers.Input((4,)), layer])
         optimizer = keras.optimizers.SGD(0.05)
         optimizer.build(model.trainable_variables)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -304,7 +305,9 @@ def parameter_server(folder: Path) -> Any:
     values = [coordinator.schedule(step, (iterator,)) for _ in range(60)]
     coordinator.join()
     losses = [float(value.fetch()) for value in values]
-    return {"first": losses[0], "last": losses[-1], "device": str(model.weights[0].value.device)}
+    # A worker that starts late takes the first step when the model is trained already.
+    device = str(model.weights[0].value.device)
+    return {"first": max(losses), "last": losses[-1], "device": device}
 
 
 def jax_gang(folder: Path) -> Any:
