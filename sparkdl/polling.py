@@ -13,10 +13,24 @@ from typing import TypeVar
 
 from sparkdl import storage
 
-__all__ = ["LOCAL_POLL_S", "REMOTE_POLL_S", "RETRY_S", "Outages", "pause_s", "poll_s", "retry"]
+__all__ = [
+    "LOCAL_POLL_S",
+    "REMOTE_POLL_S",
+    "RETRY_S",
+    "Outages",
+    "pause_s",
+    "poll_s",
+    "retry",
+    "shared_s",
+]
 
 LOCAL_POLL_S = 0.2
 REMOTE_POLL_S = 2.0
+
+# Processes that poll a store at the same time ask it, together, about this often; each of them asks
+# at least once in MAX_SHARED_S seconds.
+SHARED_PER_S = 3.0
+MAX_SHARED_S = 30.0
 
 # How long a store that fails is tried again, and the longest pause between two tries.
 RETRY_S = 300.0
@@ -49,6 +63,20 @@ def poll_s(url: str, local_s: float = LOCAL_POLL_S, remote_s: float = REMOTE_POL
         (0.2, 2.0)
     """
     return local_s if storage.is_local(url) else remote_s
+
+
+def shared_s(least_s: float, num_sharing: int) -> float:
+    """Return the seconds between two requests of each of many processes to a remote store.
+
+    Args:
+        least_s: seconds for a few processes.
+        num_sharing: number of processes that make such requests at the same time.
+
+    Example:
+        >>> [shared_s(5.0, n) for n in (1, 30, 1000)]
+        [5.0, 10.0, 30.0]
+    """
+    return max(least_s, min(num_sharing / SHARED_PER_S, MAX_SHARED_S))
 
 
 def pause_s(num_failures: int) -> float:

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from sparkdl.cluster.task_outcome import (
     with_reported,
     without_secrets,
 )
+from sparkdl.cluster.trial_spec import RunRef, TrialSpec
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
@@ -50,8 +51,6 @@ from sparkdl.runs.states import Failure
 __all__ = [
     "OUTCOME_SCHEMA",
     "PER_ATTEMPT",
-    "RunRef",
-    "TrialSpec",
     "TrialTask",
     "exhaust",
     "feed_sockets",
@@ -68,56 +67,6 @@ PER_ATTEMPT = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRef:
-    """The run that a task belongs to.
-
-    Attributes:
-        id: the id of the run.
-        path: the run directory, as a path or URL.
-        application: the id of the Spark application.
-        versions: the versions that the executor must have, see `preflight.check_executor`.
-        driver: the host of the driver, as the executors know it.
-        owner: the number of the driver among the owners of the run, for tasks that must notice its
-            end; 0 where Spark ends the tasks of a driver that has gone.
-    """
-
-    id: str
-    path: str
-    application: str
-    versions: Mapping[str, str]
-    driver: str = ""
-    owner: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialSpec:
-    """The trial that a task runs.
-
-    Attributes:
-        number: the number of the trial in its run.
-        params: the arguments of the training function.
-        seed: the seed of the trial.
-        attempt: the number of earlier submissions; Spark's own attempts are added to it.
-        metrics: the names of the metrics; `[None]` if the user named none.
-        direction: `max` or `min`, for the first metric.
-        keep_checkpoints: the checkpoints to keep, such as `best+last`.
-        init_from: the folder of a trial and the number of its checkpoint to begin with.
-        secret: the key by which the ranks of this attempt recognise each other, if the task
-            carries one.
-    """
-
-    number: int
-    params: Mapping[str, Any] = field(repr=False)
-    seed: int
-    attempt: int = 0
-    metrics: tuple[str | None, ...] = (None,)
-    direction: str = "max"
-    keep_checkpoints: str | int = "best+last"
-    init_from: tuple[str, int] | None = None
-    secret: bytes = field(default=b"", repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrialTask:
     """Run one trial. Spark calls the task in a Python worker with the batches of its partition.
 
@@ -128,6 +77,7 @@ class TrialTask:
         trial: the trial.
         start: the conditions under which its training processes are forked.
         cores: the number of CPU cores of each training process.
+        at_once: the number of trials that run at once, and share the requests to a store.
         feed: the datasets whose rows are in the partition; None without `data=`.
     """
 
@@ -137,6 +87,7 @@ class TrialTask:
     trial: TrialSpec
     start: Start
     cores: int
+    at_once: int = 1
     feed: Feed | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -181,7 +132,7 @@ class TrialTask:
 
     def _run_attempt(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Outcome:
         addresses = spark_gpus(TaskContext.get())
-        files = local_folder(self.paths, attempt)
+        files = local_folder(self.paths, attempt, at_once=self.at_once)
         with files as folder:
             with (
                 assigned_gpus(self.plan, self.run.id, addresses) as gpus,

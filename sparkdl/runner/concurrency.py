@@ -110,14 +110,13 @@ class Concurrency:
             return self.limit
         return jobs_within_limit(self.limit + max(1, self.limit // 4), self._num_open)
 
-    def cores(self, num_trials: int) -> int:
+    def cores(self, at_once: int) -> int:
         """Return the number of CPU cores for one process.
 
         Args:
-            num_trials: number of trials that run now or could run now.
+            at_once: number of trials that run at once, at most `limit`.
         """
-        num_processes = min(self.limit, num_trials) * self._size
-        return max(1, self.slots.cores // max(1, num_processes))
+        return max(1, self.slots.cores // max(1, at_once * self._size))
 
 
 def jobs_within_limit(num_jobs: int, num_open: int = 0) -> int:

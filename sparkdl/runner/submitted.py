@@ -1,6 +1,7 @@
 """Runs on the driver. The trials that were handed to Spark: a thread and a job for each."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.topology import Job, Topology
 from sparkdl.cluster.trial_task import OUTCOME_SCHEMA, TrialTask
 from sparkdl.errors import SparkDLError
-from sparkdl.polling import Outages, retry
+from sparkdl.polling import Outages, retry, shared_s
 from sparkdl.rank_files import RankFiles
 from sparkdl.runner.job_threads import JobThreads
 from sparkdl.runner.outcome import READ_S
@@ -26,6 +27,9 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.trial import Trial
 
 __all__ = ["SubmittedTrial", "SubmittedTrials"]
+
+# Seconds between two looks, on a remote store, for a running trial that Spark has started again.
+REPEATED_S = 10.0
 
 # A job whose training is over gets this long to end by itself.
 EXIT_GRACE_S = 5.0
@@ -88,6 +92,8 @@ class SubmittedTrials:
         self._ended = threading.Event()
         self._submitted: dict[int, SubmittedTrial] = {}
         self._outages = Outages("look for the starts of trials")
+        self._is_local = storage.is_local(paths.folder)
+        self._looked_s = -math.inf
 
     def __len__(self) -> int:
         return len(self._submitted)
@@ -185,7 +191,10 @@ class SubmittedTrials:
 
     def starts(self) -> Iterator[tuple[SubmittedTrial, int]]:
         """Yield the attempts that have started since the last call, each with its trial."""
-        waiting = list(self)
+        waiting = [s for s in self if s.seen < s.first or s.rows.done()]
+        now = time.monotonic()
+        if self._is_local or now - self._looked_s >= shared_s(REPEATED_S, len(self)):
+            waiting, self._looked_s = list(self), now
         while waiting:
             # A store is asked for all files at once; a trial may have started more than once.
             urls = {self._attempt_file(submitted): submitted for submitted in waiting}

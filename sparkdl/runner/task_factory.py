@@ -7,7 +7,8 @@ from typing import Any
 
 from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.process.training_process import Start
-from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
+from sparkdl.cluster.trial_spec import RunRef, TrialSpec
+from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runs import Trial, provenance
@@ -31,12 +32,12 @@ class TaskFactory:
     opened: OpenRun
     source: TrialSource
 
-    def make(self, trial: Trial, cores: int) -> TrialTask:
+    def make(self, trial: Trial, at_once: int) -> TrialTask:
         """Return the task of the next attempt at a trial.
 
         Args:
             trial: the trial.
-            cores: number of CPU cores that each of its processes may use.
+            at_once: number of trials that run at once, and share cores and store.
         """
         return TrialTask(
             plan=self.prepared.plan,
@@ -44,7 +45,8 @@ class TaskFactory:
             run=self._run,
             trial=self._spec(trial),
             start=self._start,
-            cores=cores,
+            cores=self.prepared.concurrency.cores(at_once),
+            at_once=at_once,
             feed=self._feed,
         )
 

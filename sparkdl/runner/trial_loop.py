@@ -171,11 +171,9 @@ class TrialLoop:
             if event := self._stop_event(trial):
                 self._conclude(trial, event)
             else:
-                num_coming = min(
-                    len(self._waiting) + self._source.num_left, self._concurrency.limit
-                )
-                cores = self._concurrency.cores(int(num_coming) + len(self._submitted) + 1)
-                self._submitted.submit(trial, self._tasks.make(trial, cores))
+                num_left = len(self._waiting) + self._source.num_left
+                at_once = int(min(self._concurrency.limit, num_left + len(self._submitted) + 1))
+                self._submitted.submit(trial, self._tasks.make(trial, at_once))
 
     def _next_is_stopped(self) -> bool:
         """Return True if the next trial needs no room, as it was cancelled."""

@@ -4,13 +4,14 @@ Messages travel through files in the folder of each trial.
 """
 
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from sparkdl import jsonl, storage
-from sparkdl.polling import Outages
+from sparkdl.polling import Outages, shared_s
 from sparkdl.runs import Trial
 from sparkdl.runs.events import StopRequested
 from sparkdl.runs.journal import Journal
@@ -22,6 +23,9 @@ __all__ = ["STOP_GRACE_S", "TrialMessages"]
 # A trial that the pruner stops raises at its next report; after this many seconds without a report
 # its process is ended.
 STOP_GRACE_S = 10.0
+
+# Seconds between two readings from a remote store, where few trials run at once.
+REMOTE_READ_S = 3.0
 
 # A trial that asks for a parameter waits for the answer: for ASKING_S seconds after a question the
 # files are read every ASKING_POLL_S seconds.
@@ -52,6 +56,9 @@ class TrialMessages:
         self._outages = Outages("exchange messages with trials")
         self._stopped: dict[int, float] = {}
         self._asked_s = -ASKING_S
+        self._read_s = -math.inf
+        # Seconds that a report or an order may take to arrive in a remote store.
+        self._delay_s = 0.0
         self._num_running = 0
         self.newest: Trial | None = None
         self.steps: dict[int, int] = {}
@@ -72,6 +79,8 @@ class TrialMessages:
         """
         if not ended:
             self._num_running = len(trials)
+            if not self._is_due(trials):
+                return
         reports, is_read = [], False
         # What cannot be read or sent now, as the store fails, is read and sent by a later call.
         with self._outages.tolerated():
@@ -92,6 +101,18 @@ class TrialMessages:
             self._stop(trial)
         while self._unanswered and is_read and not ended and self._answer(*self._unanswered[0]):
             self._unanswered.popleft()
+
+    def _is_due(self, trials: Sequence[Trial]) -> bool:
+        """Return True if it is time to read: on a remote store, each file costs a request."""
+        if not trials or storage.is_local(trials[0].path):
+            return True
+        self._delay_s = shared_s(REMOTE_READ_S, len(trials))
+        now = time.monotonic()
+        # A trial that asks waits for the answer.
+        if not self._source.answers_requests and now - self._read_s < self._delay_s:
+            return False
+        self._read_s = now
+        return True
 
     def _answer(self, trial: Trial, ask: dict[str, Any]) -> bool:
         """Answer a question; return False if the answer could not be sent."""
@@ -126,7 +147,7 @@ class TrialMessages:
 
     def overdue(self) -> set[int]:
         """Return the numbers of stopped trials whose processes must now be ended."""
-        grace_s = 0.0 if self._is_gang else STOP_GRACE_S
+        grace_s = 0.0 if self._is_gang else STOP_GRACE_S + self._delay_s
         now = time.monotonic()
         return {number for number, since in self._stopped.items() if now - since >= grace_s}
 

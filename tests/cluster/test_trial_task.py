@@ -21,7 +21,8 @@ from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.process import training_process, trial_folder
 from sparkdl.cluster.process.training_process import Start
 from sparkdl.cluster.program.packaging import pack
-from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
+from sparkdl.cluster.trial_spec import RunRef, TrialSpec
+from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.os_processes import process_state
 from sparkdl.runs.states import Failure
 from tests.helpers.processes import eventually, is_alive

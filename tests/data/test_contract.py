@@ -26,7 +26,8 @@ from sparkdl.cluster.gang.task import _context as context_of_rank
 from sparkdl.cluster.plan import Member, Plan, Role
 from sparkdl.cluster.process.training_process import Start
 from sparkdl.cluster.topology import ElasticTopology, SingleTopology
-from sparkdl.cluster.trial_task import RunRef, TrialSpec, TrialTask
+from sparkdl.cluster.trial_spec import RunRef, TrialSpec
+from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.context import Context
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, passes, whole_share

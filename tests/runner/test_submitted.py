@@ -14,7 +14,43 @@ from sparkdl.runner import submitted as module
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.trial import Trial
+from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
 from tests.helpers.in_memory_cluster import InMemoryCluster
+
+
+def submitted_trial(paths: RunPaths, number: int, seen: int) -> SubmittedTrial:
+    """Return a trial whose job goes on, with the last start that was seen."""
+    return SubmittedTrial(
+        trial=Trial(number, {}, paths.trial(number).folder),
+        job=SparkJob(InMemoryCluster().submit),
+        rows=Future(),
+        submitted_s=time.monotonic(),
+        first=0,
+        seen=seen,
+    )
+
+
+def test_running_trials_are_looked_at_now_and_then(
+    counting_store: CountingStore,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark repeats few tasks, and each look at a trial is a request to the store."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    plan = Plan(kind="launch", roles=(Role(name="worker", count=1),))
+    paths = RunPaths(counting_store.url("run"))
+    trials = SubmittedTrials(InMemoryCluster(), plan, SingleTopology(), paths)
+    trials._submitted = {n: submitted_trial(paths, n, seen=0 if n else -1) for n in range(30)}
+    for seconds, requests in ((0, 30), (3, 1), (6, 1), (10, 30)):
+        counting_store.requests.clear()
+        now[0] = 1000.0 + seconds
+        assert list(trials.starts()) == []
+        assert len(counting_store.requests) == requests
+    storage.write(paths.trial(0).attempt(0), "{}")
+    storage.write(paths.trial(1).attempt(1), "{}")
+    assert [(each.trial.number, attempt) for each, attempt in trials.starts()] == [(0, 0)]
+    trials._submitted[1].rows.set_result([])
+    assert [(each.trial.number, attempt) for each, attempt in trials.starts()] == [(1, 1)]
 
 
 def cut_short(root: str) -> tuple[SubmittedTrials, SubmittedTrial]:

@@ -127,6 +127,7 @@ def test_parallelism_limits_trials_that_are_submitted(root: str) -> None:
     with background(new_loop(root, cluster, request_of(5, parallelism=2))):
         for number in range(5):
             attempt = cluster.attempt(number)
+            cluster.attempt(min(number + 1, 4))  # The next one runs beside it.
             assert len(cluster.submitted) <= number + 2
             attempt.end(returned(1.0))
     assert cluster.max_running == 2

@@ -1,6 +1,7 @@
 """The driver's loop without Spark: reports, orders of a pruner, questions of an objective."""
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from sparkdl.runs.opening import open_run
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from sparkdl.search.trial_source import TrialSource
+from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, lost, pruned, raised, returned
 from tests.helpers.loops import (
     background,
@@ -56,6 +58,23 @@ def test_metrics_that_are_shown_do_not_change_when_a_report_arrives(tmp_path: Pa
     TrialMessages(TrialSource(), None, is_gang=False).read([trial])  # type: ignore[arg-type]
     assert dict(shown) == {"loss": 1.0}  # An iterator over a dict that has grown raises.
     assert trial.metrics == {"loss": 1.0, "accuracy": 0.5}
+
+
+def test_many_trials_share_the_requests_to_a_store(
+    counting_store: CountingStore,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    trials = [Trial(number, {}, counting_store.url(str(number))) for number in range(30)]
+    messages = TrialMessages(TrialSource(), None, is_gang=False)  # type: ignore[arg-type]
+    for seconds, requests in ((0, 30), (3, 0), (6, 0), (10, 30), (13, 0)):
+        counting_store.requests.clear()
+        now[0] = 1000.0 + seconds
+        messages.read(trials)
+        assert len(counting_store.requests) == requests
+    messages.read(trials[:1], ended=True)  # The last reports of a trial are not waited for.
+    assert len(counting_store.requests) == 1
 
 
 def test_pruner_orders_a_trial_to_stop(root: str) -> None:

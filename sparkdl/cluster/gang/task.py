@@ -135,7 +135,7 @@ def failed_outcome(error: str, failure: Failure) -> Outcome:
 def _train_rank(
     task: TrialTask, policy: RankPolicy, placement: Placement, batches: Iterable[pa.RecordBatch]
 ) -> Outcome:
-    files = local_folder(placement.paths, placement.attempt, task.plan.size)
+    files = local_folder(placement.paths, placement.attempt, task.plan.size, task.at_once)
     with files as folder, task.feeding(batches, placement.rank) as feeder:
         outcome = supervise_rank(task, policy, placement, folder, feeder)
     outcome = with_note(outcome, files.note)

@@ -12,12 +12,13 @@ from pathlib import Path
 from sparkdl import attempts, storage
 from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.jsonl import read_lines
-from sparkdl.polling import Outages, poll_s, retry
+from sparkdl.polling import Outages, poll_s, retry, shared_s
 from sparkdl.reporter import ASKS, ORDERS
 from sparkdl.runs.layout import TrialPaths
 
 __all__ = ["WRITE_S", "Mirror", "last_reported", "local_folder"]
 
+# Seconds between two copies, and between two looks for orders, where few trials run at once.
 MIRROR_S = 5.0
 ASKED_S = 1.0
 # Seconds between two looks for a later attempt, on a remote store.
@@ -132,14 +133,17 @@ class local_folder:
         trial: the files of the trial.
         attempt: the number of this attempt.
         size: the number of processes of the trial. The ranks of a gang get no orders.
+        at_once: the number of trials that run at once, and share the requests to a store.
 
     Attributes:
         note: after the end, a sentence about files that could not be copied; None if all were.
     """
 
-    def __init__(self, trial: TrialPaths, attempt: int, size: int = 1) -> None:
+    def __init__(self, trial: TrialPaths, attempt: int, size: int = 1, at_once: int = 1) -> None:
         self._trial = trial.folder
-        fence_s = poll_s(trial.folder, remote_s=max(REMOTE_FENCE_S, size / 10))
+        sharing = size * at_once
+        self._mirror_s = shared_s(MIRROR_S, sharing)
+        fence_s = poll_s(trial.folder, remote_s=shared_s(REMOTE_FENCE_S, sharing))
         self._fence = attempts.Fence(trial.folder, attempt, fence_s)
         self._mirror: Mirror | None = None
         self._orders_size = 0
@@ -178,7 +182,7 @@ class local_folder:
                     storage.append(str(self.folder / ORDERS), new)
 
     def _interval_s(self) -> float:
-        return ASKED_S if (self.folder / ASKS).exists() else MIRROR_S
+        return ASKED_S if (self.folder / ASKS).exists() else self._mirror_s
 
     def __enter__(self) -> Path:
         if self._mirror:

@@ -178,7 +178,7 @@ def _supervise(
     folder = node_folder(task.run.path, placement.rank, supervision.executor[0])
     _remove_stale(folder.parent)
     folder.mkdir(mode=0o700)
-    files = local_folder(placement.paths, placement.attempt, task.plan.size)
+    files = local_folder(placement.paths, placement.attempt, task.plan.size, task.at_once)
     with files as local, listening(folder) as inbox:
         channel.sendall(_READY)
         channel.close()

@@ -1,0 +1,57 @@
+"""Runs anywhere. Which trial of which run a task runs; the driver sends it to the task."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["RunRef", "TrialSpec"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRef:
+    """The run that a task belongs to.
+
+    Attributes:
+        id: the id of the run.
+        path: the run directory, as a path or URL.
+        application: the id of the Spark application.
+        versions: the versions that the executor must have, see `preflight.check_executor`.
+        driver: the host of the driver, as the executors know it.
+        owner: the number of the driver among the owners of the run, for tasks that must notice its
+            end; 0 where Spark ends the tasks of a driver that has gone.
+    """
+
+    id: str
+    path: str
+    application: str
+    versions: Mapping[str, str]
+    driver: str = ""
+    owner: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpec:
+    """The trial that a task runs.
+
+    Attributes:
+        number: the number of the trial in its run.
+        params: the arguments of the training function.
+        seed: the seed of the trial.
+        attempt: the number of earlier submissions; Spark's own attempts are added to it.
+        metrics: the names of the metrics; `[None]` if the user named none.
+        direction: `max` or `min`, for the first metric.
+        keep_checkpoints: the checkpoints to keep, such as `best+last`.
+        init_from: the folder of a trial and the number of its checkpoint to begin with.
+        secret: the key by which the ranks of this attempt recognise each other, if the task
+            carries one.
+    """
+
+    number: int
+    params: Mapping[str, Any] = field(repr=False)
+    seed: int
+    attempt: int = 0
+    metrics: tuple[str | None, ...] = (None,)
+    direction: str = "max"
+    keep_checkpoints: str | int = "best+last"
+    init_from: tuple[str, int] | None = None
+    secret: bytes = field(default=b"", repr=False)
