@@ -29,7 +29,7 @@ from sparkdl.runs.trial import Trial
 __all__ = ["SubmittedTrial", "SubmittedTrials"]
 
 # Seconds between two looks, on a remote store, for a running trial that Spark has started again.
-REPEATED_S = 10.0
+REPEATED_S = 30.0
 
 # A job whose training is over gets this long to end by itself.
 EXIT_GRACE_S = 5.0
