@@ -2,8 +2,9 @@
 
 1. A search of 32 trials that run at once for a minute and report once a second: calls and bytes,
    and the same when each trial runs twice as long. The calls of a second are those in the middle of
-   the longer search: on a small machine, the starts of 32 processes take up much of the shorter. Bytes that grow with what is
-   reported double; bytes of a file that is rewritten at each report grow fourfold.
+   the longer search: on a small machine, the starts of 32 processes take up much of the shorter.
+   Bytes that grow with what is reported double; those of a file that is rewritten at each report
+   grow fourfold.
 2. Many trials that do nothing, on a local root and on S3: what a trial costs among the last tenth
    against the first, the memory, threads and descriptors of the driver, and bytes on disk.
 
