@@ -30,6 +30,10 @@ TEMPORARY = tempfile.mkdtemp(prefix="sdl-", dir=os.environ["PYTEST_DEBUG_TEMPROO
 os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
 os.environ.setdefault(GROUPS, str(Path(TEMPORARY, "groups.json")))
 
+# Python processes of the tests begin with its sitecustomize.py.
+STARTUP = str(Path(__file__).with_name("startup"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, os.environ.get("PYTHONPATH"))))
+
 # For the applications of this process, and those of the programs that tests start.
 os.environ["SPARK_SUBMIT_OPTS"] = submit_options()
 os.environ.pop("SPARK_CONF_DIR", None)  # A developer's own settings.
