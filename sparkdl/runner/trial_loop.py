@@ -8,28 +8,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from sparkdl import storage
-from sparkdl.cluster.spark_errors import JobFailed
+from sparkdl.cluster.spark_errors import is_spark_ended
 from sparkdl.errors import PreflightError
 from sparkdl.polling import poll_s
 from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.trial_output import MAX_LOGS
 from sparkdl.runner.observers import Observers, RunObserver
-from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job, with_value
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
+from sparkdl.runner.run_end import close_run, conclusion_of, end_event, write_missing_error
 from sparkdl.runner.stop_orders import StopOrders, no_slots_event
 from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runner.task_factory import TaskFactory
 from sparkdl.runner.trial_messages import TrialMessages
 from sparkdl.runs.events import RunEnded, TrialChanged
-from sparkdl.runs.idle_time import idle_now
-from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.retry import OUTSIDE
 from sparkdl.runs.states import Failure, RunState, TrialState
-from sparkdl.runs.step_time import where_time_went
 from sparkdl.runs.trial import Trial
 from sparkdl.search.trial_source import TrialSource
 
@@ -167,13 +164,27 @@ class TrialLoop:
             with suppress(Exception):  # A Spark that has ended lets the next job say so.
                 self._concurrency.recount()
         while self.has_more and (self._next_is_stopped() or self._has_room()):
-            trial = self._waiting.popleft() if self._waiting else self._source.next()
+            if not self._waiting:
+                self._waiting.append(self._source.next())
+            trial = self._waiting[0]
             if event := self._stop_event(trial):
                 self._conclude(trial, event)
-            else:
-                num_left = len(self._waiting) + self._source.num_left
-                at_once = int(min(self._concurrency.limit, num_left + len(self._submitted) + 1))
-                self._submitted.submit(trial, self._tasks.make(trial, at_once))
+            elif not self._submit(trial):
+                return
+            self._waiting.popleft()  # Not before: what raises leaves no trial behind.
+
+    def _submit(self, trial: Trial) -> bool:
+        """Hand a trial to the cluster; return False, and end the run, if Spark has ended."""
+        num_left = len(self._waiting) + self._source.num_left
+        at_once = int(min(self._concurrency.limit, num_left + len(self._submitted)))
+        try:
+            self._submitted.submit(trial, self._tasks.make(trial, at_once))
+        except Exception as exc:
+            if not is_spark_ended(exc):
+                raise
+            self._orders.end_run(RunState.CANCELLED, f"Spark has ended: {exc}")
+            return False
+        return True
 
     def _next_is_stopped(self) -> bool:
         """Return True if the next trial needs no room, as it was cancelled."""
@@ -259,7 +270,10 @@ class TrialLoop:
             self._submitted.forget(trial.number)
             return
         self._messages.read([trial], ended=True)
-        conclusion = self._conclusion_of(submitted)
+        stopped, options = self._stop_event(trial), self._prepared.request.options
+        conclusion = conclusion_of(
+            submitted, self._submitted, self.run, stopped, options.trial_value, self._plan.secrets
+        )
         trial.exception = conclusion.exception
         event = conclusion.event
         if conclusion.fatal:
@@ -282,19 +296,6 @@ class TrialLoop:
         lived_s = time.monotonic() - submitted.submitted_s
         number = submitted.trial.number
         return not self._orders.run and self._retries.allow(number, failure, lived_s)
-
-    def _conclusion_of(self, submitted: SubmittedTrial) -> Conclusion:
-        trial = submitted.trial
-        stopped = self._stop_event(trial)
-        try:
-            outcomes = self._submitted.outcomes_of(submitted)
-        except JobFailed as failed:
-            secrets = self._plan.secrets
-            return conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
-        in_job_s = time.monotonic() - submitted.submitted_s
-        how = self._prepared.request.options.trial_value
-        conclusion = conclude(outcomes, trial.number, in_job_s, self.run, how)
-        return with_value(conclusion, trial, how)
 
     def _stop_event(self, trial: Trial) -> TrialChanged | None:
         """Return the event of a trial that was ordered to end; None for any other trial."""
@@ -326,20 +327,12 @@ class TrialLoop:
         if event.note:
             self._progress.say(f"[trial {trial.number}] Note: {event.note}")
         self._submitted.forget(trial.number)
-        self._write_error(trial)
+        write_missing_error(trial, self._plan.is_gang)
         self._messages.trial_ended(trial)
         self._source.ended(trial)
         self._observers.trial_ended(trial)
         if stop := self._stopping.trial_ended(trial):
             self._orders.end_run(*stop)
-
-    def _write_error(self, trial: Trial) -> None:
-        # No rank of a gang knows which rank failed first, and no task sees an error of Spark.
-        error = TrialPaths(trial.path).error
-        with tolerated(f"write {error}"):
-            is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
-            if trial.error and (self._plan.is_gang or is_missing):
-                storage.write(error, trial.error)
 
     # ---- the end of the run
 
@@ -383,15 +376,7 @@ class TrialLoop:
         duration_s = round(now_s - self._begun_s, 3)
         event = RunEnded(state=state, reason=reason, duration_s=duration_s)
         try:
-            idle = idle_now(self.run.trials, self._concurrency.limit, running_s)
-            timeline = where_time_went(self.run) if self._plan.timeline else None
-            event = replace(event, idle=idle, timeline=timeline)
+            limit = self._concurrency.limit
+            event = end_event(event, self.run, limit, running_s, self._plan.timeline)
         finally:
-            self._close(event)
-
-    def _close(self, event: RunEnded) -> None:
-        try:
-            self._opened.close(event)
-        except BaseException:
-            self.run.apply(event)
-            raise
+            close_run(self._opened, event)

@@ -600,6 +600,24 @@ def test_spark_that_ends_during_the_preflight_is_no_failure(root: str) -> None:
     assert load(f"{root}/run").state == "CANCELLED"
 
 
+def test_spark_that_ends_before_the_first_trial_is_no_failure(root: str) -> None:
+    class Ends(InMemoryCluster):
+        num_asked = 0
+
+        @property
+        def application(self) -> str:
+            self.num_asked += 1
+            if self.num_asked > 1:  # The first time is before the preflight.
+                raise ConnectionRefusedError(111, "Connection refused")
+            return "memory-1"
+
+    loop = new_loop(root, Ends(), request_of(3))
+    with pytest.raises(RunStoppedError, match=r"Spark has ended: .*Connection refused"):
+        loop.execute()
+    assert (loop.run.state, loop.run.counts()) == ("CANCELLED", {"CANCELLED": 3})
+    assert load(loop.run.path).counts() == {"CANCELLED": 3}
+
+
 def test_execute_keeps_the_program_and_returns_the_run(root: str) -> None:
     run = execute(request_of(3, root=root, metric="score"), InMemoryCluster(score))
     assert run.best.number == 2
