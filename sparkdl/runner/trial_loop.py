@@ -8,28 +8,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from sparkdl import storage
-from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.errors import PreflightError
 from sparkdl.polling import poll_s
+from sparkdl.runner.commands import RunCommands
+from sparkdl.runner.control import Control
 from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.trial_output import MAX_LOGS
 from sparkdl.runner.observers import Observers, RunObserver
-from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job, with_value
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
+from sparkdl.runner.run_end import close_run, conclusion_of, end_event, write_missing_error
 from sparkdl.runner.stop_orders import StopOrders, no_slots_event
 from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runner.task_factory import TaskFactory
 from sparkdl.runner.trial_messages import TrialMessages
+from sparkdl.runs.control import Command
 from sparkdl.runs.events import RunEnded, TrialChanged
-from sparkdl.runs.idle_time import idle_now
-from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.retry import OUTSIDE
 from sparkdl.runs.states import Failure, RunState, TrialState
-from sparkdl.runs.step_time import where_time_went
 from sparkdl.runs.trial import Trial
 from sparkdl.search.trial_source import TrialSource
 
@@ -98,6 +97,11 @@ class TrialLoop:
         self._is_local = storage.is_local(run.path)
         self._begun_s = time.monotonic()
         self._trials_begun_s = self._begun_s
+        changed = (self._orders, self._stopping, self._waiting, self._submitted)
+        self._commands = RunCommands(
+            prepared, opened, source, *changed, self._elapsed_s, progress.say
+        )
+        self._control = Control(opened, self._commands.perform, self._submitted.wake)
         opened.owner.when_taken_over(self._be_taken_over)
 
     def _be_taken_over(self) -> None:
@@ -113,9 +117,20 @@ class TrialLoop:
         """Cancel one trial, or with None all trials that have not finished."""
         if number is None:
             self._orders.end_run(RunState.CANCELLED, "cancelled")
-        else:
+        elif not self.run.trials[number].state.is_final:
             self._orders.cancelled.add(number)
-        self._submitted.wake()
+        else:
+            return
+        # The caller need not wait until the loop has recorded this.
+        self._control.post(Command("cancel", {} if number is None else {"trial": number}))
+
+    def control(self, command: Command) -> None:
+        """Carry out a command, see `Control.call`."""
+        self._control.call(command)
+
+    def _elapsed_s(self) -> float:
+        """Return the seconds since the first trial was submitted."""
+        return time.monotonic() - self._trials_begun_s
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -146,7 +161,7 @@ class TrialLoop:
                 self._progress.announce(
                     num_trials, self._concurrency.limit, self._concurrency.slots
                 )
-                while self.has_more or self._submitted:
+                while self._goes_on():
                     self._fill()
                     self._take()
                     self._follow()
@@ -156,6 +171,11 @@ class TrialLoop:
         if self._fatal:
             raise self._fatal
         self.run.raise_unless_complete()
+
+    def _goes_on(self) -> bool:
+        """Carry out the commands of users; return False after the last trial."""
+        self._control.take()
+        return self.has_more or bool(self._submitted)
 
     # ---- submitting trials
 
@@ -180,6 +200,8 @@ class TrialLoop:
         return bool(self._waiting) and self._stop_event(self._waiting[0]) is not None
 
     def _has_room(self) -> bool:
+        if self._commands.is_paused:
+            return False
         short_s = self._concurrency.short_s() if self._plan.is_gang else 0.0
         if not short_s:
             num_running = sum(s.trial.state == TrialState.RUNNING for s in self._submitted)
@@ -220,8 +242,7 @@ class TrialLoop:
         for trial in running if self._is_local else running[:MAX_LOGS]:
             self._progress.show_output(trial)
         self._progress.show_counts(running, self._messages.newest, self._messages.steps)
-        elapsed_s = time.monotonic() - self._trials_begun_s
-        if (stop := self._stopping.used_up(running, elapsed_s)) and (
+        if (stop := self._stopping.used_up(running, self._elapsed_s())) and (
             self.has_more or self._submitted
         ):
             self._orders.end_run(*stop)
@@ -259,7 +280,10 @@ class TrialLoop:
             self._submitted.forget(trial.number)
             return
         self._messages.read([trial], ended=True)
-        conclusion = self._conclusion_of(submitted)
+        stopped, options = self._stop_event(trial), self._prepared.request.options
+        conclusion = conclusion_of(
+            submitted, self._submitted, self.run, stopped, options.trial_value, self._plan.secrets
+        )
         trial.exception = conclusion.exception
         event = conclusion.event
         if conclusion.fatal:
@@ -271,6 +295,9 @@ class TrialLoop:
             self._orders.end_run(RunState.CANCELLED, conclusion.spark_ended)
         if self._orders.run and event.failure == Failure.LOST:  # Resume runs it again.
             event = replace(self._orders.cancelled_event(trial), attempt=event.attempt)
+        if conclusion.is_outside and submitted.is_recalled and not submitted.has_started:
+            self._commands.wait_again(trial)
+            return
         failure = OUTSIDE if conclusion.is_outside else event.failure or str(Failure.EXCEPTION)
         is_failure = event.state == TrialState.FAILED and conclusion.may_retry
         if (is_failure or conclusion.is_outside) and self._may_retry(submitted, failure):
@@ -279,22 +306,11 @@ class TrialLoop:
             self._conclude(trial, event)
 
     def _may_retry(self, submitted: SubmittedTrial, failure: str) -> bool:
+        if failure == OUTSIDE and submitted.is_recalled:
+            return not self._orders.run  # It started while its job was being cancelled.
         lived_s = time.monotonic() - submitted.submitted_s
         number = submitted.trial.number
         return not self._orders.run and self._retries.allow(number, failure, lived_s)
-
-    def _conclusion_of(self, submitted: SubmittedTrial) -> Conclusion:
-        trial = submitted.trial
-        stopped = self._stop_event(trial)
-        try:
-            outcomes = self._submitted.outcomes_of(submitted)
-        except JobFailed as failed:
-            secrets = self._plan.secrets
-            return conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
-        in_job_s = time.monotonic() - submitted.submitted_s
-        how = self._prepared.request.options.trial_value
-        conclusion = conclude(outcomes, trial.number, in_job_s, self.run, how)
-        return with_value(conclusion, trial, how)
 
     def _stop_event(self, trial: Trial) -> TrialChanged | None:
         """Return the event of a trial that was ordered to end; None for any other trial."""
@@ -326,20 +342,12 @@ class TrialLoop:
         if event.note:
             self._progress.say(f"[trial {trial.number}] Note: {event.note}")
         self._submitted.forget(trial.number)
-        self._write_error(trial)
+        write_missing_error(trial, self._plan.is_gang)
         self._messages.trial_ended(trial)
         self._source.ended(trial)
         self._observers.trial_ended(trial)
         if stop := self._stopping.trial_ended(trial):
             self._orders.end_run(*stop)
-
-    def _write_error(self, trial: Trial) -> None:
-        # No rank of a gang knows which rank failed first, and no task sees an error of Spark.
-        error = TrialPaths(trial.path).error
-        with tolerated(f"write {error}"):
-            is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
-            if trial.error and (self._plan.is_gang or is_missing):
-                storage.write(error, trial.error)
 
     # ---- the end of the run
 
@@ -373,25 +381,16 @@ class TrialLoop:
 
     def _finish(self) -> None:
         """Record the end of the run and give up its ownership."""
+        self._control.close()
         self.outlives_program = not threading.main_thread().is_alive()
         self._submitted.close()
         self._prepared.release_rows()
         self._release_program()
         state, reason = self._orders.outcome(self.run.trials)
-        now_s = time.monotonic()
-        running_s = now_s - self._trials_begun_s
-        duration_s = round(now_s - self._begun_s, 3)
+        duration_s = round(time.monotonic() - self._begun_s, 3)
         event = RunEnded(state=state, reason=reason, duration_s=duration_s)
         try:
-            idle = idle_now(self.run.trials, self._concurrency.limit, running_s)
-            timeline = where_time_went(self.run) if self._plan.timeline else None
-            event = replace(event, idle=idle, timeline=timeline)
+            limit, elapsed_s = self._concurrency.limit, self._elapsed_s()
+            event = end_event(event, self.run, limit, elapsed_s, self._plan.timeline)
         finally:
-            self._close(event)
-
-    def _close(self, event: RunEnded) -> None:
-        try:
-            self._opened.close(event)
-        except BaseException:
-            self.run.apply(event)
-            raise
+            close_run(self._opened, event)

@@ -111,7 +111,7 @@ class Study:
             queue = [self._space.sampled(params) for params in queue]
             if self._search.algorithm == "grid":
                 queue = _grid_points(self._space.grid(), queue)
-        self._queue = itertools.islice(queue, num_done, self._search.max_configurations)
+        self._queue = itertools.islice(queue, num_done, None)
 
     def learn(self, trials: Sequence[Trial], metric_of: Callable[[Trial, str], Any]) -> int:
         """Add the complete trials of another run whose parameters are in the space.
@@ -191,12 +191,20 @@ class Study:
 
     # ---- while trials run
 
-    def ask(self, configuration: int) -> dict[str, Any]:
+    def ask(self, configuration: int, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the parameters of a new configuration.
 
         The parameters are empty if the objective will request them.
+
+        Args:
+            configuration: the number of the configuration.
+            chosen: parameters that the user has chosen; the sampler chooses the others.
         """
-        for params in itertools.islice(self._queue, 1):
+        queue = self._queue
+        if chosen is not None:
+            sampled = self._space.sampled(chosen) if isinstance(self._space, Space) else chosen
+            queue = iter([dict(sampled)])
+        for params in itertools.islice(queue, 1):
             self._study.enqueue_trial(params)
         if isinstance(self._space, Space):
             trial = self._study.ask(self._space.distributions())

@@ -1,0 +1,84 @@
+"""Runs on the driver. Steps at the end of an attempt, of a trial and of a run."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sparkdl import storage
+from sparkdl.cluster.spark_errors import JobFailed
+from sparkdl.runner.display.harmless import tolerated
+from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job, with_value
+from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
+from sparkdl.runs import Run, Trial, TrialState
+from sparkdl.runs.events import RunEnded, TrialChanged
+from sparkdl.runs.idle_time import idle_now
+from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.opening import OpenRun
+from sparkdl.runs.step_time import where_time_went
+
+__all__ = ["close_run", "conclusion_of", "end_event", "write_missing_error"]
+
+
+def conclusion_of(
+    submitted: SubmittedTrial,
+    all_submitted: SubmittedTrials,
+    run: Run,
+    stopped: TrialChanged | None,
+    trial_value: str,
+    secrets: Sequence[str],
+) -> Conclusion:
+    """Return what follows from the end of the job of a trial.
+
+    Args:
+        submitted: the trial.
+        all_submitted: reads the outcomes of the job.
+        run: the run.
+        stopped: the event of a trial that was ordered to end; None for any other trial.
+        trial_value: the option of this name.
+        secrets: values to mask in errors.
+    """
+    trial = submitted.trial
+    try:
+        outcomes = all_submitted.outcomes_of(submitted)
+    except JobFailed as failed:
+        return conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
+    in_job_s = time.monotonic() - submitted.submitted_s
+    conclusion = conclude(outcomes, trial.number, in_job_s, run, trial_value)
+    return with_value(conclusion, trial, trial_value)
+
+
+def end_event(
+    event: RunEnded, run: Run, limit: int, running_s: float, has_timeline: bool
+) -> RunEnded:
+    """Return the event of the end of a run, with sentences about the use of its time.
+
+    Args:
+        event: the event without them.
+        run: the run.
+        limit: number of trials at once.
+        running_s: seconds since the first trial was submitted.
+        has_timeline: the run was started with `timeline=True`.
+    """
+    idle = idle_now(run.trials, limit, running_s)
+    return replace(event, idle=idle, timeline=where_time_went(run) if has_timeline else None)
+
+
+def write_missing_error(trial: Trial, is_gang: bool) -> None:
+    """Write the error of a trial that no task has written.
+
+    No rank of a gang knows which rank failed first, and no task sees an error of Spark.
+    """
+    error = TrialPaths(trial.path).error
+    with tolerated(f"write {error}"):
+        is_missing = trial.state == TrialState.FAILED and not storage.exists(error)
+        if trial.error and (is_gang or is_missing):
+            storage.write(error, trial.error)
+
+
+def close_run(opened: OpenRun, event: RunEnded) -> None:
+    """Close a run; `opened.run` has ended also if the run directory cannot be written."""
+    try:
+        opened.close(event)
+    except BaseException:
+        opened.run.apply(event)
+        raise
