@@ -147,9 +147,7 @@ def _ended(run: Run, command: Command) -> ControlError:
     else:
         reason = f" ({now.reason})" if now.reason else ""
         how = f" {now.state}{reason}. {now.how_to_finish()}".rstrip(" .")
-    error = ended_error(run.id, command, how)
-    error.run = run
-    return error
+    return ended_error(run, command, how)
 
 
 def _dead(run: Run, command: Command, claim: Claim) -> ControlError:

@@ -165,8 +165,9 @@ class RunCommands:
         if "parallelism" in changes:
             self._concurrency.change(changes["parallelism"], ahead=search is None)
             self._submitted.recall(self._concurrency.limit)
-        if stop := self._stopping.change(options, search, self._run.trials):
-            self._orders.end_run(*stop)
+        reached = self._stopping.change(options, search, self._run.trials)
+        if "stop" in changes and reached:
+            self._orders.end_run(*reached)
 
     def _changed_search(self, changes: Mapping[str, Any]) -> SearchSettings | None:
         if not changes or self._search is None:

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from sparkdl import storage
 from sparkdl.errors import ControlError, SparkDLError
 from sparkdl.polling import Outages
-from sparkdl.runs import owner
+from sparkdl.runs import Run, owner
 from sparkdl.runs.control import (
     Command,
     GivenCommand,
@@ -72,12 +72,14 @@ class Control:
         Raises:
             ControlError: if the command is refused, or the run has ended.
         """
-        if threading.get_ident() == self._thread:  # An observer of the run, called by the loop.
+        if (
+            threading.get_ident() == self._thread and not self._is_closed
+        ):  # An observer of the run, called by the loop.
             self._handle(GivenCommand.here(command))
             return
         future = self.post(command)
         if future is None:
-            raise ended_error(self._opened.run.id, command)
+            raise self._ended(command)
         future.result()
 
     def post(self, command: Command) -> "Future[None] | None":
@@ -121,7 +123,11 @@ class Control:
         with self._lock:
             self._is_closed = True
         for given, future in self._queued():
-            future.set_exception(ended_error(self._opened.run.id, given.command))
+            future.set_exception(self._ended(given.command))
+
+    def _ended(self, command: Command) -> ControlError:
+        run = self._opened.run
+        return ended_error(run, command, f" {run.state}" if run.state.is_final else "")
 
     def _queued(self) -> Iterator[tuple[GivenCommand, "Future[None]"]]:
         with suppress(Empty):
@@ -180,12 +186,12 @@ class Control:
         return GivenCommand(Command("unreadable"), "unknown", 0, 0.0, name)
 
 
-def ended_error(run_id: str, command: Command, how: str = "") -> ControlError:
+def ended_error(run: Run, command: Command, how: str) -> ControlError:
     """Return the error of a command to a run that has ended.
 
     Args:
-        run_id: the run.
+        run: the run.
         command: the command.
-        how: its state, and a remedy.
+        how: the state of the run, and a remedy.
     """
-    return ControlError(f"{command} was not carried out: run {run_id} has ended{how}.")
+    return ControlError(f"{command} was not carried out: run {run.id} has ended{how}.", run)

@@ -64,12 +64,12 @@ class Stopping:
     def change(
         self, options: Options, search: SearchSettings | None, trials: Sequence[Trial]
     ) -> Stop | None:
-        """Apply other limits from now on; return why the run ends, or None if the run goes on.
+        """Apply other limits from now on; return a target that was reached before, or None.
 
         Args:
             options: the options with the new limits.
             search: the new rules of a search.
-            trials: all trials; one that has ended may have reached a new target.
+            trials: all trials.
         """
         self._options, self._search = options, search
         configurations: dict[int, list[Trial]] = {}

@@ -25,7 +25,7 @@ __all__ = [
     "GivenCommand",
     "command_names",
     "command_url",
-    "enqueued_numbers",
+    "enqueued_params",
     "parse_command",
     "write_command",
 ]
@@ -143,7 +143,10 @@ def parse_command(command_id: str, data: bytes) -> GivenCommand | None:
         return None
 
 
-def enqueued_numbers(events: Iterable[Event]) -> frozenset[int]:
-    """Return the numbers of the trials that `enqueue` has added; of repeats, the first."""
+def enqueued_params(events: Iterable[Event]) -> dict[int, dict[str, Any]]:
+    """Return the parameters of the trials that `enqueue` has added, by the number of the trial.
+
+    Of the repeats of a configuration, only the first is in the dict.
+    """
     handled = [event for event in events if isinstance(event, CommandHandled)]
-    return frozenset(event.number for event in handled if event.number is not None)
+    return {e.number: dict(e.arguments["params"]) for e in handled if e.number is not None}

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -135,10 +136,23 @@ class Study:
                 num_added += 1
         return num_added
 
-    def resume(self, configuration: int, params: Mapping[str, Any], record: TrialRecord) -> None:
-        """Add a configuration that an earlier driver proposed and that will run again."""
+    def resume(
+        self,
+        configuration: int,
+        params: Mapping[str, Any],
+        record: TrialRecord,
+        chosen: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Add a configuration that an earlier driver proposed and that will run again.
+
+        Args:
+            configuration: the number of the configuration.
+            params: its parameters.
+            record: its history in the journal.
+            chosen: parameters that the user has chosen; an objective may not have requested them.
+        """
         sampled, distributions = self._sampled(params, record)
-        self._study.enqueue_trial(sampled)
+        self._study.enqueue_trial({**chosen, **sampled})
         self._trials[configuration] = self._study.ask(distributions)
         for step, value in record.reports.items():
             self.report(configuration, step, value)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.control import enqueued_numbers
+from sparkdl.runs.control import enqueued_params
 from sparkdl.runs.events import (
     AttributesStored,
     CommandHandled,
@@ -104,7 +104,8 @@ class StudySource(TrialSource):
 
     def _restore(self) -> None:
         events = read_journal(self._opened.paths.journal)
-        self._num_enqueued = len(enqueued_numbers(events))
+        enqueued = enqueued_params(events)
+        self._num_enqueued = len(enqueued)
         records = _read_records(events)
         for configuration, members in sorted(self._members.items()):
             first = members[0]
@@ -113,7 +114,8 @@ class StudySource(TrialSource):
             if state.is_final:
                 self._study.add_finished(first.params, state, self._values_of(members), record)
             else:
-                self._study.resume(configuration, first.params, record)
+                chosen = enqueued.get(first.number, {})
+                self._study.resume(configuration, first.params, record, chosen)
                 for step, number in record.last:
                     self._numbers.restore(configuration, step, number)
 

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from sparkdl import experiment, storage
 from sparkdl.errors import ConfigError, ControlError, RunStoppedError
-from sparkdl.runner import asking
+from sparkdl.runner import asking, trial_loop
 from sparkdl.runner.control import Control
 from sparkdl.runner.execute import description_of, execute
 from sparkdl.runner.handle import LoadedRunHandle, RunHandle
@@ -391,6 +392,7 @@ def test_run_that_has_ended_refuses_every_command(root: str) -> None:
     with background(new_loop(root, InMemoryCluster(same), request_of(2))) as loop:
         pass
     own, loaded = reach(loop, "own"), experiment.load(loop.run.path)
+    loop._control._thread = threading.get_ident()  # As after a run that was waited for.
     for run in (own, loaded):
         for call in (run.pause, run.unpause, lambda: run.enqueue({"x": 1}), run.cancel):
             if (run, call) != (own, own.cancel):
@@ -519,6 +521,30 @@ def test_verb_that_resumes_a_launch_accepts_enqueued_trials(root: str) -> None:
     assert [trial.value for trial in run.trials] == [0.0, 1.0, 9.0]
 
 
+DISTRIBUTION = optuna.distributions.distribution_to_json(
+    optuna.distributions.FloatDistribution(0.0, 1.0)
+)
+
+
+def ask_for_x(attempt: Attempt) -> Outcome:
+    return returned(score=attempt.ask(0, suggest="x", distribution=DISTRIBUTION)["value"])
+
+
+def test_enqueued_parameters_reach_an_objective_also_after_a_resume(root: str) -> None:
+    cluster = InMemoryCluster(ask_for_x)
+    settings = SearchSettings(space=None, algorithm="random", num_trials=1)
+    request = request_of(search=settings, parallelism=1, metric="score")
+    with background(new_loop(root, cluster, request)) as loop:
+        run = experiment.load(loop.run.path)
+        run.pause()
+        run.enqueue({"x": 0.375})
+        run.cancel()
+    again = InMemoryCluster(ask_for_x)
+    loop = continued_loop(run.path, again, request)
+    loop.execute()
+    assert 0.375 in [trial.value for trial in loop.run.trials]
+
+
 # ---- threads
 
 
@@ -571,6 +597,24 @@ def test_wait_of_a_loaded_run_raises_as_the_verb(root: str) -> None:
         with pytest.raises(RunStoppedError, match=r"ended CANCELLED \(cancelled by ") as caught:
             loaded.wait()
     assert caught.value.run is loaded
+
+
+def test_run_on_a_store_that_cannot_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, "BEAT_S", 0.05)
+    monkeypatch.setattr(trial_loop, "REMOTE_POLL_S", 0.02)
+    cluster = InMemoryCluster(num_slots=1)
+    with background(new_loop("memory://control", cluster, request_of(2))) as loop:
+        first = cluster.attempt(0)
+        run = experiment.load(loop.run.path)
+        run.pause()
+        run.enqueue({"x": 2.0})
+        refused(lambda: run.enqueue({"y": 2.0}), "does not take")
+        first.end(returned(0.0))
+        run.unpause()
+        for number in (1, 2):
+            cluster.attempt(number).end(returned(1.0))
+    assert [event["action"] for event in controls(run)] == ["pause", *["enqueue"] * 2, "unpause"]
+    assert loop.run.counts() == {"COMPLETE": 3}
 
 
 def test_remote_store_is_listed_at_the_pace_of_the_heartbeat(
