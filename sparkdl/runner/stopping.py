@@ -1,6 +1,5 @@
 """Runs on the driver (pure). Decide whether a run ends before its last trial."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
@@ -58,8 +57,13 @@ class Stopping:
         # The ended trials of each configuration of which a repeat has not ended.
         self._incomplete: dict[int, list[Trial]] = {}
         self._used_s = 0.0
+        # The trials that have been seen running, those of the last look, and the time of that look.
+        self._seen: set[int] = set()
+        self._num_running = 0
+        self._looked_s = 0.0
         for trial in ended:
             self._count(trial)
+            self._used_s += sum(end - begin for begin, end in trial.spans if end)
 
     def change(
         self, options: Options, search: SearchSettings | None, trials: Sequence[Trial]
@@ -81,12 +85,13 @@ class Stopping:
     def trial_ended(self, trial: Trial) -> Stop | None:
         """Count a trial that has ended; return why the run ends, or None if the run goes on."""
         members = self._count(trial)
+        if trial.number not in self._seen:  # It ended between two looks.
+            self._used_s += trial.usage.starting_s + trial.usage.running_s
         return self._too_many_failures() or self._target_reached(members) or self._out_of_patience()
 
     def _count(self, trial: Trial) -> list[Trial]:
         """Count a trial; return the trials of its configuration if all of them have ended."""
         self._num_ended += 1
-        self._used_s += sum(end - begin for begin, end in trial.spans if end)
         self._num_failed += trial.state == TrialState.FAILED
         if trial.state in (TrialState.FAILED, TrialState.INVALID):
             self._num_bad += 1
@@ -152,6 +157,10 @@ class Stopping:
             running: the trials that run now.
             elapsed_s: seconds since the first trial was submitted.
         """
+        # The clock of the events may jump, as after the sleep of a laptop.
+        self._used_s += self._num_running * (elapsed_s - self._looked_s)
+        self._seen |= {trial.number for trial in running}
+        self._num_running, self._looked_s = len(running), elapsed_s
         limit = self._options.timeout_s
         if limit and elapsed_s > limit:
             # A search without num_trials= has done what it was asked for.
@@ -159,8 +168,6 @@ class Stopping:
             state = RunState.COMPLETE if is_open_ended else RunState.CANCELLED
             return state, f"timeout_s={limit:g} is over"
         hours = self._search.max_slot_hours if self._search else None
-        if hours:
-            running_s = sum(time.time() - trial.spans[-1][0] for trial in running)
-            if (self._used_s + running_s) * self._num_slots >= hours * 3600:
-                return RunState.COMPLETE, f"max_slot_hours={hours:g} are used up"
+        if hours and self._used_s * self._num_slots >= hours * 3600:
+            return RunState.COMPLETE, f"max_slot_hours={hours:g} are used up"
         return None

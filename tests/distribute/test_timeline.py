@@ -67,7 +67,7 @@ def test_pieces_of_a_collective_add_up(tmp_path: Path) -> None:
     """Rank 1 is late, which only its successor, rank 2, records as `late`."""
 
     def call(ring: Ring, rank: int) -> None:
-        time.sleep(0.3 if rank == 1 else 0.0)
+        time.sleep(0.6 if rank == 1 else 0.0)
         ring.allreduce(np.ones(3_000_000, np.float32))
         ring.barrier()
         ring.close()
@@ -83,10 +83,10 @@ def test_pieces_of_a_collective_add_up(tmp_path: Path) -> None:
         told = large["args"]
         assert (large["name"], told["number"], told["bytes"]) == ("allreduce", 0, 12_000_000)
         assert told["waits_for"] == (rank - 1) % 3
-        assert sum(told[name] for name in PIECES) == pytest.approx(large["dur"] / 1e3, rel=0.1)
+        assert sum(told[name] for name in PIECES) == pytest.approx(large["dur"] / 1e3, rel=0.2)
         assert told["add_ms"] > 0
-        assert (told["wait_ms"] > 250) == (rank != 1)
-        assert (told["late_ms"] > 250) == (rank == 2)
+        assert (told["wait_ms"] > 300) == (rank != 1)
+        assert (told["late_ms"] > 300) == (rank == 2)
         drawn = {e["name"] for e in bars if e["cat"] == "piece"}
         assert drawn <= {"wait", "send", "receive", "add"}
         assert "add" in drawn

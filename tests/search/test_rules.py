@@ -3,7 +3,6 @@
 import json
 import math
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -231,13 +230,16 @@ def test_failures_end_a_run() -> None:
 
 
 def test_slot_hours_include_ended_and_running_trials() -> None:
-    hour, now = 3600.0, time.time()
+    hour = 3600.0
     before = [ended(0, 1.0, spans=[(0.0, hour)])]
-    running = [Trial(1, {}, "", state=TrialState.RUNNING, spans=[(now - hour, None)])]
+    # By the wall clock, which has jumped, it has been running since 1970.
+    running = [Trial(1, {}, "", state=TrialState.RUNNING, spans=[(0.0, None)])]
 
     def used(slots: int, hours: float) -> Stop | None:
         search = SearchSettings(space=SPACE, max_slot_hours=hours)
-        return Stopping(Options(), search, UP, slots, before).used_up(running, 0.0)
+        stopping = Stopping(Options(), search, UP, slots, before)
+        assert stopping.used_up(running, 0.0) is None
+        return stopping.used_up([], hour)
 
     assert used(1, 1.9) == (RunState.COMPLETE, "max_slot_hours=1.9 are used up")
     assert used(1, 2.1) is None
