@@ -599,11 +599,11 @@ def test_wait_of_a_loaded_run_raises_as_the_verb(root: str) -> None:
     assert caught.value.run is loaded
 
 
-def test_run_on_a_store_that_cannot_append(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_on_a_store_that_cannot_append(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "BEAT_S", 0.05)
     monkeypatch.setattr(trial_loop, "REMOTE_POLL_S", 0.02)
     cluster = InMemoryCluster(num_slots=1)
-    with background(new_loop("memory://control", cluster, request_of(2))) as loop:
+    with background(new_loop(f"{s3}/control", cluster, request_of(2))) as loop:
         first = cluster.attempt(0)
         run = experiment.load(loop.run.path)
         run.pause()
