@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import RunStoppedError
 from sparkdl.runs import Run
 from tests.helpers.loops import events
 from tests.helpers.processes import eventually, processes_of
+from tests.helpers.runs import quiet
 from tests.helpers.spark import JAVA_OPTIONS
 from tests.helpers.standalone import SPARK
 
@@ -134,3 +136,30 @@ def test_batch_job_is_paused_extended_and_cancelled_from_other_processes(
     spans = sorted(trial.spans[0] for trial in run.trials)
     together = [sum(a <= begin < (b or begin) for a, b in spans) for begin, _ in spans]
     assert max(together) == 3
+
+
+def test_pause_takes_back_a_trial_that_waits_inside_spark(
+    spark: SparkSession, root: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+
+    def train(x: int) -> int:
+        while not gate.exists():
+            time.sleep(0.02)
+        return x
+
+    run = experiment.launch(train, {"x": [0, 1, 2, 3]}, wait=False, **quiet(root))
+    tracker = spark.sparkContext.statusTracker()
+    try:
+        assert eventually(lambda: len(tracker.getActiveJobsIds()) == 3, 60)
+        experiment.load(run.path).pause()
+        gate.touch()
+        assert eventually(lambda: run.counts().get("COMPLETE") == 2)
+        assert eventually(lambda: not tracker.getActiveJobsIds())
+        assert run.counts() == {"COMPLETE": 2, "WAITING": 2}
+        run.unpause()
+        run.wait()
+    finally:
+        run.cancel()
+    assert [trial.attempts for trial in run.trials] == [1, 1, 1, 1]
+    assert "LOST" not in [event["state"] for event in events(run, "trial")]
