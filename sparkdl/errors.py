@@ -14,6 +14,7 @@ SparkDLError
 │   ├── AllTrialsFailedError             no trial completed; the cause is the first trial's error
 │   └── TrainingFailedError              a distributed run failed; the cause is a rank's error
 ├── RunStoppedError (RuntimeError)       a run ended before it was complete
+├── ControlError (RuntimeError)          a driver refused a command, or no driver answers
 ├── PeerLostError (ConnectionError)      another rank of a gang is lost, or hangs
 ├── RemoteTraceback                      the cause of a user's exception, with its remote traceback
 ├── InvalidTrial                         raised by a training function: the trial has no valid value
@@ -28,6 +29,7 @@ from typing import Any
 __all__ = [
     "AllTrialsFailedError",
     "ConfigError",
+    "ControlError",
     "FunctionError",
     "InvalidTrial",
     "NoCompleteTrialError",
@@ -92,6 +94,18 @@ class RunStoppedError(SparkDLError, RuntimeError):
 
     Attributes:
         run: the run, with the trials that have completed.
+    """
+
+    def __init__(self, message: str, run: Any = None) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+class ControlError(SparkDLError, RuntimeError):
+    """A command to a run was refused, or no driver of the run answers. Nothing was changed.
+
+    Attributes:
+        run: the run, if it is known.
     """
 
     def __init__(self, message: str, run: Any = None) -> None:

@@ -28,7 +28,7 @@ PUBLIC = {
         *("reduce_scatter", "scale_learning_rate", "serve", "strategy", "warmed_up"),
     ],
     "sparkdl.errors": [
-        *("AllTrialsFailedError", "ConfigError", "FunctionError", "InvalidTrial"),
+        *("AllTrialsFailedError", "ConfigError", "ControlError", "FunctionError", "InvalidTrial"),
         *(
             "NoCompleteTrialError",
             "PeerLostError",

@@ -1,8 +1,6 @@
 """Runs on the driver. The `sparkdl` command: one file per verb, without logic of its own."""
 
-from pathlib import Path
-
-from sparkdl import config, experiment, storage
+from sparkdl import experiment
 from sparkdl.runs import Run
 
 __all__ = ["find"]
@@ -17,6 +15,4 @@ def find(name: str) -> Run:
     Raises:
         RunNotFoundError: if there is no such run.
     """
-    is_path = "/" in name or Path(name, "run.json").exists()
-    root = config.resolve("root") or "runs"
-    return experiment.load(name if is_path else storage.join(root, name))
+    return experiment.load(name)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -13,6 +14,7 @@ from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
+from sparkdl.runs.newest import newest_run
 from sparkdl.runs.retry import parse_retry
 
 if TYPE_CHECKING:
@@ -21,28 +23,48 @@ if TYPE_CHECKING:
 __all__ = ["history", "load", "resume"]
 
 
-def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
+def load(id_or_path: Run | str | os.PathLike[str] | None = None) -> Run:
     """Read a run from its directory: its trials, their values, errors and metrics.
 
-    `wait()` of the run waits for its end, also if another process runs the run. `cancel()` raises
-    an error then.
+    `wait()` of the run waits for its end, also if another process runs the run, and `cancel()`,
+    `set()`, `enqueue()`, `pause()` and `unpause()` reach that process through the run directory.
 
     Args:
-        run_or_path: the directory of a run, or a run to read again.
+        id_or_path: the id of a run below the root that `launch` uses, the directory of a run, or a
+            run to read again; by default the newest run below the root.
 
     Raises:
-        RunNotFoundError: if the directory does not contain a run.
+        RunNotFoundError: if there is no such run.
 
     Example:
         >>> from sparkdl import experiment
         >>> run = experiment.launch(lambda: 1.0, progress=False)
         >>> load(run.path).state == "COMPLETE"
         True
+        >>> load(run.id).path == load().path == run.path
+        True
     """
-    path = run_or_path.path if isinstance(run_or_path, Run) else run_or_path
-    run = _history.load(os.fspath(path))
+    run = _history.load(_path_of(id_or_path))
     run.attach(LoadedRunHandle(run))
     return run
+
+
+def _path_of(id_or_path: Run | str | os.PathLike[str] | None) -> str:
+    if isinstance(id_or_path, Run):
+        return id_or_path.path
+    if id_or_path is None:
+        return newest_run(_root())
+    is_id = isinstance(id_or_path, str) and "/" not in id_or_path
+    if is_id and not Path(id_or_path, "run.json").exists():
+        return storage.join(_root(), os.fspath(id_or_path))
+    return os.fspath(id_or_path)
+
+
+def _root(root: str | os.PathLike[str] | None = None) -> str:
+    """Return the folder of all runs: the argument, or the folder that `launch` uses."""
+    if root is None and (active := SparkSession.getActiveSession()):
+        root = SparkCluster(active).root()
+    return storage.absolute(config.resolve("root", root) or "runs")
 
 
 def history(root: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
@@ -57,9 +79,7 @@ def history(root: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
         >>> run.id in set(history()["run"])
         True
     """
-    if root is None and (active := SparkSession.getActiveSession()):
-        root = SparkCluster(active).root()
-    return _history.history(storage.absolute(config.resolve("root", root) or "runs"))
+    return _history.history(_root(root))
 
 
 def resume(

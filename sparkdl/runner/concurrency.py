@@ -64,6 +64,15 @@ class Concurrency:
             self._counted_s = time.monotonic()
             self.slots = self._count_slots()
 
+    def change(self, parallelism: int, ahead: bool) -> None:
+        """Allow another number of trials at once.
+
+        Args:
+            parallelism: the largest number of trials at once.
+            ahead: see `Concurrency`.
+        """
+        self._parallelism, self._ahead = parallelism, ahead
+
     @property
     def limit(self) -> int:
         """The number of trials that may run at once, at least one."""

@@ -8,18 +8,25 @@ import sys
 import threading
 import time
 
-from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.errors import ConfigError
 from sparkdl.polling import poll_s, retry
+from sparkdl.runner.asking import ask_driver
+from sparkdl.runner.commands import plain_command
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run, RunState
-from sparkdl.runs.history import load
+from sparkdl.runs.control import Command
+from sparkdl.runs.events import ReportsReceived
+from sparkdl.runs.history import load, read_run
+from sparkdl.runs.journal_tail import JournalTail
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.owner import describe_owner, living_owner
 
 __all__ = ["LoadedRunHandle", "RunHandle"]
 
 # Seconds between two looks at a run that another process runs.
 LOOK_S = 1.0
+
+# A run whose journal does not grow is looked at again after so many looks: its driver may be dead.
+LOOKS = 10
 
 
 class RunHandle:
@@ -83,6 +90,13 @@ class RunHandle:
         self._is_expected = self._is_expected or number is None
         self._loop.cancel(number)
 
+    def control(self, command: Command) -> None:
+        """Carry out a command; all but `cancel` wait until that is done."""
+        if command.action == "cancel":
+            self.cancel(command.arguments.get("trial"))
+        else:
+            self._loop.control(plain_command(command))
+
 
 class LoadedRunHandle:
     """The `Handle` of a run that was read from its directory.
@@ -96,25 +110,34 @@ class LoadedRunHandle:
 
     def wait(self) -> None:
         """Return when the run has ended; raise the error of a run that is not COMPLETE."""
-        while self._run.state == RunState.RUNNING:
-            time.sleep(poll_s(self._run.path, LOOK_S))
+        run, num_looks = self._run, 0
+        tail = JournalTail(RunPaths(run.path).journal)
+        while run.state == RunState.RUNNING:
             # The run may go on, whatever this process cannot read for now.
-            now = retry(lambda: load(self._run.path), f"look at run {self._run.id}", math.inf)
-            for field in dataclasses.fields(Run):
-                if not field.name.startswith("_"):
-                    setattr(self._run, field.name, getattr(now, field.name))
-        self._run.raise_unless_complete()
+            events = retry(tail.read, f"look at run {run.id}", math.inf)
+            is_news = any(not isinstance(event, ReportsReceived) for event in events)
+            if is_news or num_looks % LOOKS == 0:
+                retry(self._reload, f"look at run {run.id}", math.inf)
+            num_looks += 1
+            if run.state == RunState.RUNNING:
+                self._pause()
+        run.raise_unless_complete()
 
-    def cancel(self, number: int | None) -> None:
-        """Raise an error if the run goes on, as only its own driver can cancel it."""
-        run = self._run
-        _check_number(run, number)
-        owner = living_owner(RunPaths(run.path)) if run.state == RunState.RUNNING else None
-        if owner:
-            raise RunExistsError(
-                f"run {run.id} is being run by {describe_owner(owner)}, and only that process can "
-                "cancel it. Call cancel() of the run there, or end that process."
-            )
+    def _reload(self) -> None:
+        now = load(self._run.path)
+        for field in dataclasses.fields(Run):
+            if not field.name.startswith("_"):
+                setattr(self._run, field.name, getattr(now, field.name))
+
+    def _pause(self) -> None:
+        time.sleep(poll_s(self._run.path, LOOK_S))
+
+    def control(self, command: Command) -> None:
+        """Give a command to the driver, wherever it runs, and wait for its answer."""
+        number = command.arguments.get("trial")
+        if number is not None and not 0 <= number < len(self._run.trials):
+            _check_number(read_run(self._run.path), number)  # A search adds trials.
+        self._run.apply(ask_driver(self._run, plain_command(command)))
 
 
 def _check_number(run: Run, number: int | None) -> None:

@@ -16,7 +16,7 @@ from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_befo
 from sparkdl.runner.signatures import check_call
 from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
-from sparkdl.runs.events import RunStarted
+from sparkdl.runs.events import CommandHandled, RunStarted
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import scan_journal
 from sparkdl.runs.layout import RunPaths
@@ -141,15 +141,21 @@ def _without_same_space(
 
 
 def _with_earlier_changes(description: dict[str, Any], paths: RunPaths) -> dict[str, Any]:
-    """Return the description of a run with the changes that earlier calls of resume have made."""
-    values: dict[str, Any] = {}
+    """Return the description of a run with the changes of `resume`, `set` and `enqueue`."""
+    names = (*STOP_RULES, *OBJECTS, "num_trials")
+    written = description["request"]
+    search, options = dict(written["search"] or {}), dict(written["options"])
     for event in scan_journal(paths.journal, with_reports=False).events:
-        changed = (event.changed or {}) if isinstance(event, RunStarted) else {}
-        names = (*STOP_RULES, *OBJECTS, "num_trials")
-        values |= {name: changed[name][1] for name in names if name in changed}
-    request = description["request"]
-    if request["search"]:
-        request = {**request, "search": {**request["search"], **values}}
+        match event:
+            case RunStarted():
+                changed = event.changed or {}
+                search |= {name: changed[name][1] for name in names if name in changed}
+            case CommandHandled(action="set", refused=None):
+                for name, value in event.arguments.items():
+                    (search if name in names else options)[name] = value
+            case CommandHandled(action="enqueue", refused=None) if search.get("num_trials"):
+                search["num_trials"] += 1
+    request = {**written, "search": search if written["search"] else None, "options": options}
     return {**description, "request": request}
 
 

@@ -9,12 +9,13 @@ from sparkdl.errors import FunctionError, suggest
 __all__ = ["check_call", "takes_one"]
 
 
-def check_call(function: Callable[..., Any], names: Iterable[str]) -> None:
+def check_call(function: Callable[..., Any], names: Iterable[str], argument: str = "args") -> None:
     """Validate that a function can be called with keyword arguments of these names.
 
     Args:
         function: the training function.
         names: the names of the arguments.
+        argument: where the user has named them, for the message.
 
     Raises:
         FunctionError: if `function` is no function, does not take an argument of one of the
@@ -44,17 +45,18 @@ def check_call(function: Callable[..., Any], names: Iterable[str]) -> None:
         for name in names:
             if name not in named:
                 raise FunctionError(
-                    f"args contains {name!r}, which {label}({', '.join(parameters)}) does not take."
-                    f"{suggest(name, named)} Rename it, or add the parameter."
+                    f"{argument} contains {name!r}, which {label}({', '.join(parameters)}) does "
+                    f"not take.{suggest(name, named)} Rename it, or add the parameter."
                 )
     for name, parameter in parameters.items():
         optional = parameter.default is not kinds.empty
         if parameter.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD) or optional:
             continue
         if name not in set(names):
+            values = "[...]" if argument == "args" else "..."
             raise FunctionError(
-                f"{label} needs {name!r}, which args does not contain. Add {name!r}: [...] to "
-                "args, or give the parameter a default."
+                f"{label} needs {name!r}, which {argument} does not contain. Add {name!r}: "
+                f"{values} to {argument}, or give the parameter a default."
             )
 
 

@@ -65,6 +65,23 @@ class Stopping:
             self._count(trial)
             self._used_s += sum(end - begin for begin, end in trial.spans if end)
 
+    def change(
+        self, options: Options, search: SearchSettings | None, trials: Sequence[Trial]
+    ) -> Stop | None:
+        """Apply other limits from now on; return a target that was reached before, or None.
+
+        Args:
+            options: the options with the new limits.
+            search: the new rules of a search.
+            trials: all trials.
+        """
+        self._options, self._search = options, search
+        configurations: dict[int, list[Trial]] = {}
+        for trial in trials:
+            configurations.setdefault(trial.configuration, []).append(trial)
+        whole = [members for members in configurations.values() if len(members) >= self._repeats]
+        return next(filter(None, map(self._target_reached, whole)), None)
+
     def trial_ended(self, trial: Trial) -> Stop | None:
         """Count a trial that has ended; return why the run ends, or None if the run goes on."""
         members = self._count(trial)

@@ -49,6 +49,7 @@ class SubmittedTrial:
         first: the number of its first attempt; Spark may make more by itself.
         seen: the number of the last attempt whose start was seen; `first - 1` before any.
         over_s: the time at which its training was seen to be over while Spark goes on; None before.
+        is_recalled: its job is cancelled, unless it starts first, and the trial waits again.
     """
 
     trial: Trial
@@ -58,6 +59,12 @@ class SubmittedTrial:
     first: int
     seen: int
     over_s: float | None = None
+    is_recalled: bool = False
+
+    @property
+    def has_started(self) -> bool:
+        """True if the start of an attempt was seen."""
+        return self.seen >= self.first
 
 
 class SubmittedTrials:
@@ -189,6 +196,22 @@ class SubmittedTrials:
         except OSError as exc:
             _logger.warning("files of trial %d cannot be removed: %s", number, exc)
 
+    def recall(self, num_left: int) -> None:
+        """Take back trials that have not started, so that at most `num_left` trials are left.
+
+        The newest are taken back. Their jobs end soon; `cancel` makes sure of that.
+        """
+        num_excess = max(0, len(self) - num_left)
+        waiting = [submitted for submitted in self if not submitted.has_started]
+        for submitted in waiting[::-1][:num_excess]:
+            submitted.is_recalled = True
+        self.cancel(set())
+
+    @property
+    def recalled(self) -> set[int]:
+        """The numbers of the trials that were taken back before they have started."""
+        return {s.trial.number for s in self if s.is_recalled and not s.has_started}
+
     def starts(self) -> Iterator[tuple[SubmittedTrial, int]]:
         """Yield the attempts that have started since the last call, each with its trial."""
         waiting = [s for s in self if s.seen < s.first or s.rows.done()]
@@ -212,7 +235,9 @@ class SubmittedTrials:
         """Let Spark end some of the trials, or with None all. Repeating this is harmless."""
         if numbers is None:
             self._cancel(self._tag)
-        for number in (numbers or set()) & self._submitted.keys():
+        else:
+            numbers = (numbers | self.recalled) & self._submitted.keys()
+        for number in numbers or ():
             self._cancel(f"{self._tag}:{number}")
         for number, submitted in self._submitted.items():
             if numbers is None or number in numbers:

@@ -88,5 +88,6 @@ class TaskFactory:
 
     def _params_of(self, trial: Trial) -> dict[str, Any]:
         """Return the parameters of a trial with nothing masked, unlike those in the journal."""
-        known = self.prepared.request.params
-        return self.source.params_of(trial) if known is None else known[trial.number]
+        known = self.prepared.request.params or ()
+        # The trials of the request are the first of the run.
+        return known[trial.number] if trial.number < len(known) else self.source.params_of(trial)

@@ -11,6 +11,8 @@ from sparkdl import storage
 from sparkdl.cluster.spark_errors import is_spark_ended
 from sparkdl.errors import PreflightError
 from sparkdl.polling import poll_s
+from sparkdl.runner.commands import RunCommands
+from sparkdl.runner.control import Control
 from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.trial_output import MAX_LOGS
@@ -23,6 +25,7 @@ from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runner.task_factory import TaskFactory
 from sparkdl.runner.trial_messages import TrialMessages
+from sparkdl.runs.control import Command
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.retry import OUTSIDE
@@ -95,6 +98,11 @@ class TrialLoop:
         self._is_local = storage.is_local(run.path)
         self._begun_s = time.monotonic()
         self._trials_begun_s = self._begun_s
+        changed = (self._orders, self._stopping, self._waiting, self._submitted)
+        self._commands = RunCommands(
+            prepared, opened, source, *changed, self._elapsed_s, progress.say
+        )
+        self._control = Control(opened, self._commands.perform, self._submitted.wake)
         opened.owner.when_taken_over(self._be_taken_over)
 
     def _be_taken_over(self) -> None:
@@ -110,9 +118,20 @@ class TrialLoop:
         """Cancel one trial, or with None all trials that have not finished."""
         if number is None:
             self._orders.end_run(RunState.CANCELLED, "cancelled")
-        else:
+        elif not self.run.trials[number].state.is_final:
             self._orders.cancelled.add(number)
-        self._submitted.wake()
+        else:
+            return
+        # The caller need not wait until the loop has recorded this.
+        self._control.post(Command("cancel", {} if number is None else {"trial": number}))
+
+    def control(self, command: Command) -> None:
+        """Carry out a command, see `Control.call`."""
+        self._control.call(command)
+
+    def _elapsed_s(self) -> float:
+        """Return the seconds since the first trial was submitted."""
+        return time.monotonic() - self._trials_begun_s
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -143,7 +162,7 @@ class TrialLoop:
                 self._progress.announce(
                     num_trials, self._concurrency.limit, self._concurrency.slots
                 )
-                while self.has_more or self._submitted:
+                while self._goes_on():
                     self._fill()
                     self._take()
                     self._follow()
@@ -153,6 +172,11 @@ class TrialLoop:
         if self._fatal:
             raise self._fatal
         self.run.raise_unless_complete()
+
+    def _goes_on(self) -> bool:
+        """Carry out the commands of users; return False after the last trial."""
+        self._control.take()
+        return self.has_more or bool(self._submitted)
 
     # ---- submitting trials
 
@@ -191,6 +215,8 @@ class TrialLoop:
         return bool(self._waiting) and self._stop_event(self._waiting[0]) is not None
 
     def _has_room(self) -> bool:
+        if self._commands.is_paused:
+            return False
         short_s = self._concurrency.short_s() if self._plan.is_gang else 0.0
         if not short_s:
             num_running = sum(s.trial.state == TrialState.RUNNING for s in self._submitted)
@@ -231,8 +257,7 @@ class TrialLoop:
         for trial in running if self._is_local else running[:MAX_LOGS]:
             self._progress.show_output(trial)
         self._progress.show_counts(running, self._messages.newest, self._messages.steps)
-        elapsed_s = time.monotonic() - self._trials_begun_s
-        if (stop := self._stopping.used_up(running, elapsed_s)) and (
+        if (stop := self._stopping.used_up(running, self._elapsed_s())) and (
             self.has_more or self._submitted
         ):
             self._orders.end_run(*stop)
@@ -285,6 +310,9 @@ class TrialLoop:
             self._orders.end_run(RunState.CANCELLED, conclusion.spark_ended)
         if self._orders.run and event.failure == Failure.LOST:  # Resume runs it again.
             event = replace(self._orders.cancelled_event(trial), attempt=event.attempt)
+        if conclusion.is_outside and submitted.is_recalled and not submitted.has_started:
+            self._commands.wait_again(trial)
+            return
         failure = OUTSIDE if conclusion.is_outside else event.failure or str(Failure.EXCEPTION)
         is_failure = event.state == TrialState.FAILED and conclusion.may_retry
         if (is_failure or conclusion.is_outside) and self._may_retry(submitted, failure):
@@ -293,6 +321,8 @@ class TrialLoop:
             self._conclude(trial, event)
 
     def _may_retry(self, submitted: SubmittedTrial, failure: str) -> bool:
+        if failure == OUTSIDE and submitted.is_recalled:
+            return not self._orders.run  # It started while its job was being cancelled.
         lived_s = time.monotonic() - submitted.submitted_s
         number = submitted.trial.number
         return not self._orders.run and self._retries.allow(number, failure, lived_s)
@@ -366,17 +396,16 @@ class TrialLoop:
 
     def _finish(self) -> None:
         """Record the end of the run and give up its ownership."""
+        self._control.close()
         self.outlives_program = not threading.main_thread().is_alive()
         self._submitted.close()
         self._prepared.release_rows()
         self._release_program()
         state, reason = self._orders.outcome(self.run.trials)
-        now_s = time.monotonic()
-        running_s = now_s - self._trials_begun_s
-        duration_s = round(now_s - self._begun_s, 3)
+        duration_s = round(time.monotonic() - self._begun_s, 3)
         event = RunEnded(state=state, reason=reason, duration_s=duration_s)
         try:
-            limit = self._concurrency.limit
-            event = end_event(event, self.run, limit, running_s, self._plan.timeline)
+            limit, elapsed_s = self._concurrency.limit, self._elapsed_s()
+            event = end_event(event, self.run, limit, elapsed_s, self._plan.timeline)
         finally:
             close_run(self._opened, event)

@@ -13,6 +13,7 @@ from sparkdl.runs.states import RunState, TrialState
 
 __all__ = [
     "AttributesStored",
+    "CommandHandled",
     "Event",
     "EventKind",
     "NewTrial",
@@ -37,6 +38,7 @@ class EventKind(str, Enum):
     REPORTS = "reports"
     ATTRIBUTES = "told"
     STOP = "stop"
+    CONTROL = "control"
     END = "end"
 
     def __str__(self) -> str:
@@ -247,6 +249,33 @@ class StopRequested(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommandHandled(Event):
+    """The driver carries out or refuses a command of a user.
+
+    Attributes:
+        action: the command, see `sparkdl.runs.control.Command`.
+        arguments: its arguments; values that look like credentials are masked.
+        by: the user and the host that gave the command, such as `ann@laptop`.
+        pid: the process that gave the command.
+        id: the name of the file of the command, without its suffix; None for a command of the
+            driver's own process.
+        asked: seconds since 1970 at which the command was given, by the clock of that host.
+        refused: the reason for which the command was refused; None if it was carried out.
+        number: the number of the trial that the command has added.
+    """
+
+    kind = EventKind.CONTROL
+    action: str
+    arguments: Mapping[str, Any]
+    by: str
+    pid: int
+    id: str | None = None
+    asked: float | None = None
+    refused: str | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
     """The run ends.
 
@@ -283,6 +312,7 @@ _TYPES: dict[str, type[Event]] = {
         ReportsReceived,
         AttributesStored,
         StopRequested,
+        CommandHandled,
         RunEnded,
     )
 }

@@ -2,7 +2,7 @@
 
 ```
 <root>/<run id>/run.json  owner/<n>.json  journal/<n>-<k>.jsonl  summary.json
-               /environment.txt  source/  resources/  report.html  initial/
+               /environment.txt  source/  resources/  report.html  initial/  control/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.claim  attempts/<n>.json  tensorboard/  artifacts/
                                 timeline/  checkpoints/<number>/  scratch/  work/
@@ -155,6 +155,11 @@ class RunPaths:
     def journal(self) -> str:
         """The folder of the journal, see `sparkdl.runs.journal`. Written only by the owner."""
         return storage.join(self.folder, "journal")
+
+    @property
+    def control(self) -> str:
+        """The folder of the commands of other processes, one file each, written once."""
+        return storage.join(self.folder, "control")
 
     @property
     def summary(self) -> str:

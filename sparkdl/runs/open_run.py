@@ -1,13 +1,14 @@
 """Runs on the driver. A run that this driver owns and may write to."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from sparkdl.runs.events import (
+    CommandHandled,
     Event,
     NewTrial,
     ParameterSuggested,
@@ -74,6 +75,10 @@ class OpenRun:
             return replace(event, error=mask_text(event.error, self.secrets))
         if isinstance(event, RunEnded) and event.reason:
             return replace(event, reason=mask_text(event.reason, self.secrets))
+        if isinstance(event, CommandHandled):
+            refused = event.refused and mask_text(event.refused, self.secrets)
+            arguments = mask_params(event.arguments, self.secrets)
+            return replace(event, arguments=arguments, refused=refused)
         return event
 
     @contextmanager
@@ -110,24 +115,42 @@ class OpenRun:
         configuration: int,
         suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
     ) -> Trial:
-        """Add a trial to the run.
+        """Add a trial to the run, see `add_repeats`."""
+        return self.add_repeats(params, configuration, suggested)[0]
+
+    def add_repeats(
+        self,
+        params: dict[str, Any],
+        configuration: int,
+        suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
+        count: int = 1,
+        also: Sequence[Event] = (),
+    ) -> list[Trial]:
+        """Add trials with the same parameters to the run.
 
         Args:
-            params: the parameters of the trial.
-            configuration: the number of its configuration.
+            params: the parameters of the trials.
+            configuration: the number of their configuration.
             suggested: the value and the distribution of each parameter that a function suggested,
-                see `ParameterSuggested`. They are written together with the trial.
+                see `ParameterSuggested`.
+            count: the number of trials.
+            also: further events. All events are written together.
         """
-        number = len(self.run.trials)
-        trial = NewTrial(
-            number=number,
-            params=mask_params(params, self.secrets),
-            seed=trial_seed(self.seed, number),
-            configuration=configuration,
-        )
+        first = len(self.run.trials)
+        numbers = range(first, first + count)
+        new = [
+            NewTrial(
+                number=number,
+                params=mask_params(params, self.secrets),
+                seed=trial_seed(self.seed, number),
+                configuration=configuration,
+            )
+            for number in numbers
+        ]
         suggestions = [
             ParameterSuggested(number=number, name=name, value=value, distribution=distribution)
+            for number in numbers
             for name, (value, distribution) in suggested.items()
         ]
-        self.record(TrialsAdded(trials=[trial]), *suggestions)
-        return self.run.trials[number]
+        self.record(TrialsAdded(trials=new), *suggestions, *also)
+        return self.run.trials[first:]

@@ -11,12 +11,8 @@ from typing import Any, Literal
 from sparkdl import storage
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.jsonl import to_json
-from sparkdl.runs.events import (
-    NewTrial,
-    RunStarted,
-    TrialChanged,
-    TrialsAdded,
-)
+from sparkdl.runs.control import enqueued_params
+from sparkdl.runs.events import NewTrial, RunStarted, TrialChanged, TrialsAdded
 from sparkdl.runs.history import check_params, read_description, read_events, replay
 from sparkdl.runs.ids_and_seeds import trial_seed
 from sparkdl.runs.journal import Journal, JournalContent
@@ -253,7 +249,8 @@ def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> Op
     then: Any = content.get("space")
     if description.params is not None:
         now = [trial.params for trial in _new_trials(description)]
-        then = [trial.params for trial in before.trials]
+        enqueued = enqueued_params(journal.events)
+        then = [trial.params for trial in before.trials if trial.number not in enqueued]
     for name, old, new in (
         ("kind", before.kind, description.kind),
         ("metric", before.metric, description.metric),

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from sparkdl.errors import (
     AllTrialsFailedError,
@@ -12,7 +12,9 @@ from sparkdl.errors import (
     TrialFailedError,
 )
 from sparkdl.runs import ranking, table
+from sparkdl.runs.controllable import Controllable, Handle
 from sparkdl.runs.events import (
+    CommandHandled,
     Event,
     ParameterSuggested,
     RunEnded,
@@ -27,23 +29,13 @@ from sparkdl.runs.trial import Trial, Usage
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Handle", "Run"]
+__all__ = ["Run"]
 
 _TRACEBACK = "Traceback (most recent call last)"
 
 
-class Handle(Protocol):
-    """The commands that a live run accepts; implemented by the code that executes the run."""
-
-    def wait(self) -> None:
-        """Wait until the run has ended."""
-
-    def cancel(self, number: int | None) -> None:
-        """Cancel one trial, or with None the whole run."""
-
-
 @dataclass(repr=False)
-class Run:
+class Run(Controllable):
     """The result of one call of a verb: its trials and their values.
 
     `print(run)` shows a table; a notebook shows it as HTML.
@@ -64,6 +56,7 @@ class Run:
         duration_s: seconds from the start of the run to its end, the sum of all its sessions: a
             session ends when the run ends or its driver dies, and `resume` starts another.
         num_sessions: the number of sessions.
+        is_paused: the driver starts no trial until `unpause`.
         idle: a sentence about the share of the slots' time that no trial used.
         timeline: a sentence about the parts of a training step, for a run with `timeline=True`.
         is_search: a search made the trials, rather than a list of parameters.
@@ -84,6 +77,7 @@ class Run:
     trials: list[Trial] = field(default_factory=list)
     duration_s: float = 0.0
     num_sessions: int = 0
+    is_paused: bool = False
     idle: str | None = None
     timeline: str | None = None
     is_search: bool = False
@@ -255,31 +249,6 @@ class Run:
         retry = ", retry='failed'" if "max_failed_trials" in (self.reason or "") else ""
         return f"To finish it: experiment.resume({self.path!r}{retry}). "
 
-    def attach(self, handle: Handle) -> None:
-        """Set the object that executes this run, for `wait` and `cancel`."""
-        self._handle = handle
-
-    def wait(self) -> "Run":
-        """Wait until the run has ended, and return the run.
-
-        Raises:
-            RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run is not COMPLETE
-                then, see `raise_unless_complete`.
-        """
-        if self._handle:
-            self._handle.wait()
-        return self
-
-    def cancel(self, trial: "Trial | int | None" = None) -> None:
-        """Cancel one trial, or the whole run; finished trials keep their results.
-
-        Raises:
-            ConfigError: if the run has no such trial.
-            RunExistsError: if another process runs the run: cancel it there.
-        """
-        if self._handle:
-            self._handle.cancel(trial.number if isinstance(trial, Trial) else trial)
-
     def apply(self, event: Event) -> None:
         """Update this run with an event of its journal; events of its study change nothing."""
         time = event.time or 0.0
@@ -293,6 +262,7 @@ class Run:
                     self.duration_s += round(self._session[1] - self._session[0], 3)
                 self._session = time, time
                 self.num_sessions += 1
+                self.is_paused = False
             case TrialsAdded():
                 self._add_trials(event)
             case TrialChanged():
@@ -301,8 +271,11 @@ class Run:
                 trial = self.trials[event.number]
                 # Another thread may be showing the present dict.
                 trial.params = {**trial.params, event.name: event.value}
+            case CommandHandled(action="pause" | "unpause" as action, refused=None):
+                self.is_paused = action == "pause"
             case RunEnded():
                 self.state = event.state
+                self.is_paused = False
                 self.reason = event.reason
                 self.duration_s += event.duration_s or 0.0
                 self._session = None
@@ -320,7 +293,8 @@ class Run:
 
     def view(self) -> table.View:
         """Return what the table of the run shows, as it is at this moment."""
-        reason = f" ({self.reason})" if self.reason else ""
+        reason = self.reason or ("paused" if self.is_paused else "")
+        reason = f" ({reason})" if reason else ""
         seconds = f" in {self.duration_s:.1f} s" if self.duration_s else ""
         headline = f"Run {self.id}: {self.state}{reason}, {self.counts_text()}{seconds}"
         has_results = len(self.trials) > 1 and self.counts().get("COMPLETE")

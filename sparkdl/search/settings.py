@@ -166,10 +166,15 @@ class SearchSettings:
     @property
     def max_configurations(self) -> int | None:
         """The largest number of configurations; None if the number is not limited."""
+        size = self.grid_size
+        return self.num_trials if size is None else min(size, self.num_trials or size)
+
+    @property
+    def grid_size(self) -> int | None:
+        """The number of points of a grid search; None for any other search."""
         if self.algorithm != "grid" or not isinstance(self.space, Space):
-            return self.num_trials
-        size = math.prod(len(values) for values in self.space.grid().values())
-        return min(size, self.num_trials or size)
+            return None
+        return math.prod(len(values) for values in self.space.grid().values())
 
     @property
     def style(self) -> str:

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -111,7 +112,7 @@ class Study:
             queue = [self._space.sampled(params) for params in queue]
             if self._search.algorithm == "grid":
                 queue = _grid_points(self._space.grid(), queue)
-        self._queue = itertools.islice(queue, num_done, self._search.max_configurations)
+        self._queue = itertools.islice(queue, num_done, None)
 
     def learn(self, trials: Sequence[Trial], metric_of: Callable[[Trial, str], Any]) -> int:
         """Add the complete trials of another run whose parameters are in the space.
@@ -135,10 +136,23 @@ class Study:
                 num_added += 1
         return num_added
 
-    def resume(self, configuration: int, params: Mapping[str, Any], record: TrialRecord) -> None:
-        """Add a configuration that an earlier driver proposed and that will run again."""
+    def resume(
+        self,
+        configuration: int,
+        params: Mapping[str, Any],
+        record: TrialRecord,
+        chosen: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Add a configuration that an earlier driver proposed and that will run again.
+
+        Args:
+            configuration: the number of the configuration.
+            params: its parameters.
+            record: its history in the journal.
+            chosen: parameters that the user has chosen; an objective may not have requested them.
+        """
         sampled, distributions = self._sampled(params, record)
-        self._study.enqueue_trial(sampled)
+        self._study.enqueue_trial({**chosen, **sampled})
         self._trials[configuration] = self._study.ask(distributions)
         for step, value in record.reports.items():
             self.report(configuration, step, value)
@@ -191,12 +205,20 @@ class Study:
 
     # ---- while trials run
 
-    def ask(self, configuration: int) -> dict[str, Any]:
+    def ask(self, configuration: int, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the parameters of a new configuration.
 
         The parameters are empty if the objective will request them.
+
+        Args:
+            configuration: the number of the configuration.
+            chosen: parameters that the user has chosen; the sampler chooses the others.
         """
-        for params in itertools.islice(self._queue, 1):
+        queue = self._queue
+        if chosen is not None:
+            sampled = self._space.sampled(chosen) if isinstance(self._space, Space) else chosen
+            queue = iter([dict(sampled)])
+        for params in itertools.islice(queue, 1):
             self._study.enqueue_trial(params)
         if isinstance(self._space, Space):
             trial = self._study.ask(self._space.distributions())

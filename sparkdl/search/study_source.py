@@ -4,12 +4,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from sparkdl.runs import Run, Trial
+from sparkdl.runs.control import enqueued_params
 from sparkdl.runs.events import (
     AttributesStored,
+    CommandHandled,
     Event,
     ParameterSuggested,
     ReportsReceived,
@@ -64,11 +67,13 @@ class StudySource(TrialSource):
         is_named = isinstance(search.pruner, str | Mapping)
         self._pruner = NamedPruner.of(search.pruner) if is_named else None
         self._numbers = ReportNumbers()
-        self._max_configurations = search.max_configurations
+        self._grid_size = search.grid_size
+        self._num_trials = search.num_trials
+        self._num_enqueued = 0
         self.answers_requests = search.space is None
         self.prunes = study.prunes
         self._restore()
-        self._study.queue_initial(len(self._members))
+        self._study.queue_initial(len(self._members) - self._num_enqueued)
 
     @classmethod
     def create(
@@ -98,7 +103,10 @@ class StudySource(TrialSource):
     # ---- trials of earlier drivers
 
     def _restore(self) -> None:
-        records = _read_records(read_journal(self._opened.paths.journal))
+        events = read_journal(self._opened.paths.journal)
+        enqueued = enqueued_params(events)
+        self._num_enqueued = len(enqueued)
+        records = _read_records(events)
         for configuration, members in sorted(self._members.items()):
             first = members[0]
             state = self._state_of(members)
@@ -106,7 +114,8 @@ class StudySource(TrialSource):
             if state.is_final:
                 self._study.add_finished(first.params, state, self._values_of(members), record)
             else:
-                self._study.resume(configuration, first.params, record)
+                chosen = enqueued.get(first.number, {})
+                self._study.resume(configuration, first.params, record, chosen)
                 for step, number in record.last:
                     self._numbers.restore(configuration, step, number)
 
@@ -118,10 +127,18 @@ class StudySource(TrialSource):
         repeats = self._search.repeats
         if self._study.is_exhausted:
             return 0
-        if self._max_configurations is None:
+        most = self._max_configurations
+        if most is None:
             return float("inf")
         missing = 0 if self._has_all_repeats(self._newest) else repeats - len(self._newest)
-        return missing + max(0, self._max_configurations - len(self._members)) * repeats
+        return missing + max(0, most - len(self._members)) * repeats
+
+    @property
+    def _max_configurations(self) -> int | None:
+        """The largest number of configurations, those that the user has enqueued included."""
+        size = self._grid_size
+        limits = [self._num_trials, None if size is None else size + self._num_enqueued]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def _newest(self) -> list[Trial]:
@@ -139,24 +156,62 @@ class StudySource(TrialSource):
         if not self._has_all_repeats(self._newest):
             first = self._newest[0]
             params = dict(self._params.get(first.number, first.params))
-            return self._add(first.configuration, params)
+            return self._add(first.configuration, params)[0]
         configuration = len(self._members)
-        params = self._study.ask(configuration)
+        return self._add(configuration, *self._ask(configuration))[0]
+
+    def _ask(
+        self, configuration: int, chosen: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, tuple[Any, str]]]:
+        """Return the parameters of a new configuration, and the values that a function suggested.
+
+        Args:
+            configuration: the number of the configuration.
+            chosen: parameters that the user has chosen; None for none.
+        """
+        params = self._study.ask(configuration, chosen)
         suggested = self._study.suggested(configuration) if callable(self._search.space) else {}
         for name, (_, distribution) in suggested.items():
             self._check_no_secret(name, distribution)
-        return self._add(configuration, params, suggested)
+        return params, suggested
+
+    def limit(self, num_trials: int) -> None:
+        """Create trials of this number of configurations in all."""
+        self._num_trials = num_trials
+
+    def enqueue(
+        self, params: Mapping[str, Any], event: CommandHandled
+    ) -> tuple[list[Trial], CommandHandled]:
+        """Create a configuration, with all its repeats, with parameters that the user has chosen.
+
+        Raises:
+            RequestRefused: if the parameters are invalid.
+        """
+        before = []
+        while not self._has_all_repeats(self._newest):  # Only the newest may lack repeats.
+            before.append(self.next())
+        configuration = len(self._members)
+        asked = self._ask(configuration, params)
+        event = replace(event, number=len(self._opened.run.trials))
+        trials = self._add(configuration, *asked, self._search.repeats, [event])
+        self._num_enqueued += 1
+        if self._num_trials is not None:
+            self._num_trials += 1
+        return before + trials, event
 
     def _add(
         self,
         configuration: int,
         params: dict[str, Any],
         suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
-    ) -> Trial:
-        trial = self._opened.add(params, configuration, suggested)
-        self._params[trial.number] = params
-        self._members.setdefault(configuration, []).append(trial)
-        return trial
+        count: int = 1,
+        also: Sequence[Event] = (),
+    ) -> list[Trial]:
+        trials = self._opened.add_repeats(params, configuration, suggested, count, also)
+        for trial in trials:
+            self._params[trial.number] = params
+        self._members.setdefault(configuration, []).extend(trials)
+        return trials
 
     def params_of(self, trial: Trial) -> dict[str, Any]:
         """Return the arguments of the training function; credentials in them are not masked."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl.runs import Trial
+from sparkdl.runs.events import CommandHandled
 
 __all__ = ["RequestRefused", "TrialSource"]
 
@@ -34,6 +35,27 @@ class TrialSource:
 
     def next(self) -> Trial:
         """Create one more trial; only valid while `num_left` is above 0."""
+        raise NotImplementedError
+
+    def limit(self, num_trials: int) -> None:
+        """Create trials of this number of configurations in all."""
+        raise NotImplementedError
+
+    def enqueue(
+        self, params: Mapping[str, Any], event: CommandHandled
+    ) -> tuple[list[Trial], CommandHandled]:
+        """Create a configuration with parameters that the user has chosen.
+
+        Args:
+            params: the parameters; others are chosen by the source.
+            event: the event of the command, which is recorded together with the trials.
+
+        Returns:
+            The new trials, and the event with the number of the first of the configuration.
+
+        Raises:
+            RequestRefused: if the parameters are invalid.
+        """
         raise NotImplementedError
 
     def observe_reports(

@@ -372,22 +372,17 @@ def test_run_that_failed_before_its_first_trial_is_resumed(root: str) -> None:
     assert sorted(cluster.submitted) == [0, 1]
 
 
-def test_loaded_run_is_waited_for_and_not_cancelled_in_silence(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loaded_run_is_waited_for(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkdl.runner.handle.LOOK_S", 0.01)
     cluster = InMemoryCluster()
     with background(new_loop(root, cluster, request_of(2))) as loop:
         attempts = [cluster.attempt(0), cluster.attempt(1)]
         loaded = experiment.load(loop.run.path)
-        with pytest.raises(RunExistsError, match="only that process can cancel"):
-            loaded.cancel()
         with pytest.raises(ConfigError, match="has no trial 99"):
             loaded.cancel(99)
         threading.Timer(0.2, lambda: [attempt.end(returned(1.0)) for attempt in attempts]).start()
         assert loaded.wait() is loaded
         assert (loaded.state, loaded.counts()) == ("COMPLETE", {"COMPLETE": 2})
-    loaded.cancel()  # Nothing is left to cancel.
     failed = run_trials(root, InMemoryCluster(lambda a: raised("E: no")), 1, run_id="failed")
     with pytest.raises(AllTrialsFailedError, match="E: no") as caught:
         experiment.load(failed.path).wait()

@@ -7,6 +7,7 @@ import pytest
 
 from sparkdl.runs.events import (
     AttributesStored,
+    CommandHandled,
     Event,
     EventKind,
     NewTrial,
@@ -113,6 +114,31 @@ LINES: list[tuple[dict[str, Any], Event]] = [
         AttributesStored(time=8.0, number=1, attrs={"cma": "ab"}),
     ),
     ({"time": 9.0, "event": "stop", "number": 1}, StopRequested(time=9.0, number=1)),
+    (
+        {
+            "time": 9.5,
+            "event": "control",
+            "action": "enqueue",
+            "arguments": {"params": {"x": 1}},
+            "by": "ann@laptop",
+            "pid": 17,
+            "id": "0017-ab",
+            "asked": 9.25,
+            "refused": "no",
+            "number": 3,
+        },
+        CommandHandled(
+            time=9.5,
+            action="enqueue",
+            arguments={"params": {"x": 1}},
+            by="ann@laptop",
+            pid=17,
+            id="0017-ab",
+            asked=9.25,
+            refused="no",
+            number=3,
+        ),
+    ),
     (
         {
             "time": 10.0,
