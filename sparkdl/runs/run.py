@@ -171,9 +171,11 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """The value that the training function returned, for a run of one trial; else None."""
-        outputs = self.trials[0].outputs if len(self.trials) == 1 else {}
-        return outputs["value"] if list(outputs) == ["value"] else (outputs or None)
+        """The value that the training function returned, for a run of one trial; else None.
+
+        See `Trial.result`.
+        """
+        return self.trials[0].result if len(self.trials) == 1 else None
 
     @property
     def usage(self) -> Usage:
@@ -336,11 +338,18 @@ class Run:
             means=ranking.means(trials) if self.repeats > 1 else {},
             num_complete=ranking.num_complete(trials),
             repeats=self.repeats,
+            unnamed=self._unnamed(trials),
             why_no_best=self._why_no_best() if has_results else "",
             pareto=ranking.pareto(trials, self.objectives, self.repeats)
             if len(self.objectives) > 1
             else [],
         )
+
+    def _unnamed(self, trials: list[Trial]) -> list[str]:
+        """Return the names of the trials' numbers if none of the numbers counts as the metric."""
+        if self.metric or any(trial.last_value is not None for trial in trials):
+            return []
+        return list(dict.fromkeys(name for trial in trials for name in trial.metrics))
 
     def plot(self, what: str | None = None) -> Any:
         """Return a plotly figure, which a notebook shows.
