@@ -21,6 +21,7 @@ from sparkdl.runs.events import (
     TrialsAdded,
 )
 from sparkdl.runs.layout import RunPaths, TrialPaths
+from sparkdl.runs.run_folder import RunFolder
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial, Usage
 
@@ -43,7 +44,7 @@ class Handle(Protocol):
 
 
 @dataclass(repr=False)
-class Run:
+class Run(RunFolder):
     """The result of one call of a verb: its trials and their values.
 
     `print(run)` shows a table; a notebook shows it as HTML.

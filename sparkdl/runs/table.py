@@ -23,7 +23,7 @@ MAX_NOTE = 160
 # Of the numbers of trials without a metric, the table shows the first ones.
 MAX_UNNAMED = 8
 
-_LEFT = ("state", "failure", "error", "note")
+_LEFT = ("", "name", "state", "failure", "error", "note")
 _COLORS = {
     TrialState.COMPLETE: "#1a7f37",
     TrialState.FAILED: "#cf222e",
@@ -164,7 +164,7 @@ def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
     import pandas as pd
 
     table = pd.DataFrame(rows)
-    for name in [column for column in table if str(column).startswith("output.")]:
+    for name in [column for column in map(str, table) if column.startswith("output.")]:
         is_whole = {type(row[name]) for row in rows if row.get(name) is not None} == {int}
         if is_whole and table[name].isna().any():
             table[name] = pd.array([row.get(name) for row in rows], dtype="Int64")
