@@ -1,4 +1,4 @@
-"""Runs on the driver. What users do with a run directory: tag it, note something, delete it."""
+"""Runs on the driver. Tags, notes, size and deletion: the part of a run that is only its files."""
 
 from sparkdl import folders
 from sparkdl.errors import ConfigError, RunExistsError
