@@ -90,7 +90,8 @@ def history(
     return chosen(frame, where, user, since, tags)
 
 
-def _root(root: str | os.PathLike[str] | None) -> str:
+def _root(root: str | os.PathLike[str] | None = None) -> str:
+    """Return the folder of all runs: the argument, or the folder that `launch` uses."""
     if root is None and (active := SparkSession.getActiveSession()):
         root = SparkCluster(active).root()
     return storage.absolute(config.resolve("root", root) or "runs")
@@ -127,7 +128,7 @@ def _path(run_or_path: str | os.PathLike[str]) -> str:
     """Return the directory of a run that is named by its directory, or by its id."""
     name = os.fspath(run_or_path)
     is_path = "/" in name or storage.exists(RunPaths(name).run)
-    return name if is_path else storage.join(_root(None), name)
+    return name if is_path else storage.join(_root(), name)
 
 
 def resume(

@@ -3,7 +3,7 @@
 import difflib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from sparkdl.options import Options
@@ -34,8 +34,8 @@ class Stopping:
         search: the rules of a search; None for a run whose trials are known.
         objectives: the direction of each metric, `max` or `min`.
         num_slots: number of slots of one trial.
-        trials: the trials of the run, those that have ended before this driver took the run over
-            included. A search adds further trials.
+        ended: the trials that ended before this driver took the run over.
+        trials: all trials of the run, to which a search adds.
 
     Example:
         >>> stopping = Stopping(Options(max_failed_trials=0))
@@ -50,6 +50,7 @@ class Stopping:
         search: SearchSettings | None = None,
         objectives: Mapping[str, str] | None = None,
         num_slots: int = 1,
+        ended: Iterable[Trial] = (),
         trials: Sequence[Trial] = (),
     ) -> None:
         self._options = options
@@ -69,9 +70,8 @@ class Stopping:
         self._trials = trials
         self._num_lacking = 0
         self._has_metric = False
-        for trial in trials:
-            if trial.state.is_final:
-                self._count(trial)
+        for trial in ended:
+            self._count(trial)
 
     def trial_ended(self, trial: Trial) -> Stop | None:
         """Count a trial that has ended; return why the run ends, or None if the run goes on."""

@@ -90,8 +90,9 @@ class TrialLoop:
         self._prepared = prepared
         self._retries = Retries(request.options, plan.is_gang)
         self._max_losses = request.options.max_losses
+        ended = [trial for trial in run.trials if trial.state.is_final]
         self._stopping = Stopping(
-            request.options, request.search, run.directions, plan.size, run.trials
+            request.options, request.search, run.directions, plan.size, ended, run.trials
         )
         self._num_started = 0
         self._orders = StopOrders()

@@ -193,7 +193,7 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
         columns.append((view.metric, ["" if n is None else _number(n) for n in values]))
     for name in view.unnamed[:MAX_UNNAMED]:
         title = f"{name} (returned)" if name in names else name
-        columns.append((title, [_number_or_empty(t.metrics.get(name)) for t in trials]))
+        columns.append((title, [_number_of(t, name) for t in trials]))
     if view.means:
         columns.append(("mean", [view.mean(t) for t in trials]))
     for name in view.others:
@@ -235,8 +235,12 @@ def running(
     return [*columns, ("seconds", [f"{started[t.number]:.0f}" for t in trials])]
 
 
-def _number_or_empty(value: float | None) -> str:
-    return "" if value is None else _number(value)
+def _number_of(trial: Trial, name: str) -> str:
+    """Return a returned or reported number; empty if the trial has none with this name."""
+    value = trial.outputs.get(name, trial.metrics.get(name))
+    if isinstance(value, float):
+        return _number(value)
+    return str(value) if isinstance(value, int) else ""
 
 
 def _number(value: float) -> str:

@@ -150,10 +150,11 @@ def test_numbers_without_a_metric_have_a_column_each() -> None:
         Trial(i, {"c": i}, "", state=TrialState.COMPLETE, metrics={"accuracy": i / 4, "c": 8.0})
         for i in range(2)
     ]
+    trials[1].outputs = {"c": 8}  # A whole number is shown as one.
     run = without_metric(trials)
     lines = str(run).splitlines()
     assert lines[1].split() == ["trial", "state", "c", "accuracy", "c", "(returned)", "seconds"]
-    assert lines[3].split() == ["1", "COMPLETE", "1", "0.25000", "8.00000"]
+    assert lines[3].split() == ["1", "COMPLETE", "1", "0.25000", "8"]
     assert "name one of them with metric=" in lines[4]
     assert "0.25000" in run._repr_html_()
     single = str(without_metric(trials[:1]))

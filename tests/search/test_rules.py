@@ -191,7 +191,7 @@ def test_patience_compares_the_means_of_whole_configurations() -> None:
     assert found[0] == 8  # When the third repeat of the third configuration has ended.
     # A driver that takes the run over counts the same.
     search = SearchSettings(space=SPACE, patience=2, repeats=3)
-    taken_over = Stopping(Options(), search, UP, trials=worse[:5])
+    taken_over = Stopping(Options(), search, UP, ended=worse[:5])
     assert first_stop(taken_over, worse[5:]) == found
 
 
