@@ -8,7 +8,7 @@ from statistics import fmean
 
 from sparkdl.options import Options
 from sparkdl.runs import RunState, Trial, TrialState
-from sparkdl.runs.states import lacks_metric
+from sparkdl.runs.states import WRONG_METRIC, lacks_metric
 from sparkdl.search.settings import SearchSettings
 
 __all__ = ["Stop", "Stopping"]
@@ -147,7 +147,7 @@ class Stopping:
         hint = f"Did you mean {near[0]!r}? " if near else ""
         lacking = "the first trial" if near else f"the first {self._num_lacking} trials"
         return RunState.FAILED, (
-            f"{lacking} that ended had no {metric!r}, which metric= names, but "
+            f"{lacking} that ended had no {metric!r}, {WRONG_METRIC}, but "
             f"{', '.join(names) or 'nothing'}. {hint}Start the run again with another metric="
         )
 

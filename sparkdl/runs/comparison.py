@@ -46,8 +46,15 @@ class Comparison:
 
     @property
     def same(self) -> list[str]:
-        """The names of the fields that are the same in all runs, packages left out."""
-        return [n for (g, n), values in self._rows.items() if _is_same(values) and g != "packages"]
+        """The names of the fields without a row that all runs have alike, packages left out."""
+        shown = self._shown()
+        return [
+            name
+            for (group, name), values in self._rows.items()
+            if (group, name) not in shown
+            and group not in ("tried", "packages")
+            and values[0] is not None
+        ]
 
     def to_pandas(self, everything: bool = False) -> "pd.DataFrame":
         """Return the table, with a column for each run and two names for each row.

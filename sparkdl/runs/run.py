@@ -22,7 +22,7 @@ from sparkdl.runs.events import (
 )
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.run_folder import RunFolder
-from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.states import WRONG_METRIC, RunState, TrialState
 from sparkdl.runs.trial import Trial, Usage
 
 if TYPE_CHECKING:
@@ -254,6 +254,8 @@ class Run(RunFolder):
         """Return a sentence with the call that finishes a run that has ended early, or ""."""
         if not self.is_resumable or self.state == RunState.COMPLETE:
             return ""
+        if WRONG_METRIC in (self.reason or ""):
+            return ""  # The metric of a run cannot be changed.
         # With the same limit, the failures that ended the run would end it again.
         retry = ", retry='failed'" if "max_failed_trials" in (self.reason or "") else ""
         return f"To finish it: experiment.resume({self.path!r}{retry}). "

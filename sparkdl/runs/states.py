@@ -9,6 +9,7 @@ from typing import Any
 from sparkdl.metric_names import direction_of_name
 
 __all__ = [
+    "WRONG_METRIC",
     "Failure",
     "RunState",
     "TrialState",
@@ -17,6 +18,10 @@ __all__ = [
     "lacks_metric",
     "natural_state",
 ]
+
+
+# A part of the reason for which a run ends whose trials lack the metric.
+WRONG_METRIC = "which metric= names"
 
 
 class _Text(str, Enum):

@@ -183,6 +183,7 @@ def test_a_misspelt_metric_ends_a_long_run_after_its_first_trial(root: str) -> N
     assert "had no 'acuracy', which metric= names, but accuracy, epochs. Did you mean" in (
         run.reason or ""
     )
+    assert run.how_to_finish() == ""  # No resume can change the metric.
     with pytest.raises(AllTrialsFailedError, match="Did you mean 'accuracy'"):
         run.raise_unless_complete()
 

@@ -51,7 +51,8 @@ def test_print_and_notebook_show_the_same_rows(two: list[Run]) -> None:
         assert part in text
         assert part in page
     assert text.splitlines()[0].split() == ["name", "a", "b"]
-    assert "The same in all: state," in text
+    last = "metric, direction, complete, seconds of a trial, framework, seed, user, python"
+    assert text.splitlines()[-1] == f"The same in all: {last}"
     assert repr(comparison) == "<Comparison of a, b>"
 
 
