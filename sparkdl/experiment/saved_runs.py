@@ -51,8 +51,8 @@ def load(run_or_path: Run | str | os.PathLike[str]) -> Run:
 
 def history(
     root: str | os.PathLike[str] | None = None,
-    *,
     where: Where | None = None,
+    *,
     user: str | Iterable[str] | None = None,
     since: Since | None = None,
     tags: str | Iterable[str] | None = None,
