@@ -1,24 +1,18 @@
 """Runs on the driver (pure). Decide whether a run ends before its last trial."""
 
-import difflib
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from sparkdl.options import Options
+from sparkdl.runner.wrong_metric import WrongMetric
 from sparkdl.runs import RunState, Trial, TrialState
-from sparkdl.runs.states import WRONG_METRIC, lacks_metric
 from sparkdl.search.settings import SearchSettings
 
 __all__ = ["Stop", "Stopping"]
 
 # A search ends when its first trials, this many, all fail with the same error.
 MAX_IDENTICAL_FAILURES = 10
-
-# In a run of this many trials or more, a metric that no trial has ends the run: after a trial that
-# has a similar name, or after this number of trials.
-MANY, MAX_LACKING = 10, 3
 
 # The state of the run and the reason that is written to the journal.
 Stop = tuple[RunState, str]
@@ -53,6 +47,8 @@ class Stopping:
         ended: Iterable[Trial] = (),
         trials: Sequence[Trial] = (),
     ) -> None:
+        ended = list(ended)
+        self._wrong_metric = WrongMetric(options, search, trials, ended)
         self._options = options
         self._search = search
         self._num_slots = num_slots
@@ -67,28 +63,21 @@ class Stopping:
         # The ended trials of each configuration of which a repeat has not ended.
         self._incomplete: dict[int, list[Trial]] = {}
         self._used_s = 0.0
-        self._trials = trials
-        self._num_lacking = 0
-        self._has_metric = False
         for trial in ended:
             self._count(trial)
 
     def trial_ended(self, trial: Trial) -> Stop | None:
         """Count a trial that has ended; return why the run ends, or None if the run goes on."""
         members = self._count(trial)
-        return (
-            self._too_many_failures()
-            or self._wrong_metric(trial)
-            or self._target_reached(members)
-            or self._out_of_patience()
-        )
+        if stop := self._wrong_metric.trial_ended(trial):
+            return stop
+        return self._too_many_failures() or self._target_reached(members) or self._out_of_patience()
 
     def _count(self, trial: Trial) -> list[Trial]:
         """Count a trial; return the trials of its configuration if all of them have ended."""
         self._num_ended += 1
         self._used_s += sum(end - begin for begin, end in trial.spans if end)
         self._num_failed += trial.state == TrialState.FAILED
-        self._num_lacking += lacks_metric(trial.error, self._options.metric or "")
         if trial.state in (TrialState.FAILED, TrialState.INVALID):
             self._num_bad += 1
             self._errors.add(trial.summary)
@@ -122,34 +111,6 @@ class Stopping:
             error = next(iter(self._errors))
             return RunState.FAILED, f"the first {self._num_bad} trials failed alike: {error}"
         return None
-
-    def _wrong_metric(self, trial: Trial) -> Stop | None:
-        """Return why the run ends if the metric's name is wrong, before all trials have run.
-
-        A trial may lack the metric although its name is right, if the function returns early. A
-        name that is close to a name which the trial has is misspelt, though; any other name is
-        wrong if the first trials all lack the metric. A user who sets `fail_fast_identical` has
-        decided otherwise.
-        """
-        metric, search = self._options.metric, self._search
-        num_trials = search.max_configurations or math.inf if search else len(self._trials)
-        is_excused = self._has_metric or self._options.fail_fast_identical is not None
-        if metric is None or is_excused or num_trials < MANY:
-            return None
-        names = list(dict.fromkeys([*trial.outputs, *trial.metrics]))
-        near = difflib.get_close_matches(metric, names, n=1, cutoff=0.8)
-        if not lacks_metric(trial.error, metric) or not (near or self._num_lacking >= MAX_LACKING):
-            return None
-        # Also a trial that runs may have reported the metric.
-        self._has_metric = any(metric in {*t.metrics, *t.outputs} for t in self._trials)
-        if self._has_metric:
-            return None
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        lacking = "the first trial" if near else f"the first {self._num_lacking} trials"
-        return RunState.FAILED, (
-            f"{lacking} that ended had no {metric!r}, {WRONG_METRIC}, but "
-            f"{', '.join(names) or 'nothing'}. {hint}Start the run again with another metric="
-        )
 
     def _target_reached(self, members: Sequence[Trial]) -> Stop | None:
         targets = self._search.stop if self._search else None
