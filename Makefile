@@ -3,7 +3,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale store clusters
+BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale history store clusters
 SECONDS := 120
 # Spark listens on the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1

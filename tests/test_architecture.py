@@ -23,7 +23,7 @@ ROOMS = [
     {"reporter"},
     {"checkpoints"},
     {"metric_names"},
-    {"attempts", "jsonl", "rank_files"},
+    {"attempts", "folders", "jsonl", "rank_files"},
     {"polling"},
     {"storage"},
     {"local_files", "stores"},

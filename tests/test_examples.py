@@ -128,6 +128,20 @@ def test_resume_runs_only_the_failed_trial_again(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["compare.py"])
+@pytest.mark.filterwarnings("default")
+def test_runs_are_found_again_and_compared(
+    name: str, run_example: Callable[[str], str], tmp_path: Path
+) -> None:
+    printed = run_example(name)
+    assert len(re.findall(r"^\d +(neighbors|perceptron)-\S+ .*\[candidate\]", printed, re.M)) == 2
+    assert "a hundredth of the other's memory" in printed
+    assert re.search(r"^result +state +COMPLETE +COMPLETE$", printed, re.M)
+    assert re.search(r"^parameters +alpha", printed, re.M)
+    assert "Best value so far" in (tmp_path / "compare.html").read_text()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tfos/linear_regression.py"])
 @pytest.mark.filterwarnings("default")
 def test_a_pipeline_finds_its_weights(name: str, run_example: Callable[..., str]) -> None:

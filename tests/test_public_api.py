@@ -47,7 +47,16 @@ PUBLIC = {
         *("TrialFailedError", "TrialPruned", "suggest"),
     ],
     "sparkdl.experiment": [
-        *("allreduce", "history", "horovod", "launch", "load", "mirrored", "parameter_server"),
+        *(
+            "allreduce",
+            "compare",
+            "history",
+            "horovod",
+            "launch",
+            "load",
+            "mirrored",
+            "parameter_server",
+        ),
         "predict",
         *("resume", "search"),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.cli import find
+from sparkdl.cli.output import add_json, print_json
 from sparkdl.jsonl import LogTail
 from sparkdl.runs import Run, Trial
 
@@ -21,6 +22,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("name", metavar="RUN", help="folder of the run, or its id below the root")
     parser.add_argument("trial", metavar="TRIAL", type=int, nargs="?", help="number of a trial")
     parser.add_argument("-f", "--follow", action="store_true", help="continue until the run ends")
+    add_json(parser, "a JSON object per piece of a log")
     parser.set_defaults(run=_run)
 
 
@@ -33,27 +35,35 @@ def _run(arguments: argparse.Namespace) -> int:
         return 2
     tails: dict[tuple[str, int], LogTail] = {}
     while True:
-        _print_all(run, number, tails)
+        _print_all(run, number, tails, arguments.json)
         if not (arguments.follow and run.state == "RUNNING"):
             return 0
         time.sleep(POLL_S)
         run = find(run.path)  # A search goes on to add trials.
 
 
-def _print_all(run: Run, number: int | None, tails: dict[tuple[str, int], LogTail]) -> None:
+def _print_all(
+    run: Run, number: int | None, tails: dict[tuple[str, int], LogTail], as_json: bool
+) -> None:
     """Print what was added to the logs of one trial, or of all trials.
 
     Args:
         run: the run.
         number: the number of the trial; None for all trials.
         tails: the logs that were read before, by their URL and the number of the attempt.
+        as_json: print JSON objects in place of text.
     """
     trials = run.trials if number is None else [run.trials[number]]
     logs = [(t, rank, url) for t in trials for rank, url in _logs(t).items()]
     for trial, rank, url in logs:
         # Each attempt writes a new log.
         tail = tails.setdefault((url, max(1, trial.attempts)), LogTail(url))
-        _print_new(f"==> trial {trial.number}{rank}\n" if len(logs) > 1 else "", tail)
+        if as_json:
+            for piece in tail.pieces():
+                row = {"trial": trial.number, "rank": rank.strip(), "text": piece}
+                print_json(row, indent=None)
+        else:
+            _print_new(f"==> trial {trial.number}{rank}\n" if len(logs) > 1 else "", tail)
     sys.stdout.flush()
 
 

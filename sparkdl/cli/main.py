@@ -4,7 +4,20 @@ import argparse
 import sys
 
 from sparkdl._version import __version__
-from sparkdl.cli import cancel, enqueue, logs, pause, resume, runs, set_limits, show, unpause
+from sparkdl.cli import (
+    cancel,
+    compare,
+    enqueue,
+    gc,
+    logs,
+    pause,
+    pull,
+    resume,
+    runs,
+    set_limits,
+    show,
+    unpause,
+)
 from sparkdl.errors import SparkDLError
 
 __all__ = ["main"]
@@ -24,11 +37,15 @@ def main(words: list[str] | None = None) -> int:
         2
     """
     parser = argparse.ArgumentParser(
-        prog="sparkdl", description="List, show, control and resume runs."
+        prog="sparkdl", description="List, show, compare, control, resume, copy and delete runs."
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (runs, show, logs, resume, cancel, set_limits, enqueue, pause, unpause):
+    for verb in (
+        *(runs, show, logs, compare),
+        *(cancel, set_limits, enqueue, pause, unpause),
+        *(resume, pull, gc),
+    ):
         verb.add(verbs)
     arguments = parser.parse_args(words)
     try:

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from sparkdl import experiment
+from sparkdl.cli.output import add_json, print_json, rows_of
 
 __all__ = ["add"]
 
@@ -14,14 +15,35 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--root", help="folder of the runs; default: $SPARKDL_ROOT, otherwise ./runs"
     )
+    parser.add_argument(
+        "--where",
+        metavar="CONDITION",
+        help='only runs that meet a condition, such as "best > 0.9 and learning_rate < 0.01"',
+    )
+    parser.add_argument("--user", action="append", help="only runs of a user; may be repeated")
+    parser.add_argument("--since", metavar="TIME", help="only runs since 2026-11-01, or since 7d")
+    parser.add_argument("--tag", action="append", help="only runs with a tag; may be repeated")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    table = experiment.history(arguments.root)
-    if table.empty:
+    table = experiment.history(
+        arguments.root,
+        where=arguments.where,
+        user=arguments.user,
+        since=arguments.since,
+        tags=arguments.tag,
+    )
+    if arguments.json:
+        print_json(rows_of(table))
+    elif table.empty:
         print("no runs found; name the folder of the runs with --root or SPARKDL_ROOT")
     else:
-        columns = table.drop(columns="path").dropna(axis="columns", how="all")
-        print(columns.to_string(index=False))
+        table["tags"] = [", ".join(tags) or None for tags in table["tags"]]
+        table["started"] = table["started"].dt.tz_convert(None).dt.floor("s")
+        none = [state for state in ("FAILED", "PRUNED") if not table[state].any()]
+        left_out = ["path", "name", "direction", "git_commit", *none]
+        columns = table.drop(columns=left_out).dropna(axis="columns", how="all")
+        print(columns.to_string(index=False, na_rep="", max_colwidth=40))
     return 0

@@ -87,6 +87,7 @@ class Outcome:
     Attributes:
         status: the way in which the process ended.
         outputs: the values that the training function returned, by name; JSON values only.
+        shape: the shape of the returned value, see `Trial.result`; None if unknown.
         is_chief: the outputs are those of the chief, which are the outputs of the trial.
         error: the error message, or the reason of a STOPPED or REFUSED process.
         traceback: the traceback of the user's code, until the task has added it to `error`.
@@ -108,6 +109,7 @@ class Outcome:
 
     status: Status
     outputs: Mapping[str, Any] = field(default_factory=dict)
+    shape: str | None = None
     is_chief: bool = False
     error: str | None = None
     traceback: str | None = None

@@ -10,12 +10,13 @@ print(run)
 """
 
 from sparkdl.experiment.distributed import allreduce, horovod, mirrored, parameter_server
-from sparkdl.experiment.saved_runs import history, load, resume
+from sparkdl.experiment.saved_runs import compare, history, load, resume
 from sparkdl.experiment.trials import launch, search
 from sparkdl.inference.prediction import predict
 
 __all__ = [
     "allreduce",
+    "compare",
     "history",
     "horovod",
     "launch",

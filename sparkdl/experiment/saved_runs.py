@@ -1,7 +1,7 @@
 """Runs on the driver. Read, list and resume the runs that are stored in run directories."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,18 +9,21 @@ from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
 from sparkdl.cluster.spark import SparkCluster
+from sparkdl.errors import ConfigError
 from sparkdl.options import Options
 from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
+from sparkdl.runs.comparison import Comparison
+from sparkdl.runs.filters import Since, Where, chosen
 from sparkdl.runs.newest import newest_run
 from sparkdl.runs.retry import parse_retry
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["history", "load", "resume"]
+__all__ = ["compare", "history", "load", "resume"]
 
 
 def load(id_or_path: Run | str | os.PathLike[str] | None = None) -> Run:
@@ -67,19 +70,72 @@ def _root(root: str | os.PathLike[str] | None = None) -> str:
     return storage.absolute(config.resolve("root", root) or "runs")
 
 
-def history(root: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
+def history(
+    root: str | os.PathLike[str] | None = None,
+    where: Where | None = None,
+    *,
+    user: str | Iterable[str] | None = None,
+    since: Since | None = None,
+    tags: str | Iterable[str] | None = None,
+) -> "pd.DataFrame":
     """Return a table of the runs below a root, newest first, with one row per run.
+
+    The columns `param.<name>` and `metric.<name>` are those of the best trial; of several trials
+    without a best one, only parameters that all trials share. A run that goes on has the values
+    so far. Folders that cannot be read are left out, counted in a warning, and named in
+    `history().attrs["unreadable"]`.
 
     Args:
         root: the directory or URL that holds the runs; by default the one that `launch` uses.
+        where: a condition that runs meet. A text is an expression of `pandas.DataFrame.eval` over
+            the columns, such as `"state == 'COMPLETE' and best > 0.9 and learning_rate < 0.01"`: a
+            parameter or metric needs no prefix unless another column has its name, and a name
+            with a dot stands in backticks. Use only text that you would run as a program. A
+            function is called with each row, such as `lambda row: row["best"] > 0.9`.
+        user: the name of the user who started the run, or several names.
+        since: the runs that started at this time or later: a datetime, a text such as
+            `"2026-11-01"`, or a duration before now such as `"7d"`, `"12h"` or a timedelta.
+        tags: a tag that the run has, or several, all of which it has; see `Run.tag`.
+
+    Raises:
+        ConfigError: if a condition cannot be evaluated.
 
     Example:
         >>> from sparkdl import experiment
         >>> run = experiment.launch(lambda: 1.0, name="one", progress=False)
-        >>> run.id in set(history()["run"])
+        >>> run.tag("baseline")
+        >>> history(where="best >= 1", tags="baseline")["run"][0] == run.id
         True
     """
-    return _history.history(_root(root))
+    frame = _history.history(_root(root))
+    return chosen(frame, where, user, since, tags)
+
+
+def compare(runs: Sequence[Run | str | os.PathLike[str]]) -> Comparison:
+    """Compare runs: what differs in their results, parameters, durations and environments.
+
+    Args:
+        runs: two or more runs, their directories, or their ids below the root.
+
+    Returns:
+        A comparison: `print` it, or let a notebook show it; `to_pandas()` is the table, and
+        `figure()` draws the runs over one another.
+
+    Raises:
+        ConfigError: if there are fewer than two runs.
+        RunNotFoundError: if there is no such run.
+
+    Example:
+        >>> from sparkdl import experiment
+        >>> def train(x):
+        ...     return x * x
+        >>> runs = [experiment.launch(train, {"x": [x]}, progress=False) for x in (1, 2)]
+        >>> compare(runs).to_pandas().loc[("parameters", "x")].tolist()
+        [1, 2]
+    """
+    if isinstance(runs, str | Run) or len(runs) < 2:
+        raise ConfigError("compare expects a list of two or more runs, such as [run, 'id-of-run'].")
+    return Comparison([run if isinstance(run, Run) else load(run) for run in runs])
 
 
 def resume(

@@ -181,6 +181,7 @@ def _result(outcome: Outcome, run: Run, how: str) -> dict[str, Any]:
         "state": verdict.state,
         "value": verdict.value,
         "outputs": dict(outcome.outputs),
+        "shape": outcome.shape,
         "metrics": {**reported, **numbers},
         "error": verdict.reason,
         "note": "; ".join(filter(None, (outcome.note, verdict.note))) or None,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from sparkdl.options import Options
+from sparkdl.runner.wrong_metric import WrongMetric
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.search.settings import SearchSettings
 
@@ -27,6 +28,7 @@ class Stopping:
         objectives: the direction of each metric, `max` or `min`.
         num_slots: number of slots of one trial.
         ended: the trials that ended before this driver took the run over.
+        trials: all trials of the run, to which a search adds.
 
     Example:
         >>> stopping = Stopping(Options(max_failed_trials=0))
@@ -42,7 +44,10 @@ class Stopping:
         objectives: Mapping[str, str] | None = None,
         num_slots: int = 1,
         ended: Iterable[Trial] = (),
+        trials: Sequence[Trial] = (),
     ) -> None:
+        ended = list(ended)
+        self._wrong_metric = WrongMetric(options, search, trials, ended)
         self._options = options
         self._search = search
         self._num_slots = num_slots
@@ -87,6 +92,8 @@ class Stopping:
         members = self._count(trial)
         if trial.number not in self._seen:  # It ended between two looks.
             self._used_s += trial.usage.starting_s + trial.usage.running_s
+        if stop := self._wrong_metric.trial_ended(trial):
+            return stop
         return self._too_many_failures() or self._target_reached(members) or self._out_of_patience()
 
     def _count(self, trial: Trial) -> list[Trial]:

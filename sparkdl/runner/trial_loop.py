@@ -91,7 +91,8 @@ class TrialLoop:
         self._retries = Retries(request.options, plan.is_gang)
         self._max_losses = request.options.max_losses
         ended = [trial for trial in run.trials if trial.state.is_final]
-        self._stopping = Stopping(request.options, request.search, run.directions, plan.size, ended)
+        rules = (request.options, request.search, run.directions, plan.size)
+        self._stopping = Stopping(*rules, ended, run.trials)
         self._num_started = 0
         self._orders = StopOrders()
         self._fatal: PreflightError | None = None

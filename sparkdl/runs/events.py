@@ -153,6 +153,7 @@ class TrialChanged(Event):
         params: the parameters.
         metrics: the last value of each metric.
         outputs: the values that the training function returned, by name.
+        shape: the shape of the returned value, see `Trial.result`.
         error: the error message; its first line is a summary.
         failure: the kind of a failure, see `Failure`.
         usage: the fields of `Usage`.
@@ -169,6 +170,7 @@ class TrialChanged(Event):
     params: dict[str, Any] | None = None
     metrics: dict[str, float] | None = None
     outputs: dict[str, Any] | None = None
+    shape: str | None = None
     error: str | None = None
     failure: str | None = None
     usage: Mapping[str, float] | None = None

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sparkdl import storage
 from sparkdl.errors import RunDamagedError, RunNotFoundError
 from sparkdl.jsonl import from_json
+from sparkdl.runs import annotations
+from sparkdl.runs.annotations import Annotations
 from sparkdl.runs.events import (
     Event,
     NewTrial,
@@ -22,7 +24,7 @@ from sparkdl.runs.layout import FORMAT, RunPaths
 from sparkdl.runs.owner import heartbeat_age_s, is_here, living_owner, newest_claim
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
-from sparkdl.runs.summary import COLUMNS, parse_summary, summarize
+from sparkdl.runs.summary import COLUMNS, METRIC, PARAM, parse_summary, summarize
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -207,27 +209,38 @@ def history(root: str) -> "pd.DataFrame":
     heartbeat for ten minutes; `heartbeat_s` is the age of the last one. Folders that cannot be read
     are left out, counted in a warning, and named in `history().attrs["unreadable"]`.
     """
-    import pandas as pd
-
-    paths = [storage.join(root, name) for name in storage.list_names(root)]
+    names = storage.list_names(root)
+    paths = [storage.join(root, name) for name in names if not name.startswith(".")]
     summaries = storage.read_new({RunPaths(path).summary: 0 for path in paths})
+    annotated = annotations.read_all(root, names)
     rows: list[dict[str, Any]] = []
     unreadable: dict[str, str] = {}
     with ThreadPoolExecutor(max_workers=16) as pool:
         for path, row in zip(paths, pool.map(lambda p: _row(p, summaries), paths), strict=True):
             if isinstance(row, dict):
-                rows.append({**row, "path": path})
+                known = annotated.get(path) or Annotations()
+                notes = "; ".join(note.text for note in known.notes) or None
+                rows.append({**row, "tags": known.tags, "note": notes, "path": path})
             elif row is not None:
                 unreadable[path] = f"{type(row).__name__}: {row}"
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, "heartbeat_s", "path"])
-    frame["started"] = pd.to_datetime(frame["started"], utc=True, errors="coerce")
-    frame = frame.sort_values("started", ascending=False, ignore_index=True)
+    frame = _frame(rows)
     frame.attrs["unreadable"] = unreadable
     if unreadable:
         first = next(iter(unreadable))
         text = "%d folders below %s cannot be read and are left out, such as %s: %s"
         _logger.warning(text, len(unreadable), root, first, unreadable[first])
     return frame
+
+
+def _frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
+    """Return the table of the rows, newest run first; the parameters follow what all runs have."""
+    import pandas as pd
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = [name for prefix in (PARAM, METRIC) for name in names if name.startswith(prefix)]
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, "heartbeat_s", *values, "path"])
+    frame["started"] = pd.to_datetime(frame["started"], utc=True, errors="coerce")
+    return frame.sort_values("started", ascending=False, ignore_index=True, kind="stable")
 
 
 def _row(path: str, summaries: Mapping[str, bytes]) -> dict[str, Any] | Exception | None:
@@ -242,7 +255,7 @@ def _row(path: str, summaries: Mapping[str, bytes]) -> dict[str, Any] | Exceptio
             age_s = _silence_s(RunPaths(path))
             if age_s is None or age_s > SILENT_S:
                 _mark_dead(run)
-        return {**summarize(run, description["created"]), "heartbeat_s": age_s}
+        return {**summarize(run, description), "heartbeat_s": age_s}
     except RunNotFoundError:
         return None
     except Exception as exc:  # noqa: BLE001 No damage of a run hides the other runs.

@@ -2,7 +2,7 @@
 
 ```
 <root>/<run id>/run.json  owner/<n>.json  journal/<n>-<k>.jsonl  summary.json
-               /environment.txt  source/  resources/  report.html  initial/  control/
+               /environment.txt  source/  resources/  report.html  initial/  control/  notes/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.claim  attempts/<n>.json  tensorboard/  artifacts/
                                 timeline/  checkpoints/<number>/  scratch/  work/
@@ -185,6 +185,11 @@ class RunPaths:
     def initial(self) -> str:
         """The folder of the initial checkpoint, laid out like the folder of a trial."""
         return storage.join(self.folder, "initial")
+
+    @property
+    def notes(self) -> str:
+        """The folder of tags and notes, see `sparkdl.runs.annotations`. Written by anyone."""
+        return storage.join(self.folder, "notes")
 
     @property
     def report(self) -> str:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.runs import table
+from sparkdl.runs import annotations, table
 from sparkdl.runs.figures import FIGURES, RunView
 from sparkdl.runs.html_page import escaped, page
 from sparkdl.runs.layout import RunPaths
@@ -112,8 +112,14 @@ def _head(run: RunView) -> str:
     return (
         f"<header><h1>{escaped(run.name)}</h1>"
         f"<p><b>{escaped(run.state)}</b>{reason}, {escaped(run.counts_text())}{seconds}</p>"
-        f'<p class="soft">{escaped(run.kind)} {escaped(run.id)}</p></header>'
+        f'<p class="soft">{escaped(run.kind)} {escaped(run.id)}</p>{_annotations(run)}</header>'
     )
+
+
+def _annotations(run: RunView) -> str:
+    known = annotations.read(run.path)
+    tags = f"<p>Tags: {escaped(', '.join(known.tags))}</p>" if known.tags else ""
+    return tags + "".join(f"<p>{escaped(note)}</p>" for note in known.notes)
 
 
 def _duration(seconds: float) -> str:

@@ -23,7 +23,8 @@ from sparkdl.runs.events import (
     TrialsAdded,
 )
 from sparkdl.runs.layout import RunPaths, TrialPaths
-from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.run_folder import RunFolder
+from sparkdl.runs.states import WRONG_METRIC, RunState, TrialState
 from sparkdl.runs.trial import Trial, Usage
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(repr=False)
-class Run(Controllable):
+class Run(Controllable, RunFolder):
     """The result of one call of a verb: its trials and their values.
 
     `print(run)` shows a table; a notebook shows it as HTML.
@@ -165,9 +166,11 @@ class Run(Controllable):
 
     @property
     def result(self) -> Any:
-        """The value that the training function returned, for a run of one trial; else None."""
-        outputs = self.trials[0].outputs if len(self.trials) == 1 else {}
-        return outputs["value"] if list(outputs) == ["value"] else (outputs or None)
+        """The value that the training function returned, for a run of one trial; else None.
+
+        See `Trial.result`.
+        """
+        return self.trials[0].result if len(self.trials) == 1 else None
 
     @property
     def usage(self) -> Usage:
@@ -245,6 +248,8 @@ class Run(Controllable):
         """Return a sentence with the call that finishes a run that has ended early, or ""."""
         if not self.is_resumable or self.state == RunState.COMPLETE:
             return ""
+        if WRONG_METRIC in (self.reason or ""):
+            return ""  # The metric of a run cannot be changed.
         # With the same limit, the failures that ended the run would end it again.
         retry = ", retry='failed'" if "max_failed_trials" in (self.reason or "") else ""
         return f"To finish it: experiment.resume({self.path!r}{retry}). "
@@ -310,11 +315,18 @@ class Run(Controllable):
             means=ranking.means(trials) if self.repeats > 1 else {},
             num_complete=ranking.num_complete(trials),
             repeats=self.repeats,
+            unnamed=self._unnamed(trials),
             why_no_best=self._why_no_best() if has_results else "",
             pareto=ranking.pareto(trials, self.objectives, self.repeats)
             if len(self.objectives) > 1
             else [],
         )
+
+    def _unnamed(self, trials: list[Trial]) -> list[str]:
+        """Return the names of the trials' numbers if none of the numbers counts as the metric."""
+        if self.metric or any(trial.last_value is not None for trial in trials):
+            return []
+        return list(dict.fromkeys(name for trial in trials for name in trial.metrics))
 
     def plot(self, what: str | None = None) -> Any:
         """Return a plotly figure, which a notebook shows.

@@ -8,7 +8,20 @@ from typing import Any
 
 from sparkdl.metric_names import direction_of_name
 
-__all__ = ["Failure", "RunState", "TrialState", "Verdict", "evaluate_metric", "natural_state"]
+__all__ = [
+    "WRONG_METRIC",
+    "Failure",
+    "RunState",
+    "TrialState",
+    "Verdict",
+    "evaluate_metric",
+    "lacks_metric",
+    "natural_state",
+]
+
+
+# A part of the reason for which a run ends whose trials lack the metric.
+WRONG_METRIC = "which metric= names"
 
 
 class _Text(str, Enum):
@@ -121,7 +134,8 @@ def evaluate_metric(
             reason = f"a search needs one number, but the trial has: {names}. Name it with metric="
             return Verdict(TrialState.INVALID, None, reason)
         if len(numbers) != 1:
-            return Verdict(TrialState.COMPLETE, None)
+            note = _note_on_list(outputs) if direction and not numbers else None
+            return Verdict(TrialState.COMPLETE, None, note=note)
         metric = next(iter(numbers))
         if direction and direction_of_name(metric) not in (None, direction):
             reason = _unclear_direction(metric, direction)
@@ -131,11 +145,30 @@ def evaluate_metric(
     value = outputs.get(metric, reported.get(metric))
     if metric not in outputs and metric not in reported:
         names = ", ".join({**outputs, **reported}) or "nothing"
-        reason = f"metric {metric!r} was neither returned nor reported; got {names}"
+        reason = f"{_missing(metric)}; got {names}"
         return Verdict(TrialState.INVALID, None, reason)
     if not _is_number(value) or not math.isfinite(value):
         return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")
     return Verdict(TrialState.COMPLETE, float(value))
+
+
+def lacks_metric(error: str | None, metric: str) -> bool:
+    """Return True if a trial is INVALID because it has no value under the name of the metric."""
+    return (error or "").startswith(_missing(metric))
+
+
+def _missing(metric: str) -> str:
+    return f"metric {metric!r} was neither returned nor reported"
+
+
+def _note_on_list(outputs: Mapping[str, Any]) -> str | None:
+    for name, value in outputs.items():
+        if isinstance(value, list):
+            return (
+                f"the trial has no value: the returned {name!r} is a list, which is kept in "
+                "trial.outputs. Return one number, or a dict of numbers, to compare trials"
+            )
+    return None
 
 
 def _unclear_direction(metric: str, direction: str) -> str:

@@ -17,7 +17,13 @@ __all__ = ["View", "cell", "frame", "grid", "html", "padded", "running", "text"]
 # A longer run shows its best trials and its failures; to_pandas() has all trials.
 MAX_ROWS = 40
 
-_LEFT = ("state", "failure", "error", "note")
+# A note ends with what the user can do.
+MAX_NOTE = 160
+
+# Of the numbers of trials without a metric, the table shows the first ones.
+MAX_UNNAMED = 8
+
+_LEFT = ("", "name", "state", "failure", "error", "note")
 _COLORS = {
     TrialState.COMPLETE: "#1a7f37",
     TrialState.FAILED: "#cf222e",
@@ -44,6 +50,7 @@ class View:
         num_complete: the number of COMPLETE trials of each configuration.
         repeats: the number of trials of each configuration.
         pareto: the trials that no other trial dominates, for a run with several metrics.
+        unnamed: the names of the numbers of the trials, if none of them counts as the metric.
         why_no_best: the reason for which COMPLETE trials have no value, and what to do.
     """
 
@@ -58,6 +65,7 @@ class View:
     num_complete: Mapping[int, int] = field(default_factory=dict)
     repeats: int = 1
     pareto: Sequence[Trial] = ()
+    unnamed: Sequence[str] = ()
     why_no_best: str = ""
 
     @property
@@ -97,6 +105,9 @@ class View:
             lines.append(f"{line} ({self.goal}{mean})")
         elif self.why_no_best:
             lines.append(f"No best trial. {self.why_no_best}")
+        if len(self.unnamed) > MAX_UNNAMED:
+            rest = len(self.unnamed) - MAX_UNNAMED
+            lines.append(f"{rest} more numbers are in trial.metrics and run.to_pandas()")
         return [*lines, f"Everything is in {self.path}"]
 
     def mean(self, trial: Trial) -> str:
@@ -152,7 +163,12 @@ def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
         rows.append(row)
     import pandas as pd
 
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    for name in [column for column in map(str, table) if column.startswith("output.")]:
+        is_whole = {type(row[name]) for row in rows if row.get(name) is not None} == {int}
+        if is_whole and table[name].isna().any():
+            table[name] = pd.array([row.get(name) for row in rows], dtype="Int64")
+    return table
 
 
 def _column_name(name: str, params: Mapping[str, Any]) -> str:
@@ -173,7 +189,11 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
             columns.append((name, [cell(t.params.get(name, "")) for t in trials]))
     # The last report of a trial that was stopped early is its only number.
     values = [t.last_value for t in trials]
-    columns.append((view.metric, ["" if n is None else _number(n) for n in values]))
+    if not view.unnamed:
+        columns.append((view.metric, ["" if n is None else _number(n) for n in values]))
+    for name in view.unnamed[:MAX_UNNAMED]:
+        title = f"{name} (returned)" if name in names else name
+        columns.append((title, [_number_of(t, name) for t in trials]))
     if view.means:
         columns.append(("mean", [view.mean(t) for t in trials]))
     for name in view.others:
@@ -188,7 +208,7 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
     if any(t.error for t in trials):
         columns.append(("error", [cell(t.summary, 60) for t in trials]))
     if any(t.note for t in trials):
-        columns.append(("note", [cell(t.note or "", 60) for t in trials]))
+        columns.append(("note", [cell(t.note or "", MAX_NOTE) for t in trials]))
     return columns
 
 
@@ -213,6 +233,14 @@ def running(
     columns.append((metric, ["" if v is None else _number(v) for v in values]))
     columns.append(("step", [str(steps.get(t.number, "")) for t in trials]))
     return [*columns, ("seconds", [f"{started[t.number]:.0f}" for t in trials])]
+
+
+def _number_of(trial: Trial, name: str) -> str:
+    """Return a returned or reported number; empty if the trial has none with this name."""
+    value = trial.outputs.get(name, trial.metrics.get(name))
+    if isinstance(value, float):
+        return _number(value)
+    return str(value) if isinstance(value, int) else ""
 
 
 def _number(value: float) -> str:

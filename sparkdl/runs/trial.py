@@ -104,6 +104,7 @@ class Trial:
     metric: str | None = field(default=None, repr=False)
     direction: str = field(default="max", repr=False)
     exception: BaseException | None = field(default=None, repr=False, compare=False)
+    _shape: str | None = field(default=None, repr=False, compare=False)
     # Seconds of an attempt that has ended, until it is known whether its usage was measured.
     _unmeasured_s: float = field(default=0.0, repr=False, compare=False)
 
@@ -111,6 +112,23 @@ class Trial:
     def duration_s(self) -> float:
         """Seconds from the start of the task to its end, in all attempts."""
         return self.usage.starting_s + self.usage.running_s
+
+    @property
+    def result(self) -> Any:
+        """The value that the training function returned; None without one.
+
+        Numbers, text, lists and dicts are as they were returned; a tuple is a list, an array is a
+        list of numbers, and a file is the path of its copy, relative to `path`. `outputs` has the
+        same by name: a value without a name is there as `value`, or under the metric's name.
+        """
+        values = list(self.outputs.values())
+        if self._shape == "list":
+            return values
+        # Journals of earlier versions do not tell.
+        is_single = self._shape == "value" or (not self._shape and [*self.outputs] == ["value"])
+        if is_single:
+            return values[0] if values else None
+        return dict(self.outputs) if self._shape or values else None
 
     @property
     def summary(self) -> str:
@@ -215,7 +233,7 @@ class Trial:
         if event.metrics is not None:
             self.metrics = event.metrics
         if event.outputs is not None:
-            self.outputs = event.outputs
+            self.outputs, self._shape = event.outputs, event.shape
         measured = Usage.of(event.usage) if event.usage is not None else None
         lasted_s = measured.starting_s + measured.running_s if measured else 0.0
         self._apply_time(float(event.ended or event.time or 0.0), lasted_s)

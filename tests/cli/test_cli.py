@@ -1,5 +1,7 @@
 """The `sparkdl` command reads runs."""
 
+import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import RunDescription, continue_run, open_run
 from sparkdl.runs.states import RunState, TrialState
+from tests.helpers.stored_runs import ended, shift
 
 
 def make_run(root: str, state: str) -> str:
@@ -113,3 +116,111 @@ def test_resume_exits_with_1_for_a_run_that_is_not_complete(
     assert main(["resume", path, "--retry", "failed"]) == 1
     assert main(["resume", path, "--retry", "3,7"]) == 1
     assert given == [None, "failed", [3, 7]]
+
+
+# ---- finding, comparing, copying, deleting
+
+
+def as_json(words: list[str], capsys: Any, code: int = 0) -> Any:
+    """What a command prints with `--json`."""
+    capsys.readouterr()
+    assert main([*words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def two(root: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root with two runs, of which the second is better and has tags."""
+    monkeypatch.setenv("SPARKDL_ROOT", root)
+    shift(ended(root, "a", (0.5, 0.75)).run.path, started="2026-11-01T09:00:00+0000")
+    run = ended(root, "b", (0.9, 0.8), user="bob").run
+    run.tag("paper", "good")
+    run.note("with clipping")
+    storage.write(RunPaths(run.path).trial(1).log, "epoch 1\n")
+    return root
+
+
+def test_readers_print_json(two: str, capsys: Any) -> None:
+    rows = as_json(["runs"], capsys)
+    assert {row["run"]: (row["best"], row["tags"]) for row in rows} == {
+        "a": (0.75, []),
+        "b": (0.9, ["paper", "good"]),
+    }
+    assert rows[0]["heartbeat_s"] is None
+    assert rows[0]["started"].startswith("20")
+    shown = as_json(["show", "b"], capsys)
+    assert (shown["state"], shown["best"], shown["tags"]) == ("COMPLETE", 0, ["paper", "good"])
+    assert shown["notes"][0]["text"] == "with clipping"
+    assert [trial["value"] for trial in shown["trials"]] == [0.9, 0.8]
+    assert shown["trials"][0]["usage"]["running_s"] == 2.0
+    log = as_json(["logs", "b", "1"], capsys)
+    assert log == {"trial": 1, "rank": "", "text": "epoch 1\n"}
+    differences = as_json(["compare", "a", "b"], capsys)["differences"]
+    assert differences["result"]["best value"] == {"a": 0.75, "b": 0.9}
+    assert differences["environment"]["user"] == {"a": "ann", "b": "bob"}
+
+
+def test_show_json_of_a_run_that_failed_has_exit_code_1(root: str, capsys: Any) -> None:
+    path = make_run(root, "FAILED")
+    assert as_json(["show", path], capsys, code=1)["state"] == "FAILED"
+
+
+def test_runs_are_found_by_conditions(two: str, capsys: Any) -> None:
+    def found(*words: str) -> list[str]:
+        return [row["run"] for row in as_json(["runs", *words], capsys)]
+
+    assert found("--where", "best > 0.8 and lr < 1") == ["b"]
+    assert found("--user", "ann", "--user", "carla") == ["a"]
+    assert found("--tag", "paper", "--tag", "good", "--since", "1d") == ["b"]
+    assert found("--root", f"{two}/none") == []
+    assert main(["runs", "--where", "best >"]) == 2
+    assert "where='best >' cannot be evaluated" in capsys.readouterr().err
+    assert main(["runs", "--tag", "paper"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "b launch COMPLETE" in text
+    assert "bob paper, good with clipping" in text
+
+
+def test_show_prints_tags_and_notes(two: str, capsys: Any) -> None:
+    assert main(["show", "b"]) == 0
+    out = capsys.readouterr().out
+    assert "Tags: paper, good" in out
+    assert "Note: with clipping (" in out
+
+
+def test_compare_prints_a_table_and_writes_a_figure(two: str, capsys: Any, tmp_path: Path) -> None:
+    page = tmp_path / "figure.html"
+    assert main(["compare", "a", "b", "--figure", str(page)]) == 0
+    assert re.search(r"best value +0.75 +0.9\n", capsys.readouterr().out)
+    assert "Best value so far" in page.read_text()
+    assert main(["compare", "a"]) == 2
+    assert "two or more runs" in capsys.readouterr().err
+
+
+def test_gc_prints_what_it_would_delete_and_deletes_it(two: str, capsys: Any) -> None:
+    size = experiment.load(f"{two}/a").size
+    assert main(["gc"]) == 2
+    assert "--keep, --older, or both" in capsys.readouterr().err
+    assert main(["gc", "--keep", "1", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "would be deleted: a (COMPLETE, " in out
+    assert f"1 run would be deleted, {size / 1000:.3g} kB ({size} bytes)" in out
+    assert main(["gc", "--keep", "1", "--older", "9999d"]) == 0
+    assert "0 runs deleted, 0 B" in capsys.readouterr().out
+    experiment.load(f"{two}/b").tag("keep")
+    rows = as_json(["gc", "--keep", "0"], capsys)
+    assert {row["run"]: (row["deleted"], row["kept"]) for row in rows} == {
+        "a": (True, None),
+        "b": (False, "it has the tag 'keep'"),
+    }
+    assert [row["run"] for row in as_json(["runs"], capsys)] == ["b"]
+
+
+def test_pull_copies_a_run(two: str, capsys: Any, tmp_path: Path) -> None:
+    copied = as_json(["pull", "b", "--to", str(tmp_path / "here")], capsys)
+    assert copied["path"] == str(tmp_path / "here/b")
+    assert copied["bytes"] == experiment.load(f"{two}/b").size
+    assert main(["show", copied["path"]]) == 0
+    assert main(["pull", "b", "--to", str(tmp_path / "here")]) == 0
+    assert "the run is in" in capsys.readouterr().out
+    assert main(["pull", "b", "--to", two]) == 2

@@ -100,6 +100,13 @@ def test_params_keep_their_types(root: str) -> None:
     assert experiment.load(run.path).to_pandas()["v"].tolist() == expected
 
 
+@pytest.mark.parametrize("returned", [3, {"value": 1}, None, {"a": [1, 2.0], "b": True}])
+def test_the_result_is_what_the_function_returned(returned: Any, root: str) -> None:
+    run = experiment.launch(lambda: returned, **quiet(root))
+    assert repr(run.result) == repr(returned)
+    assert repr(experiment.load(run.path).result) == repr(returned)
+
+
 def test_outputs_keep_files_and_unusual_values(root: str, tmp_path: Path) -> None:
     def train() -> dict[str, Any]:
         Path(folder, "model.txt").write_text("weights")

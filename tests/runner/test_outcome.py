@@ -7,7 +7,7 @@ import pytest
 from sparkdl.cluster.outcome import Outcome, RankInfo, Status
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.runner.outcome import combine, conclude, conclude_failed_job
-from sparkdl.runs import Run
+from sparkdl.runs import Run, Trial
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.states import Failure, TrialState
 
@@ -177,3 +177,14 @@ def test_conclude_failed_job_of_a_spark_that_has_ended_can_be_resumed() -> None:
     assert conclusion.event.state == "CANCELLED"
     assert (conclusion.event.error or "").startswith("the run was stopped: Spark has ended")
     assert conclusion.spark_ended == "Spark has ended: SparkContext was shut down"
+
+
+def test_a_list_in_place_of_a_number_is_noted_where_trials_are_compared() -> None:
+    outcome = Outcome(status=Status.RETURNED, outputs={"value": [0.5, 0.25]}, shape="value")
+    run = run_of()
+    event = conclude([outcome], 0, 1.0, run).event
+    assert (event.state, event.note) == ("COMPLETE", None)
+    run.trials += [Trial(0, {}, ""), Trial(1, {}, "")]
+    event = conclude([outcome], 0, 1.0, run).event
+    assert (event.state, event.value) == ("COMPLETE", None)
+    assert "the returned 'value' is a list, which is kept in trial.outputs" in (event.note or "")

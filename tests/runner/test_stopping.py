@@ -160,3 +160,65 @@ def test_a_run_that_was_stopped_counts_what_ended_before_when_it_is_loaded(root:
     again = load(run.path)
     assert again.counts() == {"COMPLETE": 1, "FAILED": 1, "CANCELLED": 1}
     assert again.reason == "more than max_failed_trials=0 trials failed"
+
+
+# ---- a metric that no trial has
+
+
+def named(*names: str) -> InMemoryCluster:
+    """A cluster on which trial i returns a number under the i-th name, the last for all others."""
+
+    def run_task(attempt: Attempt) -> Outcome:
+        name = names[min(attempt.number, len(names) - 1)]
+        return returned(**{name: 0.5, "epochs": 3})
+
+    return InMemoryCluster(run_task, num_slots=1)
+
+
+def test_a_misspelt_metric_ends_a_long_run_after_its_first_trial(root: str) -> None:
+    cluster = named("accuracy")
+    run = run_trials(root, cluster, 500, metric="acuracy", **ONE)
+    assert len(cluster.started) < 5
+    assert run.state == "FAILED"
+    assert "had no 'acuracy', which metric= names, but accuracy, epochs. Did you mean" in (
+        run.reason or ""
+    )
+    assert run.how_to_finish() == ""  # No resume can change the metric.
+    with pytest.raises(AllTrialsFailedError, match="Did you mean 'accuracy'"):
+        run.raise_unless_complete()
+
+
+def test_a_metric_with_another_name_ends_a_long_run_after_three_trials(root: str) -> None:
+    cluster = named("accuracy")
+    run = run_trials(root, cluster, 500, metric="f1", **ONE)
+    assert 3 <= len(cluster.started) < 8
+    assert "the first 3 trials that ended had no 'f1'" in (run.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("names", "num_trials", "options"),
+    [
+        (("loss", "loss", "f1"), 12, {"metric": "f1"}),  # The first ones have returned early.
+        (("f1", "f2"), 12, {"metric": "f1"}),
+        (("acuracy",), 5, {"metric": "accuracy"}),  # A short run is soon over anyway.
+        (("acuracy",), 12, {"metric": "accuracy", "fail_fast_identical": 100}),
+    ],
+)
+def test_other_runs_without_the_metric_go_on(
+    root: str, names: tuple[str, ...], num_trials: int, options: dict[str, Any]
+) -> None:
+    cluster = named(*names)
+    run_trials(root, cluster, num_trials, **ONE, **options)
+    assert len(cluster.started) == num_trials
+
+
+def test_a_metric_that_a_running_trial_reports_is_right(root: str) -> None:
+    cluster = InMemoryCluster(num_slots=2)
+    request = request_of(12, metric="score", logs="none", progress=True)
+    with background(new_loop(root, cluster, request)) as loop:
+        cluster.attempt(1).report(1, score=0.5)
+        loop.run.trials[1].metrics["score"] = 0.5
+        cluster.attempt(0).end(returned(scores=1.0))
+        for number in range(1, 12):
+            cluster.attempt(number).end(returned(score=1.0))
+    assert loop.run.counts() == {"COMPLETE": 11, "INVALID": 1}

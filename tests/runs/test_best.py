@@ -74,6 +74,10 @@ def run_of(trials: list[Trial], repeats: int = 1, **fields: Any) -> Run:
     return run
 
 
+def without_metric(trials: list[Trial]) -> Run:
+    return Run("r", "/r", "r", "launch", trials=trials)
+
+
 def test_table_says_how_many_repeats_a_mean_is_of() -> None:
     text = str(run_of(trials_of([0.99, NAN, NAN], [0.95, 0.94, 0.96]), repeats=3))
     assert "0.99000 ± 0 (1 of 3)" in text
@@ -139,6 +143,33 @@ def test_table_without_values_says_why() -> None:
         for i in range(2)
     ]
     assert "No best trial. The trials returned a, b: name one of them" in str(run_of(trials))
+
+
+def test_numbers_without_a_metric_have_a_column_each() -> None:
+    trials = [
+        Trial(i, {"c": i}, "", state=TrialState.COMPLETE, metrics={"accuracy": i / 4, "c": 8.0})
+        for i in range(2)
+    ]
+    trials[1].outputs = {"c": 8}  # A whole number is shown as one.
+    run = without_metric(trials)
+    lines = str(run).splitlines()
+    assert lines[1].split() == ["trial", "state", "c", "accuracy", "c", "(returned)", "seconds"]
+    assert lines[3].split() == ["1", "COMPLETE", "1", "0.25000", "8"]
+    assert "name one of them with metric=" in lines[4]
+    assert "0.25000" in run._repr_html_()
+    single = str(without_metric(trials[:1]))
+    assert "accuracy" in single.splitlines()[1]
+    trials[0].metrics |= {f"more{i}": 1.0 for i in range(20)}
+    assert "14 more numbers are in trial.metrics" in str(without_metric(trials))
+
+
+def test_whole_numbers_stay_whole_in_the_data_frame() -> None:
+    trials = trials_of([0.5], [0.25])
+    trials[0].outputs = {"epochs": 3, "loss": 1.0}
+    frame = run_of(trials).to_pandas()
+    assert frame["output.epochs"].tolist()[0] == 3
+    assert str(frame["output.epochs"].dtype) == "Int64"
+    assert str(frame["output.loss"].dtype) == "float64"
 
 
 def test_a_note_about_an_output_is_shown_in_the_row() -> None:

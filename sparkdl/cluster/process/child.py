@@ -129,7 +129,13 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
         return Outcome(status=Status.RETURNED)
     outputs = collect_outputs(returned, request["metrics"], me.folder or ".")
     note = "; ".join(outputs.notes) or None
-    return Outcome(status=Status.RETURNED, outputs=outputs.values, is_chief=True, note=note)
+    return Outcome(
+        status=Status.RETURNED,
+        outputs=outputs.values,
+        shape=outputs.shape,
+        is_chief=True,
+        note=note,
+    )
 
 
 def _reporting_times(begun: float) -> dict[str, float]:

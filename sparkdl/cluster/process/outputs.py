@@ -38,10 +38,12 @@ class Outputs:
 
     Attributes:
         values: JSON values by name.
+        shape: `dict`, `list` for a value of each metric, or `value` for a single value.
         notes: a remark about each value of which less is kept than the user may expect.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
+    shape: str = "value"
     notes: list[str] = field(default_factory=list)
 
 
@@ -70,8 +72,11 @@ def collect_outputs(returned: Any, metrics: Sequence[str | None], folder: str | 
     outputs = Outputs()
     if returned is None:
         return outputs
-    if not isinstance(returned, Mapping):
+    if isinstance(returned, Mapping):
+        outputs.shape = "dict"
+    else:
         several = len(metrics) > 1 and isinstance(returned, tuple | list)
+        outputs.shape = "list" if several else "value"
         values = returned if several else [returned]
         returned = {name or "value": value for name, value in zip(metrics, values, strict=False)}
     for name, value in returned.items():
@@ -109,9 +114,20 @@ def _output(name: str, value: Any, folder: Path) -> tuple[Any, str | None]:
     except (TypeError, ValueError, OverflowError, RecursionError):
         return repr(value), (
             f"the returned {name!r}, of type {type(value).__name__}, is stored as text only: "
-            "return numbers, or save the object to a file and return its path"
+            f"{_remedy(name, value)}"
         )
     return kept, _note_on_text(name, kept, folder) if isinstance(kept, str) else None
+
+
+def _remedy(name: str, value: Any) -> str:
+    """Return how the user can keep an object that is no JSON value."""
+    for cls in type(value).__mro__:
+        if cls.__module__.split(".")[0] in ("keras", "tf_keras"):
+            if cls.__name__ == "Model":
+                return f"return sparkdl.keras.save(model, '{name}.keras') to keep it as an artifact"
+            if cls.__name__ == "History":
+                return "return its numbers, such as history.history['loss'][-1]"
+    return "return numbers, or save the object to a file and return its path to keep an artifact"
 
 
 def _note_on_text(name: str, text: str, folder: Path) -> str | None:

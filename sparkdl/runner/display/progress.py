@@ -37,6 +37,9 @@ MANY = 50
 LINE_S = 5.0
 MAX_FAILURES = 20
 
+# A line shows this many numbers of a trial.
+MAX_NUMBERS = 5
+
 
 class Progress:
     """A progress bar, or lines where there is no terminal, and the output of the trials.
@@ -195,7 +198,7 @@ class Progress:
         total = "" if self._total == math.inf else f"/{self._total:g}"
         params = "".join(f" {k}={table.cell(v)}" for k, v in trial.params.items())
         last, name = trial.last_value, self._run.metric or "value"
-        value = "" if last is None else f": {name} {last:.5g}"
+        value = _numbers(trial, self._run.metric) if last is None else f": {name} {last:.5g}"
         why = f" ({trial.summary[:100]})" if trial.error else ""
         number = f"[{self._num_done}{total}] trial {trial.number}"
         self.say(f"{number}{params} {trial.state}{value}{why}{more}")
@@ -261,6 +264,12 @@ class Progress:
             f"The program has ended, and Python waits for the end of run {self._run.id}. Call "
             "run.wait() at the end of a program to get the error of a run that fails."
         )
+
+
+def _numbers(trial: Trial, metric: str | None) -> str:
+    """Return all numbers of a trial if the user has not named the one that counts."""
+    numbers = list(trial.metrics.items())[:MAX_NUMBERS] if metric is None else []
+    return f": {', '.join(f'{name} {value:.5g}' for name, value in numbers)}" if numbers else ""
 
 
 def _values(trial: Trial) -> str:

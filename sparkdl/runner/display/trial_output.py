@@ -18,9 +18,16 @@ MAX_LOGS = 8
 # With more trials than this, only the output of the best trials is shown by default.
 MAX_TRIALS = 20
 
-# Lines that TensorFlow prints in every process on a host without GPUs: only the log has them.
+# Lines that TensorFlow's native code prints in every process: only the log has them. All lines of
+# its level I, and warnings at the start that nobody can act upon.
 _NOISE = re.compile(
-    r"cuInit|cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc|AsGraphDefInternal"
+    r"^(?:\d{4}-\d\d-\d\d [\d:.]+: I |I\d{4} [\d:.]+ +\d+ )[\w/.]+\.(?:cc|h):\d+\]"
+    r"|cuInit|cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc|AsGraphDefInternal"
+    r"|^WARNING: All log messages before absl::InitializeLog"
+    r"|^To enable the following instructions: .* rebuild TensorFlow"
+    r"|Unable to register cu\w+ factory|computation placer already registered"
+    r"|TF-TRT Warning: Could not find TensorRT|read NUMA node|NUMA node read from SysFS"
+    r"|'MessageFactory' object has no attribute 'GetPrototype'"
 )
 
 

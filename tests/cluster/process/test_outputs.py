@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from sparkdl import polling
+from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.process import outputs as module
 from sparkdl.cluster.process.outputs import collect_outputs
 from sparkdl.inference.resolve import model_url_of
+from sparkdl.runs.history import load
 from sparkdl.runs.trial import Trial
+from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster
+from tests.helpers.loops import run_trials
 
 
 class Color(enum.Enum):
@@ -29,6 +33,57 @@ def test_numbers_of_numpy_inside_lists_and_dicts_stay_numbers(tmp_path: Path) ->
     outputs = collect_outputs(returned, [None], tmp_path)
     expected = {"folds": [0.5, 0.25], "d": {"a": 3, "b": [[1, 2]], "flag": True}}
     assert (outputs.values, outputs.notes) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    ("returned", "metrics", "result"),
+    [
+        (7, [None], 7),
+        (7, ["accuracy"], 7),
+        (0.5, ["accuracy"], 0.5),
+        (True, [None], True),
+        (np.int64(3), [None], 3),
+        ({"value": 1}, [None], {"value": 1}),
+        ({"accuracy": 1}, ["accuracy"], {"accuracy": 1}),
+        ({}, [None], {}),
+        (None, [None], None),
+        ([1, 2.0, None], [None], [1, 2.0, None]),
+        ((0.9, 5), ["accuracy", "latency"], [0.9, 5]),
+        ({"a": {"value": 1}, "n": 2**60}, [None], {"a": {"value": 1}, "n": 2**60}),
+        ({"loss": float("inf")}, [None], {"loss": float("inf")}),
+    ],
+)
+def test_the_result_is_what_the_function_returned(
+    returned: Any, metrics: list[str | None], result: Any, root: str
+) -> None:
+    outputs = collect_outputs(returned, metrics, root)
+    outcome = Outcome(status=Status.RETURNED, outputs=outputs.values, shape=outputs.shape)
+
+    def run_task(attempt: Attempt) -> Outcome:
+        return Outcome.from_json(outcome.to_json())
+
+    run = run_trials(root, InMemoryCluster(run_task))
+    for each in (run, load(run.path)):
+        assert repr(each.result) == repr(result)  # 1 is no 1.0.
+        assert repr(each.trials[0].result) == repr(result)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("Model", "return sparkdl.keras.save(model, 'best.keras')"),
+        ("History", "such as history.history['loss'][-1]"),
+    ],
+)
+def test_a_returned_object_of_keras_is_noted_with_the_way_to_keep_it(
+    name: str, remedy: str, tmp_path: Path
+) -> None:
+    base = type(name, (), {"__module__": "keras.src.models.model"})
+    returned = type("Mine", (base,), {})()
+    outputs = collect_outputs({"best": returned, "accuracy": 0.5}, ["accuracy"], tmp_path)
+    assert outputs.values["accuracy"] == 0.5
+    assert "the returned 'best', of type Mine, is stored as text only" in outputs.notes[0]
+    assert remedy in outputs.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Runs on the driver. Print results as JSON, for `--json`, and sizes for people."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.jsonl import to_json
+from sparkdl.runs import Run, Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["add_json", "print_json", "rows_of", "run_to_dict", "size_text"]
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "one JSON document") -> None:
+    """Add the option `--json` to a reader."""
+    parser.add_argument("--json", action="store_true", help=f"print {what}")
+
+
+def print_json(value: Any, indent: int | None = 1) -> None:
+    """Print a value as JSON."""
+    sys.stdout.write(to_json(value, indent) + "\n")
+
+
+def rows_of(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Return the rows of a table as JSON objects; missing values are null, and times are text."""
+    return [
+        {str(name): _plain(value) for name, value in row.items()}
+        for row in frame.to_dict(orient="records")
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "isoformat"):
+        return value.isoformat() if value == value else None
+    # A missing value differs from itself.
+    return None if isinstance(value, float) and value != value else value
+
+
+def run_to_dict(run: Run) -> dict[str, Any]:
+    """Return a run with its trials, tags and notes as a JSON object."""
+    best = run.top(1)
+    known = run.annotations()
+    return {
+        "id": run.id,
+        "path": run.path,
+        "name": run.name,
+        "kind": run.kind,
+        "state": str(run.state),
+        "reason": run.reason,
+        "metric": run.metric,
+        "directions": run.directions,
+        "duration_s": run.duration_s,
+        "counts": run.counts(),
+        "tags": known.tags,
+        "notes": [vars(note) for note in known.notes],
+        "best": best[0].number if best else None,
+        "pareto": [trial.number for trial in run.pareto] if run.objectives else [],
+        "trials": [_trial_to_dict(trial) for trial in run.trials],
+    }
+
+
+def _trial_to_dict(trial: Trial) -> dict[str, Any]:
+    names = ("number", "params", "seed", "configuration", "value", "metrics", "outputs")
+    more = ("error", "note", "failure", "attempts", "duration_s", "path")
+    fields = {name: getattr(trial, name) for name in (*names, *more)}
+    return {**fields, "state": str(trial.state), "usage": vars(trial.usage)}
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a size in words.
+
+    Example:
+        >>> size_text(512), size_text(3_400_000_000)
+        ('512 B', '3.4 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"

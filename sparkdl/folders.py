@@ -1,0 +1,150 @@
+"""Runs anywhere. Whole folders on local disks and stores: their files, copies, and removal."""
+
+import os
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from sparkdl import storage
+from sparkdl.stores import connect, has_folders, local_path, store_errors
+
+__all__ = ["files_in", "pull", "remove_folder"]
+
+# A file is copied in pieces of this size, and a copy that was interrupted goes on after the last.
+PIECE_BYTES = 8 << 20
+
+MAX_COPIES = 8
+
+_PART = ".part"
+
+
+def files_in(url: str) -> dict[str, int]:
+    """Return the size in bytes of each file in a folder and the folders below it.
+
+    Args:
+        url: the folder; a folder that does not exist has no files.
+
+    Returns:
+        The sizes by the path of the file, relative to `url`, sorted.
+    """
+    with store_errors(url):
+        if storage.is_local(url):
+            return dict(sorted(_local_files(local_path(url))))
+        filesystem, path = connect(url)
+        path = path.rstrip("/")
+        try:
+            found = filesystem.find(path, detail=True)
+        except FileNotFoundError:
+            return {}
+    start = len(filesystem._strip_protocol(path).rstrip("/")) + 1
+    sizes = ((name[start:], int(info["size"] or 0)) for name, info in found.items())
+    return dict(sorted((name, size) for name, size in sizes if name))
+
+
+def _local_files(folder: Path) -> Iterator[tuple[str, int]]:
+    # Other processes may remove files meanwhile.
+    pending = [str(folder)]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                else:
+                    size = entry.stat(follow_symlinks=False).st_size
+                    yield os.path.relpath(entry.path, folder), size
+            except FileNotFoundError:
+                continue
+
+
+def remove_folder(url: str, last: str) -> None:
+    """Remove a folder with its content.
+
+    A local folder is renamed first, so that no reader finds a part of it.
+
+    Args:
+        url: the folder.
+        last: the name of the file that is removed after all others where folders cannot be
+            renamed: a removal that was interrupted can then be repeated.
+
+    Raises:
+        OSError: if something is left.
+    """
+    if storage.is_local(url):
+        path = local_path(url)
+        aside = path.with_name(f".{path.name}.deleted")
+        storage.remove(str(aside))
+        with store_errors(url):
+            path.rename(aside)
+        storage.remove(str(aside))
+        if aside.exists():
+            raise OSError(f"{aside} could not be removed. Check its permissions, and remove it.")
+        return
+    if has_folders(url):
+        for name in storage.list_names(url):
+            if name != last:
+                storage.remove(storage.join(url, name))
+    elif others := [storage.join(url, name) for name in files_in(url) if name != last]:
+        storage.remove_files(others)
+    storage.remove(storage.join(url, last))
+    storage.remove(url)
+    if left := files_in(url):
+        raise OSError(f"{len(left)} files are left in {url}, such as {next(iter(left))}.")
+
+
+def pull(
+    url: str, folder: Path, changing: Collection[str] = (), last: Collection[str] = ()
+) -> tuple[int, int]:
+    """Copy a folder to a local folder; files that were copied before are not copied again.
+
+    A file that was copied in part goes on where it ended. A file whose size is the same as before
+    is taken for the same file.
+
+    Args:
+        url: the folder.
+        folder: the local folder, which is created.
+        changing: names of files, or of folders with a slash at their end, that are replaced by
+            other files of the same size, and so are always copied.
+        last: names of files that are copied after all others.
+
+    Returns:
+        The number of files that were copied now, and their size in bytes.
+    """
+    sizes = files_in(url)
+    missing = {
+        name: size
+        for name, size in sizes.items()
+        if name.startswith(tuple(changing)) or _size_of(folder / name) != size
+    }
+    first = [name for name in missing if name not in last]
+    with ThreadPoolExecutor(max_workers=MAX_COPIES) as pool:
+        list(pool.map(lambda name: _pull_file(url, folder, name, missing[name]), first))
+    for name in missing.keys() & set(last):
+        _pull_file(url, folder, name, missing[name])
+    return len(missing), sum(missing.values())
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _pull_file(url: str, folder: Path, name: str, size: int) -> None:
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # With the size in the name, a part of another version of the file is not continued.
+    part = target.with_name(f".{target.name}.{size}{_PART}")
+    offset = _size_of(part) or 0
+    with open(part, "ab") as file:
+        while offset < size:
+            data = storage.read(storage.join(url, name), offset, min(PIECE_BYTES, size - offset))
+            if not data:
+                break  # The file has become shorter; the next call copies it again.
+            file.write(data)
+            offset += len(data)
+    part.replace(target)

@@ -1,0 +1,101 @@
+"""Runs on the driver. Choose old runs of a root, and delete them: the logic of `sparkdl gc`."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from sparkdl import folders, storage
+from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.runs.history import history
+from sparkdl.runs.lineage import models_by_run
+from sparkdl.runs.run_folder import RunFolder
+
+__all__ = ["KEEP", "OldRun", "delete", "old_runs"]
+
+# A run with this tag is never deleted.
+KEEP = "keep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldRun(RunFolder):
+    """A run that is old enough to be deleted.
+
+    Attributes:
+        id: the id of the run.
+        path: the run directory.
+        state: the state of the run.
+        started: the time of its start.
+        num_bytes: the size of its files.
+        kept: the reason for which the run is kept all the same; empty if it is deleted.
+    """
+
+    id: str
+    path: str
+    state: str
+    started: datetime
+    num_bytes: int
+    kept: str = ""
+
+
+def old_runs(root: str, keep: int | None = None, older: timedelta | None = None) -> list[OldRun]:
+    """Return the runs below a root that `sparkdl gc` deletes, or keeps for a reason; oldest first.
+
+    Args:
+        root: the directory or URL that holds the runs.
+        keep: the number of newest runs that are kept; None keeps none for their rank.
+        older: only runs that started longer ago are deleted; None deletes runs of any age.
+
+    Raises:
+        ConfigError: if neither of both is given.
+    """
+    if keep is None and older is None:
+        raise ConfigError("all runs would be deleted: pass --keep, --older, or both.")
+    frame = history(root).iloc[keep or 0 :]
+    if older is not None:
+        frame = frame[frame["started"] < datetime.now(timezone.utc) - older]
+    if frame.empty:
+        return []
+    models = models_by_run(root)
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        sizes = list(pool.map(lambda path: sum(folders.files_in(path).values()), frame["path"]))
+    chosen = []
+    for (_, row), size in zip(frame.iterrows(), sizes, strict=True):
+        kept = f"it has the tag {KEEP!r}" if KEEP in row["tags"] else ""
+        kept = f"{models[row['run']][0]} comes from it" if row["run"] in models else kept
+        kept = "its driver is alive" if row["state"] == "RUNNING" else kept
+        started = row["started"].to_pydatetime()
+        chosen.append(
+            OldRun(
+                id=row["run"],
+                path=row["path"],
+                state=row["state"],
+                started=started,
+                num_bytes=size,
+                kept=kept,
+            )
+        )
+    return chosen[::-1]
+
+
+def delete(root: str, runs: Sequence[OldRun]) -> list[tuple[OldRun, str]]:
+    """Delete runs, and what is left of runs whose deletion was interrupted.
+
+    Args:
+        root: the directory or URL that holds the runs.
+        runs: the runs; those with a reason to be kept are left out.
+
+    Returns:
+        The runs that could not be deleted, each with the reason.
+    """
+    for name in storage.list_names(root):
+        if name.startswith(".") and name.endswith(".deleted"):
+            storage.remove(storage.join(root, name))
+    failed = []
+    for run in runs:
+        if not run.kept:
+            try:
+                run.delete()
+            except (OSError, RunExistsError) as exc:
+                failed.append((run, str(exc)))
+    return failed

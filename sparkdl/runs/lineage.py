@@ -1,0 +1,57 @@
+"""Runs on the driver. The versions of models in the registry that come from a run.
+
+The registry is the folder `models` beside the runs, see `sparkdl.models`. A version is a folder
+`<name>/<version>` with a `model.json`, whose field `run` names the run.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.jsonl import from_json
+
+__all__ = ["models_by_run", "models_of"]
+
+FOLDER = "models"
+
+
+def models_of(path: str) -> list[str]:
+    """Return the versions of models that come from a run, such as `digits version 3`.
+
+    Args:
+        path: the run directory.
+
+    Raises:
+        OSError: if a description of a version cannot be read.
+    """
+    root, run_id = path.rstrip("/").rsplit("/", 1)
+    return models_by_run(root).get(run_id, [])
+
+
+def models_by_run(root: str) -> dict[str, list[str]]:
+    """Return the versions of models in the registry of a root, by the id of their run."""
+    registry = storage.join(root, FOLDER)
+    records: dict[str, str] = {}
+    for name in storage.list_names(registry):
+        folder = storage.join(registry, name)
+        for version in storage.list_names(folder):
+            if version.isdigit():
+                url = storage.join(folder, version, "model.json")
+                records[url] = f"model {name} version {version}"
+    models: dict[str, list[str]] = {}
+    for url, data in storage.read_many(records).items():
+        models.setdefault(_run_of(data), []).append(records[url])
+    return models
+
+
+def _run_of(data: bytes) -> str:
+    """Return the id of the run in a description; empty if it names no run."""
+    try:
+        record = from_json(data)
+        run = record.get("run") or record.get("lineage", {}).get("run")
+    except (ValueError, AttributeError):
+        return ""
+    if isinstance(run, Mapping):
+        named: Mapping[str, Any] = run
+        run = named.get("id") or named.get("path")
+    return str(run or "").rstrip("/").rsplit("/", 1)[-1]
