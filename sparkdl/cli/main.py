@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from sparkdl._version import __version__
-from sparkdl.cli import logs, resume, runs, show
+from sparkdl.cli import logs, reproduce, resume, runs, show
 from sparkdl.errors import SparkDLError
 
 __all__ = ["main"]
@@ -23,10 +23,12 @@ def main(words: list[str] | None = None) -> int:
         >>> main(["show", "/nowhere"])
         2
     """
-    parser = argparse.ArgumentParser(prog="sparkdl", description="List, show and resume runs.")
+    parser = argparse.ArgumentParser(
+        prog="sparkdl", description="List, show, resume and reproduce runs."
+    )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (runs, show, logs, resume):
+    for verb in (runs, show, logs, resume, reproduce):
         verb.add(verbs)
     arguments = parser.parse_args(words)
     try:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from sparkdl.options import Options
+from sparkdl.runner.smoke import first_of, has_metric
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.search.settings import SearchSettings
 
@@ -58,12 +59,16 @@ class Stopping:
         # The ended trials of each configuration of which a repeat has not ended.
         self._incomplete: dict[int, list[Trial]] = {}
         self._used_s = 0.0
+        ended = list(ended)
+        self._first = first_of(ended) if options.smoke else None
         for trial in ended:
             self._count(trial)
 
     def trial_ended(self, trial: Trial) -> Stop | None:
         """Count a trial that has ended; return why the run ends, or None if the run goes on."""
         members = self._count(trial)
+        if stop := self._first_failed(trial):
+            return stop
         return self._too_many_failures() or self._target_reached(members) or self._out_of_patience()
 
     def _count(self, trial: Trial) -> list[Trial]:
@@ -91,6 +96,18 @@ class Stopping:
         sign = self._signs.get(metric, next(iter(self._signs.values()), 1.0))
         valid = [value for value in values if value is not None]
         return sign * fmean(valid) if valid and len(valid) == len(values) else None
+
+    def _first_failed(self, trial: Trial) -> Stop | None:
+        is_bad = trial.state in (TrialState.FAILED, TrialState.INVALID)
+        if trial.number != self._first or not is_bad:
+            return None
+        # A returned `value` counts as the metric only if no metric is named.
+        has_names = self._signs.keys() <= {*trial.metrics, "value"}
+        if (trial.state == TrialState.FAILED or has_names) and has_metric(
+            trial.metrics, self._signs
+        ):
+            return None  # The other trials have started already.
+        return RunState.FAILED, f"the first trial failed, with smoke=True: {trial.summary}"
 
     def _too_many_failures(self) -> Stop | None:
         max_failed = self._options.max_failed_trials

@@ -12,6 +12,7 @@ from sparkdl.errors import (
     TrialFailedError,
 )
 from sparkdl.runs import ranking, table
+from sparkdl.runs.differences import Differences, read_differences
 from sparkdl.runs.events import (
     Event,
     ParameterSuggested,
@@ -69,6 +70,7 @@ class Run:
         is_search: a search made the trials, rather than a list of parameters.
         is_distributed: the run is one trial of a distributed verb.
         is_resumable: the run can be resumed.
+        reproduces: the id of the run that this one reproduces; None for any other.
     """
 
     id: str
@@ -89,6 +91,7 @@ class Run:
     is_search: bool = False
     is_distributed: bool = False
     is_resumable: bool = True
+    reproduces: str | None = None
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     # The times of the first and the last event of a session that has not ended.
     _session: tuple[float, float] | None = field(default=None, repr=False, compare=False)
@@ -174,6 +177,11 @@ class Run:
         """The value that the training function returned, for a run of one trial; else None."""
         outputs = self.trials[0].outputs if len(self.trials) == 1 else {}
         return outputs["value"] if list(outputs) == ["value"] else (outputs or None)
+
+    @property
+    def differences(self) -> Differences:
+        """The differences from the run that this one reproduces, at its start; else empty."""
+        return read_differences(self.path) if self.reproduces else Differences()
 
     @property
     def usage(self) -> Usage:
