@@ -184,9 +184,9 @@ def _commit(reporter: Reporter, directory: str | os.PathLike[str]) -> None:
 def resource(name: str) -> str:
     """Return the local path of a file or folder of `versioned_resources`, for this process.
 
-    The path is a copy of the process's own trial, below `resources` in its folder; the copy that
-    the run keeps is never the same file. It is made by the first call. Outside a run, `name` is a
-    path below the working directory.
+    The path is a copy below `resources` in the folder of the trial, which the first call makes. Do
+    not write into it: every call restores the content that the run keeps. Outside a run, `name` is
+    a path below the working directory.
 
     Args:
         name: the last part of a path in `versioned_resources`, or more parts where several paths

@@ -42,7 +42,7 @@ from sparkdl.search.settings import SearchSettings
 __all__ = ["reproduce_run"]
 
 # Options of a new run that a resumed run may not change.
-_OWN = ("name", "description", "run_id", "root", "if_exists")
+_OWN = ("name", "description", "run_id", "root")
 
 # The proposals of these algorithms do not depend on the trials before.
 _ORDERED = ("grid",)

@@ -6,6 +6,7 @@ and digests of names, sizes and modification marks. A later run can tell whether
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,15 +20,20 @@ __all__ = ["NAME", "compare_files", "record"]
 
 NAME = "files.jsonl"
 
+# A password before the host, or arguments, such as those of a signed URL.
+_CREDENTIAL = re.compile(r"://([^/@]*:[^/@]*@|.*\?)")
+
 
 def record(found: Sequence[Any]) -> None:
     """Add the files of a reader to the record of the trial; outside a run, do nothing.
+
+    URLs that contain credentials are not recorded.
 
     Args:
         found: the `Files` that the paths of the user refer to.
     """
     folder = context.current().folder
-    if folder:
+    if folder and not any(_CREDENTIAL.search(files.root) for files in found):
         line = json.dumps(_summary(found)).encode() + b"\n"
         with Path(folder, NAME).open("ab") as file:
             file.write(line)
