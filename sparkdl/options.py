@@ -64,9 +64,9 @@ class Options:
     Attributes:
         name: name of the run; by default the name of the training function.
         description: a sentence about the run, stored with it.
-        versioned_resources: paths of files or folders to copy into the run directory. Their last
-            names must differ, and no folder may contain the runs, a repository or a virtual
-            environment.
+        versioned_resources: paths of files or folders to copy into the run directory, with their
+            hashes. `context.resource("config.yaml")` is the path of a copy in the training process.
+            No folder may contain the runs, a repository or a virtual environment.
         metric: name of the returned or reported number by which trials are compared. By default
             the only number, unless its name tells another direction than that of the run.
         direction: `max` (or `maximize`) if larger values of the metric are better, `min` (or
@@ -107,6 +107,10 @@ class Options:
         wait: return when the run has ended; False returns the running Run immediately.
         spark: the SparkSession; by default the active session, or a new one.
         root: the directory or fsspec URL that holds the runs.
+        fingerprint: count the rows of `data=` and hash them, which costs a pass over the rows, so
+            that `experiment.reproduce` can tell other data.
+        smoke: run the first trial before the others, until it has ended or reported the metric. If
+            it fails, the run ends.
         progress: show the progress and the output of the trials.
         logs: the output to show: `all` shows what every trial prints; `best` the output of a trial
             that has ended as the best so far; `none` no output. By default `all` up to 20 trials,
@@ -139,6 +143,8 @@ class Options:
     wait: bool = True
     spark: Any = None
     root: str | None = None
+    fingerprint: bool = False
+    smoke: bool = False
     progress: bool = True
     logs: str | None = None
 

@@ -6,16 +6,18 @@ answers. All files are in the trial's folder and hold one JSON object per line.
 
 import contextlib
 import logging
+import operator
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkdl import jsonl, storage
 from sparkdl.errors import TrialPruned
 
-__all__ = ["ASKS", "ORDERS", "TIMELINE", "Reporter", "make_files"]
+__all__ = ["ASKS", "ORDERS", "TIMELINE", "Reporter", "as_metrics", "as_step", "make_files"]
 
 # The file of a trial's requests, and the file of the driver's commands and answers.
 ASKS = "asks.jsonl"
@@ -28,6 +30,44 @@ ANSWER_TIMEOUT_S = 600.0
 POLL_S = 0.005
 
 _logger = logging.getLogger("sparkdl.reporter")
+
+
+def as_metrics(value: float | Mapping[str, float | None]) -> dict[str, float]:
+    """Return the numbers of a report by name, without those that are None.
+
+    Raises:
+        TypeError: if a value is not a number.
+    """
+    if not isinstance(value, Mapping):
+        return {"value": _as_number("value", value)}
+    return {name: _as_number(name, number) for name, number in value.items() if number is not None}
+
+
+def _as_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"context.report got {name}={value!r} of type {type(value).__name__}; expected a "
+            "number, or a dict of numbers by name."
+        ) from None
+
+
+def as_step(step: Any) -> int:
+    """Return a step as a whole number, also where it has another type, such as an array's.
+
+    Raises:
+        ValueError: if it is not a whole number.
+    """
+    with contextlib.suppress(TypeError):
+        return operator.index(step)
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if float(step).is_integer():
+            return int(step)
+    raise ValueError(
+        f"context.report got {step=}; expected a whole number, such as the number of the epoch or "
+        "of the batch. Parts of an epoch: report the number of the batch."
+    )
 
 
 class LineFile:
@@ -97,6 +137,7 @@ class Reporter:
         name: name of the file of reports.
         can_be_stopped: the driver can stop this process, as in a search.
         attempt: number of the attempt at the trial; answers to other attempts are ignored.
+        prints: print the reports, also if there is a folder.
 
     Attributes:
         spent_s: seconds spent in `write`.
@@ -108,9 +149,15 @@ class Reporter:
     """
 
     def __init__(
-        self, folder: Path | None, name: str, can_be_stopped: bool, attempt: int = 0
+        self,
+        folder: Path | None,
+        name: str,
+        can_be_stopped: bool,
+        attempt: int = 0,
+        prints: bool = False,
     ) -> None:
         self._attempt = attempt
+        self._prints = prints or folder is None
         # Opened by the first report or request, because many trials have none.
         self._reports = LineFile(folder / name) if folder else None
         self._asks = LineFile(folder / ASKS) if folder else None
@@ -141,10 +188,10 @@ class Reporter:
         self.first_s = self.first_s or begin_s
         self.step = self.step + 1 if step is None else int(step)
         self.metrics |= metrics
-        if self._reports is None:
+        if self._prints:
             text = ", ".join(f"{name}={number:g}" for name, number in metrics.items())
             print(f"step {step}: {text}" if step is not None else text)
-        else:
+        if self._reports is not None:
             self._reports.write(jsonl.to_json({"step": self.step, "metrics": metrics}))
         self.spent_s += time.monotonic() - begin_s
 

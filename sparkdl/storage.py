@@ -28,6 +28,7 @@ __all__ = [
     "copy",
     "create",
     "download",
+    "download_file",
     "exists",
     "filesystem",
     "fsync",
@@ -384,3 +385,10 @@ def download(url: str, folder: Path) -> None:
             target = folder / source[len(path) :].lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             filesystem.get_file(source, str(target))
+
+
+def download_file(url: str, path: Path) -> None:
+    """Copy a remote file to a local path, in pieces, so that it may be larger than memory."""
+    with store_errors(url):
+        filesystem, source = stores.connect(url)
+        filesystem.get_file(source, str(path))

@@ -20,7 +20,7 @@ ROOMS = [
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
     {"options", "context", "devices", "cuda_visibility", "os_processes"},
-    {"reporter"},
+    {"reporter", "resources", "identity"},
     {"checkpoints"},
     {"metric_names"},
     {"attempts", "folders", "jsonl", "rank_files"},

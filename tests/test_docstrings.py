@@ -20,6 +20,7 @@ SPARK = {
     ),
     *(
         "sparkdl.experiment.distributed",
+        "sparkdl.experiment.reproducing",
         "sparkdl.experiment.saved_runs",
         "sparkdl.experiment.trials",
     ),

@@ -34,6 +34,9 @@ def test_first_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = experiment.load(runs["path"][0])
     assert run.counts() == {"COMPLETE": 6}
     assert "6 of 6 trials complete" in _html_of(result.nb, "run")
+    cells = Path(run.path, "source/cells.py").read_text()
+    code = [cell.source for cell in result.nb.cells if cell.cell_type == "code"]
+    assert all(cell in cells for cell in code[: code.index("run")])
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ PUBLIC = {
         *("runs", "search", "tensorboard", "tfos"),
     ],
     "sparkdl.context": [
-        *("VARIABLE", "Context", "activate", "current", "elect", "get_checkpoint", "report"),
-        "this_reporter",
+        *("VARIABLE", "Context", "acting_as", "activate", "current", "elect", "get_checkpoint"),
+        *("report", "resource", "this_reporter"),
     ],
     "sparkdl.data": [
         *("csv", "dataset", "images", "local", "parquet", "petastorm", "read_tfrecord"),
@@ -58,7 +58,7 @@ PUBLIC = {
             "parameter_server",
         ),
         "predict",
-        *("resume", "search"),
+        *("reproduce", "resume", "search", "try_one"),
     ],
     "sparkdl.horovod": [
         *("Average", "BroadcastGlobalVariablesHook", "Compression", "DistributedGradientTape"),
@@ -90,7 +90,7 @@ OPTIONS = {
     *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),
     *("num_gpus", "num_cpus", "timeout_s", "trial_timeout_s", "max_failed_trials"),
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "secrets"),
-    *("framework", "run_id", "trial_value"),
+    *("framework", "run_id", "trial_value", "fingerprint", "smoke"),
     *("if_exists", "retry", "wait", "spark", "root", "progress", "logs", "keep_checkpoints"),
 }
 

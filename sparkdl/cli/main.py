@@ -12,6 +12,7 @@ from sparkdl.cli import (
     logs,
     pause,
     pull,
+    reproduce,
     resume,
     runs,
     set_limits,
@@ -37,14 +38,14 @@ def main(words: list[str] | None = None) -> int:
         2
     """
     parser = argparse.ArgumentParser(
-        prog="sparkdl", description="List, show, compare, control, resume, copy and delete runs."
+        prog="sparkdl", description="List, show, compare, control, reproduce, copy and delete runs."
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in (
         *(runs, show, logs, compare),
         *(cancel, set_limits, enqueue, pause, unpause),
-        *(resume, pull, gc),
+        *(resume, reproduce, pull, gc),
     ):
         verb.add(verbs)
     arguments = parser.parse_args(words)

@@ -13,7 +13,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from sparkdl.distribute.tested_versions import untested
 from sparkdl.errors import PreflightError
 from sparkdl.polling import RETRY_S, retry
 from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.machine import describe
 from sparkdl.runs.provenance import versions as installed_versions
 
 __all__ = [
@@ -38,7 +39,8 @@ __all__ = [
     "start_of",
 ]
 
-REPORT_SCHEMA = "problem string"
+# `executor` has the facts of `runs.machine.describe` as JSON.
+REPORT_SCHEMA = "problem string, executor string"
 
 # Tasks hold their slots for this long, so that each executor gets one of them.
 MEET_S = 2.0
@@ -201,6 +203,7 @@ class PreflightTask:
         framework: the framework of the program, if any.
         start: the conditions of the forks; the modules to preload are imported in the meantime.
         count: the number of tasks of the job.
+        packages: the packages of the driver, see `runs.machine.describe`.
     """
 
     run_id: str
@@ -210,9 +213,10 @@ class PreflightTask:
     framework: str | None
     start: Start
     count: int
+    packages: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row of `REPORT_SCHEMA`: the problem, or null."""
+        """Yield one row of `REPORT_SCHEMA`: the problem, or null, and what the executor has."""
         ids = [i for batch in batches for i in batch.column(0).to_pylist()]
         paths = RunPaths(self.run_path)
         problem = check_executor(
@@ -228,7 +232,9 @@ class PreflightTask:
             spare_collector()
             warm(self.start)
             self._meet(paths.preflight, ids[0])
-        yield pa.RecordBatch.from_pydict({"problem": pa.array([problem], "string")})
+        report = {"problem": problem, "executor": json.dumps(describe(self.packages))}
+        columns = {name: pa.array([value], "string") for name, value in report.items()}
+        yield pa.RecordBatch.from_pydict(columns)
 
     def _meet(self, folder: str, number: int) -> None:
         if self.count == 1 or not storage.is_local(folder):

@@ -62,7 +62,17 @@ OUTCOME_SCHEMA = "outcome string"
 
 # The files that an attempt leaves in the trial's folder, beside its logs and metrics.
 PER_ATTEMPT = frozenset(
-    ("error.txt", "artifacts", "tensorboard", "ranks", "data.jsonl", ASKS, ORDERS, TIMELINE)
+    (
+        "error.txt",
+        "artifacts",
+        "tensorboard",
+        "ranks",
+        "data.jsonl",
+        "files.jsonl",
+        ASKS,
+        ORDERS,
+        TIMELINE,
+    )
 )
 
 
@@ -283,6 +293,7 @@ class TrialTask:
             "data_seed": self.trial.seed,
             "folder": str(folder),
             "url": self.paths.folder,
+            "run_path": self.run.path,
             "task_cwd": os.getcwd(),
             "keep_checkpoints": self.trial.keep_checkpoints,
             "metric": self.trial.metrics[0],

@@ -1,5 +1,6 @@
 """Runs on the driver. Turn a request into a run, for every verb: prepare, open, start."""
 
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +11,9 @@ from sparkdl import storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.errors import ConfigError
+from sparkdl.resources import distinct_names
+from sparkdl.runner.kept_code import script_of
+from sparkdl.runner.new_run import NewRun
 from sparkdl.runner.prepare import PreparedRun, prepare
 from sparkdl.runner.request import Request
 from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
@@ -18,6 +22,7 @@ from sparkdl.runs import Run, provenance
 from sparkdl.runs.history import read_run
 from sparkdl.runs.ids_and_seeds import new_run_id
 from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.machine import hardware
 from sparkdl.runs.opening import IfExists, RunDescription, open_run
 from sparkdl.runs.retry import parse_retry
 
@@ -58,35 +63,28 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
     if opened.finished_before:
         opened.owner.release()
         return ended_before(opened.run, retry, options.progress)
-    return start(prepared, opened, resources)
+    has_changes = str(description.facts["git_commit"]).endswith(provenance.CHANGES)
+    return start(prepared, opened, NewRun(resources=resources, has_changes=has_changes))
 
 
 def _resources_by_name(request: Request) -> dict[str, Path]:
     """Return the files and folders to copy into the run directory, by the names of their copies.
 
     Raises:
-        ConfigError: if a path does not exist, if two have the same name, or if a folder is a
-            repository or has a virtual environment.
+        ConfigError: if a path does not exist, or if a folder is a repository or has a virtual
+            environment.
     """
-    resources: dict[str, Path] = {}
-    for path in map(Path, request.options.versioned_resources):
+    paths = [Path(path) for path in request.options.versioned_resources]
+    for path in paths:
         if not path.exists():
             raise ConfigError(
                 f"versioned_resources contains {str(path)!r}, which does not exist. Correct the "
                 "path, or remove it from the list."
             )
-        # The path "." has a name only when it is resolved; a link keeps its own name.
-        name = path.name if path.name not in ("", "..") else path.resolve().name
-        if name in resources:
-            raise ConfigError(
-                f"versioned_resources contains {str(resources[name])!r} and {str(path)!r}, whose "
-                f"copies would have the same name, {name!r}. Rename one, or pass a folder that "
-                "contains both."
-            )
         if problem := _problem_of(path.resolve()):
             raise _refused(path, problem)
-        resources[name] = path
-    return resources
+    names = distinct_names(os.path.abspath(path) for path in paths)
+    return {name: Path(path) for name, path in names.items()}
 
 
 def _problem_of(folder: Path) -> str | None:
@@ -151,5 +149,8 @@ def _facts(prepared: PreparedRun, function: str) -> dict[str, Any]:
         "request": request.to_dict(),
         "versions": provenance.versions(),
         "git_commit": provenance.git_commit(Path.cwd()),
+        "folder": os.getcwd(),
+        "main": script_of(request.train, prepared.program),
+        "hardware": hardware(),
         **provenance.who(),
     }

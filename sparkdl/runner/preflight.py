@@ -4,6 +4,10 @@ The task of the check is in `sparkdl.cluster.preflight`, which Spark tasks impor
 modules of the driver.
 """
 
+import json
+import platform
+from typing import Any
+
 from sparkdl import storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Plan
@@ -17,12 +21,15 @@ from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError
 from sparkdl.runs import provenance
+from sparkdl.runs.machine import installed, together
 from sparkdl.runs.opening import OpenRun
 
 __all__ = ["preflight"]
 
 
-def preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -> None:
+def preflight(
+    opened: OpenRun, cluster: Cluster, plan: Plan, program: Program
+) -> list[dict[str, Any]]:
     """Check that every executor can run the plan, and let it import the framework in the meantime.
 
     Args:
@@ -30,6 +37,9 @@ def preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -
         cluster: the cluster.
         plan: the plan of the run.
         program: the user's program.
+
+    Returns:
+        The hardware and the packages of the executors, see `runs.machine.together`.
 
     Raises:
         PreflightError: if at least one executor cannot run the plan.
@@ -43,6 +53,7 @@ def preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -
         framework=plan.framework,
         start=start_of(plan, program, cluster.application),
         count=count,
+        packages={"python": platform.python_version(), **installed()},
     )
     try:
         rows = cluster.submit(
@@ -55,8 +66,9 @@ def preflight(opened: OpenRun, cluster: Cluster, plan: Plan, program: Program) -
         )
     except JobFailed as failed:
         if failed.end is JobEnd.SPARK_ENDED:
-            return  # The job of the first trial says so, and ends the run as one can be resumed.
+            return []  # The job of the first trial says so, and ends the run as one can be resumed.
         raise PreflightError(f"Spark could not run the preflight job: {failed}") from failed
     finally:
         storage.remove(opened.paths.preflight)
     raise_for_problems(row["problem"] for row in rows)
+    return together(json.loads(row["executor"]) for row in rows)

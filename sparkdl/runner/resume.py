@@ -29,7 +29,7 @@ from sparkdl.search.pruners import PRUNERS
 from sparkdl.search.settings import ALGORITHMS, SearchSettings, check_name
 from sparkdl.search.space.spaces import Space
 
-__all__ = ["continue_search"]
+__all__ = ["continue_search", "with_earlier_changes"]
 
 # The rules for the end of a search that a resumed run may change, beside `num_trials`.
 STOP_RULES = {"stop", "patience", "max_slot_hours"}
@@ -70,7 +70,7 @@ def continue_search(
     check_name("algorithm", changes.get("algorithm"), ALGORITHMS)
     check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _without_same_space(description, changes)
-    description = _with_earlier_changes(description, paths)
+    description = with_earlier_changes(description, paths)
     is_shown = bool(options.get("progress", True))
     has_more = _has_more(run, changes, is_shown)
     is_asked = has_more or any(is_chosen(trial, retry) for trial in run.trials)
@@ -140,7 +140,7 @@ def _without_same_space(
     return changes
 
 
-def _with_earlier_changes(description: dict[str, Any], paths: RunPaths) -> dict[str, Any]:
+def with_earlier_changes(description: dict[str, Any], paths: RunPaths) -> dict[str, Any]:
     """Return the description of a run with the changes of `resume`, `set` and `enqueue`."""
     names = (*STOP_RULES, *OBJECTS, "num_trials")
     written = description["request"]

@@ -2,20 +2,22 @@
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
-from sparkdl import checkpoints, storage
+from sparkdl import checkpoints
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.reports import Reports
 from sparkdl.runner.display.trial_output import logs_of
 from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.handle import RunHandle
 from sparkdl.runner.kept_program import keep_program
+from sparkdl.runner.new_run import NewRun
 from sparkdl.runner.preflight import preflight
 from sparkdl.runner.prepare import PreparedRun
+from sparkdl.runner.smoke import SmokeTest
 from sparkdl.runner.trial_loop import TrialLoop
-from sparkdl.runs import Run, provenance
+from sparkdl.runs import Run
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.retry import not_tried_again
 from sparkdl.search.trial_source import TrialSource
@@ -23,22 +25,19 @@ from sparkdl.search.trial_source import TrialSource
 __all__ = ["start"]
 
 
-def start(
-    prepared: PreparedRun, opened: OpenRun, resources: Mapping[str, Path] | None = None
-) -> Run:
+def start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None = None) -> Run:
     """Run the trials of an opened run, here or in the background as the options say.
 
     Args:
         prepared: the checked request.
         opened: the run directory.
-        resources: files and folders to copy into the directory of a new run, by the names of
-            their copies; None for a run that is resumed.
+        new: what the directory of a new run keeps; None for a run that is resumed.
 
     Raises:
         Exception: the error that has ended the run, with the run as its attribute `run`.
     """
     try:
-        return _start(prepared, opened, resources)
+        return _start(prepared, opened, new)
     except KeyboardInterrupt as exc:
         exc.run = opened.run  # type: ignore[attr-defined]
         # The line of the loop that was interrupted tells the user nothing.
@@ -48,22 +47,25 @@ def start(
         raise
 
 
-def _start(prepared: PreparedRun, opened: OpenRun, resources: Mapping[str, Path] | None) -> Run:
+def _start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None) -> Run:
     options = prepared.request.options
     with opened.failing():
+        if new:
+            new.keep_code(prepared, opened.paths)
         _keep_initial_checkpoint(prepared, opened)
         logs = logs_of(options, _num_trials(prepared, opened.run), prepared.plan.is_gang)
         progress = Progress(opened.run, prepared.plan, options.progress, logs)
         loop = _make_loop(prepared, opened, progress, keep_program(prepared, opened.paths))
     with loop.failing():
-        if resources is not None:
-            storage.write(opened.paths.environment, provenance.environment())
-            for name, path in resources.items():
-                storage.copy(path, storage.join(opened.paths.resources, name))
+        if new:
+            new.keep(prepared, opened.paths)
+        executors: list[dict[str, Any]] = []
         # The tasks of a gang check their executors when they meet.
-        if not prepared.plan.is_gang and loop.has_more:
+        if loop.has_more and (not prepared.plan.is_gang or (new and new.ancestor)):
             with waiting_for_executors(prepared.cluster, progress.say):
-                preflight(opened, prepared.cluster, prepared.plan, prepared.program)
+                executors = preflight(opened, prepared.cluster, prepared.plan, prepared.program)
+        if new:
+            new.compare(opened.paths, executors, progress.say)
     handle = RunHandle(loop)
     opened.run.attach(handle)
     if options.wait:
@@ -108,6 +110,8 @@ def _make_loop(
         progress.say(note)
     if prepared.request.search:
         progress.say(_goal(prepared, run))
+    if prepared.request.options.smoke:
+        prepared.concurrency.others_wait = SmokeTest(run)
     source = _make_source(prepared, opened, progress)
     if note := not_tried_again(run.trials):
         progress.say(f"Note: {note}")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from sparkdl.options import Options
+from sparkdl.runner.smoke import first_of, has_metric
 from sparkdl.runner.wrong_metric import WrongMetric
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.search.settings import SearchSettings
@@ -66,6 +67,7 @@ class Stopping:
         self._seen: set[int] = set()
         self._num_running = 0
         self._looked_s = 0.0
+        self._first = first_of(ended) if options.smoke else None
         for trial in ended:
             self._count(trial)
             self._used_s += sum(end - begin for begin, end in trial.spans if end)
@@ -92,7 +94,7 @@ class Stopping:
         members = self._count(trial)
         if trial.number not in self._seen:  # It ended between two looks.
             self._used_s += trial.usage.starting_s + trial.usage.running_s
-        if stop := self._wrong_metric.trial_ended(trial):
+        if stop := self._first_failed(trial) or self._wrong_metric.trial_ended(trial):
             return stop
         return self._too_many_failures() or self._target_reached(members) or self._out_of_patience()
 
@@ -120,6 +122,18 @@ class Stopping:
         sign = self._signs.get(metric, next(iter(self._signs.values()), 1.0))
         valid = [value for value in values if value is not None]
         return sign * fmean(valid) if valid and len(valid) == len(values) else None
+
+    def _first_failed(self, trial: Trial) -> Stop | None:
+        is_bad = trial.state in (TrialState.FAILED, TrialState.INVALID)
+        if trial.number != self._first or not is_bad:
+            return None
+        # A returned `value` counts as the metric only if no metric is named.
+        has_names = self._signs.keys() <= {*trial.metrics, "value"}
+        if (trial.state == TrialState.FAILED or has_names) and has_metric(
+            trial.metrics, self._signs
+        ):
+            return None  # The other trials have started already.
+        return RunState.FAILED, f"the first trial failed, with smoke=True: {trial.summary}"
 
     def _too_many_failures(self) -> Stop | None:
         max_failed = self._options.max_failed_trials

@@ -99,6 +99,7 @@ def _replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
     run.is_search = request.get("search") is not None
     run.is_distributed = request.get("is_distributed", request.get("is_gang", False))
     run.is_resumable = request.get("is_resumable", True)
+    run.reproduces = description.get("reproduces", {}).get("id")
     added, lost = _added_trials(events, path)
     run.apply(TrialsAdded(trials=added))
     for number in lost:

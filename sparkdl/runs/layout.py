@@ -2,7 +2,8 @@
 
 ```
 <root>/<run id>/run.json  owner/<n>.json  journal/<n>-<k>.jsonl  summary.json
-               /environment.txt  source/  resources/  report.html  initial/  control/  notes/
+               /environment.txt  executors.json  source/  resources/  resources.json
+               /differences.json  report.html  initial/  control/  notes/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.claim  attempts/<n>.json  tensorboard/  artifacts/
                                 timeline/  checkpoints/<number>/  scratch/  work/
@@ -16,7 +17,7 @@ but the chief a `metrics-<role>-<index>.jsonl`. With `timeline=True` each has a
 
 from dataclasses import dataclass
 
-from sparkdl import attempts, storage
+from sparkdl import attempts, resources, storage
 from sparkdl.checkpoints import FOLDER
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE
 
@@ -75,6 +76,11 @@ class TrialPaths:
     def data(self) -> str:
         """The datasets that were read, one JSON line each. Written by the chief."""
         return storage.join(self.folder, "data.jsonl")
+
+    @property
+    def files(self) -> str:
+        """The files that were read, one JSON line for each reader. Written by the first rank."""
+        return storage.join(self.folder, "files.jsonl")
 
     @property
     def artifacts(self) -> str:
@@ -203,8 +209,38 @@ class RunPaths:
 
     @property
     def resources(self) -> str:
-        """The folder of copies of the files that the user passed as `versioned_resources`."""
-        return storage.join(self.folder, "resources")
+        """The copies of `versioned_resources`; their hashes are beside them, in a `.json`."""
+        return storage.join(self.folder, resources.FOLDER)
+
+    @property
+    def executors(self) -> str:
+        """The hardware of the executors, and the packages that differ from the driver's."""
+        return storage.join(self.folder, "executors.json")
+
+    @property
+    def main(self) -> str:
+        """The script that defines the function, if no module that travels with it does."""
+        return storage.join(self.source, "main.py")
+
+    @property
+    def cells(self) -> str:
+        """The cells of the notebook that were run before the run started."""
+        return storage.join(self.source, "cells.py")
+
+    @property
+    def changes(self) -> str:
+        """The changes of the user's repository that were not committed, as a diff."""
+        return storage.join(self.source, "changes.diff")
+
+    @property
+    def data_fingerprints(self) -> str:
+        """The schemas of `data=`; with `fingerprint=True` also the number of rows and a hash."""
+        return storage.join(self.folder, "data.json")
+
+    @property
+    def differences(self) -> str:
+        """The differences of a reproduced run from the run that it reproduces."""
+        return storage.join(self.folder, "differences.json")
 
     @property
     def preflight(self) -> str:

@@ -22,6 +22,7 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.redact import mask_text
 
 __all__ = [
+    "CHANGES",
     "environment",
     "function_name",
     "git_commit",
@@ -35,6 +36,9 @@ __all__ = [
 
 # Packages whose versions must agree between the driver and every executor.
 COMPARED = ("tensorflow", "keras", "pyarrow")
+
+# The end of a git commit, if tracked files were changed.
+CHANGES = "+changes"
 
 # The key of the reason for which a program was not written.
 _NOT_KEPT = "not_kept"
@@ -72,7 +76,7 @@ def git_commit(folder: Path) -> str | None:
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
-    return f"{commit}+changes" if changed else commit
+    return f"{commit}{CHANGES}" if changed else commit
 
 
 def _git(folder: Path, *arguments: str) -> str:

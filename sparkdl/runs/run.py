@@ -13,6 +13,7 @@ from sparkdl.errors import (
 )
 from sparkdl.runs import ranking, table
 from sparkdl.runs.controllable import Controllable, Handle
+from sparkdl.runs.differences import Differences, read_differences
 from sparkdl.runs.events import (
     CommandHandled,
     Event,
@@ -63,6 +64,7 @@ class Run(Controllable, RunFolder):
         is_search: a search made the trials, rather than a list of parameters.
         is_distributed: the run is one trial of a distributed verb.
         is_resumable: the run can be resumed.
+        reproduces: the id of the run that this one reproduces; None for any other.
     """
 
     id: str
@@ -84,6 +86,7 @@ class Run(Controllable, RunFolder):
     is_search: bool = False
     is_distributed: bool = False
     is_resumable: bool = True
+    reproduces: str | None = None
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     # The times of the first and the last event of a session that has not ended.
     _session: tuple[float, float] | None = field(default=None, repr=False, compare=False)
@@ -171,6 +174,11 @@ class Run(Controllable, RunFolder):
         See `Trial.result`.
         """
         return self.trials[0].result if len(self.trials) == 1 else None
+
+    @property
+    def differences(self) -> Differences:
+        """The differences from the run that this one reproduces, at its start; else empty."""
+        return read_differences(self.path) if self.reproduces else Differences()
 
     @property
     def usage(self) -> Usage:

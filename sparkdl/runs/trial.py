@@ -1,6 +1,8 @@
 """Runs on the driver. A trial, live or loaded from its run directory."""
 
+import importlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -218,6 +220,34 @@ class Trial:
         """
         best = checkpoints.best(self.checkpoints, self.metric, self.direction)
         return best.url if best else None
+
+    def debug(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        from_start: bool = False,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> Any:
+        """Call the kept training function in this process, with breakpoints, as this trial.
+
+        The function gets the parameters, the seed, the last committed checkpoint and the resources
+        of the trial. It is loaded from the run directory, together with its modules, so debug only
+        runs whose directory you trust as you would trust a program. The run stays as it is.
+
+        Args:
+            env: values of the variables that the run had with `env=`, which are never kept.
+            from_start: begin without the checkpoint of the trial.
+            folder: the folder for what the function writes; by default a new temporary folder.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            ConfigError: if the function, a parameter or a variable was not kept.
+        """
+        # The user calls upwards here: this room knows nothing of programs.
+        one_trial = importlib.import_module("sparkdl.runner.one_trial")
+        return one_trial.debug_trial(self, env or {}, from_start, folder)
 
     def apply(self, event: TrialChanged) -> None:
         """Update this trial with an event of the journal."""

@@ -177,6 +177,7 @@ class InMemoryCluster:
         max_running: the largest number of trials at once.
         cancelled: the tags that were cancelled.
         problems: what the preflight finds.
+        executor: the facts of every executor, as the preflight finds them.
     """
 
     spark: SparkSession | None = None
@@ -203,6 +204,13 @@ class InMemoryCluster:
         self.max_running = 0
         self.cancelled: list[str] = []
         self.problems: list[str | None] = [None]
+        self.executor: dict[str, Any] = {
+            "host": "memory",
+            "cpu": "test",
+            "cores": 2,
+            "gpus": [],
+            "packages": {},
+        }
 
     # ---- the protocol
 
@@ -247,7 +255,8 @@ class InMemoryCluster:
         rows: DataFrame | None = None,
     ) -> list[Any]:
         if schema == REPORT_SCHEMA:
-            return [{"problem": problem} for problem in self.problems]
+            executor = json.dumps(self.executor)
+            return [{"problem": problem, "executor": executor} for problem in self.problems]
         job = _Job(tags, num_tasks)
         trial_task = task.task if isinstance(task, RankTask) else task
         if isinstance(trial_task, TrialTask):

@@ -1,9 +1,11 @@
 """Files that the user passes as versioned_resources are copied, each under its own name."""
 
+import uuid
 from pathlib import Path
 
 import pytest
 
+from sparkdl import context, resources, storage
 from sparkdl.errors import ConfigError
 from sparkdl.runner.execute import execute
 from sparkdl.runs import Run
@@ -25,34 +27,65 @@ def copies(run: Run) -> list[str]:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("a/config.yaml", "b/config.yaml"):
+    for name in ("a/config.yaml", "b/config.yaml", "project_a/a/config.yaml"):
         (tmp_path / "project" / name).parent.mkdir(parents=True)
         (tmp_path / "project" / name).write_text(name)
     monkeypatch.chdir(tmp_path / "project")
     return tmp_path / "project"
 
 
-@pytest.mark.parametrize(
-    "paths", [("a/config.yaml", "b/config.yaml"), ("a", "a/"), ("a", "b/../a")]
-)
-def test_resources_of_equal_names_are_refused(
-    tmp_path: Path, project: Path, paths: tuple[str, str]
+def test_resources_of_equal_names_are_kept_side_by_side(tmp_path: Path, project: Path) -> None:
+    run = run_with(str(tmp_path / "runs"), "a/config.yaml", "b/config.yaml", "a/config.yaml")
+    assert copies(run) == ["a/config.yaml", "b/config.yaml"]
+    for name in copies(run):
+        path = resources.fetch(run.path, name, tmp_path / "trial")
+        assert Path(path).read_text() == name
+        assert Path(path).is_relative_to(tmp_path / "trial")
+    with pytest.raises(FileNotFoundError, match=r"several resources end with 'config.yaml': a/"):
+        resources.fetch(run.path, "config.yaml", tmp_path / "trial")
+    # A file of a folder, and another file of that name.
+    names = ("a", "project_a/a/config.yaml", "b/config.yaml")
+    run = run_with(str(tmp_path / "others"), *names, "a/", "b/../a")
+    assert copies(run) == ["a/config.yaml", "b/config.yaml", "project_a/a/config.yaml"]
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_process_gets_copies_of_its_own(
+    tmp_path: Path, project: Path, is_remote: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="would have the same name"):
-        run_with(str(tmp_path / "runs"), *paths)
-    assert not (tmp_path / "runs").exists()
+    root = f"memory://{tmp_path.name}-{uuid.uuid4().hex}" if is_remote else str(tmp_path / "runs")
+    run = run_with(root, "a", "b/config.yaml")
+    monkeypatch.delenv(context.VARIABLE, raising=False)
+    me = context.Context(run=run.id, folder=str(tmp_path / "trial"), run_path=run.path)
+    with context.acting_as(me):
+        path = Path(context.resource("config.yaml"))
+        assert path == tmp_path / "trial/resources/config.yaml"
+        assert path.read_text() == "b/config.yaml"
+        path.write_text("the trial writes into its copy")
+        assert Path(context.resource("a"), "config.yaml").read_text() == "a/config.yaml"
+        assert Path(context.resource("a/config.yaml")).read_text() == "a/config.yaml"
+        with pytest.raises(FileNotFoundError, match=r"It has a, config.yaml. Did you mean 'conf"):
+            context.resource("confg.yaml")
+        kept = storage.join(run.path, "resources/a/config.yaml")
+        assert storage.read(storage.join(run.path, "resources/config.yaml")) == b"b/config.yaml"
+        storage.write(kept, "somebody writes into the copy of the run")
+        (tmp_path / "trial/resources/a/config.yaml").unlink()
+        with pytest.raises(ValueError, match=r"was changed after the run had started: its SHA-256"):
+            context.resource("a")
+    with pytest.raises(FileNotFoundError, match="'nowhere' does not exist in"):
+        context.resource("nowhere")
 
 
 def test_folders_are_copied_under_their_names(tmp_path: Path, project: Path) -> None:
     run = run_with(str(tmp_path / "runs"), ".", "a", "b/config.yaml")
-    files = ["a/config.yaml", "config.yaml", "project/a/config.yaml", "project/b/config.yaml"]
-    assert copies(run) == files
+    names = [f"project/{name}/config.yaml" for name in ("a", "b", "project_a/a")]
+    assert copies(run) == ["a/config.yaml", "config.yaml", *names]
     (project / "link.yaml").symlink_to(project / "a" / "config.yaml")
     assert copies(run_with(str(tmp_path / "others"), "link.yaml", "a/..")) == [
         "link.yaml",
-        "project/a/config.yaml",
-        "project/b/config.yaml",
+        *names[:2],
         "project/link.yaml",
+        *names[2:],
     ]
 
 

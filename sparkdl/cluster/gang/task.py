@@ -48,6 +48,7 @@ from sparkdl.jsonl import to_json
 from sparkdl.polling import poll_s, retry
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.machine import describe
 from sparkdl.runs.states import Failure
 
 __all__ = ["RankTask", "failed_outcome", "identified", "run_rank", "supervise_rank"]
@@ -180,12 +181,13 @@ def supervise_rank(
 
 
 def _places(task: TrialTask, placement: Placement) -> dict[str, Any]:
-    """Return the hosts and endpoints of all ranks, for the file of the attempt."""
+    """Return the hosts and endpoints of all ranks, and what the chief's executor has."""
     ranks = {
         str(member): {"host": peer.host, "endpoint": peer.endpoint}
         for member, peer in zip(task.plan.members, placement.peers, strict=True)
     }
-    return {"host": placement.peers[0].host, "ranks": ranks}
+    # No job has looked at the executors of a gang before: the whole list of the packages.
+    return {"host": placement.peers[0].host, "ranks": ranks, "executor": describe({})}
 
 
 def _run_processes(

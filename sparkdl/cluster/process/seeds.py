@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["seed_everything"]
+__all__ = ["seed_everything", "seeded"]
 
 
 def seed_everything(seed: int) -> None:
@@ -22,6 +22,19 @@ def seed_everything(seed: int) -> None:
         else:
             late[name] = seed_module
     sys.meta_path.insert(0, _SeedingFinder(late))
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed everything in a process that goes on afterwards: later imports seed nothing then."""
+    before = list(sys.meta_path)
+    seed_everything(seed)
+    try:
+        yield
+    finally:
+        for finder in [finder for finder in sys.meta_path if finder not in before]:
+            if isinstance(finder, _SeedingFinder):
+                sys.meta_path.remove(finder)
 
 
 def _seeders(seed: int) -> dict[str, Callable[[Any], None]]:

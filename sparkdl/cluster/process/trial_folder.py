@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkdl import attempts, storage
+from sparkdl import attempts, resources, storage
 from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.jsonl import read_lines
 from sparkdl.polling import Outages, poll_s, retry, shared_s
@@ -35,7 +35,7 @@ WRITE_S = 120.0
 
 # Checkpoints are published as a whole when they are committed; ranks write their messages to
 # the store directly; orders come from the store.
-_NOT_MIRRORED = ("checkpoints", "ranks", ORDERS)
+_NOT_MIRRORED = ("checkpoints", "ranks", resources.FOLDER, ORDERS)
 
 
 def last_reported(metrics: str) -> dict[str, float]:

@@ -6,6 +6,7 @@ another run never gets in the way.
 """
 
 import ast
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -13,12 +14,12 @@ import site
 import sys
 import sysconfig
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-__all__ = ["Source", "find", "imported_by", "install", "local_source"]
+__all__ = ["Source", "find", "imported_by", "importing", "install", "is_installed", "local_source"]
 
 
 class Source(NamedTuple):
@@ -82,6 +83,11 @@ def _installed_folders() -> tuple[str, ...]:
     return tuple(folder.rstrip("/") + "/" for folder in folders)
 
 
+def is_installed(path: str) -> bool:
+    """Return True if a file belongs to Python, an installed package or sparkdl itself."""
+    return path.startswith(_installed_folders())
+
+
 def local_source(spec: importlib.machinery.ModuleSpec) -> Source | None:
     """Return the source of a user's own module; None for installed modules and other files.
 
@@ -135,3 +141,23 @@ def install(modules: Mapping[str, Source]) -> None:
     """Make the local modules of a program importable in this process, before all others."""
     if modules:
         sys.meta_path.insert(0, _FromMemory(modules))
+
+
+@contextlib.contextmanager
+def importing(modules: Mapping[str, Source]) -> Iterator[None]:
+    """Let this process import the local modules of a program for a while, in place of its own.
+
+    Args:
+        modules: the modules by name. Those of these names that were imported before are hidden
+            meanwhile, and are back afterwards.
+    """
+    hidden = {name: sys.modules.pop(name) for name in modules if name in sys.modules}
+    finder = _FromMemory(modules)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in modules:
+            sys.modules.pop(name, None)
+        sys.modules.update(hidden)

@@ -17,6 +17,7 @@ import pyarrow.fs
 
 from sparkdl import context, storage
 from sparkdl.data.readers.exact_reads import arrow_filesystem
+from sparkdl.data.readers.file_records import record
 from sparkdl.data.readers.table_formats import refuse_tables
 from sparkdl.errors import ConfigError, suggest
 
@@ -218,9 +219,12 @@ def find(paths: Paths, refuses_tables: bool = False) -> list[Files]:
         return _find(number, path_list[number], refuses_tables)
 
     if len(path_list) == 1:
-        return of_path(0)
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        return [files for matches in pool.map(of_path, range(len(path_list))) for files in matches]
+        found = of_path(0)
+    else:
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            found = [f for matches in pool.map(of_path, range(len(path_list))) for f in matches]
+    record(found)
+    return found
 
 
 def find_again(paths: Paths, listed: Sequence[Mapping[str, Any]]) -> list[Files]:

@@ -1,0 +1,82 @@
+"""Runs in the training process to write records, on the driver to compare them.
+
+The first reader of a trial records the files that its paths refer to: their number, their sizes,
+and digests of names, sizes and modification marks. A later run can tell whether they are the same.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sparkdl import context
+from sparkdl.errors import ConfigError
+from sparkdl.jsonl import read_lines
+
+__all__ = ["NAME", "compare_files", "record"]
+
+NAME = "files.jsonl"
+
+# A password before the host, or arguments, such as those of a signed URL.
+_CREDENTIAL = re.compile(r"://([^/@]*:[^/@]*@|.*\?)")
+
+
+def record(found: Sequence[Any]) -> None:
+    """Add the files of a reader to the record of the trial; outside a run, do nothing.
+
+    URLs that contain credentials are not recorded.
+
+    Args:
+        found: the `Files` that the paths of the user refer to.
+    """
+    folder = context.current().folder
+    if folder and not any(_CREDENTIAL.search(files.root) for files in found):
+        line = json.dumps(_summary(found)).encode() + b"\n"
+        with Path(folder, NAME).open("ab") as file:
+            file.write(line)
+
+
+def _summary(found: Sequence[Any]) -> dict[str, Any]:
+    named, marked = hashlib.sha256(), hashlib.sha256()
+    for files in found:
+        listed = files.to_dict()
+        for name, size in zip(listed["names"], listed["sizes"], strict=True):
+            named.update(f"{name}\0{size}\0".encode())
+        marked.update("\0".join(listed["marks"]).encode())
+    return {
+        "paths": [*dict.fromkeys(files.root for files in found)],
+        "num_files": sum(len(files.paths) for files in found),
+        "num_bytes": sum(sum(files.sizes) for files in found),
+        "names": named.hexdigest(),
+        "marks": marked.hexdigest(),
+    }
+
+
+def compare_files(
+    url: str, find: Callable[[list[str]], Sequence[Any]]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the paths whose files are not those that a trial has read, with both in words.
+
+    Args:
+        url: the record of the trial.
+        find: lists the files of paths, see `paths.find`.
+    """
+    before = {tuple(line["paths"]): line for line in read_lines(url)}
+    for paths, old in before.items():
+        new: Mapping[str, Any] | None = None
+        with suppress(OSError, ConfigError):
+            new = _summary(find(list(paths)))
+        if new == old:
+            continue
+        same_names = new is not None and new["names"] == old["names"]
+        words = "the same names and sizes, written at other times" if same_names else _words(new)
+        yield ", ".join(paths), _words(old), words
+
+
+def _words(summary: Mapping[str, Any] | None) -> str:
+    if summary is None:
+        return "nothing that this driver can read"
+    return f"{summary['num_files']} file(s) of {summary['num_bytes']} bytes"

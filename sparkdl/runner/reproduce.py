@@ -1,0 +1,204 @@
+"""Runs on the driver. Run again what a run has run, as a new run that names its ancestor."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from sparkdl import resources, storage
+from sparkdl.cluster.base import Cluster
+from sparkdl.cluster.program.packaging import Program, pack
+from sparkdl.data.readers.file_records import compare_files
+from sparkdl.data.readers.paths import find
+from sparkdl.errors import ConfigError
+from sparkdl.options import Options
+from sparkdl.runner.execute import description_of
+from sparkdl.runner.kept_code import changed_code
+from sparkdl.runner.kept_program import restore_space
+from sparkdl.runner.new_run import Ancestor, NewRun
+from sparkdl.runner.prepare import PreparedRun, prepare
+from sparkdl.runner.request import Request
+from sparkdl.runner.resume import with_earlier_changes
+from sparkdl.runner.signatures import check_call
+from sparkdl.runner.start import start
+from sparkdl.runs import Run, provenance
+from sparkdl.runs.differences import (
+    Difference,
+    Differences,
+    compare,
+    compare_executors,
+    read_environment,
+)
+from sparkdl.runs.history import read_description, read_run
+from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.machine import hardware, packages_in
+from sparkdl.runs.opening import RunDescription, open_run
+from sparkdl.runs.redact import MASK
+from sparkdl.runs.secret_names import known_secrets
+from sparkdl.search.settings import SearchSettings
+
+__all__ = ["reproduce_run"]
+
+# Options of a new run that a resumed run may not change.
+_OWN = ("name", "description", "run_id", "root")
+
+# The proposals of these algorithms do not depend on the trials before.
+_ORDERED = ("grid",)
+
+
+def reproduce_run(
+    path: str,
+    train: Callable[..., Any] | None,
+    changes: Mapping[str, Any],
+    data: Any,
+    options: Mapping[str, Any],
+    cluster: Cluster | None = None,
+) -> Run:
+    """Run again what a run has run.
+
+    Args:
+        path: the directory of the run.
+        train: the function, or None for the function that the run has kept.
+        changes: objects of the search that were not kept.
+        data: the DataFrames, for a run that had some.
+        options: options of the new run.
+        cluster: the cluster; by default the Spark session of the options or of the data.
+    """
+    run, paths = read_run(path), RunPaths(path)
+    description = with_earlier_changes(read_description(path), paths)
+    request = _request_of(description, run, train, changes, data, options)
+    secrets = known_secrets(request.options.env, request.options.secrets)
+    differences = Differences(_differences(path, description, request, secrets))
+    if request.options.progress:
+        print(f"Reproducing run {run.id}. What differs from it:\n{differences}", flush=True)
+    program = pack(request.called) if train else _kept_program(paths)
+    if train and run.trials and not request.search:
+        check_call(train, run.trials[0].params)
+    prepared = prepare(request, program, cluster)
+    root = storage.absolute(request.options.root or os.path.dirname(path.rstrip("/")))
+    opened = open_run(root, _description(prepared, description, path, train), "error")
+    with ExitStack() as stack:
+        kept = resources.read_manifest(path)
+        folder = stack.enter_context(resources.local_copy(paths.resources)) if kept else Path()
+        new = NewRun(
+            resources={name: folder / name for name in kept},
+            sources={name: resource.source for name, resource in kept.items()},
+            has_changes=train is not None,
+            ancestor=Ancestor(path=path, differences=differences),
+        )
+        return start(prepared, opened, new)
+
+
+def _kept_program(paths: RunPaths) -> Program:
+    return Program.from_dict(provenance.read_program(paths.program))
+
+
+def _request_of(
+    description: Mapping[str, Any],
+    run: Run,
+    train: Callable[..., Any] | None,
+    changes: Mapping[str, Any],
+    data: Any,
+    options: Mapping[str, Any],
+) -> Request:
+    """Return the request of a run with its seed, its parameters and new options."""
+    paths, changes = RunPaths(run.path), dict(changes)
+    own = {name: options[name] for name in _OWN if name in options}
+    others = {name: value for name, value in options.items() if name not in own}
+    if description.get("space") == "function" and "space" not in changes:
+        changes["space"] = restore_space(paths)
+    request = Request.from_dict(description, others, changes, train=train, data=data)
+    request = dataclasses.replace(
+        request,
+        options=dataclasses.replace(
+            request.options, **{"seed": description["seed"], "run_id": None, **own}
+        ),
+        init_from=paths.initial if storage.exists(paths.initial) else request.init_from,
+    )
+    if request.search is None:
+        return dataclasses.replace(request, params=_params(run))
+    return dataclasses.replace(request, search=_with_configurations(request.search, run))
+
+
+def _params(run: Run) -> list[dict[str, Any]]:
+    for trial in run.trials:
+        if MASK in str(trial.params):
+            raise ConfigError(
+                f"trial {trial.number} of run {run.id} has parameters that look like credentials, "
+                f"which were not kept: {trial.params}. Call the verb itself with the same "
+                "arguments."
+            )
+    return [trial.params for trial in run.trials]
+
+
+def _with_configurations(search: SearchSettings, run: Run) -> SearchSettings:
+    """Return the settings of a search that tries the configurations of a run in their order.
+
+    With several trials at once, the proposals of a sampler depend on which trial ends first.
+    """
+    if search.style != "space" or search.algorithm in _ORDERED:
+        return search
+    firsts = {trial.configuration: trial.params for trial in reversed(run.trials)}
+    configurations = [params for _, params in sorted(firsts.items()) if params]
+    return dataclasses.replace(search, initial_params=configurations)
+
+
+def _description(
+    prepared: PreparedRun,
+    before: Mapping[str, Any],
+    path: str,
+    train: Callable[..., Any] | None,
+) -> RunDescription:
+    """Return what `run.json` will contain; kept code has the place of the earlier run."""
+    description = description_of(prepared)
+    facts = {**description.facts, "reproduces": {"id": before["id"], "path": path}}
+    if train is None:
+        names = ("function", "git_commit", "folder", "main")
+        facts |= {name: before.get(name) for name in names}
+    return dataclasses.replace(description, facts=facts)
+
+
+# ---- what differs before anything is started
+
+
+def _differences(
+    path: str, description: Mapping[str, Any], request: Request, secrets: tuple[str, ...]
+) -> Iterator[Difference]:
+    packages = packages_in(provenance.environment())
+    now = {**provenance.versions(), "git_commit": provenance.git_commit(Path.cwd())}
+    yield from compare_executors((read_environment(path), []), (packages, []))
+    yield from compare(description["versions"], now, {"sparkdl": "sparkdl"}, "driver")
+    subjects = {"cpu": "CPU", "cores": "CPU cores", "gpus": "GPUs"}
+    yield from compare(description.get("hardware", {}), hardware(), subjects, "driver")
+    yield from compare(description, now, {"git_commit": "git commit of the working directory"})
+    program = None
+    with suppress(ConfigError):
+        program = _kept_program(RunPaths(path))
+    yield from changed_code(path, description, program, secrets)
+    yield from _changed_options(description, request)
+    yield from _changed_resources(path)
+    yield from (
+        Difference(subject=f"files of {paths}", before=before, now=after)
+        for paths, before, after in compare_files(RunPaths(path).trial(0).files, find)
+    )
+
+
+def _changed_options(description: Mapping[str, Any], request: Request) -> Iterator[Difference]:
+    names = [field.name for field in dataclasses.fields(Options) if field.name != "seed"]
+    before = {name: description["request"]["options"].get(name) for name in names}
+    now = request.to_dict()["options"]
+    yield from compare(before, now, {name: f"option {name}" for name in names if name in now})
+
+
+def _changed_resources(path: str) -> Iterator[Difference]:
+    """Yield the resources whose originals have changed since; the new run gets the kept copies."""
+    for name, resource in resources.read_manifest(path).items():
+        source = Path(resource.source)
+        if source.exists() and resources.hashes(source, name) != dict(resource.files):
+            yield Difference(
+                subject=f"resource {name} (the run uses the kept copy)",
+                before="the kept copy",
+                now=f"other content in {source}",
+            )
