@@ -377,10 +377,20 @@ def _put(source: Path, url: str) -> None:
 
 
 def download(url: str, folder: Path) -> None:
-    """Copy the content of a remote folder to a local folder; without `url`, do nothing."""
+    """Copy a file to a local path, or the content of a folder to a local folder.
+
+    Without `url`, do nothing.
+    """
     with store_errors(url):
+        if is_local(url):
+            if (source := local_path(url)).is_dir():
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+            elif source.exists():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, folder)
+            return
         filesystem, path = stores.connect(url)
-        for source in filesystem.find(path):
-            target = folder / source[len(path) :].lstrip("/")
+        for name in filesystem.find(path):
+            target = folder / name[len(path) :].lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            filesystem.get_file(source, str(target))
+            filesystem.get_file(name, str(target))

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from sparkdl._version import __version__
-from sparkdl.cli import logs, resume, runs, show
+from sparkdl.cli import logs, models, resume, runs, show
 from sparkdl.errors import SparkDLError
 
 __all__ = ["main"]
@@ -17,7 +17,8 @@ def main(words: list[str] | None = None) -> int:
         words: the command line without the program; None takes that of this process.
 
     Returns:
-        0; 1 if the shown or resumed run is not COMPLETE; 2 after an error.
+        0; 1 if the shown or resumed run is not COMPLETE; 2 after an error; 99 if an exported model
+        is not better.
 
     Example:
         >>> main(["show", "/nowhere"])
@@ -26,7 +27,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="sparkdl", description="List, show and resume runs.")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (runs, show, logs, resume):
+    for verb in (runs, show, logs, resume, models):
         verb.add(verbs)
     arguments = parser.parse_args(words)
     try:

@@ -1,0 +1,208 @@
+"""Runs on the driver. The profile of a DataFrame's features: counts, moments, histograms.
+
+Data that a model meets later is compared with the profile of its training data. The edges of the
+histograms are those of the training data, so that counts can be compared and added up.
+
+| kind | columns | content |
+|---|---|---|
+| `number` | numbers | mean, std, min, max, and two histograms |
+| `array` | arrays of numbers and ML vectors | the same, of all elements together |
+| `category` | strings and booleans | the most frequent values, and the number of others |
+| `other` | all other types | only `n` and `nulls` |
+
+`n` is the number of rows, and `num_values` the number of values that are not null. Values that are
+not finite count in the histograms only, and NaN only in `nans`.
+
+Spark reads the DataFrame once to count rows, two times for all numbers, two times for each column
+of arrays, and once for all categories.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.window import Window
+
+from sparkdl.errors import ConfigError
+from sparkdl.models.histograms import NUM_QUANTILES, BinCounter, Edges
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["check", "profile"]
+
+FORMAT = 1
+NUM_CATEGORIES = 100
+# Longer texts are no categories: they count as others.
+MAX_CATEGORY_LENGTH = 256
+
+# Quantiles are exact to one part in this many rows.
+_ACCURACY = 10_000
+_QUANTILES = [number / NUM_QUANTILES for number in range(1, NUM_QUANTILES)]
+_COUNTS = T.StructType(
+    [
+        T.StructField("feature", T.IntegerType()),
+        T.StructField("is_quantile", T.BooleanType()),
+        T.StructField("bin", T.IntegerType()),
+        T.StructField("num", T.LongType()),
+    ]
+)
+
+
+def check(data: Any) -> None:
+    """Validate the argument `profile` of `export`: a DataFrame, a profile, or None.
+
+    Raises:
+        ConfigError: if it is anything else, or the DataFrame has columns with the same name.
+    """
+    if data is None or (isinstance(data, Mapping) and "features" in data):
+        return
+    if not hasattr(data, "mapInArrow"):
+        raise ConfigError(
+            f"profile is a {type(data).__name__}; expected the Spark DataFrame with which the "
+            "model was trained, or the profile of an earlier version."
+        )
+    names = [name.lower() for name in data.columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"profile has several columns with the name {twice[0]!r}: rename them.")
+
+
+def profile(data: Any) -> dict[str, Any]:
+    """Return the profile of the columns of a DataFrame; a profile is returned as it is.
+
+    Args:
+        data: see `check`.
+    """
+    if isinstance(data, Mapping):
+        return dict(data)
+    # Numbered columns, because a name may contain a dot.
+    frame = data.toDF(*(f"c{number}" for number in range(len(data.columns))))
+    kinds = [_kind(field.dataType) for field in data.schema]
+    by_kind = {kind: [f"c{i}" for i, k in enumerate(kinds) if k == kind] for kind in set(kinds)}
+    found: dict[str, dict[str, Any]] = _presence(frame, kinds)
+    _update(found, _numbers(_as_doubles(frame, by_kind.get("number", []))))
+    for name in by_kind.get("array", []):
+        _update(found, _numbers(_elements(frame, name)))
+    _update(found, _categories(frame, by_kind.get("category", []), found))
+    features = {
+        field.name: {"kind": kind, "type": field.dataType.simpleString(), **found[f"c{number}"]}
+        for number, (field, kind) in enumerate(zip(data.schema, kinds, strict=True))
+    }
+    return {"format": FORMAT, "features": features}
+
+
+def _update(found: dict[str, dict[str, Any]], more: Mapping[str, dict[str, Any]]) -> None:
+    for name, fields in more.items():
+        found[name].update(fields)
+
+
+def _kind(data_type: Any) -> str:
+    name = data_type.typeName()
+    if isinstance(data_type, T.NumericType):
+        return "number"
+    if name in ("string", "char", "varchar", "boolean"):
+        return "category"
+    is_array = name == "array" and isinstance(data_type.elementType, T.NumericType)
+    return "array" if is_array or name == "vectorudt" else "other"
+
+
+def _presence(frame: "DataFrame", kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the number of rows and of nulls of each column."""
+    counts = [F.count(F.when(F.col(name).isNotNull(), 1)).alias(name) for name in frame.columns]
+    row = frame.agg(F.count(F.lit(1)).alias("n"), *counts).first()
+    if row is None:
+        return {}
+    return {name: {"n": row["n"], "nulls": row["n"] - row[name]} for name in frame.columns}
+
+
+# ---- numbers
+
+
+def _as_doubles(frame: "DataFrame", names: Sequence[str]) -> "DataFrame":
+    return frame.select(*(F.col(name).cast("double").alias(name) for name in names))
+
+
+def _elements(frame: "DataFrame", name: str) -> "DataFrame":
+    """Return the elements of a column of arrays, one per row."""
+    from pyspark.ml.functions import vector_to_array
+
+    column = F.col(name)
+    if frame.schema[name].dataType.typeName() == "vectorudt":
+        column = F.when(column.isNotNull(), vector_to_array(column, "float64"))  # It refuses null.
+    return frame.select(F.explode(column.cast("array<double>")).alias(name))
+
+
+def _numbers(frame: "DataFrame") -> dict[str, dict[str, Any]]:
+    """Return moments and histograms of each column of doubles."""
+    if not frame.columns:
+        return {}
+    row = frame.agg(*(part for name in frame.columns for part in _moments(name))).first()
+    edges = [
+        Edges.of(row[f"{name}_min"], row[f"{name}_max"], row[f"{name}_q"] or [])
+        for name in frame.columns
+    ]
+    counter = BinCounter(tuple(edges))
+    counts = frame.mapInArrow(counter, _COUNTS)
+    sums = counts.groupBy("feature", "is_quantile", "bin").agg(F.sum("num").alias("num")).collect()
+    histograms = [edge.histograms() for edge in edges]
+    for part in sums:
+        which = "quantiles" if part["is_quantile"] else "bins"
+        histograms[part["feature"]][which]["counts"][part["bin"]] = part["num"]
+    return {
+        name: {**_fields(row, name), **histogram}
+        for name, histogram in zip(frame.columns, histograms, strict=True)
+    }
+
+
+def _moments(name: str) -> "list[Column]":
+    value = F.col(name)
+    is_finite = ~F.isnan(value) & (F.abs(value) != float("inf"))
+    finite = F.when(is_finite, value)
+    return [
+        F.count(value).alias(f"{name}_n"),
+        F.count(F.when(F.isnan(value), 1)).alias(f"{name}_nans"),
+        F.avg(finite).alias(f"{name}_mean"),
+        F.stddev_pop(finite).alias(f"{name}_std"),
+        F.min(finite).alias(f"{name}_min"),
+        F.max(finite).alias(f"{name}_max"),
+        F.percentile_approx(finite, _QUANTILES, _ACCURACY).alias(f"{name}_q"),
+    ]
+
+
+def _fields(row: Any, name: str) -> dict[str, Any]:
+    parts = ("nans", "mean", "std", "min", "max")
+    return {"num_values": row[f"{name}_n"], **{part: row[f"{name}_{part}"] for part in parts}}
+
+
+# ---- categories
+
+
+def _categories(
+    frame: "DataFrame", names: Sequence[str], found: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the most frequent values of each column with their counts, and those of others."""
+    if not names:
+        return {}
+    pairs = [
+        F.struct(F.lit(name).alias("name"), F.col(name).cast("string").alias("value"))
+        for name in names
+    ]
+    values = frame.select(F.explode(F.array(*pairs)).alias("pair")).select("pair.*")
+    counts = values.where(F.col("value").isNotNull()).groupBy("name", "value").count()
+    is_category = F.length("value") <= MAX_CATEGORY_LENGTH
+    order = Window.partitionBy("name").orderBy(is_category.desc(), F.desc("count"), "value")
+    ranked = counts.withColumn("distinct", F.count(F.lit(1)).over(Window.partitionBy("name")))
+    ranked = ranked.withColumn("rank", F.row_number().over(order))
+    rows = ranked.where(F.col("rank") <= NUM_CATEGORIES).orderBy("name", "rank").collect()
+    result: dict[str, dict[str, Any]] = {}
+    for name in names:
+        own = [row for row in rows if row["name"] == name]
+        top = {r["value"]: r["count"] for r in own if len(r["value"]) <= MAX_CATEGORY_LENGTH}
+        num_values = found[name]["n"] - found[name]["nulls"]
+        result[name] = {
+            "num_distinct": own[0]["distinct"] if own else 0,
+            "categories": top,
+            "other": num_values - sum(top.values()),
+        }
+    return result
