@@ -80,21 +80,21 @@ def profile(data: Any) -> dict[str, Any]:
     frame = data.toDF(*(f"c{number}" for number in range(len(data.columns))))
     kinds = [_kind(field.dataType) for field in data.schema]
     by_kind = {kind: [f"c{i}" for i, k in enumerate(kinds) if k == kind] for kind in set(kinds)}
-    found: dict[str, dict[str, Any]] = _presence(frame, kinds)
-    _update(found, _numbers(_as_doubles(frame, by_kind.get("number", []))))
+    contents: dict[str, dict[str, Any]] = _presence(frame, kinds)
+    _update(contents, _numbers(_as_doubles(frame, by_kind.get("number", []))))
     for name in by_kind.get("array", []):
-        _update(found, _numbers(_elements(frame, name)))
-    _update(found, _categories(frame, by_kind.get("category", []), found))
+        _update(contents, _numbers(_elements(frame, name)))
+    _update(contents, _categories(frame, by_kind.get("category", []), contents))
     features = {
-        field.name: {"kind": kind, "type": field.dataType.simpleString(), **found[f"c{number}"]}
+        field.name: {"kind": kind, "type": field.dataType.simpleString(), **contents[f"c{number}"]}
         for number, (field, kind) in enumerate(zip(data.schema, kinds, strict=True))
     }
     return {"format": FORMAT, "features": features}
 
 
-def _update(found: dict[str, dict[str, Any]], more: Mapping[str, dict[str, Any]]) -> None:
+def _update(contents: dict[str, dict[str, Any]], more: Mapping[str, dict[str, Any]]) -> None:
     for name, fields in more.items():
-        found[name].update(fields)
+        contents[name].update(fields)
 
 
 def _kind(data_type: Any) -> str:
@@ -179,7 +179,7 @@ def _fields(row: Any, name: str) -> dict[str, Any]:
 
 
 def _categories(
-    frame: "DataFrame", names: Sequence[str], found: Mapping[str, Mapping[str, Any]]
+    frame: "DataFrame", names: Sequence[str], contents: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the most frequent values of each column with their counts, and those of others."""
     if not names:
@@ -199,7 +199,7 @@ def _categories(
     for name in names:
         own = [row for row in rows if row["name"] == name]
         top = {r["value"]: r["count"] for r in own if len(r["value"]) <= MAX_CATEGORY_LENGTH}
-        num_values = found[name]["n"] - found[name]["nulls"]
+        num_values = contents[name]["n"] - contents[name]["nulls"]
         result[name] = {
             "num_distinct": own[0]["distinct"] if own else 0,
             "categories": top,

@@ -81,8 +81,8 @@ def get(
             )
     candidates = _numbers_of(paths) if version is None else [_checked_number(version)]
     for number in reversed(candidates):
-        if found := _read(paths, [number]):
-            return found[0]
+        if complete := _read(paths, [number]):
+            return complete[0]
     raise _not_found(name, version, paths)
 
 
@@ -96,7 +96,7 @@ def _checked_number(version: object) -> int:
 
 
 def _not_found(name: str, version: int | None, paths: ModelPaths) -> ModelNotFoundError:
-    versions = [found.version for found in _read(paths, _numbers_of(paths))]
+    versions = [version.version for version in _read(paths, _numbers_of(paths))]
     if versions:
         numbers_text = ", ".join(map(str, versions[-10:]))
         text = f"the model {name!r} has no version {version}; its newest are {numbers_text}."

@@ -52,9 +52,9 @@ def write_keras(
     import tensorflow as tf
 
     _check_backend(library)
-    given = _specs_of(signature)
-    loaded = _load(model, signature, given)
-    inputs = _inputs(loaded, given)
+    described = _specs_of(signature)
+    loaded = _load(model, signature, described)
+    inputs = _inputs(loaded, described)
 
     def serve(*tensors: Any) -> dict[str, Any]:
         names, results = loaded.flatten(loaded.function(*tensors))
@@ -148,18 +148,18 @@ def _spec_of(value: Any, name: str) -> TensorSpec:
     return TensorSpec(name, tuple(shape)[1:], str(getattr(dtype, "name", dtype)))
 
 
-def _load(model: Any, signature: Any, given: Sequence[TensorSpec]) -> LoadedModel:
+def _load(model: Any, signature: Any, described: Sequence[TensorSpec]) -> LoadedModel:
     """Return the model as a function; call it once on zeros if it was never called."""
     try:
         return from_keras(model)
     except ValueError as exc:
-        if not given:
+        if not described:
             raise ConfigError(
                 f"{exc} Or describe the inputs: signature=tf.TensorSpec([None, 64], 'float32')."
             ) from exc
     import tensorflow as tf
 
-    zeros = [tf.zeros([1, *(n or 1 for n in spec.shape or ())], spec.dtype) for spec in given]
+    zeros = [tf.zeros([1, *(n or 1 for n in spec.shape or ())], spec.dtype) for spec in described]
     if isinstance(signature, Mapping) and type(model).__name__ != "Sequential":
         model(dict(zip(signature, zeros, strict=True)))
     else:
@@ -167,22 +167,22 @@ def _load(model: Any, signature: Any, given: Sequence[TensorSpec]) -> LoadedMode
     return from_keras(model)
 
 
-def _inputs(loaded: LoadedModel, given: Sequence[TensorSpec]) -> list[TensorSpec]:
+def _inputs(loaded: LoadedModel, described: Sequence[TensorSpec]) -> list[TensorSpec]:
     """Return the inputs of the serving function, in the order of the model's inputs."""
     inputs = list(loaded.inputs)
     if not loaded.by_name:
         names = _stable_names([spec.name for spec in inputs])
         inputs = [replace(spec, name=name) for spec, name in zip(inputs, names, strict=True)]
-    if not given:
+    if not described:
         return inputs
-    by_name = {spec.name: spec for spec in given}
+    by_name = {spec.name: spec for spec in described}
     if loaded.by_name and by_name.keys() == {spec.name for spec in inputs}:
         return [by_name[spec.name] for spec in inputs]
-    if not loaded.by_name and len(given) == len(inputs):
-        pairs = zip(given, inputs, strict=True)
+    if not loaded.by_name and len(described) == len(inputs):
+        pairs = zip(described, inputs, strict=True)
         return [replace(spec, name=spec.name or own.name) for spec, own in pairs]
     raise ConfigError(
-        f"signature describes {', '.join(map(str, given))}; the model has "
+        f"signature describes {', '.join(map(str, described))}; the model has "
         f"{', '.join(map(str, inputs))}."
     )
 

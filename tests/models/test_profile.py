@@ -55,8 +55,8 @@ def features(spark: SparkSession, values: "np.ndarray[Any, Any]") -> dict[str, A
     df = spark.createDataFrame(rows, SCHEMA).repartition(3)
     profile = profiles.profile(df)
     assert profile["format"] == 1
-    found: dict[str, Any] = profile["features"]
-    return found
+    by_name: dict[str, Any] = profile["features"]
+    return by_name
 
 
 @pytest.mark.slow
