@@ -22,7 +22,7 @@ from sparkdl.model_formats import SAVED_MODEL, library_of, library_of_object, lo
 from sparkdl.models import profile as profiles
 from sparkdl.models import registry, saved_model, source
 from sparkdl.models.layout import FORMAT, ModelPaths, check_name
-from sparkdl.models.numbered import numbers, take_next, who_and_when
+from sparkdl.models.numbered import create, numbers, take_next, who_and_when
 from sparkdl.models.source import Source
 from sparkdl.models.version import KERAS_FILE, ONNX_FILE, PROFILE_FILE, ModelVersion
 from sparkdl.polling import retry
@@ -238,7 +238,12 @@ def _record(
         "trial": origin.trial,
         "signatures": saved_model.read_signatures(folder),
         "lineage": origin.lineage,
-        "exported": {**who_and_when(), "versions": provenance.versions()},
+        # The id tells this description from that of any other export.
+        "exported": {
+            **who_and_when(),
+            "versions": provenance.versions(),
+            "id": uuid.uuid4().hex,
+        },
         "files": files,
     }
 
@@ -269,5 +274,9 @@ def _publish(folder: Path, paths: ModelPaths, record: Mapping[str, Any]) -> int:
     for file in sorted(record["files"], key=lambda file: (file == SAVED_MODEL, file)):
         put = functools.partial(storage.put, folder, file, paths.version(number))
         retry(put, f"upload {file} of a model")
-    retry(lambda: storage.write(paths.record(number), text), "write the description of a model")
+    if not create(paths.record(number), text):
+        raise FileExistsError(
+            f"{paths.record(number)} was written by another process: the store has let two "
+            "processes create one file. Export the model again."
+        )
     return number

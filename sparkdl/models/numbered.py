@@ -11,9 +11,9 @@ from sparkdl import storage
 from sparkdl.polling import retry
 from sparkdl.runs import provenance
 
-__all__ = ["newest", "numbers", "take_next", "who_and_when"]
+__all__ = ["create", "newest", "numbers", "take_next", "who_and_when"]
 
-_ACTIVITY = "take the next number in the model registry"
+_ACTIVITY = "write to the model registry"
 
 
 def numbers(names: Iterable[str], suffix: str = "") -> list[int]:
@@ -48,12 +48,17 @@ def take_next(folder: str, record: Mapping[str, Any], above: int = 0) -> int:
     """
     text = json.dumps({**record, "id": uuid.uuid4().hex})
     number = max(above, newest(folder)) + 1
-    while not _create(storage.join(folder, f"{number}.json"), text):
+    while not create(storage.join(folder, f"{number}.json"), text):
         number += 1  # Another process was faster, or the list of files was out of date.
     return number
 
 
-def _create(url: str, text: str) -> bool:
+def create(url: str, text: str) -> bool:
+    """Create a file with a unique content; return False if another process has created it.
+
+    Raises:
+        OSError: if the store fails for minutes.
+    """
     try:
         retry(functools.partial(storage.create, url, text), _ACTIVITY)
     except FileExistsError:

@@ -32,24 +32,25 @@ def model_url(
         ConfigError: if the trial has no model, or its outputs contain several.
     """
     returned = dict(_models(trial, outputs))
+    name = f"trial {trial.rsplit('/', 1)[-1]} of {trial}"
     if len(returned) > 1 and "model" not in returned:
         raise ConfigError(
-            f"the trial {trial} returned {len(returned)} models: "
+            f"{name} returned {len(returned)} models: "
             f"{', '.join(map(repr, returned))}. Pass the path of one of them, such as "
             f"{next(iter(returned.values()))!r}, or return one of them under the key 'model'."
         )
     if returned:
         return returned.get("model") or next(iter(returned.values()))
     chosen = checkpoint()
-    for name in chosen.files if chosen else ():
-        if is_model_file(name):
-            return storage.join(chosen.url, name) if chosen else ""
+    for file in chosen.files if chosen else ():
+        if is_model_file(file):
+            return storage.join(chosen.url, file) if chosen else ""
     if chosen:
         text = f"its checkpoint {chosen.url} contains {', '.join(chosen.files)}"
     else:
         text = "the trial has no checkpoint"
     raise ConfigError(
-        f"the trial {trial} has no model. Its outputs are {dict(outputs) or 'empty'}, without a "
+        f"{name} has no model. Its outputs are {dict(outputs) or 'empty'}, without a "
         "path of a .keras or .h5 file or of the folder of a "
         f"SavedModel; {text}. A file that contains only weights is not a model. "
         "Return {'model': sparkdl.keras.save(model, 'model.keras')} from train, or load the "
