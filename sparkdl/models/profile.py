@@ -13,22 +13,30 @@ histograms are those of the training data, so that counts can be compared and ad
 `n` is the number of rows, and `num_values` the number of values that are not null. Values that are
 not finite count in the histograms only, and NaN only in `nans`.
 
-Spark reads the DataFrame once to count rows, two times for all numbers, two times for each column
-of arrays, and once for all categories.
+Spark reads the DataFrame once to count rows, three times for all numbers, and once for all
+categories.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window
 
 from sparkdl.errors import ConfigError
-from sparkdl.models.histograms import NUM_QUANTILES, BinCounter, Edges
+from sparkdl.models.histograms import (
+    NUM_QUANTILES,
+    BinCounter,
+    Edges,
+    Moments,
+    MomentsCounter,
+    Sampler,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = ["check", "profile"]
 
@@ -37,9 +45,13 @@ NUM_CATEGORIES = 100
 # Longer texts are no categories: they count as others.
 MAX_CATEGORY_LENGTH = 256
 
-# Quantiles are exact to one part in this many rows.
-_ACCURACY = 10_000
+# The edges between quantiles come from a sample of about this many values; counts are exact.
+SAMPLE_SIZE = 10_000
 _QUANTILES = [number / NUM_QUANTILES for number in range(1, NUM_QUANTILES)]
+_MOMENTS = (
+    "feature int, num_values bigint, nans bigint, num_finite bigint, "
+    "mean double, squares double, low double, high double"
+)
 _COUNTS = T.StructType(
     [
         T.StructField("feature", T.IntegerType()),
@@ -81,9 +93,7 @@ def profile(data: Any) -> dict[str, Any]:
     kinds = [_kind(field.dataType) for field in data.schema]
     by_kind = {kind: [f"c{i}" for i, k in enumerate(kinds) if k == kind] for kind in set(kinds)}
     contents: dict[str, dict[str, Any]] = _presence(frame, kinds)
-    _update(contents, _numbers(_as_doubles(frame, by_kind.get("number", []))))
-    for name in by_kind.get("array", []):
-        _update(contents, _numbers(_elements(frame, name)))
+    _update(contents, _numbers(_as_doubles(frame, by_kind)))
     _update(contents, _categories(frame, by_kind.get("category", []), contents))
     features = {
         field.name: {"kind": kind, "type": field.dataType.simpleString(), **contents[f"c{number}"]}
@@ -119,60 +129,49 @@ def _presence(frame: "DataFrame", kinds: Sequence[str]) -> dict[str, dict[str, A
 # ---- numbers
 
 
-def _as_doubles(frame: "DataFrame", names: Sequence[str]) -> "DataFrame":
-    return frame.select(*(F.col(name).cast("double").alias(name) for name in names))
-
-
-def _elements(frame: "DataFrame", name: str) -> "DataFrame":
-    """Return the elements of a column of arrays, one per row."""
+def _as_doubles(frame: "DataFrame", by_kind: Mapping[str, Sequence[str]]) -> "DataFrame":
+    """Return the columns of numbers as doubles, followed by those of arrays."""
     from pyspark.ml.functions import vector_to_array
 
-    column = F.col(name)
-    if frame.schema[name].dataType.typeName() == "vectorudt":
-        column = F.when(column.isNotNull(), vector_to_array(column, "float64"))  # It refuses null.
-    return frame.select(F.explode(column.cast("array<double>")).alias(name))
+    columns = [F.col(name).cast("double").alias(name) for name in by_kind.get("number", [])]
+    for name in by_kind.get("array", []):
+        column = F.col(name)
+        if frame.schema[name].dataType.typeName() == "vectorudt":
+            column = F.when(column.isNotNull(), vector_to_array(column, "float64"))  # No nulls.
+        columns.append(column.cast("array<double>").alias(name))
+    return frame.select(*columns)
 
 
 def _numbers(frame: "DataFrame") -> dict[str, dict[str, Any]]:
-    """Return moments and histograms of each column of doubles."""
+    """Return moments and histograms of each column of doubles or arrays of doubles."""
     if not frame.columns:
         return {}
-    row = frame.agg(*(part for name in frame.columns for part in _moments(name))).first()
-    edges = [
-        Edges.of(row[f"{name}_min"], row[f"{name}_max"], row[f"{name}_q"] or [])
-        for name in frame.columns
-    ]
-    counter = BinCounter(tuple(edges))
-    counts = frame.mapInArrow(counter, _COUNTS)
+    moments = [Moments()] * len(frame.columns)
+    for row in frame.mapInArrow(MomentsCounter(len(moments)), _MOMENTS).collect():
+        feature, *fields = row
+        moments[feature] += Moments(*fields)
+    quantiles = _quantiles(frame, moments)
+    pairs = zip(moments, quantiles, strict=True)
+    edges = [Edges.of(m.fields()["min"], m.fields()["max"], q) for m, q in pairs]
+    counts = frame.mapInArrow(BinCounter(tuple(edges)), _COUNTS)
     sums = counts.groupBy("feature", "is_quantile", "bin").agg(F.sum("num").alias("num")).collect()
     histograms = [edge.histograms() for edge in edges]
     for part in sums:
         which = "quantiles" if part["is_quantile"] else "bins"
         histograms[part["feature"]][which]["counts"][part["bin"]] = part["num"]
     return {
-        name: {**_fields(row, name), **histogram}
-        for name, histogram in zip(frame.columns, histograms, strict=True)
+        name: {**total.fields(), **histogram}
+        for name, total, histogram in zip(frame.columns, moments, histograms, strict=True)
     }
 
 
-def _moments(name: str) -> "list[Column]":
-    value = F.col(name)
-    is_finite = ~F.isnan(value) & (F.abs(value) != float("inf"))
-    finite = F.when(is_finite, value)
-    return [
-        F.count(value).alias(f"{name}_n"),
-        F.count(F.when(F.isnan(value), 1)).alias(f"{name}_nans"),
-        F.avg(finite).alias(f"{name}_mean"),
-        F.stddev_pop(finite).alias(f"{name}_std"),
-        F.min(finite).alias(f"{name}_min"),
-        F.max(finite).alias(f"{name}_max"),
-        F.percentile_approx(finite, _QUANTILES, _ACCURACY).alias(f"{name}_q"),
-    ]
-
-
-def _fields(row: Any, name: str) -> dict[str, Any]:
-    parts = ("nans", "mean", "std", "min", "max")
-    return {"num_values": row[f"{name}_n"], **{part: row[f"{name}_{part}"] for part in parts}}
+def _quantiles(frame: "DataFrame", moments: Sequence[Moments]) -> list[list[float]]:
+    """Return the quantiles of each column, from a sample of its values if there are many."""
+    shares = tuple(min(1.0, SAMPLE_SIZE / max(1, total.num_finite)) for total in moments)
+    sample = frame.mapInArrow(Sampler(shares), "feature int, value double").toPandas()
+    values = sample.groupby("feature")["value"]
+    by_feature = {feature: np.quantile(part, _QUANTILES).tolist() for feature, part in values}
+    return [by_feature.get(feature, []) for feature in range(len(moments))]
 
 
 # ---- categories
