@@ -18,6 +18,7 @@ __all__ = [
     "errors",
     "experiment",
     "keras",
+    "models",
     "runs",
     "search",
     "tensorboard",

@@ -9,6 +9,8 @@ SparkDLError
 ├── RunExistsError (FileExistsError)     a run with this id exists already, or is still running
 ├── RunNotFoundError (FileNotFoundError) there is no run at this path
 ├── RunDamagedError (ValueError)         the files of a run cannot be read
+├── ModelNotFoundError (FileNotFoundError) there is no such model, version or alias
+├── ModelDamagedError (ValueError)       the description of a version of a model cannot be read
 ├── NoCompleteTrialError (LookupError)   `run.best` needs a COMPLETE trial, and there is none
 ├── TrialFailedError (RuntimeError)      `run.raise_for_failures()` found failures
 │   ├── AllTrialsFailedError             no trial completed; the cause is the first trial's error
@@ -32,6 +34,8 @@ __all__ = [
     "ControlError",
     "FunctionError",
     "InvalidTrial",
+    "ModelDamagedError",
+    "ModelNotFoundError",
     "NoCompleteTrialError",
     "PeerLostError",
     "PreflightError",
@@ -83,6 +87,14 @@ class RunNotFoundError(SparkDLError, FileNotFoundError):
 
 class RunDamagedError(SparkDLError, ValueError):
     """The files of a run cannot be read, or were written by another version of sparkdl."""
+
+
+class ModelNotFoundError(SparkDLError, FileNotFoundError):
+    """There is no such model, version or alias in the model registry."""
+
+
+class ModelDamagedError(SparkDLError, ValueError):
+    """The description of a version of a model cannot be read, or has another format."""
 
 
 class NoCompleteTrialError(SparkDLError, LookupError):

@@ -193,7 +193,7 @@ def _fetch_file(url: str, target: Path, digest: str) -> None:
         if storage.is_local(url):
             shutil.copyfile(storage.local_path(url), aside)
         else:
-            storage.download_file(url, aside)
+            storage.download(url, aside)
         if _digest(aside) != digest:
             raise ValueError(
                 f"{url} was changed after the run had started: its SHA-256 is not the one in "

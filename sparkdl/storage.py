@@ -28,7 +28,6 @@ __all__ = [
     "copy",
     "create",
     "download",
-    "download_file",
     "exists",
     "filesystem",
     "fsync",
@@ -378,17 +377,20 @@ def _put(source: Path, url: str) -> None:
 
 
 def download(url: str, folder: Path) -> None:
-    """Copy the content of a remote folder to a local folder; without `url`, do nothing."""
+    """Copy a file to a local path, or the content of a folder to a local folder.
+
+    Without `url`, do nothing.
+    """
     with store_errors(url):
+        if is_local(url):
+            if (source := local_path(url)).is_dir():
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+            elif source.exists():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, folder)
+            return
         filesystem, path = stores.connect(url)
-        for source in filesystem.find(path):
-            target = folder / source[len(path) :].lstrip("/")
+        for name in filesystem.find(path):
+            target = folder / name[len(path) :].lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            filesystem.get_file(source, str(target))
-
-
-def download_file(url: str, path: Path) -> None:
-    """Copy a remote file to a local path, in pieces, so that it may be larger than memory."""
-    with store_errors(url):
-        filesystem, source = stores.connect(url)
-        filesystem.get_file(source, str(path))
+            filesystem.get_file(name, str(target))

@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [
     {"cli", "horovod", "tfos"},
     {"experiment"},
-    {"runner"},
+    {"runner", "models"},
     {"cluster", "inference", "search"},
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
@@ -23,7 +23,7 @@ ROOMS = [
     {"reporter", "resources", "identity"},
     {"checkpoints"},
     {"metric_names"},
-    {"attempts", "folders", "jsonl", "rank_files"},
+    {"attempts", "folders", "jsonl", "model_formats", "rank_files"},
     {"polling"},
     {"storage"},
     {"local_files", "stores"},

@@ -33,6 +33,7 @@ SLOW = {
     *("sparkdl.data.readers.parquet", "sparkdl.data.readers.tfrecord"),
     *("sparkdl.distribute.collectives", "sparkdl.distribute.optimizers"),
     *("sparkdl.horovod.callbacks", "sparkdl.horovod.training"),
+    "sparkdl.models.exporting",
     *("sparkdl.tfos.compat", "sparkdl.tfos.node.saved_model"),
 } | SPARK
 

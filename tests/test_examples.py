@@ -93,6 +93,7 @@ def run_example(
         pytest.param("jax_digits.py", marks=[TWO_CORES, needs("jax")]),
         pytest.param("parquet.py", marks=TWO_CORES),
         "predict.py",
+        "export_model.py",
         "search.py",
         pytest.param("torch_digits.py", marks=[TWO_CORES, needs("torch")]),
         pytest.param("horovod/elastic_digits.py", marks=TWO_CORES),

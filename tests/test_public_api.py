@@ -11,6 +11,7 @@ PUBLIC = {
     "sparkdl": [
         *("__version__", "context", "data", "devices", "distribute", "errors", "experiment"),
         "keras",
+        "models",
         *("runs", "search", "tensorboard", "tfos"),
     ],
     "sparkdl.context": [
@@ -29,6 +30,7 @@ PUBLIC = {
     ],
     "sparkdl.errors": [
         *("AllTrialsFailedError", "ConfigError", "ControlError", "FunctionError", "InvalidTrial"),
+        *("ModelDamagedError", "ModelNotFoundError"),
         *(
             "NoCompleteTrialError",
             "PeerLostError",
@@ -75,6 +77,10 @@ PUBLIC = {
     ],
     "sparkdl.keras": [
         *("Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"),
+    ],
+    "sparkdl.models": [
+        *("AliasMove", "ModelVersion", "alias", "alias_history", "best", "compare", "export"),
+        *("get", "list"),
     ],
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
     "sparkdl.search": ["Categorical", "Float", "Int"],

@@ -3,7 +3,6 @@
 The driver loads a model to check its inputs and outputs, and Spark tasks load it to compute.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ __all__ = [
     "TracedModel",
     "from_keras",
     "from_saved_model",
-    "library_of_object",
-    "load_keras",
 ]
 
 
@@ -64,15 +61,16 @@ class LoadedModel:
 
         specs = [tf.TensorSpec([None, *(i.shape or ())], i.dtype) for i in inputs]
         compiled = tf.function(self.function, autograph=False).get_concrete_function(*specs)
-        names, outputs = self._flatten(compiled.structured_outputs)
+        names, outputs = self.flatten(compiled.structured_outputs)
 
         def call(*tensors: Any) -> list[Any]:
-            return self._flatten(compiled(*tensors))[1]
+            return self.flatten(compiled(*tensors))[1]
 
         named = zip(names, outputs, strict=True)
         return TracedModel(tuple(_output_spec(name, output) for name, output in named), call)
 
-    def _flatten(self, outputs: Any) -> tuple[list[str], list[Any]]:
+    def flatten(self, outputs: Any) -> tuple[list[str], list[Any]]:
+        """Return the names and the tensors of what the model has returned."""
         if isinstance(outputs, Mapping):
             return [str(name) for name in outputs], list(outputs.values())
         if isinstance(outputs, list | tuple):
@@ -95,32 +93,6 @@ def _output_spec(name: str, output: Any) -> TensorSpec:
         )
     shape = None if output.shape.rank is None else tuple(output.shape[1:])
     return TensorSpec(name, shape, output.dtype.name)
-
-
-def load_keras(
-    path: Path, library: str, custom: Mapping[str, Any] | None = None, trusted: bool = False
-) -> Any:
-    """Load a Keras file.
-
-    Args:
-        path: path of the file.
-        library: `keras` or `tf_keras`.
-        custom: the user's own classes and functions, by their names in Keras.
-        trusted: allow the file to contain code, such as that of a `Lambda` layer.
-    """
-    keras = importlib.import_module(library)
-    return keras.models.load_model(
-        path, custom_objects=dict(custom or {}), compile=False, safe_mode=not trusted
-    )
-
-
-def library_of_object(model: object) -> str | None:
-    """Return the library of a Keras model: `keras` or `tf_keras`; None for any other object."""
-    for base in type(model).__mro__:
-        top = base.__module__.partition(".")[0]
-        if base.__name__ == "Model" and top in ("keras", "tf_keras"):
-            return top
-    return None
 
 
 def from_keras(model: Any) -> LoadedModel:

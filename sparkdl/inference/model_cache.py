@@ -15,6 +15,7 @@ from sparkdl.devices import gpus
 from sparkdl.inference import loader
 from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
+from sparkdl.model_formats import load_keras
 
 __all__ = ["Model", "cached_model", "start_framework"]
 
@@ -60,7 +61,7 @@ def _load(stored: StoredModel, inputs: tuple[TensorSpec, ...]) -> Model:
         else:
             custom = pickle.loads(stored.custom) if stored.custom else {}
             # Either the driver sent this model, or it has loaded the same file in safe mode.
-            keras_model = loader.load_keras(path, stored.library, custom, trusted=True)
+            keras_model = load_keras(path, stored.library, custom, trusted=True)
             loaded = loader.from_keras(keras_model)
     traced = loaded.trace(inputs)
     dtypes = [tf.as_dtype(spec.dtype) for spec in inputs]

@@ -2,8 +2,6 @@
 
 import contextlib
 import hashlib
-import json
-import os
 import socket
 import tempfile
 import zipfile
@@ -15,20 +13,15 @@ from pyspark import TaskContext
 
 from sparkdl import storage
 from sparkdl.inference import shared_copy
+from sparkdl.model_formats import KERAS_FILES
 
 __all__ = [
-    "KERAS_FILES",
-    "SAVED_MODEL",
     "StoredModel",
     "digest_of",
     "digest_of_archive",
-    "library_of",
     "local_copy",
     "temporary_folder",
 ]
-
-KERAS_FILES = (".keras", ".h5", ".hdf5")
-SAVED_MODEL = "saved_model.pb"
 
 _CHUNK_BYTES = 1 << 20
 
@@ -174,46 +167,3 @@ def digest_of_archive(path: Path) -> str:
         for name in sorted(set(archive.namelist()) - {"metadata.json"}):
             digest.update(name.encode() + b"\0" + archive.read(name))
     return digest.hexdigest()
-
-
-def library_of(path: Path) -> str:
-    """Return the library that loads a model.
-
-    A file of Keras 2 is loaded by `tf_keras` if that package is installed.
-
-    Raises:
-        ValueError: if the path is not a model; the message says what was expected.
-    """
-    if path.is_dir():
-        if not (path / SAVED_MODEL).is_file():
-            contents = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
-            raise ValueError(
-                f"the folder has no {SAVED_MODEL}; it contains {contents}. Expected a SavedModel, "
-                "or the path of a .keras or .h5 file."
-            )
-        return "tensorflow"
-    if path.name.endswith(".weights.h5"):
-        raise ValueError(
-            "the file contains only weights. Save the whole model: model.save('m.keras')."
-        )
-    if path.suffix not in KERAS_FILES:
-        raise ValueError("expected a .keras or .h5 file, or the folder of a SavedModel.")
-    return "tf_keras" if _version(path).startswith("2.") and _has_tf_keras() else "keras"
-
-
-def _has_tf_keras() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("tf_keras") is not None
-
-
-def _version(path: Path) -> str:
-    """Return the version of Keras that wrote a file, from its metadata."""
-    if path.suffix == ".keras":
-        with zipfile.ZipFile(path) as archive:
-            return str(json.loads(archive.read("metadata.json"))["keras_version"])
-    import h5py  # type: ignore[import-untyped]
-
-    with h5py.File(path) as file:
-        version = file.attrs.get("keras_version", "")
-    return version.decode() if isinstance(version, bytes) else str(version)

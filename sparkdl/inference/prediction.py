@@ -48,10 +48,10 @@ def predict(
 
     Args:
         model: the path or URL of a Keras file (`.keras`, `.h5`) or of a SavedModel's folder; a
-            Keras model; a trial, for the model among its outputs or in its last checkpoint; or a
-            run, for its best trial. A model in memory is sent with the job; a path must be
-            readable on the executors. Your own classes must be registered with Keras's
-            `@keras.saving.register_keras_serializable()`.
+            Keras model; a trial, for the model among its outputs or in its last checkpoint; a run,
+            for its best trial; or a version of an exported model. A model in memory is sent with
+            the job; a path must be readable on the executors. Your own classes must be registered
+            with Keras's `@keras.saving.register_keras_serializable()`.
         df: the rows.
         feature_cols: a column's name; or a list of names, whose values are put side by side in one
             tensor of shape (rows, n), including arrays and ML vectors. For several inputs, a tuple

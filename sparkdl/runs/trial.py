@@ -5,11 +5,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl import checkpoints, storage
+from sparkdl import checkpoints, model_formats, storage
 from sparkdl.checkpoints import Checkpoint
 from sparkdl.jsonl import read_lines
+from sparkdl.runs import trial_files
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
@@ -248,6 +250,55 @@ class Trial:
         # The user calls upwards here: this room knows nothing of programs.
         one_trial = importlib.import_module("sparkdl.runner.one_trial")
         return one_trial.debug_trial(self, env or {}, from_start, folder)
+
+    @property
+    def model_path(self) -> str:
+        """The path or URL of the model: among the outputs, otherwise in `checkpoint`.
+
+        Raises:
+            ConfigError: if the trial has no model, or its outputs contain several.
+        """
+        return trial_files.model_url(self.path, self.outputs, self.checkpoint_of_value)
+
+    def model(self) -> Any:
+        """Load the model into this process: a Keras model, or the object of a SavedModel.
+
+        Raises:
+            ConfigError: if the trial has no model, or its outputs contain several.
+            ValueError: if Keras does not know a class of the model: register the class, or import
+                the module that registers it.
+        """
+        return model_formats.load_model(Path(trial_files.local_copy(self.model_path)))
+
+    def artifact(self, name: str, to: str | os.PathLike[str] | None = None) -> str:
+        """Return the local path of a file or folder that the training function returned.
+
+        Args:
+            name: the name under which the function returned the file. Under `model`, there is also
+                the model of a trial that has a model only in its checkpoint.
+            to: a folder for a copy. By default, a file on a local or mounted disk is not copied,
+                and a file on a remote store is copied to a temporary folder, which is removed when
+                this process ends.
+
+        Raises:
+            ConfigError: if the function returned no such file.
+        """
+        if name == "model" and name not in self.outputs:
+            return trial_files.local_copy(self.model_path, to)
+        return trial_files.local_copy(trial_files.artifact_url(self.path, self.outputs, name), to)
+
+    def download(self, to: str | os.PathLike[str]) -> str:
+        """Copy the folder of the trial, with its log, artifacts and checkpoints.
+
+        Args:
+            to: the local folder that receives the files; created if it is missing.
+
+        Returns:
+            The absolute path of `to`.
+        """
+        target = Path(to).absolute()
+        storage.download(self.path, target)
+        return str(target)
 
     def apply(self, event: TrialChanged) -> None:
         """Update this trial with an event of the journal."""

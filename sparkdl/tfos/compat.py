@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sparkdl.inference.loader import library_of_object
+from sparkdl.model_formats import library_of_object
 from sparkdl.tfos.node import saved_model
 
 __all__ = ["disable_auto_shard", "export_saved_model", "is_gpu_available"]

@@ -2,16 +2,26 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkdl import experiment, storage
 from sparkdl.errors import RunStoppedError
-from sparkdl.runs import Run
+from sparkdl.runs import Run, RunState, TrialState
+from sparkdl.runs.events import RunEnded, TrialChanged
+from sparkdl.runs.opening import RunDescription, open_run
 
-__all__ = ["journal_lines", "journal_text", "quiet", "segments", "stopped"]
+__all__ = [
+    "journal_lines",
+    "journal_text",
+    "quiet",
+    "run_with_outputs",
+    "segments",
+    "stopped",
+]
 
 
 def quiet(root: str, **options: Any) -> dict[str, Any]:
@@ -43,3 +53,48 @@ def journal_text(path: str | os.PathLike[str]) -> str:
 def journal_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The events in the journal of a run, as they are stored."""
     return [json.loads(line) for line in journal_text(path).splitlines()]
+
+
+def run_with_outputs(
+    root: str, metrics: Mapping[str, Sequence[float]], files: Mapping[str, Sequence[Path]]
+) -> Run:
+    """A run that has ended, with a trial for each value of the metric, and with its files.
+
+    Args:
+        root: the folder of the runs.
+        metrics: the metric, and its values by trial.
+        files: the returned files, by their name and by trial.
+    """
+    ((metric, values),) = metrics.items()
+    description = RunDescription(
+        id="one",
+        name="one",
+        kind="launch",
+        description=None,
+        metric=metric,
+        direction="max",
+        params=[{"lr": (number + 1) / 10} for number in range(len(values))],
+        seed=1,
+        secrets=(),
+        facts={"git_commit": "abc"},
+    )
+    opened = open_run(root, description, "error")
+    for number, value in enumerate(values):
+        outputs: dict[str, Any] = {metric: value}
+        for name, paths in files.items():
+            outputs[name] = f"artifacts/{name}/{paths[number].name}"
+            url = storage.join(opened.paths.trial(number).folder, outputs[name])
+            storage.write(url, paths[number].read_bytes())
+        done = TrialChanged(
+            number=number,
+            state=TrialState.COMPLETE,
+            value=value,
+            metrics={metric: value},
+            outputs=outputs,
+            attempt=0,
+        )
+        opened.journal.write([done])
+    opened.journal.write([RunEnded(state=RunState.COMPLETE, duration_s=1.0)])
+    opened.journal.close()
+    opened.owner.release()
+    return experiment.load(opened.run.path)

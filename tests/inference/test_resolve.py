@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from sparkdl import checkpoints
-from sparkdl.inference.resolve import model_url_of
 from sparkdl.runs import Trial, TrialState
 
 
@@ -16,4 +15,4 @@ def test_model_is_that_of_the_checkpoint_with_the_value(tmp_path: Path) -> None:
     trial = Trial(0, {}, str(tmp_path / "trial"), state=TrialState.COMPLETE, metric="accuracy")
     for value, kept in ((0.9, "0.9"), (0.7, "0.7"), (0.6, "0.7")):
         trial.value = value
-        assert Path(model_url_of(trial)).read_text() == kept
+        assert Path(trial.model_path).read_text() == kept

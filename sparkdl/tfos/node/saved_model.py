@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.inference.loader import LoadedModel, from_keras
+from sparkdl.models.saved_model import write_saved_model
 
 __all__ = ["export_saved_model", "uploaded_folder", "write_keras"]
 
@@ -44,7 +45,6 @@ def write_keras(model: Any, folder: str) -> None:
     Raises:
         ValueError: if the model has never been called.
     """
-    import keras
     import tensorflow as tf
 
     loaded = from_keras(model)
@@ -56,17 +56,11 @@ def write_keras(model: Any, folder: str) -> None:
         names = outputs or [f"output_{i + 1}" for i in range(len(results))]
         return dict(zip(names, results, strict=True))
 
-    function = tf.function(serve, autograph=False)
-    function.get_concrete_function(
-        *(
-            tf.TensorSpec([None, *(tensor.shape or ())], tensor.dtype or "float32", name=name)
-            for tensor, name in zip(loaded.inputs, inputs, strict=True)
-        )
-    )
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    archive.add_endpoint("serving_default", function)
-    archive.write_out(folder, verbose=False)
+    specs = [
+        tf.TensorSpec([None, *(tensor.shape or ())], tensor.dtype or "float32", name=name)
+        for tensor, name in zip(loaded.inputs, inputs, strict=True)
+    ]
+    write_saved_model(model, "keras", folder, specs, serve)
 
 
 def _input_names(model: Any, loaded: LoadedModel) -> list[str]:

@@ -12,7 +12,6 @@ from sparkdl import polling
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.process import outputs as module
 from sparkdl.cluster.process.outputs import collect_outputs
-from sparkdl.inference.resolve import model_url_of
 from sparkdl.runs.history import load
 from sparkdl.runs.trial import Trial
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster
@@ -142,7 +141,7 @@ def test_a_folder_in_the_working_directory_is_named_from_the_trial(
     }
     assert outputs.notes == []
     trial = Trial(0, {}, str(tmp_path / "trial"), outputs=outputs.values)
-    assert model_url_of(trial) == f"{tmp_path}/trial/work/saved"
+    assert trial.model_path == f"{tmp_path}/trial/work/saved"
 
 
 def test_a_saved_model_outside_of_the_trial_is_copied(tmp_path: Path) -> None:

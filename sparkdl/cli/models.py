@@ -1,0 +1,166 @@
+"""Runs on the driver. `sparkdl models ...`: list, show, export, name, compare and copy models."""
+
+import argparse
+import sys
+from typing import Any
+
+from sparkdl import models, storage
+from sparkdl.cli import find
+from sparkdl.errors import ConfigError
+from sparkdl.jsonl import to_json
+from sparkdl.model_formats import is_model
+from sparkdl.models import ModelVersion
+from sparkdl.models.comparison import table
+from sparkdl.models.registry import find as find_version
+from sparkdl.runs import Run, Trial
+
+__all__ = ["add"]
+
+# An exported model is not better. Workflow managers, such as Airflow, take the code for "skipped".
+NOT_BETTER = 99
+
+_VERSION = "version of a model: NAME for the newest one, NAME/3 or NAME@stable"
+
+
+def add(verbs: Any) -> None:
+    """Add this verb to the parser."""
+    parser = verbs.add_parser("models", help="list, export and compare versions of models")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--root", help="folder of runs and models; default: $SPARKDL_ROOT, otherwise ./runs"
+    )
+    common.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_list, name=None, root=None, json=False)
+    actions = parser.add_subparsers(metavar="ACTION")
+
+    def action(name: str, run: Any, text: str) -> Any:
+        added = actions.add_parser(name, help=text, parents=[common])
+        added.set_defaults(run=run)
+        return added
+
+    listed = action("list", _list, "list the versions of all models, or of one model")
+    listed.add_argument("name", metavar="NAME", nargs="?", help="name of a model")
+    action("show", _show, "print a version").add_argument("version", metavar="MODEL", help=_VERSION)
+    compared = action("compare", _compare, "print a table of versions")
+    compared.add_argument("versions", metavar="MODEL", nargs="+", help=_VERSION)
+    pulled = action("pull", _pull, "copy the files of a version to a local folder")
+    pulled.add_argument("version", metavar="MODEL", help=_VERSION)
+    pulled.add_argument("--to", default=".", help="the folder that receives the copy; default: .")
+    moved = action("alias", _alias, "move an alias; without VERSION, print where it has been")
+    moved.add_argument("name", metavar="NAME", help="name of a model")
+    moved.add_argument("alias", metavar="ALIAS", help="the alias, such as stable")
+    moved.add_argument(
+        "version", metavar="VERSION", nargs="?", type=int, help="number of a version"
+    )
+    moved.add_argument("--remove", action="store_true", help="remove the alias")
+    _add_export(action("export", _export, "export the model of a run as a new version"))
+
+
+def _add_export(parser: Any) -> None:
+    parser.add_argument("model", metavar="RUN", help="folder or id of a run, or path of a model")
+    parser.add_argument("--trial", type=int, help="number of a trial; default: the best one")
+    parser.add_argument("--name", required=True, help="name of the model")
+    parser.add_argument(
+        "--metric",
+        dest="metrics",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=_metric,
+        help="a metric of the model; may be repeated",
+    )
+    parser.add_argument("--alias", help="an alias that names the new version from now on")
+    parser.add_argument(
+        "--if-better",
+        metavar="METRIC",
+        help=f"export only a model that is better than all versions; else exit with {NOT_BETTER}",
+    )
+    parser.add_argument("--direction", choices=("max", "min"), help="for --if-better")
+
+
+def _metric(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    return name, float(value)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    versions = models.list(arguments.name, root=arguments.root)
+    return _print_table(versions, arguments)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    versions = [find_version(text, arguments.root) for text in arguments.versions]
+    return _print_table(versions, arguments)
+
+
+def _print_table(versions: list[ModelVersion], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print(to_json([version.to_dict() for version in versions], indent=1))
+    elif versions:
+        columns = table(versions).dropna(axis="columns", how="all")
+        print(columns.to_string(index=False, na_rep=""))
+    else:
+        print("no models found; name their folder with --root or SPARKDL_ROOT")
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    version = find_version(arguments.version, arguments.root)
+    content = version.to_dict()
+    if arguments.json:
+        print(to_json(content, indent=1))
+        return 0
+    print(f"{version.name}/{version.version} {' '.join('@' + alias for alias in version.aliases)}")
+    for name, value in {**content, **content.pop("lineage"), **content.pop("exported")}.items():
+        if name not in ("format", "name", "version", "aliases", "files") and value is not None:
+            print(f"  {name:12} {to_json(value) if isinstance(value, dict | list) else value}")
+    return 0
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    path = find_version(arguments.version, arguments.root).download(arguments.to)
+    print(to_json({"path": path}) if arguments.json else path)
+    return 0
+
+
+def _alias(arguments: argparse.Namespace) -> int:
+    name, alias, root = arguments.name, arguments.alias, arguments.root
+    if arguments.version is not None or arguments.remove:
+        number = None if arguments.remove else arguments.version
+        models.alias(name, alias, number, root=root)
+    moves = models.alias_history(name, alias, root=root)
+    if arguments.json:
+        print(to_json([vars(move) for move in moves], indent=1))
+    for move in () if arguments.json else moves:
+        target = "removed" if move.version is None else f"version {move.version}"
+        print(f"{move.time}  {alias}  {target}  by {move.user} on {move.host}")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    version = models.export(
+        _model_of(arguments),
+        arguments.name,
+        metrics=dict(arguments.metrics),
+        if_better=arguments.if_better,
+        direction=arguments.direction,
+        alias=arguments.alias,
+        root=arguments.root,
+    )
+    if version is None:
+        print(f"not exported: {arguments.if_better} is not better than before", file=sys.stderr)
+        return NOT_BETTER
+    print(to_json(version.to_dict(), indent=1) if arguments.json else version)
+    return 0
+
+
+def _model_of(arguments: argparse.Namespace) -> str | Run | Trial:
+    if arguments.trial is None and is_model(storage.absolute(arguments.model)):
+        return str(arguments.model)
+    run = find(arguments.model)
+    if arguments.trial is None:
+        return run
+    by_number = {trial.number: trial for trial in run.trials}
+    if arguments.trial not in by_number:
+        raise ConfigError(f"run {run.id} has no trial {arguments.trial}; it has {len(by_number)}.")
+    return by_number[arguments.trial]

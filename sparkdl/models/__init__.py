@@ -1,0 +1,29 @@
+"""The model registry: export models as numbered versions, and find them again (on the driver).
+
+```python
+from sparkdl import models
+
+version = models.export(run.best, "digits", profile=df, if_better="accuracy")
+models.alias("digits", "stable", version.version)
+experiment.predict(models.get("digits", alias="stable"), df, feature_cols="image")
+```
+"""
+
+from sparkdl.models.aliases import AliasMove
+from sparkdl.models.comparison import compare
+from sparkdl.models.exporting import export
+from sparkdl.models.registry import alias, alias_history, best, get
+from sparkdl.models.registry import list_versions as list  # noqa: A004
+from sparkdl.models.version import ModelVersion
+
+__all__ = [
+    "AliasMove",
+    "ModelVersion",
+    "alias",
+    "alias_history",
+    "best",
+    "compare",
+    "export",
+    "get",
+    "list",
+]

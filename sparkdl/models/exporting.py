@@ -1,0 +1,282 @@
+"""Runs on the driver. Export a model: write its files, and publish them as the next version."""
+
+import contextlib
+import functools
+import hashlib
+import logging
+import math
+import shutil
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.errors import ConfigError, suggest
+from sparkdl.inference.model_file import local_copy
+from sparkdl.inference.resolve import leave_gpus_to_tasks
+from sparkdl.jsonl import to_json
+from sparkdl.model_formats import SAVED_MODEL, library_of, library_of_object, load_keras
+from sparkdl.models import profile as profiles
+from sparkdl.models import registry, saved_model, source
+from sparkdl.models.layout import FORMAT, ModelPaths, check_name
+from sparkdl.models.numbered import create, numbers, take_next, who_and_when
+from sparkdl.models.source import Source
+from sparkdl.models.version import KERAS_FILE, ONNX_FILE, PROFILE_FILE, ModelVersion
+from sparkdl.polling import retry
+from sparkdl.runs import provenance
+
+__all__ = ["export"]
+
+_CHUNK_BYTES = 1 << 20
+
+_logger = logging.getLogger("sparkdl.models")
+
+
+def export(
+    model_or_trial: Any,
+    name: str,
+    *,
+    metrics: Mapping[str, float] | None = None,
+    signature: Any = None,
+    profile: Any = None,
+    if_better: str | None = None,
+    direction: str | None = None,
+    alias: str | None = None,
+    onnx: bool = False,
+    root: str | None = None,
+) -> ModelVersion | None:
+    """Export a model as the next version of its name.
+
+    The version is a SavedModel with one function for serving, in TensorFlow Serving's layout,
+    beside the Keras file. TensorFlow is imported into this process if the model is a Keras model;
+    it leaves the GPUs alone unless this process uses them already. A SavedModel is copied.
+
+    Args:
+        model_or_trial: a Keras model; the path or URL of a Keras file or of a SavedModel; a trial,
+            for the model among its outputs or in its checkpoint; a run, for its best trial; or a
+            version of another model.
+        name: the name of the model.
+        metrics: metrics of the model, added to those of the trial.
+        signature: the inputs of the serving function, for a Keras model that does not define them
+            or whose inputs should have other names: a `tf.TensorSpec` or a batch of rows, or a
+            dict of these by name, or a list.
+        profile: the DataFrame that the model was trained with, whose profile is kept beside the
+            model, see `ModelVersion.profile`; or such a profile.
+        if_better: the name of a metric: export only if its value is better than that of every
+            version of the model.
+        direction: `max` or `min`, for `if_better`. By default the direction of the trial's metric,
+            or `min` if smaller values are better by the name, else `max`.
+        alias: an alias that names the new version from now on, see `alias`.
+        onnx: also write a Keras model as `model.onnx`; needs `pip install 'sparkdl[onnx]'`.
+        root: the folder that holds the runs and the models; by default the one that the verbs of
+            `experiment` use.
+
+    Returns:
+        The version; None if `if_better` was given and the model is not better.
+
+    Raises:
+        ConfigError: if an argument is invalid, or there is no model. Nothing was exported.
+        OSError: if the store fails for minutes.
+
+    Example:
+        >>> import keras
+        >>> from sparkdl import models
+        >>> model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        >>> version = models.export(model, "first", metrics={"loss": 0.5})
+        >>> version.version, version.metrics
+        (1, {'loss': 0.5})
+        >>> models.export(model, "first", metrics={"loss": 0.7}, if_better="loss") is None
+        True
+    """
+    paths = registry.paths_of(name, root)
+    if alias is not None:
+        check_name(alias, "alias")
+    if onnx:
+        saved_model.check_onnx()
+    profiles.check(profile)
+    origin = source.resolve(model_or_trial)
+    values = {**origin.metrics, **source.check_metrics(metrics)}
+    if if_better is not None:
+        way = direction or origin.direction.get(if_better)
+        if not _is_better(values, if_better, way, registry.list_versions(name, root=root)):
+            return None
+    with _folder(paths) as folder:
+        _write_model(origin, folder, {"signature": signature, "onnx": onnx})
+        if profile is not None:
+            (folder / PROFILE_FILE).write_text(to_json(profiles.profile(profile)))
+        number = _publish(folder, paths, _record(name, origin, values, folder))
+    if alias is not None:
+        registry.alias(name, alias, number, root=root)
+    version = registry.get(name, number, root=root)
+    _logger.info("exported %s", version)
+    return version
+
+
+def _is_better(
+    metrics: Mapping[str, float],
+    metric: str,
+    direction: str | None,
+    versions: list[ModelVersion],
+) -> bool:
+    """Return True if a value of a metric is better than that of all versions."""
+    if metric not in metrics:
+        raise ConfigError(
+            f"if_better={metric!r}, but the model has the metrics "
+            f"{', '.join(map(repr, metrics)) or 'none'}.{suggest(metric, metrics)} Pass "
+            f"metrics={{{metric!r}: ...}}."
+        )
+    if not math.isfinite(metrics[metric]):
+        return False
+    new = ModelVersion(name="", version=0, path="", metrics=dict(metrics))
+    chosen = registry.best_of([*versions, new], metric, direction)
+    if chosen is not new and chosen is not None:
+        text = "not exported: %s is %.5g, and %.5g for version %d of %s"
+        value = chosen.metrics[metric]
+        _logger.info(text, metric, metrics[metric], value, chosen.version, chosen.name)
+    return chosen is new
+
+
+# ---- the files
+
+
+@contextlib.contextmanager
+def _folder(paths: ModelPaths) -> Iterator[Path]:
+    """Yield the folder in which the files of a version are written before it has a number."""
+    if storage.is_local(paths.folder):
+        # On the disk of the registry, so that the folder can be renamed.
+        folder = storage.local_path(paths.aside(uuid.uuid4().hex))
+        folder.mkdir(parents=True)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="sparkdl-export-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_model(origin: Source, folder: Path, options: Mapping[str, Any]) -> None:
+    """Write the SavedModel and the Keras file of a model.
+
+    Args:
+        origin: the model.
+        folder: the folder of the version.
+        options: the arguments `signature` and `onnx` of `export`.
+
+    Raises:
+        ConfigError: if the model cannot be loaded or written.
+    """
+    try:
+        if origin.url is None:
+            library = library_of_object(origin.model) or "keras"
+            _write_keras(origin.model, library, folder, options)
+            return
+        with local_copy(origin.url) as path:
+            library = library_of(path)
+            if library == "tensorflow":
+                _copy_saved_model(path, folder, options)
+                return
+            leave_gpus_to_tasks()
+            keras_file = path if path.suffix == ".keras" else None
+            _write_keras(load_keras(path, library), library, folder, options, keras_file)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, KeyError, zipfile.BadZipFile) as exc:
+        name = origin.url or f"the model {origin.model.name!r}"
+        raise ConfigError(f"{name} cannot be exported: {exc}") from exc
+
+
+def _write_keras(
+    model: Any,
+    library: str,
+    folder: Path,
+    options: Mapping[str, Any],
+    keras_file: Path | None = None,
+) -> None:
+    onnx = str(folder / ONNX_FILE) if options["onnx"] else None
+    saved_model.write_keras(model, library, str(folder), options["signature"], onnx)
+    if keras_file:
+        shutil.copyfile(keras_file, folder / KERAS_FILE)
+    else:
+        model.save(folder / KERAS_FILE)
+
+
+def _copy_saved_model(source_path: Path, folder: Path, options: Mapping[str, Any]) -> None:
+    if options["signature"] is not None or options["onnx"]:
+        raise ConfigError(
+            f"signature= or onnx= is given, but {source_path} is a SavedModel, which is copied "
+            "with its own signatures. Leave them out, or export the Keras model."
+        )
+    # A version of a model has its Keras file beside the SavedModel.
+    parts = (SAVED_MODEL, "variables", "assets", "assets.extra", "fingerprint.pb", KERAS_FILE)
+    for name in parts:
+        if (part := source_path / name).is_dir():
+            shutil.copytree(part, folder / name)
+        elif part.exists():
+            shutil.copyfile(part, folder / name)
+
+
+def _record(
+    name: str, origin: Source, metrics: Mapping[str, float], folder: Path
+) -> dict[str, Any]:
+    """Return the content of `model.json`, without the number of the version."""
+    files = {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": _sha256(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    return {
+        "format": FORMAT,
+        "name": name,
+        "metrics": dict(metrics),
+        "run": origin.run,
+        "trial": origin.trial,
+        "signatures": saved_model.read_signatures(folder),
+        "lineage": origin.lineage,
+        # The id tells this description from that of any other export.
+        "exported": {
+            **who_and_when(),
+            "versions": provenance.versions(),
+            "id": uuid.uuid4().hex,
+        },
+        "files": files,
+    }
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# ---- the version
+
+
+def _publish(folder: Path, paths: ModelPaths, record: Mapping[str, Any]) -> int:
+    """Take the next number, make the folder the version of this number, and return the number."""
+    above = max(numbers(storage.list_names(paths.folder)), default=0)
+    number = take_next(paths.claims, who_and_when(), above)
+    text = to_json({**record, "version": number}, indent=1)
+    if storage.is_local(paths.folder):
+        (folder / storage.local_path(paths.record(number)).name).write_text(text)
+        storage.fsync([*folder.rglob("*"), folder])
+        storage.rename(str(folder), paths.version(number))
+        storage.fsync([storage.local_path(paths.folder)])
+        return number
+    # TensorFlow Serving reads a folder as soon as it has a number: `saved_model.pb` comes late.
+    for file in sorted(record["files"], key=lambda file: (file == SAVED_MODEL, file)):
+        put = functools.partial(storage.put, folder, file, paths.version(number))
+        retry(put, f"upload {file} of a model")
+    if not create(paths.record(number), text):
+        raise FileExistsError(
+            f"{paths.record(number)} was written by another process: the store has let two "
+            "processes create one file. Export the model again."
+        )
+    return number

@@ -1,0 +1,138 @@
+"""Runs on the driver. The model that the user exports, with its metrics and its origin."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError
+from sparkdl.inference.resolve import trial_of
+from sparkdl.model_formats import is_model, library_of_object
+from sparkdl.models.version import KERAS_FILE, ModelVersion
+from sparkdl.runs import Run, Trial, provenance
+from sparkdl.runs.history import read_description
+
+__all__ = ["Source", "check_metrics", "resolve"]
+
+# The facts of `run.json` that describe the origin of a model.
+_FACTS = ("name", "kind", "function", "metric", "created", "user", "git_commit", "versions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A model to export.
+
+    Attributes:
+        model: the Keras model; None for a model at a URL.
+        url: path or URL of a Keras file or of the folder of a SavedModel.
+        metrics: the metrics of the trial that trained the model.
+        direction: the direction of the metric of the trial, by the name of the metric.
+        run: the id of the run.
+        trial: the number of the trial.
+        lineage: the origin of the model, for `model.json`.
+    """
+
+    model: Any = None
+    url: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    direction: dict[str, str] = field(default_factory=dict)
+    run: str | None = None
+    trial: int | None = None
+    lineage: dict[str, Any] = field(default_factory=dict)
+
+
+def resolve(model: Any) -> Source:
+    """Return the model that the user means.
+
+    Args:
+        model: a Keras model, the path of a Keras file or of a SavedModel, a Trial, a Run (its best
+            trial), or a version of another model.
+
+    Raises:
+        ConfigError: if there is no model.
+        NoCompleteTrialError: if the run has no best trial.
+    """
+    if library_of_object(model):
+        return Source(model=model, lineage={"git_commit": provenance.git_commit(Path.cwd())})
+    if isinstance(model, Run):
+        model = trial_of(model)
+    if isinstance(model, Trial):
+        return _of_trial(model)
+    if isinstance(model, ModelVersion):
+        return _of_version(model)
+    if not isinstance(model, str | os.PathLike):
+        raise ConfigError(
+            f"model_or_trial is a {type(model).__name__}; expected a Keras model, the path of a "
+            ".keras file or of a SavedModel, a Trial, a Run or a ModelVersion."
+        )
+    url = storage.absolute(model)
+    if not is_model(url):
+        raise ConfigError(
+            f"{url} is no model; expected the path of a .keras or .h5 file, or of the folder of a "
+            "SavedModel."
+        )
+    return Source(url=url, lineage={"source": url})
+
+
+def _of_trial(trial: Trial) -> Source:
+    url = trial.model_path
+    run_path = trial.path.rsplit("/", 2)[0]
+    try:
+        description = read_description(run_path)
+    except (RunNotFoundError, RunDamagedError):
+        description = {}
+    chosen = trial.checkpoint_of_value()
+    metrics = dict(trial.metrics)
+    if trial.metric and trial.value is not None:
+        metrics[trial.metric] = trial.value
+    lineage = {
+        "source": url,
+        "run_path": run_path,
+        "trial_path": trial.path,
+        "params": trial.params,
+        "seed": trial.seed,
+        "checkpoint": chosen.url if chosen and url.startswith(chosen.url) else None,
+        "data": trial.data,
+        **{name: description[name] for name in _FACTS if name in description},
+    }
+    return Source(
+        url=url,
+        metrics=metrics,
+        direction={trial.metric: trial.direction} if trial.metric else {},
+        run=str(description.get("id", run_path.rsplit("/", 1)[-1])),
+        trial=trial.number,
+        lineage=lineage,
+    )
+
+
+def _of_version(version: ModelVersion) -> Source:
+    keras_file = storage.join(version.path, KERAS_FILE)
+    return Source(
+        url=keras_file if KERAS_FILE in version.details.get("files", {}) else version.path,
+        metrics=version.metrics,
+        run=version.run,
+        trial=version.trial,
+        lineage={**version.lineage, "copy_of": f"{version.name}/{version.version}"},
+    )
+
+
+def check_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the metrics that the user passed, as numbers.
+
+    Raises:
+        ConfigError: if a value is no number.
+    """
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise ConfigError(
+            f"metrics is a {type(metrics).__name__}; expected a dict, such as {{'accuracy': 0.97}}."
+        )
+    numbers = {}
+    for name, value in (metrics or {}).items():
+        plain = value.item() if hasattr(value, "item") and not isinstance(value, Real) else value
+        if isinstance(plain, bool) or not isinstance(plain, Real):
+            raise ConfigError(f"metrics[{name!r}] is {value!r}; expected a number.")
+        numbers[str(name)] = float(plain)
+    return numbers

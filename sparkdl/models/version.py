@@ -1,0 +1,127 @@
+"""Runs anywhere. A version of a model, as the registry lists it."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.errors import ModelDamagedError
+from sparkdl.jsonl import from_json
+from sparkdl.model_formats import load_model
+from sparkdl.models.layout import FORMAT
+from sparkdl.runs.trial_files import local_copy
+
+__all__ = ["KERAS_FILE", "ONNX_FILE", "PROFILE_FILE", "ModelVersion", "parse_version"]
+
+KERAS_FILE = "model.keras"
+ONNX_FILE = "model.onnx"
+PROFILE_FILE = "profile.json"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ModelVersion:
+    """A version of a model. `experiment.predict` takes it as its model.
+
+    Attributes:
+        name: the name of the model.
+        version: the number of the version.
+        path: path or URL of the folder, which is a SavedModel as TensorFlow Serving reads it.
+        metrics: the metrics of the version, by name.
+        run: the id of the run that trained the model; None for a model without a run.
+        trial: the number of the trial in that run.
+        aliases: the aliases that named the version when the registry was read.
+        details: everything that `model.json` contains: the signature, the lineage, the files with
+            their digests, versions of packages, user and time.
+    """
+
+    name: str
+    version: int
+    path: str
+    metrics: dict[str, float]
+    run: str | None = None
+    trial: int | None = None
+    aliases: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __repr__(self) -> str:
+        metrics = "".join(f" {name}={value:.5g}" for name, value in self.metrics.items())
+        aliases = "".join(f" @{alias}" for alias in self.aliases)
+        return f"<ModelVersion {self.name}/{self.version}{aliases}{metrics} at {self.path}>"
+
+    @property
+    def signature(self) -> dict[str, Any]:
+        """The inputs and outputs of the serving function: the dtype and the shape of each."""
+        signatures: dict[str, Any] = self.details.get("signatures", {})
+        first: dict[str, Any] = next(iter(signatures.values()), {})
+        return dict(signatures.get("serving_default", first))
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """The origin of the model: run, trial, parameters, checkpoint, data, git commit."""
+        return dict(self.details.get("lineage", {}))
+
+    @property
+    def profile(self) -> dict[str, Any] | None:
+        """The profile of the training data's features; None if it was not exported."""
+        try:
+            content: dict[str, Any] = from_json(storage.read(self._file(PROFILE_FILE)))
+        except FileNotFoundError:
+            return None
+        return content
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything about the version as a value for JSON."""
+        return {**self.details, "path": self.path, "aliases": list(self.aliases)}
+
+    def model(self) -> Any:
+        """Load the model into this process.
+
+        Returns:
+            The Keras model; for a version without a Keras file, the object of the SavedModel.
+        """
+        has_keras = KERAS_FILE in self.details.get("files", {})
+        return load_model(Path(local_copy(self._file(KERAS_FILE) if has_keras else self.path)))
+
+    def download(self, to: str | os.PathLike[str]) -> str:
+        """Copy the files of the version to `<to>/<version>`.
+
+        Args:
+            to: a local folder; created if it is missing. TensorFlow Serving takes it as the base
+                path of a model.
+
+        Returns:
+            The absolute path of the copy.
+        """
+        return local_copy(self.path, to)
+
+    def _file(self, name: str) -> str:
+        return storage.join(self.path, name)
+
+
+def parse_version(path: str, data: bytes, aliases: tuple[str, ...] = ()) -> ModelVersion:
+    """Return the version that a `model.json` describes.
+
+    Args:
+        path: the folder of the version.
+        data: the content of the file.
+        aliases: the aliases of the version.
+
+    Raises:
+        ModelDamagedError: if the file cannot be read, or has another format.
+    """
+    try:
+        details = from_json(data)
+        if details["format"] != FORMAT:
+            raise ValueError(f"it has format {details['format']}; this version reads {FORMAT}")
+        return ModelVersion(
+            path=path,
+            aliases=aliases,
+            details=details,
+            **{name: details[name] for name in ("name", "version", "metrics", "run", "trial")},
+        )
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ModelDamagedError(f"{storage.join(path, 'model.json')} is damaged: {exc!r}") from exc

@@ -1,0 +1,105 @@
+"""Runs on the driver. Find the files that a trial has left, and copy them to a local folder."""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.checkpoints import Checkpoint
+from sparkdl.errors import ConfigError, suggest
+from sparkdl.model_formats import is_model, is_model_file
+
+__all__ = ["artifact_url", "local_copy", "model_url"]
+
+
+def model_url(
+    trial: str, outputs: Mapping[str, Any], checkpoint: Callable[[], Checkpoint | None]
+) -> str:
+    """Return the URL of a trial's model.
+
+    The model is among the outputs of the trial or, if the outputs contain none, in a checkpoint.
+
+    Args:
+        trial: the folder of the trial.
+        outputs: the values that the training function returned, by name.
+        checkpoint: returns the checkpoint of the trial's value; called if it is needed.
+
+    Raises:
+        ConfigError: if the trial has no model, or its outputs contain several.
+    """
+    returned = dict(_models(trial, outputs))
+    name = f"trial {trial.rsplit('/', 1)[-1]} of {trial}"
+    if len(returned) > 1 and "model" not in returned:
+        raise ConfigError(
+            f"{name} returned {len(returned)} models: "
+            f"{', '.join(map(repr, returned))}. Pass the path of one of them, such as "
+            f"{next(iter(returned.values()))!r}, or return one of them under the key 'model'."
+        )
+    if returned:
+        return returned.get("model") or next(iter(returned.values()))
+    chosen = checkpoint()
+    for file in chosen.files if chosen else ():
+        if is_model_file(file):
+            return storage.join(chosen.url, file) if chosen else ""
+    if chosen:
+        text = f"its checkpoint {chosen.url} contains {', '.join(chosen.files)}"
+    else:
+        text = "the trial has no checkpoint"
+    raise ConfigError(
+        f"{name} has no model. Its outputs are {dict(outputs) or 'empty'}, without a "
+        "path of a .keras or .h5 file or of the folder of a "
+        f"SavedModel; {text}. A file that contains only weights is not a model. "
+        "Return {'model': sparkdl.keras.save(model, 'model.keras')} from train, or load the "
+        "weights into a model and pass that model."
+    )
+
+
+def _models(trial: str, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the URL of each model among the outputs of a trial."""
+    for name, value in outputs.items():
+        if isinstance(value, str) and is_model(url := storage.join(trial, value)):
+            yield name, url
+
+
+def artifact_url(trial: str, outputs: Mapping[str, Any], name: str) -> str:
+    """Return the URL of a file or folder that the training function returned.
+
+    Args:
+        trial: the folder of the trial.
+        outputs: the values that the training function returned, by name.
+        name: the name under which the file was returned.
+
+    Raises:
+        ConfigError: if the function returned no such file.
+    """
+    value = outputs.get(name)
+    if isinstance(value, str) and value and storage.exists(url := storage.join(trial, value)):
+        return url
+    paths = [n for n, v in outputs.items() if isinstance(v, str)]
+    text = f"it is {value!r}" if name in outputs else "no value has this name"
+    raise ConfigError(
+        f"the trial {trial} has no artifact {name!r}: {text}. Expected the name of a returned "
+        f"file: {', '.join(map(repr, paths)) or 'the trial returned none'}.{suggest(name, paths)}"
+    )
+
+
+def local_copy(url: str, to: str | PathLike[str] | None = None) -> str:
+    """Return the local path of a file or folder, and copy it there unless it is local already.
+
+    Args:
+        url: the file or folder.
+        to: the folder that receives the copy. By default, a local file is not copied, and a remote
+            file goes to a temporary folder, which is removed when this process ends.
+    """
+    if to is None and storage.is_local(url):
+        return str(storage.local_path(url).absolute())
+    if to is None:
+        to = tempfile.mkdtemp(prefix="sparkdl-copy-")
+        atexit.register(shutil.rmtree, to, ignore_errors=True)
+    target = Path(to, url.rstrip("/").rsplit("/", 1)[-1]).absolute()
+    storage.download(url, target)
+    return str(target)

@@ -1,0 +1,51 @@
+"""The files of a trial on the user's disk: artifacts, the model, the whole folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl.errors import ConfigError
+from sparkdl.runs import Run
+from tests.helpers.runs import run_with_outputs
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, list[Path]]:
+    """A plot and a model for each of two trials."""
+    paths = {"plot": [tmp_path / "0.png", tmp_path / "1.png"]}
+    paths["model"] = [tmp_path / "0.keras", tmp_path / "1.keras"]
+    for number in (0, 1):
+        for values in paths.values():
+            values[number].write_text(f"content of {values[number].name}")
+    return paths
+
+
+def test_local_artifacts_are_where_they_are(root: str, files: Any, tmp_path: Path) -> None:
+    run = run_with_outputs(root, {"accuracy": (0.9, 0.7)}, files)
+    path = run.best.artifact("plot")
+    assert path == f"{run.best.path}/artifacts/plot/0.png"
+    copy = run.best.artifact("plot", to=tmp_path / "here")
+    assert Path(copy) == tmp_path / "here" / "0.png"
+    assert Path(copy).read_text() == "content of 0.png"
+    with pytest.raises(ConfigError, match=r"no artifact 'plots': .*Did you mean 'plot'"):
+        run.best.artifact("plots")
+    with pytest.raises(ConfigError, match=r"no artifact 'accuracy': it is 0\.9"):
+        run.best.artifact("accuracy")
+    without = run_with_outputs(f"{root}/other", {"accuracy": (0.9,)}, {})
+    with pytest.raises(ConfigError, match="the trial returned none"):
+        without.best.artifact("plot")
+    with pytest.raises(ConfigError, match="has no model"):
+        without.best.model()
+
+
+def test_remote_artifacts_are_copied(files: Any, tmp_path: Path) -> None:
+    root = f"memory://{tmp_path.name}"
+    run: Run = run_with_outputs(root, {"accuracy": (0.7, 0.9)}, files)
+    assert run.best.model_path == f"{run.best.path}/artifacts/model/1.keras"
+    for name, text in (("plot", "1.png"), ("model", "1.keras")):
+        path = Path(run.best.artifact(name))
+        assert path.name == text
+        assert path.read_text() == f"content of {text}"
+    folder = Path(run.best.download(tmp_path / "trial"))
+    assert folder.joinpath("artifacts", "plot", "1.png").read_text() == "content of 1.png"
