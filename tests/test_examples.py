@@ -95,6 +95,7 @@ def run_example(
         "predict.py",
         "search.py",
         pytest.param("torch_digits.py", marks=[TWO_CORES, needs("torch")]),
+        "hops/grid_digits.py",
         pytest.param("horovod/elastic_digits.py", marks=TWO_CORES),
         pytest.param("horovod/keras_digits.py", marks=TWO_CORES),
         pytest.param("horovod/session_digits.py", marks=TWO_CORES),
