@@ -1,15 +1,16 @@
 """Deep learning on the Spark cluster you already have (runs anywhere).
 
-`import sparkdl` is light: it loads neither TensorFlow nor Spark. Each name below is a module
-that is imported when it is first used.
+`import sparkdl` is light: it loads neither TensorFlow nor Spark. Each name below is a module, or a
+class of a module, that is imported when it is first used.
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 from sparkdl._version import __version__
 
 __all__ = [
+    "MirroredStrategyRunner",
     "__version__",
     "context",
     "data",
@@ -25,8 +26,13 @@ __all__ = [
     "tfos",
 ]
 
+# The module of each class.
+_CLASSES = {"MirroredStrategyRunner": "sparkdl.mirrored_strategy_runner"}
 
-def __getattr__(name: str) -> ModuleType:
+
+def __getattr__(name: str) -> Any:
+    if name in _CLASSES:
+        return getattr(importlib.import_module(_CLASSES[name]), name)
     if name in __all__:
         return importlib.import_module(f"sparkdl.{name}")
     raise AttributeError(

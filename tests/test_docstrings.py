@@ -25,7 +25,7 @@ SPARK = {
         "sparkdl.experiment.trials",
     ),
     *("sparkdl.inference.prediction", "sparkdl.tfos.dfutil", "sparkdl.tfos.pipeline"),
-    "sparkdl.tfos.reservation",
+    *("sparkdl.hops.trials", "sparkdl.tfos.reservation"),
 }
 # These import TensorFlow.
 SLOW = {

@@ -96,6 +96,7 @@ def run_example(
         "export_model.py",
         "search.py",
         pytest.param("torch_digits.py", marks=[TWO_CORES, needs("torch")]),
+        "hops/grid_digits.py",
         pytest.param("horovod/elastic_digits.py", marks=TWO_CORES),
         pytest.param("horovod/keras_digits.py", marks=TWO_CORES),
         pytest.param("horovod/session_digits.py", marks=TWO_CORES),

@@ -9,7 +9,16 @@ import sparkdl
 
 PUBLIC = {
     "sparkdl": [
-        *("__version__", "context", "data", "devices", "distribute", "errors", "experiment"),
+        *(
+            "MirroredStrategyRunner",
+            "__version__",
+            "context",
+            "data",
+            "devices",
+            "distribute",
+            "errors",
+            "experiment",
+        ),
         "keras",
         "models",
         *("runs", "search", "tensorboard", "tfos"),

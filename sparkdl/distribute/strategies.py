@@ -11,8 +11,9 @@ from sparkdl.context import Context
 from sparkdl.distribute import keras3_patches, tested_versions
 from sparkdl.distribute.autoshard import keep_marked_shares
 from sparkdl.distribute.join_marker import joining
+from sparkdl.late_imports import after_import
 
-__all__ = ["choose", "correct_keras", "strategy", "uses_tf_keras"]
+__all__ = ["choose", "correct_strategies", "strategy", "uses_tf_keras"]
 
 # By default all gradients travel as one buffer after the last of them is computed; smaller packs
 # overlap with the computation. A step of 25 million parameters on two CPU processes took 317 to
@@ -112,24 +113,49 @@ def _multi_worker(me: Context) -> Any:
             "expected the variable that a run with framework='tensorflow' sets. Leave TF_CONFIG "
             "unchanged."
         )
+    correct_strategies()
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=BYTES_PER_PACK)
     try:
-        with joining(me):
-            multi_worker = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except (RuntimeError, ValueError) as exc:
         raise RuntimeError(
             f"this process can no longer join the other workers: {exc} Call "
             "distribute.strategy() before anything that computes with TensorFlow, and create no "
             "other strategy."
         ) from exc
-    keep_marked_shares(multi_worker, me.world_size)
-    correct_keras()
-    return multi_worker
+
+
+def correct_strategies() -> None:
+    """Correct every strategy of several workers that this process creates from now on.
+
+    A program may call `tf.distribute.MultiWorkerMirroredStrategy()` in place of `strategy()`. Like
+    that of `strategy()`, such a strategy leaves marked shares of the rows unchanged, and Keras 3 is
+    corrected for it. This function imports neither TensorFlow nor Keras.
+    """
+    after_import("tensorflow", _correct_constructor)
+
+
+# Process-wide state: the class is changed once per process.
+@functools.cache
+def _correct_constructor(tensorflow: Any) -> None:
+    cls = tensorflow.distribute.MultiWorkerMirroredStrategy
+    construct = cls.__init__
+
+    @functools.wraps(construct)
+    def construct_and_correct(self: Any, *args: Any, **kwargs: Any) -> None:
+        with joining(context.current()):
+            construct(self, *args, **kwargs)
+        num_workers = self.num_replicas_in_sync // len(self.extended.worker_devices)
+        if num_workers > 1:
+            keep_marked_shares(self, num_workers)
+            after_import("keras", lambda keras: _correct_keras())
+
+    cls.__init__ = construct_and_correct
 
 
 # Process-wide state: Keras is patched once per process.
 @functools.cache
-def correct_keras() -> None:
+def _correct_keras() -> None:
     """Correct Keras 3 for several workers, if the installed versions were tested."""
     if uses_tf_keras(os.environ):
         return

@@ -79,6 +79,30 @@ def test_trains_keras_to_equal_weights_and_returns_the_chiefs_value(
     assert eventually(lambda: not processes_of(run.id), 10)
 
 
+def test_a_strategy_that_the_program_makes_itself_trains_as_one_process(root: str) -> None:
+    def train() -> dict[str, Any]:
+        import numpy as np
+        import tensorflow as tf
+
+        strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
+        random = np.random.default_rng(0)
+        x = random.normal(size=(64, 4)).astype("float32")
+        table = tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).batch(16)
+        with strategy.scope():
+            tf.keras.utils.set_random_seed(1)
+            model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(1)])
+            model.compile("sgd", "mse", metrics=["mae"])
+        history = model.fit(table, epochs=2, verbose=0, validation_data=table).history
+        return {**history, "workers": strategy.num_replicas_in_sync}
+
+    several = experiment.allreduce(train, num_workers=2, **quiet(root, seed=3)).result
+    alone = experiment.allreduce(train, num_workers=1, **quiet(root, seed=3)).result
+    assert (several.pop("workers"), alone.pop("workers")) == (2, 1)
+    assert several.keys() == alone.keys() == {"loss", "mae", "val_loss", "val_mae"}
+    for name, values in alone.items():
+        assert several[name] == pytest.approx(values, rel=1e-4), name
+
+
 def test_refused_before_anything_starts(root: str) -> None:
     for wrong in (0, 1.5, True, "2"):
         with pytest.raises(ConfigError, match="num_workers is"):

@@ -122,6 +122,11 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     install(request["modules"])
     function = _function(request["function"])
     seed_everything(request["context"]["seed"])
+    me = context.current()
+    if me.strategy == "multi_worker" and me.world_size > 1:
+        from sparkdl.distribute.strategies import correct_strategies
+
+        correct_strategies()
     channel.sendall(b"s")
     returned = function(**request["context"]["params"])
     me = context.current()

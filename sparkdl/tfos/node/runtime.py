@@ -11,7 +11,6 @@ from typing import Any
 
 from sparkdl import context, storage
 from sparkdl.context import Context
-from sparkdl.distribute.strategies import correct_keras
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos import TFNode
 from sparkdl.tfos.cluster.node_files import NODES
@@ -258,10 +257,6 @@ def _export_tf_config(spec: Mapping[str, Sequence[str]]) -> None:
     if not tf_config:  # Programs of other frameworks have no TF_CONFIG.
         return
     os.environ["TF_CONFIG"] = json.dumps({**json.loads(tf_config), "environment": "cloud"})
-    if _num_training(spec) > 1 and "ps" not in spec and "tensorflow" in sys.modules:
-        # The function may create a MultiWorkerMirroredStrategy, under which Keras 3's fit has
-        # errors.
-        correct_keras()
 
 
 def _tensorboard(

@@ -1,0 +1,78 @@
+"""Runs on the driver. Run a training function, under the names of hops-util-py.
+
+Each function returns the path of its results and what the training function returned, see
+`sparkdl.hops.results`. The run itself is `sparkdl.experiment.load(path)`.
+"""
+
+from collections.abc import Sequence
+
+from sparkdl.hops.arguments import NO_NAME, Direction, verb
+from sparkdl.hops.distributed import (
+    collective_all_reduce,
+    mirrored,
+    multi_worker_mirrored,
+    parameter_server,
+)
+from sparkdl.hops.open_experiment import OpenExperiment, state
+from sparkdl.hops.project import root
+from sparkdl.hops.resources import local_resources
+from sparkdl.hops.trials import differential_evolution, grid_search, launch, random_search
+
+__all__ = [
+    "Direction",
+    "begin",
+    "collective_all_reduce",
+    "differential_evolution",
+    "end",
+    "grid_search",
+    "launch",
+    "mirrored",
+    "multi_worker_mirrored",
+    "parameter_server",
+    "random_search",
+]
+
+
+@verb()
+def begin(
+    name: str = NO_NAME,
+    local_logdir: bool = False,
+    versioned_resources: Sequence[str] | None = None,
+    description: str | None = None,
+) -> str:
+    """Begin an experiment that this program runs itself, without Spark, until `end`.
+
+    Args:
+        name, local_logdir, versioned_resources, description: see `launch`.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        RuntimeError: if an experiment has begun already.
+
+    Example:
+        >>> path = begin(name="sum")
+        >>> end(sum([1, 2]))
+        >>> from sparkdl import experiment
+        >>> experiment.load(path).trials[0].value
+        3.0
+    """
+    resources = {path.name: path for path in local_resources(versioned_resources)}
+    state.opened = OpenExperiment.begin(root(), name, description, resources)
+    return state.opened.opened.run.path
+
+
+def end(metric: float | None = None) -> None:
+    """End the experiment that `begin` has begun.
+
+    Args:
+        metric: the metric of the experiment.
+
+    Raises:
+        RuntimeError: if no experiment has begun.
+    """
+    if state.opened is None:
+        raise RuntimeError("no experiment is running: experiment.end follows experiment.begin.")
+    opened, state.opened = state.opened, None
+    opened.end(None if metric is None else float(metric))

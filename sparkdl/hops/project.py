@@ -1,0 +1,78 @@
+"""Runs anywhere. The project: the folder of all runs, and the paths in it."""
+
+import os
+import re
+
+from sparkdl import config, context, storage
+
+__all__ = ["expand", "is_folder", "root"]
+
+_OTHER_PROJECT = re.compile(r"/Projects/(?P<name>[^/]+)(?P<rest>/.*)?")
+
+
+def root() -> str:
+    """Return the path or URL of the project: the folder that holds the runs.
+
+    Example:
+        >>> root() == storage.absolute(root())
+        True
+    """
+    me = context.current()
+    if trial := me.url or me.folder:
+        # The folder of a trial is `<root>/<run id>/trials/<number>`.
+        return storage.absolute(trial).rsplit("/", 3)[0]
+    return storage.absolute(_root_on_driver() or config.resolve("root") or "runs")
+
+
+def _root_on_driver() -> str | None:
+    """Return the folder of the active Spark session; None without a session."""
+    from pyspark.sql import SparkSession  # Importing pyspark would slow down training processes.
+
+    from sparkdl.cluster.spark import SparkCluster
+
+    active = SparkSession.getActiveSession()
+    return SparkCluster(active).root() if active else None
+
+
+def expand(path: str | os.PathLike[str], project: str | None = None) -> str:
+    """Return the full path of a file or folder of a project.
+
+    Args:
+        path: a path relative to the project, also with a slash in front of it; a full path or URL
+            below the project; `/Projects/<name>/...`; or any URL.
+        project: the name of another project, which is a folder beside this one; None for this one.
+
+    Example:
+        >>> expand("Resources/a.csv") == expand("/Resources/a.csv") == f"{root()}/Resources/a.csv"
+        True
+        >>> expand("s3://bucket/a.csv")
+        's3://bucket/a.csv'
+    """
+    path = os.fspath(path)
+    if match := _OTHER_PROJECT.fullmatch(path):
+        return expand((match["rest"] or "/"), match["name"])
+    folder = _folder_of(project)
+    known = [folder, root(), *filter(None, [context.current().folder])]
+    is_full = any(f"{path.rstrip('/')}/".startswith(f"{base}/") for base in known)
+    if "://" in path or is_full:
+        return path.rstrip("/")
+    return storage.join(folder, path.strip("/")).rstrip("/")
+
+
+def _folder_of(project: str | None) -> str:
+    parent, _, name = root().rpartition("/")
+    return root() if project in (None, name) else storage.join(parent, str(project))
+
+
+def is_folder(url: str) -> bool:
+    """Return True if there is a folder at a path.
+
+    A name without a dot directly below the project is the name of a data set, which always exists.
+    """
+    parent, _, name = url.rpartition("/")
+    if parent == root() and "." not in name and not storage.exists(url):
+        return True
+    if storage.is_local(url):
+        return storage.local_path(url).is_dir()
+    filesystem, path = storage.filesystem(url)
+    return bool(filesystem.isdir(path))

@@ -1,0 +1,19 @@
+"""Runs in the training process. The folder for a training function's TensorBoard events."""
+
+from sparkdl import tensorboard
+
+__all__ = ["logdir"]
+
+
+def logdir() -> str:
+    """Return the folder for this trial's event files and other files; it ends with a slash.
+
+    The folder is always on a local disk, as with `local_logdir=True`. Its files end up in the
+    folder `tensorboard` of the trial. Between `experiment.begin` and `experiment.end`, it is the
+    folder of that experiment.
+
+    Example:
+        >>> logdir().endswith("tensorboard/")
+        True
+    """
+    return f"{tensorboard.logdir()}/"

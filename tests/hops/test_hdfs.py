@@ -1,0 +1,97 @@
+"""Files of the project, on a local disk and on a store with a URL."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkdl import context
+from sparkdl.context import Context
+from sparkdl.hops import hdfs, tensorboard
+
+
+@pytest.fixture(params=["local", "memory"])
+def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The project on each kind of store; the working directory is an empty folder."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    is_local = request.param == "local"
+    url = str(tmp_path / "projects" / "demo") if is_local else f"memory://{tmp_path.name}/demo"
+    monkeypatch.setenv("SPARKDL_ROOT", url)
+    return url
+
+
+def test_names_of_the_project(project: str) -> None:
+    assert hdfs.project_path() == f"{project}/"
+    assert hdfs.project_path("labs") == f"{project.removesuffix('demo')}labs/"
+    assert hdfs.project_name() == "demo"
+    assert hdfs.project_user().startswith("demo__")
+    hdfs.dump("1", "Logs/a.txt")
+    full = f"{project}/Logs/a.txt"
+    assert hdfs.abs_path("Logs/a.txt") == hdfs.abs_path("/Logs/a.txt") == full
+    assert hdfs.abs_path("/Projects/demo/Logs/a.txt") == hdfs.abs_path(full) == full
+    with pytest.raises(FileNotFoundError, match="SPARKDL_ROOT"):
+        hdfs.abs_path("Logs/b.txt")
+
+
+def test_files_come_and_go(project: str) -> None:
+    Path("data.csv").write_text("1,2")
+    hdfs.copy_to_hdfs("data.csv", "Resources")
+    assert hdfs.load("Resources/data.csv") == b"1,2"
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        hdfs.copy_to_hdfs("data.csv", "Resources")
+    Path("data.csv").write_text("3,4,5")
+    hdfs.copy_to_hdfs("data.csv", hdfs.project_path() + "Resources", overwrite=True)
+    Path("data.csv").unlink()
+    copy = hdfs.copy_to_local("Resources/data.csv")
+    assert (copy, Path(copy).read_text()) == (str(Path("data.csv").absolute()), "3,4,5")
+    Path(copy).write_text("9,9,9")  # Of the same size: taken for the same file.
+    assert Path(hdfs.copy_to_local("Resources/data.csv")).read_text() == "9,9,9"
+    assert Path(hdfs.copy_to_local("Resources/data.csv", overwrite=True)).read_text() == "3,4,5"
+
+
+def test_folders_come_and_go(project: str) -> None:
+    Path("set", "train").mkdir(parents=True)
+    Path("set", "train", "0.bin").write_bytes(b"0")
+    hdfs.copy_to_hdfs("set", "Data/mnist")
+    hdfs.copy_to_hdfs("set", "Data/again/", overwrite=False)
+    assert hdfs.load("Data/mnist/train/0.bin") == b"0"
+    assert hdfs.isdir("Data/again/set")
+    assert hdfs.isfile("Data/again/set/train/0.bin")
+    here = Path(hdfs.copy_to_local("Data/mnist"))
+    assert (here / "train" / "0.bin").read_bytes() == b"0"
+    relative = [path.removeprefix(f"{project}/") for path in hdfs.ls("Data/mnist", recursive=True)]
+    assert relative == ["Data/mnist/train", "Data/mnist/train/0.bin"]
+    with pytest.raises(OSError, match="recursive=True"):
+        hdfs.delete("Data/mnist")
+    hdfs.delete("Data/mnist", recursive=True)
+    assert not hdfs.exists("Data/mnist")
+
+
+def test_files_move_within_the_project(project: str) -> None:
+    hdfs.dump(b"old", "Logs/a.txt")
+    hdfs.cp("Logs/a.txt", "Resources/")
+    hdfs.move("Logs/a.txt", "Logs/b.txt")
+    hdfs.rename("Logs/b.txt", "Logs/c.txt")
+    assert [path.rpartition("/")[2] for path in hdfs.ls("Logs")] == ["c.txt"]
+    assert hdfs.glob("Resources/*.txt") == [f"{project}/Resources/a.txt"]
+    with pytest.raises(FileExistsError):
+        hdfs.cp("Logs/c.txt", "Resources/a.txt")
+    hdfs.cp("Logs/c.txt", "Resources/a.txt", overwrite=True)
+    hdfs.rmr("Logs")
+    hdfs.mkdir("Logs/new")
+    with hdfs.open_file("Logs/new/text", flags="wt") as file:
+        file.write("some text")
+    with hdfs.open_file("Logs/new/text") as file:
+        assert file.read() == b"some text"
+
+
+def test_a_trial_knows_its_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    folder = tmp_path / "runs" / "a-run" / "trials" / "3"
+    context.activate(Context(folder=str(folder), url="s3://bucket/project/a-run/trials/3"))
+    assert hdfs.project_path() == "s3://bucket/project/"
+    # A path that was made of the folder for events is local, as that folder is.
+    assert tensorboard.logdir() == f"{folder}/tensorboard/"
+    hdfs.dump("1", tensorboard.logdir() + "note.txt")
+    assert (folder / "tensorboard" / "note.txt").read_text() == "1"
