@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from sparkdl._version import __version__
-from sparkdl.cli import cancel, enqueue, logs, pause, resume, runs, set_limits, show, unpause
+from sparkdl.cli import cancel, enqueue, logs, pause, resume, runs, set_limits, show, ui, unpause
 from sparkdl.errors import SparkDLError
 
 __all__ = ["main"]
@@ -28,7 +28,7 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (runs, show, logs, resume, cancel, set_limits, enqueue, pause, unpause):
+    for verb in (runs, show, logs, resume, cancel, set_limits, enqueue, pause, unpause, ui):
         verb.add(verbs)
     arguments = parser.parse_args(words)
     try:
