@@ -18,6 +18,7 @@ from sparkdl.cli import (
     runs,
     set_limits,
     show,
+    ui,
     unpause,
 )
 from sparkdl.errors import SparkDLError
@@ -45,7 +46,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in (
-        *(runs, show, logs, compare),
+        *(runs, show, logs, compare, ui),
         *(cancel, set_limits, enqueue, pause, unpause),
         *(resume, reproduce, models, pull, gc),
     ):

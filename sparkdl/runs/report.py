@@ -15,7 +15,7 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
-__all__ = ["write_report"]
+__all__ = ["sections", "write_report"]
 
 # Limits that keep the page of a long run small: kinds of failures, characters of an error, trials
 # of the Pareto front, characters of a parameter.
@@ -63,25 +63,41 @@ def write_report(run: RunView) -> str:
     Raises:
         FileNotFoundError: if there is no run in `run.path`.
     """
-    facts = json.loads(storage.read(RunPaths(run.path).run))
     figures = _figures(run)
     library = ""
     if figures:
         from plotly.offline import get_plotlyjs
 
         library = get_plotlyjs()
-    sections = [
-        _head(run),
-        _best(run),
-        _times(run),
+    parts = sections(run)
+    texts = [
+        *(parts[name] for name in ("head", "best", "times")),
         *figures,
         _trials(run),
-        _failures(run),
-        _facts(facts, run.path),
+        *(parts[name] for name in ("failures", "facts")),
     ]
     url = RunPaths(run.path).report
-    storage.write(url, page(f"{run.name}: {run.id}", [s for s in sections if s], library))
+    storage.write(url, page(f"{run.name}: {run.id}", [text for text in texts if text], library))
     return url
+
+
+def sections(run: RunView) -> dict[str, str]:
+    """Return the texts of the report as HTML, by name; one without content is empty.
+
+    Args:
+        run: the run, live or loaded; its directory holds a `run.json`.
+
+    Raises:
+        FileNotFoundError: if there is no run in `run.path`.
+    """
+    facts = json.loads(storage.read(RunPaths(run.path).run))
+    return {
+        "head": _head(run),
+        "best": _best(run),
+        "times": _times(run),
+        "failures": _failures(run),
+        "facts": _facts(facts, run.path),
+    }
 
 
 def _section(title: str, note: str, body: str) -> str:
