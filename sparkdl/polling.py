@@ -66,10 +66,10 @@ def poll_s(url: str, local_s: float = LOCAL_POLL_S, remote_s: float = REMOTE_POL
 
 
 def shared_s(least_s: float, num_sharing: int) -> float:
-    """Return the seconds between two requests of each of many processes to a remote store.
+    """Return the pause between two requests of a process that shares a remote store with others.
 
     Args:
-        least_s: seconds for a few processes.
+        least_s: the pause where few processes share the store, in seconds.
         num_sharing: number of processes that make such requests at the same time.
 
     Example:
@@ -80,7 +80,7 @@ def shared_s(least_s: float, num_sharing: int) -> float:
 
 
 def pause_s(num_failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row: 0.5, 1, 2, 4 ... 30.
+    """Return the pause before the next try, in seconds; it doubles with each failure in a row.
 
     Example:
         >>> [pause_s(n) for n in (1, 2, 3, 10)]
