@@ -18,6 +18,7 @@ __all__ = [
     "REMOTE_POLL_S",
     "RETRY_S",
     "Outages",
+    "create_once",
     "pause_s",
     "poll_s",
     "retry",
@@ -116,6 +117,26 @@ def retry(action: Callable[[], T], activity: str, timeout_s: float | None = None
             if num_failures == 1:
                 _logger.warning("failed to %s: %s. Trying again.", activity, exc)
             time.sleep(wait_s)
+
+
+def create_once(url: str, text: str, activity: str, timeout_s: float | None = None) -> bool:
+    """Create a file that only one process can create; return False if another one has created it.
+
+    Args:
+        url: the file.
+        text: its content, which no other process writes.
+        activity: see `retry`.
+        timeout_s: see `retry`.
+
+    Raises:
+        OSError: if the store still fails then.
+    """
+    try:
+        retry(lambda: storage.create(url, text), activity, timeout_s)
+    except FileExistsError:
+        # The store may have written the file and then reported a failure.
+        return retry(lambda: storage.read(url), activity, timeout_s) == text.encode()
+    return True
 
 
 class Outages:
