@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.polling import retry
+from sparkdl.polling import create_once, retry
 
 __all__ = [
     "FOLDER",
@@ -117,13 +117,8 @@ def take(trial: str, number: int) -> bool:
 
 def _create(trial: str, number: int, fields: Mapping[str, Any]) -> bool:
     """Create the file of a number; return False if it exists."""
-    url, text = _file(trial, number), json.dumps({**fields, "id": uuid.uuid4().hex})
-    try:
-        retry(lambda: storage.create(url, text), _ACTIVITY)
-    except FileExistsError:
-        # The store may have written the file and then reported a failure.
-        return retry(lambda: storage.read(url), _ACTIVITY) == text.encode()
-    return True
+    text = json.dumps({**fields, "id": uuid.uuid4().hex})
+    return create_once(_file(trial, number), text, _ACTIVITY)
 
 
 def newest(trial: str) -> int:

@@ -18,6 +18,7 @@ __all__ = [
     "REMOTE_POLL_S",
     "RETRY_S",
     "Outages",
+    "create_once",
     "pause_s",
     "poll_s",
     "retry",
@@ -66,10 +67,10 @@ def poll_s(url: str, local_s: float = LOCAL_POLL_S, remote_s: float = REMOTE_POL
 
 
 def shared_s(least_s: float, num_sharing: int) -> float:
-    """Return the seconds between two requests of each of many processes to a remote store.
+    """Return the pause between two requests of a process that shares a remote store with others.
 
     Args:
-        least_s: seconds for a few processes.
+        least_s: the pause where few processes share the store, in seconds.
         num_sharing: number of processes that make such requests at the same time.
 
     Example:
@@ -80,7 +81,7 @@ def shared_s(least_s: float, num_sharing: int) -> float:
 
 
 def pause_s(num_failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row: 0.5, 1, 2, 4 ... 30.
+    """Return the pause before the next try, in seconds; it doubles with each failure in a row.
 
     Example:
         >>> [pause_s(n) for n in (1, 2, 3, 10)]
@@ -116,6 +117,26 @@ def retry(action: Callable[[], T], activity: str, timeout_s: float | None = None
             if num_failures == 1:
                 _logger.warning("failed to %s: %s. Trying again.", activity, exc)
             time.sleep(wait_s)
+
+
+def create_once(url: str, text: str, activity: str, timeout_s: float | None = None) -> bool:
+    """Create a file that only one process can create; return False if another one has created it.
+
+    Args:
+        url: the file.
+        text: its content, which no other process writes.
+        activity: see `retry`.
+        timeout_s: see `retry`.
+
+    Raises:
+        OSError: if the store still fails then.
+    """
+    try:
+        retry(lambda: storage.create(url, text), activity, timeout_s)
+    except FileExistsError:
+        # The store may have written the file and then reported a failure.
+        return retry(lambda: storage.read(url), activity, timeout_s) == text.encode()
+    return True
 
 
 class Outages:

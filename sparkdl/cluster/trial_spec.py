@@ -1,4 +1,4 @@
-"""Runs anywhere. Which trial of which run a task runs; the driver sends it to the task."""
+"""Runs anywhere. The run and the trial of a task, as the driver sends them to the task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -27,7 +27,7 @@ def conclusion_of(
     trial_value: str,
     secrets: Sequence[str],
 ) -> Conclusion:
-    """Return what follows from the end of the job of a trial.
+    """Return the conclusion of an attempt at a trial whose job has ended.
 
     Args:
         submitted: the trial.

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from sparkdl import storage
-from sparkdl.cluster.spark_errors import is_spark_ended
+from sparkdl.cluster.spark_errors import JobEnd, job_failed
 from sparkdl.errors import PreflightError
 from sparkdl.polling import poll_s
 from sparkdl.runner.commands import RunCommands
@@ -205,9 +205,10 @@ class TrialLoop:
         try:
             self._submitted.submit(trial, self._tasks.make(trial, at_once))
         except Exception as exc:
-            if not is_spark_ended(exc):
+            failed = job_failed(exc)
+            if failed.end is not JobEnd.SPARK_ENDED:
                 raise
-            self._orders.end_run(RunState.CANCELLED, f"Spark has ended: {exc}")
+            self._orders.end_run(RunState.CANCELLED, f"Spark has ended: {failed}")
             return False
         return True
 

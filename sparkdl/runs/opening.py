@@ -1,25 +1,23 @@
 """Runs on the driver. Open a run directory: create a run, or take over a run to resume it."""
 
-import json
+import functools
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-from sparkdl import storage
+from sparkdl import polling, storage
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.jsonl import to_json
 from sparkdl.runs.control import enqueued_params
-from sparkdl.runs.events import NewTrial, RunStarted, TrialChanged, TrialsAdded
+from sparkdl.runs.description import RunDescription
+from sparkdl.runs.events import RunStarted, TrialChanged, TrialsAdded
 from sparkdl.runs.history import check_params, read_description, read_events, replay
-from sparkdl.runs.ids_and_seeds import trial_seed
 from sparkdl.runs.journal import Journal, JournalContent
-from sparkdl.runs.layout import FORMAT, RunPaths
+from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.open_run import OpenRun
 from sparkdl.runs.owner import Claim, Owner, describe_owner, living_owner, newest_claim
-from sparkdl.runs.redact import mask_params, mask_text
 from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import TrialState
@@ -35,44 +33,8 @@ __all__ = [
 
 IfExists = Literal["error", "resume", "new"]
 
-
-# A new run directory must accept its first events within this time.
-CREATE_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunDescription:
-    """The request of a user, as far as the run directory stores it.
-
-    Attributes:
-        id: the id of the run, which is the name of its folder.
-        name: see `Run`.
-        kind: see `Run`.
-        description: a text of the user.
-        metric: see `Run`.
-        direction: see `Run`.
-        params: the parameters of each trial; None if a search chooses them.
-        seed: the seed of the run.
-        secrets: values that must not be stored.
-        facts: further fields of `run.json`, such as `space` and `repeats` of a search.
-        count: largest number of configurations, for a search.
-        retry: ended trials that an existing run runs again.
-        changed: the arguments that differ from those of an existing run, see `RunStarted`.
-    """
-
-    id: str
-    name: str
-    kind: str
-    description: str | None
-    metric: str | None
-    direction: str
-    params: list[dict[str, Any]] | None
-    seed: int
-    secrets: tuple[str, ...]
-    facts: Mapping[str, Any]
-    count: int | None = None
-    retry: Retry = frozenset()
-    changed: Mapping[str, Any] | None = None
+# A run directory that is created or taken over must answer within this time.
+OPEN_S = 10.0
 
 
 def open_run(root: str, description: RunDescription, if_exists: IfExists) -> OpenRun:
@@ -89,7 +51,7 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
         RunExistsError: if the run exists and may not be taken over; the message gives the reason
             and the remedy.
         RunDamagedError: if the files of the existing run cannot be read.
-        OSError: if the run directory cannot be written.
+        OSError: if the run directory still cannot be written after `OPEN_S` seconds.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", description.id):
         raise ConfigError(
@@ -99,15 +61,18 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
     if if_exists not in ("error", "resume", "new"):
         raise ConfigError(f"if_exists is {if_exists!r}; expected 'error', 'resume' or 'new'.")
     while True:
+        paths = RunPaths(storage.join(root, description.id))
         try:
-            if opened := _open(
-                RunPaths(storage.join(root, description.id)), description, if_exists
-            ):
-                return opened
+            opened = polling.retry(
+                functools.partial(_open, paths, description, if_exists), "open a run", OPEN_S
+            )
         except RunExistsError:
             if if_exists != "new":
                 raise
             description = replace(description, id=_next_id(root, description.id))
+        else:
+            if opened:
+                return opened
 
 
 def _open(paths: RunPaths, description: RunDescription, if_exists: IfExists) -> OpenRun | None:
@@ -144,7 +109,7 @@ def _claim(paths: RunPaths, run_id: str, earlier: Claim) -> Owner:
     """
     owner = Owner(paths)
     try:
-        owner.claim(earlier.number + 1)
+        owner.claim(earlier.number + 1, OPEN_S)
     except FileExistsError:
         other = newest_claim(paths).process or {"pid": "unknown", "host": "unknown"}
         raise _owned_error(run_id, other, paths.folder) from None
@@ -152,7 +117,7 @@ def _claim(paths: RunPaths, run_id: str, earlier: Claim) -> Owner:
 
 
 def _next_id(root: str, run_id: str) -> str:
-    taken = set(storage.list_names(root))
+    taken = set(polling.retry(lambda: storage.list_names(root), "list the runs", OPEN_S))
     number = 2
     while f"{run_id}-{number}" in taken:
         number += 1
@@ -161,12 +126,9 @@ def _next_id(root: str, run_id: str) -> str:
 
 def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> OpenRun | None:
     """Create a run; return None if another driver has created the run in the meantime."""
-    content = _content(description)
+    content = description.content()
     try:
         owner = _claim(paths, description.id, earlier)
-        if storage.exists(paths.run):
-            owner.release()
-            return None
         # What starts have written that were killed before they wrote run.json is not read.
         journal = Journal(paths.journal, owner.number)
         run = replay(content, paths.folder, [])
@@ -181,33 +143,22 @@ def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> Ope
         )
         owner.when_taken_over(journal.fence)
         with _released_if_raised(opened):
-            opened.record(RunStarted(), TrialsAdded(trials=_new_trials(description)))
-            journal.flush(CREATE_S)
+            if storage.exists(paths.run):
+                raise FileExistsError(paths.run)
+            opened.record(RunStarted(), TrialsAdded(trials=description.trials()))
+            journal.flush(OPEN_S)
             # Only with this file the folder is a run, so it is written last.
-            storage.create(paths.run, to_json(content, indent=1))
+            if not polling.create_once(
+                paths.run, to_json(content, indent=1), "create a run", OPEN_S
+            ):
+                raise FileExistsError(paths.run)
     except RunExistsError:
         raise
     except FileExistsError:
-        return None  # A driver that was taken for dead has created the run after all.
+        return None  # Another driver has created the run in the meantime.
     except OSError as exc:
         raise _not_writable(exc, paths.folder) from exc
     return opened
-
-
-def _content(description: RunDescription) -> dict[str, Any]:
-    """Return the content of `run.json`."""
-    return {
-        "format": FORMAT,
-        "id": description.id,
-        "name": description.name,
-        "kind": description.kind,
-        "description": mask_text(description.description or "", description.secrets) or None,
-        "metric": description.metric,
-        "direction": description.direction,
-        "seed": description.seed,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        **description.facts,
-    }
 
 
 @contextmanager
@@ -229,18 +180,6 @@ def _not_writable(exc: OSError, folder: str) -> OSError:
     return OSError(exc.errno, text) if exc.errno is not None else OSError(text)
 
 
-def _new_trials(description: RunDescription) -> list[NewTrial]:
-    """Return the trials in the form in which they are read back from the journal."""
-    return [
-        NewTrial(
-            number=number,
-            params=json.loads(json.dumps(mask_params(params, description.secrets))),
-            seed=trial_seed(description.seed, number),
-        )
-        for number, params in enumerate(description.params or ())
-    ]
-
-
 def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> OpenRun:
     content = read_description(paths.folder)
     journal = read_events(paths.folder)
@@ -248,7 +187,7 @@ def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> Op
     now: Any = description.facts.get("space")
     then: Any = content.get("space")
     if description.params is not None:
-        now = [trial.params for trial in _new_trials(description)]
+        now = [trial.params for trial in description.trials()]
         enqueued = enqueued_params(journal.events)
         then = [trial.params for trial in before.trials if trial.number not in enqueued]
     for name, old, new in (
@@ -297,10 +236,14 @@ def continue_run(
         RunExistsError: if a living driver owns the run.
     """
     paths = RunPaths(path)
-    content = read_description(path)
-    claim = _free_claim(paths, content["id"])
-    read = (content, read_events(path), claim)
-    return _continue(paths, read, reopen, retry, changed, secrets)
+
+    def take_over() -> OpenRun:
+        content = read_description(path)
+        claim = _free_claim(paths, content["id"])
+        read = (content, read_events(path), claim)
+        return _continue(paths, read, reopen, retry, changed, secrets)
+
+    return polling.retry(take_over, "open a run", OPEN_S)
 
 
 def _continue(

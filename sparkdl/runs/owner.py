@@ -23,7 +23,7 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.os_processes import process_start
-from sparkdl.polling import Outages, retry
+from sparkdl.polling import Outages, create_once, retry
 from sparkdl.runs.layout import RunPaths
 
 __all__ = [
@@ -77,14 +77,16 @@ class Owner:
         self.number = 0
         self.is_taken_over = False
 
-    def claim(self, number: int) -> None:
+    def claim(self, number: int, timeout_s: float | None = None) -> None:
         """Own the run, and write a heartbeat every `BEAT_S` seconds.
 
         Args:
             number: the number after that of the newest claim.
+            timeout_s: how long a store that fails is tried again, see `polling.retry`.
 
         Raises:
             FileExistsError: if another driver has claimed this number.
+            OSError: if the store still fails then; the run is not owned.
         """
         process = {
             "host": socket.gethostname(),
@@ -95,7 +97,16 @@ class Owner:
         }
         # The heartbeat comes first: without one the run counts as released.
         self._write_beat(number)
-        storage.create(_file(self._paths, number, "json"), json.dumps(process))
+        url = _file(self._paths, number, "json")
+        try:
+            if not create_once(url, json.dumps(process), "claim a run", timeout_s):
+                raise FileExistsError(url)
+        except FileExistsError:
+            raise
+        except OSError:
+            with suppress(OSError):  # The claim may have been written nevertheless.
+                storage.remove(_file(self._paths, number, "beat"))
+            raise
         self.number = number
         threading.Thread(target=self._keep, name="sparkdl-owner", daemon=True).start()
 

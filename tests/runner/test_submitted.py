@@ -32,18 +32,16 @@ def submitted_trial(paths: RunPaths, number: int, seen: int) -> SubmittedTrial:
 
 def test_running_trials_are_looked_at_now_and_then(
     counting_store: CountingStore,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    clock: list[float],
 ) -> None:
     """Spark repeats few tasks, and each look at a trial is a request to the store."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     plan = Plan(kind="launch", roles=(Role(name="worker", count=1),))
     paths = RunPaths(counting_store.url("run"))
     trials = SubmittedTrials(InMemoryCluster(), plan, SingleTopology(), paths)
     trials._submitted = {n: submitted_trial(paths, n, seen=0 if n else -1) for n in range(30)}
     for seconds, requests in ((0, 30), (3, 1), (6, 1), (30, 30)):
         counting_store.requests.clear()
-        now[0] = 1000.0 + seconds
+        clock[0] = 1000.0 + seconds
         assert list(trials.starts()) == []
         assert len(counting_store.requests) == requests
     storage.write(paths.trial(0).attempt(0), "{}")
@@ -58,17 +56,9 @@ def cut_short(root: str) -> tuple[SubmittedTrials, SubmittedTrial]:
     plan = Plan(kind="launch", roles=(Role(name="worker", count=1),))
     paths, cluster = RunPaths(root), InMemoryCluster()
     trials = SubmittedTrials(cluster, plan, SingleTopology(), paths)
-    rows: Future[list[object]] = Future()
-    rows.set_exception(JobFailed(JobEnd.CANCELLED, "cut short"))
-    submitted = SubmittedTrial(
-        trial=Trial(0, {}, paths.trial(0).folder),
-        job=SparkJob(cluster.submit),
-        rows=rows,
-        submitted_s=time.monotonic(),
-        first=0,
-        seen=0,
-        over_s=time.monotonic(),
-    )
+    submitted = submitted_trial(paths, 0, seen=0)
+    submitted.rows.set_exception(JobFailed(JobEnd.CANCELLED, "cut short"))
+    submitted.over_s = time.monotonic()
     return trials, submitted
 
 

@@ -1,7 +1,6 @@
 """The driver's loop without Spark: reports, orders of a pruner, questions of an objective."""
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,15 +61,13 @@ def test_metrics_that_are_shown_do_not_change_when_a_report_arrives(tmp_path: Pa
 
 def test_many_trials_share_the_requests_to_a_store(
     counting_store: CountingStore,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    clock: list[float],
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     trials = [Trial(number, {}, counting_store.url(str(number))) for number in range(30)]
     messages = TrialMessages(TrialSource(), None, is_gang=False)  # type: ignore[arg-type]
     for seconds, requests in ((0, 30), (3, 0), (6, 0), (10, 30), (13, 0)):
         counting_store.requests.clear()
-        now[0] = 1000.0 + seconds
+        clock[0] = 1000.0 + seconds
         messages.read(trials)
         assert len(counting_store.requests) == requests
     messages.read(trials[:1], ended=True)  # The last reports of a trial are not waited for.

@@ -2,9 +2,11 @@
 
 import errno
 import hashlib
+import itertools
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl import storage
+from sparkdl import polling, storage
 from sparkdl.errors import ConfigError, RunDamagedError, RunExistsError, RunNotFoundError
 from sparkdl.runs import opening
 from sparkdl.runs.events import RunEnded, TrialChanged, TrialsAdded
@@ -21,7 +23,7 @@ from sparkdl.runs.history import history, load
 from sparkdl.runs.ids_and_seeds import new_run_id, trial_seed
 from sparkdl.runs.large_outputs import LARGE_BYTES
 from sparkdl.runs.layout import FORMAT, RunPaths
-from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
+from sparkdl.runs.opening import IfExists, OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.owner import Claim, newest_claim
 from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.processes import eventually
@@ -249,7 +251,7 @@ def no_space(url: str, data: Any = b"") -> None:
 def test_run_that_cannot_be_created_names_its_folder_and_what_to_do(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "CREATE_S", 0.1)
+    monkeypatch.setattr(opening, "OPEN_S", 0.1)
     with monkeypatch.context() as patch:
         patch.setattr(storage, "append", no_space)
         with pytest.raises(OSError, match="nightly cannot be written: No space left") as raised:
@@ -275,6 +277,58 @@ def test_run_whose_end_cannot_be_written_is_released(
     assert "free some space" in caplog.text
     again = open_run(root, DESCRIPTION, "resume")
     again.owner.release()
+
+
+# ---- stores of which a call fails
+
+CALLS = ("exists", "list_names", "read", "write", "create", "append", "remove")
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, at: int, is_done: bool) -> list[str]:
+    """Let one call of the store fail, and return the list of the calls so far.
+
+    Args:
+        monkeypatch: undoes it.
+        at: the number of the call that fails.
+        is_done: the store does what was asked, and only its answer is lost.
+    """
+    calls: list[str] = []
+
+    def failing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            calls.append(name)
+            if len(calls) - 1 != at:
+                return function(*args)
+            if is_done:
+                function(*args)
+            raise OSError(errno.EIO, "the store is busy", args[0])
+
+        return call
+
+    for name in CALLS:
+        monkeypatch.setattr(storage, name, failing(name, getattr(storage, name)))
+    return calls
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("if_exists", ["error", "resume", "new"])
+def test_a_store_that_fails_for_a_moment_does_not_refuse_a_run(
+    root: str, if_exists: IfExists, is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "pause_s", lambda num_failures: 0.01)
+    for at in itertools.count():
+        folder = f"{root}/{at}"
+        if if_exists != "error":
+            open_run(folder, DESCRIPTION, "error").owner.release()
+        with monkeypatch.context() as patch:
+            calls = fail_once(patch, at, is_done)
+            opened = open_run(folder, DESCRIPTION, if_exists)
+            opened.owner.release()
+        run = load(opened.run.path)
+        assert run.id == ("nightly-2" if if_exists == "new" else "nightly")
+        assert run.counts() == {"WAITING": 2}
+        if len(calls) <= at:
+            return
 
 
 # ---- damage
@@ -362,7 +416,7 @@ def test_usage_of_a_later_version_is_read(root: str) -> None:
 
 def test_trial_that_is_added_twice_exists_once(root: str) -> None:
     opened = open_run(root, DESCRIPTION, "error")
-    trials = opened.journal.write([TrialsAdded(trials=opening._new_trials(DESCRIPTION))])
+    trials = opened.journal.write([TrialsAdded(trials=DESCRIPTION.trials())])
     assert trials
     opened.owner.release()
     assert len(load(opened.run.path).trials) == 2

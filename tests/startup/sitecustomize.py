@@ -2,7 +2,7 @@
 
 Where they are installed, as they are for the tests, TensorFlow's converter imports JAX and Keras's
 wrappers import scikit-learn, which takes a third of the CPU time of `import tensorflow`. No test
-uses these two. Other modules import JAX and scikit-learn as ever.
+needs JAX or scikit-learn there. All other modules find both.
 """
 
 import sys
@@ -19,15 +19,15 @@ NOT_FOUND = {
 
 
 class OptionalImports(MetaPathFinder):
-    """Find no module for those that do without it."""
+    """Hide modules from the packages that do without them."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> None:
-        """Raise an exception in place of an import that costs time and is not needed.
+        """Leave the search to the other finders, except for a hidden module.
 
         Raises:
-            ModuleNotFoundError: if so.
+            ModuleNotFoundError: if the module is hidden from the module that imports it.
         """
         if name in NOT_FOUND and _importer(sys._getframe(1)).startswith(NOT_FOUND[name]):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
