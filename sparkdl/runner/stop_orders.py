@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from sparkdl.errors import PreflightError
+from sparkdl.runner.outcome import Conclusion
 from sparkdl.runner.stopping import Stop
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.runs.events import TrialChanged
@@ -20,6 +22,7 @@ class StopOrders:
     Attributes:
         run: the state and the reason with which the run ends; None while it goes on.
         cancelled: the numbers of trials that the user has cancelled.
+        fatal: the reason for which no trial can run; None while they can.
 
     Example:
         >>> orders = StopOrders()
@@ -33,6 +36,7 @@ class StopOrders:
 
     run: Stop | None = None
     cancelled: set[int] = field(default_factory=set)
+    fatal: PreflightError | None = None
     _given_up: dict[int, TrialChanged] = field(default_factory=dict)
 
     def end_run(self, state: RunState, reason: str) -> None:
@@ -61,6 +65,20 @@ class StopOrders:
         """Return the event of a trial that is cancelled."""
         why = f"{STOPPED}: {self.run[1]}" if self.run else "cancelled"
         return TrialChanged(number=trial.number, state=TrialState.CANCELLED, error=why)
+
+    def attempt_ended(self, trial: Trial, conclusion: Conclusion) -> TrialChanged:
+        """End the run if an attempt shows that it cannot go on; return the event of the trial."""
+        event = conclusion.event
+        if conclusion.fatal:
+            # An executor that joined after the preflight cannot run trials.
+            self.fatal = conclusion.fatal
+            self.end_run(RunState.FAILED, str(conclusion.fatal))
+            event = self.cancelled_event(trial)
+        if conclusion.spark_ended:
+            self.end_run(RunState.CANCELLED, conclusion.spark_ended)
+        if self.run and event.failure == Failure.LOST:  # Resume runs it again.
+            event = replace(self.cancelled_event(trial), attempt=event.attempt)
+        return event
 
     def outcome(self, trials: Sequence[Trial]) -> tuple[RunState, str | None]:
         """Return the state with which a run ends, and the reason for which it ends early."""

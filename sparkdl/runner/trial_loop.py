@@ -7,15 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from sparkdl import storage
 from sparkdl.cluster.spark_errors import JobEnd, job_failed
-from sparkdl.errors import PreflightError
 from sparkdl.polling import poll_s
 from sparkdl.runner.commands import RunCommands
 from sparkdl.runner.control import Control
 from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.display.progress import Progress
-from sparkdl.runner.display.trial_output import MAX_LOGS
 from sparkdl.runner.observers import Observers, RunObserver
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
@@ -95,8 +92,6 @@ class TrialLoop:
         self._stopping = Stopping(*rules, ended, run.trials)
         self._num_started = 0
         self._orders = StopOrders()
-        self._fatal: PreflightError | None = None
-        self._is_local = storage.is_local(run.path)
         self._begun_s = time.monotonic()
         self._trials_begun_s = self._begun_s
         changed = (self._orders, self._stopping, self._waiting, self._submitted)
@@ -170,8 +165,8 @@ class TrialLoop:
             self._finish()
         finally:
             self._observers.run_ended()
-        if self._fatal:
-            raise self._fatal
+        if self._orders.fatal:
+            raise self._orders.fatal
         self.run.raise_unless_complete()
 
     def _goes_on(self) -> bool:
@@ -255,9 +250,7 @@ class TrialLoop:
         running = [s.trial for s in self._submitted if s.trial.state == TrialState.RUNNING]
         if self._progress.shown or self._source.prunes or self._source.answers_requests:
             self._messages.read(running)
-        # On a remote store, each log costs a request.
-        for trial in running if self._is_local else running[:MAX_LOGS]:
-            self._progress.show_output(trial)
+        self._progress.show_outputs(running)
         self._progress.show_counts(running, self._messages.newest, self._messages.steps)
         if (stop := self._stopping.used_up(running, self._elapsed_s())) and (
             self.has_more or self._submitted
@@ -302,16 +295,7 @@ class TrialLoop:
             submitted, self._submitted, self.run, stopped, options.trial_value, self._plan.secrets
         )
         trial.exception = conclusion.exception
-        event = conclusion.event
-        if conclusion.fatal:
-            # An executor that joined after the preflight cannot run trials.
-            self._fatal = conclusion.fatal
-            self._orders.end_run(RunState.FAILED, str(conclusion.fatal))
-            event = self._orders.cancelled_event(trial)
-        if conclusion.spark_ended:
-            self._orders.end_run(RunState.CANCELLED, conclusion.spark_ended)
-        if self._orders.run and event.failure == Failure.LOST:  # Resume runs it again.
-            event = replace(self._orders.cancelled_event(trial), attempt=event.attempt)
+        event = self._orders.attempt_ended(trial, conclusion)
         if conclusion.is_outside and submitted.is_recalled and not submitted.has_started:
             self._commands.wait_again(trial)
             return

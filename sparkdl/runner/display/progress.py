@@ -154,6 +154,13 @@ class Progress:
         if self.shown:
             self._output.show_new(trial, last)
 
+    def show_outputs(self, trials: Sequence[Trial]) -> None:
+        """Show what running trials have printed since the last call."""
+        # On a remote store, each log costs a request.
+        is_local = storage.is_local(self._run.path)
+        for trial in trials if is_local else trials[:MAX_LOGS]:
+            self.show_output(trial)
+
     @harmless
     def trial_started(self, trial: Trial, attempt: int) -> None:
         """Show the hosts on which the ranks of a gang run."""
