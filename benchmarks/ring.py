@@ -100,6 +100,8 @@ def train(params: int, how: str) -> list[float]:
     chosen, ends = None, list[float]()  # A strategy must exist before any variable.
     if how == "tuned":
         chosen = distribute.strategy()
+        if chosen.num_replicas_in_sync == 1:
+            raise RuntimeError("the workers do not train together")
     elif how == "default":
         chosen = tf.distribute.MultiWorkerMirroredStrategy()
         keras3_patches.apply()
@@ -163,7 +165,8 @@ def workers(what: str, how: str, nodes: str, count: int, params: int) -> list[fl
         environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         if how in ("tuned", "default"):
             environ |= tf_config(members, [f"127.0.0.1:{p}" for p in ports[count:]], rank)
-        me = {"kind": "allreduce", "rank": rank, "index": rank, "world_size": count}
+        me: dict[str, Any] = {"kind": "allreduce", "rank": rank, "index": rank}
+        me |= {"world_size": count, "strategy": "multi_worker"}
         environ[context.VARIABLE] = json.dumps({**me, "ring": invitation.fileno()})
         if how in ("alone", "none"):
             environ.pop(context.VARIABLE)

@@ -165,6 +165,7 @@ class Reporter:
         self._message_files = [str(folder / ORDERS)] if folder and can_be_stopped else []
         self._answers: dict[str, dict[str, Any]] = {}
         self._num_requests = 0
+        self._num_reports = 0
         self._is_stopped = False
         self.step = -1
         self.metrics: dict[str, float] = {}
@@ -193,6 +194,7 @@ class Reporter:
             print(f"step {step}: {text}" if step is not None else text)
         if self._reports is not None:
             self._reports.write(jsonl.to_json({"step": self.step, "metrics": metrics}))
+            self._num_reports += 1
         self.spent_s += time.monotonic() - begin_s
 
     def raise_if_stopped(self) -> None:
@@ -230,7 +232,9 @@ class Reporter:
             raise RuntimeError("there is no driver to ask: this process is not in a search")
         self._num_requests += 1
         request_id = f"{self._attempt}-{self._num_requests}"
-        self._asks.write(jsonl.to_json({"id": request_id, "attempt": self._attempt, **question}))
+        # The driver answers when it has read all reports; in a store they may arrive later.
+        line = {"id": request_id, "attempt": self._attempt, "reports": self._num_reports}
+        self._asks.write(jsonl.to_json({**line, **question}))
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while request_id not in self._answers:
             if time.monotonic() > deadline:

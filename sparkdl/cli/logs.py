@@ -15,6 +15,9 @@ __all__ = ["add"]
 
 POLL_S = 0.5
 
+# A large run takes a while to read: no more than this share of the time is spent on it.
+MAX_SHARE = 0.1
+
 
 def add(verbs: Any) -> None:
     """Add this verb to the parser."""
@@ -34,12 +37,16 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"sparkdl: {message}", file=sys.stderr)
         return 2
     tails: dict[tuple[str, int], LogTail] = {}
+    next_s = 0.0
     while True:
         _print_all(run, number, tails, arguments.json)
         if not (arguments.follow and run.state == "RUNNING"):
             return 0
         time.sleep(POLL_S)
-        run = find(run.path)  # A search goes on to add trials.
+        if (begun_s := time.monotonic()) >= next_s:
+            run = find(run.path)  # A search goes on to add trials.
+            now = time.monotonic()
+            next_s = now + (now - begun_s) / MAX_SHARE
 
 
 def _print_all(

@@ -6,7 +6,7 @@ Messages travel through files in the folder of each trial.
 import json
 import math
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +52,9 @@ class TrialMessages:
         self._is_gang = is_gang
         self._reports = jsonl.Tail()
         self._asks = jsonl.Tail()
-        self._unanswered: deque[tuple[Trial, dict[str, Any]]] = deque()
+        self._unanswered: list[tuple[Trial, dict[str, Any]]] = []
+        # The number of reports that were read from each trial's running attempt.
+        self._num_reports: Counter[int] = Counter()
         self._outages = Outages("exchange messages with trials")
         self._stopped: dict[int, float] = {}
         self._asked_s = -ASKING_S
@@ -84,7 +86,6 @@ class TrialMessages:
         reports, is_read = [], False
         # What cannot be read or sent now, as the store fails, is read and sent by a later call.
         with self._outages.tolerated():
-            # Asks are read first: the reports before an ask must be processed before its answer.
             if self._source.answers_requests and not ended:
                 askers = {TrialPaths(trial.path).asks: trial for trial in trials}
                 self._unanswered += [(askers[url], line) for url, line in self._asks.read(askers)]
@@ -93,14 +94,15 @@ class TrialMessages:
             reports = [(reporters[url], line["step"], line["metrics"]) for url, line in lines]
             is_read = True
         for trial, step, metrics in reports:
+            self._num_reports[trial.number] += 1
             # Another thread may be showing the present dict.
             trial.metrics = {**trial.metrics, **metrics}
             self.newest = trial
             self.steps[trial.number] = step
         for trial in self._source.observe_reports(reports, ended):
             self._stop(trial)
-        while self._unanswered and is_read and not ended and self._answer(*self._unanswered[0]):
-            self._unanswered.popleft()
+        if is_read and not ended:
+            self._unanswered = [ask for ask in self._unanswered if not self._answer(*ask)]
 
     def _is_due(self, trials: Sequence[Trial]) -> bool:
         """Return True if it is time to read: on a remote store, each file costs a request."""
@@ -115,10 +117,12 @@ class TrialMessages:
         return True
 
     def _answer(self, trial: Trial, ask: dict[str, Any]) -> bool:
-        """Answer a question; return False if the answer could not be sent."""
+        """Answer a question; return False if that must wait, or the answer could not be sent."""
         if ask["attempt"] != trial.attempts - 1:
             return True  # A lost attempt may still run, and ask.
         self._asked_s = time.monotonic()
+        if self._num_reports[trial.number] < ask["reports"]:
+            return False  # The answer is based on all that the trial has reported before it asked.
         try:
             answer = {"id": ask["id"], "value": self._source.answer(trial, ask)}
         except RequestRefused as exc:
@@ -155,7 +159,8 @@ class TrialMessages:
         """Start reading from the beginning: the next attempt writes new files."""
         self._reports.forget(TrialPaths(trial.path).metrics)
         self._asks.forget(TrialPaths(trial.path).asks)
-        self._unanswered = deque(ask for ask in self._unanswered if ask[0] is not trial)
+        self._unanswered = [ask for ask in self._unanswered if ask[0] is not trial]
+        self._num_reports.pop(trial.number, None)
 
     def trial_started(self, trial: Trial, attempt: int) -> None:
         """Read the files of a new attempt from their beginning."""

@@ -87,6 +87,7 @@ class Attempt:
         number: the number of the trial.
         attempt: the number of the attempt.
         paths: the files of the trial.
+        num_reports: the number of reports of this attempt.
     """
 
     def __init__(self, task: TrialTask, end: "SimpleQueue[Outcome | BaseException]") -> None:
@@ -94,10 +95,12 @@ class Attempt:
         self.number = task.trial.number
         self.attempt = task.trial.attempt
         self.paths: TrialPaths = task.paths
+        self.num_reports = 0
         self._end = end
 
     def start(self) -> None:
         """Write the files that a task writes first."""
+        self.num_reports = 0
         if self.attempt:
             for name in {"metrics.jsonl", "asks.jsonl", "orders.jsonl"} & set(
                 storage.list_names(self.paths.folder)
@@ -118,6 +121,7 @@ class Attempt:
         """Write what `context.report` writes."""
         line = json.dumps({"step": step, "metrics": metrics})
         storage.append(self.paths.metrics, line.encode() + b"\n")
+        self.num_reports += 1
 
     def orders(self) -> list[dict[str, Any]]:
         """What the driver has ordered."""
@@ -127,8 +131,16 @@ class Attempt:
 
     def ask(self, number: int, **question: Any) -> Any:
         """Ask the driver as an objective in Optuna's style does, and wait for the answer."""
-        line = json.dumps({"id": number, "attempt": self.attempt, **question})
-        storage.append(self.paths.asks, line.encode() + b"\n")
+        self.send_request(number, self.num_reports, **question)
+        return self.await_answer(number)
+
+    def send_request(self, number: int, num_reports: int, **question: Any) -> None:
+        """Write a request that follows a number of reports."""
+        head = {"id": number, "attempt": self.attempt, "reports": num_reports}
+        storage.append(self.paths.asks, json.dumps({**head, **question}).encode() + b"\n")
+
+    def await_answer(self, number: int) -> Any:
+        """Wait for the answer to a request."""
         return self.await_order(lambda order: order.get("id") == number)
 
     def await_order(self, is_meant: Callable[[dict[str, Any]], bool] = bool) -> Any:

@@ -253,3 +253,18 @@ def test_objective_that_asks_is_pruned_when_it_asks(root: str) -> None:
         attempt.end(pruned())
     assert loop.run.trials[0].state == "PRUNED"
     assert events(loop.run, "stop") == []
+
+
+def test_verdict_waits_for_reports_that_arrive_after_the_question(root: str) -> None:
+    pruner = optuna.pruners.ThresholdPruner(lower=0.5)
+    search = SearchSettings(space=None, algorithm="random", pruner=pruner, num_trials=1)
+    asked = distribution_to_json(FloatDistribution(0.0, 1.0))
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(search=search))):
+        attempt = cluster.attempt(0)
+        attempt.send_request(1, num_reports=1, should_prune=True)
+        attempt.ask(2, suggest="x", distribution=asked)
+        assert [order["id"] for order in attempt.orders()] == [2]
+        attempt.report(0, value=0.1)
+        assert attempt.await_answer(1)["value"] is True
+        attempt.end(pruned())

@@ -105,11 +105,11 @@ def _matrix(array: pa.Array) -> "np.ndarray[Any, Any] | None":
     if array.null_count:
         return None
     if types.is_integer(array.type) or types.is_floating(array.type):
-        numbers: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
-        return numbers
+        # `to_numpy` would import pandas, which takes longer than many a partition.
+        return np.from_dlpack(array)
     if not (types.is_list(array.type) or types.is_large_list(array.type)) or not len(array):
         return None
-    widths = np.diff(array.offsets.to_numpy())
+    widths = np.diff(np.from_dlpack(array.offsets))
     inner = _matrix(array.flatten())
     if inner is None or (widths != widths[0]).any():
         return None
