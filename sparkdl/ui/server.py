@@ -2,6 +2,8 @@
 
 import functools
 import html
+import importlib
+import logging
 import os
 import secrets
 import socket
@@ -133,6 +135,12 @@ def serve(root: str, *, port: int = 0, control: bool = False) -> Page:
         raise ConfigError(
             f"the page needs packages that are not installed ({exc}): pip install 'sparkdl[ui]'."
         ) from exc
+    # Plotly looks for pandas among the loaded modules, where a thread of the server could find the
+    # half of pandas that another thread has imported.
+    for name in ("pandas", "plotly.graph_objects"):
+        importlib.import_module(name)
+    # Several tabs ask for more things at once than there are threads. That is no problem.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     token = secrets.token_urlsafe(24)
     application = Application(LiveRuns(root), token, control)
     server = create_server(

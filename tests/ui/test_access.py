@@ -157,6 +157,16 @@ def test_run_ui_prints_the_address_and_shares_a_server(
     again.stop()
 
 
+def test_a_notebook_prints_no_address(
+    root: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkdl.ui.server.is_notebook", lambda: True)
+    page = ended(root, "run").run.ui()
+    page.stop()
+    assert capsys.readouterr().out == ""
+    assert "<iframe" in page._repr_html_()
+
+
 def test_a_program_ends_with_its_page_open(root: str) -> None:
     ended(root, "run")
     code = f"from sparkdl.runs.history import load; load({root + '/run'!r}).ui()"

@@ -57,12 +57,18 @@ export const figureLoop = (place, ask, open) => {
     if (busy || (performance.now() < next_ms && !isLast)) return false;
     busy = true;
     const begun_ms = performance.now();
+    const problems = [];
     try {
       for (const name of names) {
-        const figure = await ask(name);
-        if (!place.isConnected) break;
-        await draw(place, name, figure, open);
+        try {
+          const figure = await ask(name);
+          if (!place.isConnected) break;
+          await draw(place, name, figure, open);
+        } catch (error) {
+          problems.push(`${name}: ${error.message}`);  // The other figures are drawn.
+        }
       }
+      if (problems.length) throw new Error(problems.join("; "));
       return true;
     } finally {
       const now_ms = performance.now();
