@@ -12,6 +12,7 @@ from sparkdl.runs.figures import FIGURES
 from sparkdl.runs.trial import Trial
 from sparkdl.ui.live_runs import Snapshot
 from sparkdl.ui.plain import shown
+from sparkdl.ui.trial_table import seconds_of
 
 __all__ = ["curves", "details", "log", "trial_of"]
 
@@ -53,7 +54,7 @@ def details(snapshot: Snapshot, number: int) -> dict[str, Any]:
         "outputs": {name: shown(value) for name, value in trial.outputs.items()},
         "seed": trial.seed,
         "attempts": trial.attempts,
-        "seconds": round(trial.duration_s, 3),
+        "seconds": round(seconds_of(trial), 1),
         "started": trial.spans[0][0] if trial.spans else None,
         "usage": usage,
         "failure": trial.failure,
@@ -69,9 +70,10 @@ def curves(snapshot: Snapshot, number: int) -> str | None:
     Raises:
         NotFound: if the run has no such trial.
     """
-    trial = trial_of(snapshot, number)
-    # Of a trial of a run without a metric, all metrics are drawn.
-    run = dataclasses.replace(snapshot.run, trials=[trial], metric=None, objectives={})
+    trial, metric = trial_of(snapshot, number), snapshot.run.metric
+    if set(trial.metrics) - {metric, "value"}:
+        metric = None  # Of a trial of a run without a metric, all metrics are drawn.
+    run = dataclasses.replace(snapshot.run, trials=[trial], metric=metric, objectives={})
     figure = FIGURES["curves"][0](run)
     return None if figure is None else str(figure.to_json())
 

@@ -26,6 +26,9 @@ def overview(snapshot: Snapshot, versions: Sequence[ModelVersion]) -> dict[str, 
     trials = list(run.trials)
     metric = run.metric or "value"
     metrics = dict.fromkeys(name for trial in trials for name in trial.metrics)
+    # A plain number is reported as `value`, and counts as the metric.
+    if not any({"value", metric} <= trial.metrics.keys() for trial in trials):
+        metrics.pop("value", None)
     known, best = run.annotations(), run.top(1)
     return {
         "version": snapshot.version,

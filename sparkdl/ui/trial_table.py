@@ -10,7 +10,7 @@ from sparkdl.runs.trial import Trial
 from sparkdl.ui.live_runs import Snapshot
 from sparkdl.ui.plain import shown
 
-__all__ = ["rows"]
+__all__ = ["rows", "seconds_of"]
 
 # The most rows of an answer, characters of a text in a cell, and metrics and parameters of a row.
 MAX_ROWS = 200
@@ -62,7 +62,7 @@ def _key(sort: str) -> Callable[[Trial], Any]:
     fields: dict[str, Callable[[Trial], Any]] = {
         "state": lambda trial: str(trial.state),
         "value": lambda trial: trial.last_value,
-        "seconds": lambda trial: _seconds(trial) or None,
+        "seconds": lambda trial: seconds_of(trial) or None,
         "attempts": lambda trial: trial.attempts,
         "error": lambda trial: trial.summary or trial.note,
     }
@@ -84,13 +84,13 @@ def _row(trial: Trial, is_best: bool) -> dict[str, Any]:
         "value": shown(trial.last_value),
         "metrics": _cells(trial.metrics),
         "params": _cells(trial.params),
-        "seconds": round(_seconds(trial), 1),
+        "seconds": round(seconds_of(trial), 1),
         "attempts": trial.attempts,
         "error": (trial.summary or trial.note or "")[:MAX_TEXT],
     }
 
 
-def _seconds(trial: Trial) -> float:
+def seconds_of(trial: Trial) -> float:
     """Return the duration of a trial; of a running one, the time since its attempt started."""
     if trial.state == TrialState.RUNNING and trial.spans:
         return trial.duration_s + max(0.0, time.time() - trial.spans[-1][0])

@@ -149,17 +149,18 @@ def test_a_search_is_followed_to_its_end(root: str, browser: Any, page: Page) ->
         opened(browser, page, "/run/run") as tab,
     ):
         assert half.wait(30)
-        tab.wait_for_selector("#head:has-text('RUNNING')")
+        wait_for(tab, "document.querySelector('#head b')?.textContent === 'RUNNING'")
         wait_for(tab, "document.getElementById('legend').textContent.includes('complete')")
         assert "to come" in tab.inner_text("#legend")
         tab.wait_for_selector("#figure-history .scatterlayer")
         gate.set()
-        tab.wait_for_selector("#head:has-text('COMPLETE')")
+        wait_for(tab, "document.querySelector('#head b')?.textContent === 'COMPLETE'")
         wait_for(tab, "document.getElementById('legend').textContent.includes('45 complete')")
         assert texts(tab, "#legend span") == ["45 complete", "5 failed"]
         assert texts(tab, "section:has(#trial-rows) #total") == ["50 trials"]
         for name in ("history", "curves", "parallel", "importance", "timeline"):
             tab.wait_for_selector(f"#figure-{name} .main-svg")
+        wait_for(tab, "document.getElementById('figure-history').data[0].x.length === 45")
         tab.select_option("#state", "FAILED")
         wait_for(tab, "document.querySelectorAll('#trial-rows tr[tabindex]').length === 5")
         tab.click("#trial-rows tr[tabindex] >> nth=0")
@@ -187,7 +188,7 @@ def test_a_run_is_changed_from_the_page(root: str, browser: Any, page: Page) -> 
             tab.wait_for_selector("#head:has-text('seen in the browser')")
             tab.click("button:has-text('Cancel the run')")
             tab.click("#yes")
-            tab.wait_for_selector("#head:has-text('CANCELLED')")
+            wait_for(tab, "document.querySelector('#head b')?.textContent === 'CANCELLED'")
             wait_for(tab, "document.getElementById('live-controls').hidden")
     assert [trial.params["x"] for trial in loop.run.trials] == [0.0, 1.0, 7.5]
 

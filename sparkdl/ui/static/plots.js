@@ -56,6 +56,7 @@ export const figureLoop = (place, ask, open) => {
   return async (names, isLast = false) => {
     if (busy || (performance.now() < next_ms && !isLast)) return false;
     busy = true;
+    await loaded().catch(() => {});
     const begun_ms = performance.now();
     const problems = [];
     try {
@@ -72,7 +73,7 @@ export const figureLoop = (place, ask, open) => {
       return true;
     } finally {
       const now_ms = performance.now();
-      next_ms = now_ms + Math.max(1500, 5 * (now_ms - begun_ms));
+      next_ms = now_ms + Math.min(20_000, Math.max(1500, 3 * (now_ms - begun_ms)));
       busy = false;
     }
   };

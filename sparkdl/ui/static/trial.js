@@ -20,7 +20,11 @@ export const trialDialog = (id) => {
   const facts = (trial) => {
     byId("trial-title").replaceChildren(`Trial ${trial.number} `, stateCell(trial.state),
       trial.is_best ? " best" : "");
-    const { params, metrics, usage } = trial;
+    const { params, usage } = trial;
+    // A plain number is reported as "value", and counts as the metric.
+    const { value, ...others } = trial.metrics;
+    const isNamed = trial.metric in trial.metrics;
+    const metrics = isNamed ? trial.metrics : { [trial.metric]: trial.value, ...others };
     const outputs = Object.entries(trial.outputs).filter(([name]) => !(name in metrics));
     const about = {
       started: timeText(trial.started), time: durationText(trial.seconds),
@@ -29,9 +33,8 @@ export const trialDialog = (id) => {
       ...(usage.peak_memory_mb ? { "peak memory": `${Math.round(usage.peak_memory_mb)} MiB` } : {}),
       folder: trial.path,
     };
-    const value = trial.metric in metrics ? {} : { [trial.metric]: trial.value };
     const parts = [
-      ["Parameters", params], ["Values", { ...value, ...metrics }],
+      ["Parameters", params], ["Values", metrics],
       ["Outputs", Object.fromEntries(outputs)], ["Trial", about],
     ];
     byId("trial-facts").replaceChildren(...parts.filter(([, values]) => Object.keys(values).length)
