@@ -143,6 +143,17 @@ def test_a_large_answer_is_compressed(root: str) -> None:
     assert json.loads(gzip.decompress(response.data))["total"] == 60
 
 
+def test_runs_on_a_store_are_shown(tmp_path: Path) -> None:
+    root = f"memory://{tmp_path.name}"
+    opened = ended(root, "run")
+    storage.write(f"{opened.run.trials[0].path}/log.txt", "epoch 1\n")
+    page = client(root)
+    assert get(page, "/api/runs/run")["counts"] == {"COMPLETE": 2}
+    assert get(page, "/api/runs/run/trials/0/log")["text"] == "epoch 1\n"
+    opened.run.tag("baseline")
+    assert get(client(root), "/api/runs")["runs"][0]["tags"] == ["baseline"]
+
+
 # ---- several runs, and models
 
 
