@@ -3,7 +3,8 @@
     python examples/compare.py
 
 It prints a table of the runs that are tagged as candidates, and what differs between them:
-parameters, values, seconds, environment. `compare.html` shows the runs over one another.
+parameters, values, seconds, environment. `compare.html` shows the runs over one another, and
+`sparkdl ui` shows all of this in a browser.
 """
 
 from sklearn.datasets import load_digits

@@ -35,6 +35,7 @@ __all__ = [
     "load",
     "read_description",
     "read_events",
+    "read_rows",
     "read_run",
     "replay",
 ]
@@ -97,6 +98,7 @@ def _replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
     run.repeats = description.get("repeats", 1)
     request = description.get("request", {})
     run.is_search = request.get("search") is not None
+    run.num_trials = (request.get("search") or {}).get("num_trials")
     run.is_distributed = request.get("is_distributed", request.get("is_gang", False))
     run.is_resumable = request.get("is_resumable", True)
     run.reproduces = description.get("reproduces", {}).get("id")
@@ -210,6 +212,18 @@ def history(root: str) -> "pd.DataFrame":
     heartbeat for ten minutes; `heartbeat_s` is the age of the last one. Folders that cannot be read
     are left out, counted in a warning, and named in `history().attrs["unreadable"]`.
     """
+    rows, unreadable = read_rows(root)
+    frame = _frame(rows)
+    frame.attrs["unreadable"] = unreadable
+    if unreadable:
+        first = next(iter(unreadable))
+        text = "%d folders below %s cannot be read and are left out, such as %s: %s"
+        _logger.warning(text, len(unreadable), root, first, unreadable[first])
+    return frame
+
+
+def read_rows(root: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the rows of `history`, and the folders that cannot be read with the reasons."""
     names = storage.list_names(root)
     paths = [storage.join(root, name) for name in names if not name.startswith(".")]
     summaries = storage.read_new({RunPaths(path).summary: 0 for path in paths})
@@ -224,13 +238,7 @@ def history(root: str) -> "pd.DataFrame":
                 rows.append({**row, "tags": known.tags, "note": notes, "path": path})
             elif row is not None:
                 unreadable[path] = f"{type(row).__name__}: {row}"
-    frame = _frame(rows)
-    frame.attrs["unreadable"] = unreadable
-    if unreadable:
-        first = next(iter(unreadable))
-        text = "%d folders below %s cannot be read and are left out, such as %s: %s"
-        _logger.warning(text, len(unreadable), root, first, unreadable[first])
-    return frame
+    return rows, unreadable
 
 
 def _frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":

@@ -257,7 +257,8 @@ def _failures(run: RunView) -> str:
         error = f"<pre>{escaped(_shortened(trial.error or ''))}</pre>"
         parts.append(f"<details><summary>{head}</summary>{params}{error}</details>")
     left = f", {MAX_FAILURES} of {len(counts)} kinds shown" if len(counts) > MAX_FAILURES else ""
-    return _section("Failures", f"{len(failed)} trials{left}", "".join(parts)) if failed else ""
+    noun = "trial" if len(failed) == 1 else "trials"
+    return _section("Failures", f"{len(failed)} {noun}{left}", "".join(parts)) if failed else ""
 
 
 def _shortened(error: str) -> str:

@@ -1,6 +1,7 @@
 """Runs on the driver. A run, live or loaded from its directory."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,6 +59,8 @@ class Run(Controllable, RunFolder):
         duration_s: seconds from the start of the run to its end, the sum of all its sessions: a
             session ends when the run ends or its driver dies, and `resume` starts another.
         num_sessions: the number of sessions.
+        num_trials: the number of configurations that a search will try; None for no limit, and for
+            any run that is no search.
         is_paused: the driver starts no trial until `unpause`.
         idle: a sentence about the share of the slots' time that no trial used.
         timeline: a sentence about the parts of a training step, for a run with `timeline=True`.
@@ -80,6 +83,7 @@ class Run(Controllable, RunFolder):
     trials: list[Trial] = field(default_factory=list)
     duration_s: float = 0.0
     num_sessions: int = 0
+    num_trials: int | None = None
     is_paused: bool = False
     idle: str | None = None
     timeline: str | None = None
@@ -276,6 +280,8 @@ class Run(Controllable, RunFolder):
                 self._session = time, time
                 self.num_sessions += 1
                 self.is_paused = False
+                changed = event.changed or {}
+                self.num_trials = changed.get("num_trials", [None, self.num_trials])[1]
             case TrialsAdded():
                 self._add_trials(event)
             case TrialChanged():
@@ -284,8 +290,8 @@ class Run(Controllable, RunFolder):
                 trial = self.trials[event.number]
                 # Another thread may be showing the present dict.
                 trial.params = {**trial.params, event.name: event.value}
-            case CommandHandled(action="pause" | "unpause" as action, refused=None):
-                self.is_paused = action == "pause"
+            case CommandHandled(refused=None):
+                self._apply_command(event.action, event.arguments)
             case RunEnded():
                 self.state = event.state
                 self.is_paused = False
@@ -294,6 +300,14 @@ class Run(Controllable, RunFolder):
                 self._session = None
                 self.idle = event.idle
                 self.timeline = event.timeline
+
+    def _apply_command(self, action: str, arguments: Mapping[str, Any]) -> None:
+        if action in ("pause", "unpause"):
+            self.is_paused = action == "pause"
+        elif action == "set" and "num_trials" in arguments:
+            self.num_trials = arguments["num_trials"]
+        elif action == "enqueue" and self.num_trials is not None:
+            self.num_trials += 1
 
     def _add_trials(self, event: TrialsAdded) -> None:
         paths = RunPaths(self.path)

@@ -1,4 +1,7 @@
-"""Runs on the driver. Tags, notes, size and deletion: the part of a run that is only its files."""
+"""Runs on the driver. Tags, notes, size, deletion, the page: a run as its files."""
+
+import importlib
+from typing import Any
 
 from sparkdl import folders
 from sparkdl.errors import ConfigError, RunExistsError
@@ -56,6 +59,27 @@ class RunFolder:
         if not isinstance(text, str) or not text.strip():
             raise ConfigError(f"the note is {text!r}; expected a text.")
         annotations.add(self.path, note=text.strip())
+
+    def ui(self, *, port: int = 0, control: bool = False) -> Any:
+        """Show the run in a browser while it goes on, see `sparkdl ui`.
+
+        A program prints the address of the page, and a notebook shows the page in a frame. The
+        page ends with the program.
+
+        Args:
+            port: the port on this host; 0 takes a free one.
+            control: let the page cancel, pause and change runs, add trials, and write tags and
+                notes.
+
+        Returns:
+            The page, with its `url`, and with `wait()` and `stop()`.
+
+        Raises:
+            ConfigError: if the packages of `sparkdl[ui]` are not installed, or if the port cannot
+                be used.
+        """
+        # The user calls upwards here: this room knows nothing of servers.
+        return importlib.import_module("sparkdl.ui").show(self.path, port=port, control=control)
 
     @property
     def size(self) -> int:

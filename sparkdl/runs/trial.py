@@ -4,7 +4,7 @@ import importlib
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class Usage:
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the usage of two attempts or trials together; the memory is the maximum."""
-        mine, more = asdict(self), asdict(other)
+        mine, more = vars(self), vars(other)
         sums = {name: value + more[name] for name, value in mine.items()}
         return Usage(**{**sums, "peak_memory_mb": max(self.peak_memory_mb, other.peak_memory_mb)})
 

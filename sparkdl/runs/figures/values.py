@@ -169,7 +169,8 @@ def curves(run: RunView) -> "Figure | None":
     left = sum(bool(t.attempts) for t in run.trials) - len(chosen)
     note = f"the best {len(best)} and {len(chosen) - len(best)} other trials; dashed: pruned"
     values = [value for trace in traces for value in trace.y if math.isfinite(value)]
-    title = name_of_value(run) if column in (run.metric, "value") else plain(column or "")
+    is_metric = column is not None and column in (run.metric, "value")
+    title = name_of_value(run) if is_metric else plain(column or "")
     return figure(
         "Learning curves",
         note if left > 0 else "dashed: pruned" * any(t.line.dash == "dash" for t in traces),

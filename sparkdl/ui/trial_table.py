@@ -1,0 +1,105 @@
+"""Runs on the driver. The table of trials on the page, of which each request gets a part."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sparkdl.runs.states import TrialState
+from sparkdl.runs.trial import Trial
+from sparkdl.ui.live_runs import Snapshot
+from sparkdl.ui.plain import shown
+
+__all__ = ["rows", "seconds_of"]
+
+# The most rows of an answer, characters of a text in a cell, and metrics and parameters of a row.
+MAX_ROWS = 200
+MAX_TEXT = 200
+MAX_NAMES = 40
+
+
+def rows(
+    snapshot: Snapshot, *, offset: int, sort: str, descending: bool, state: str, text: str
+) -> dict[str, Any]:
+    """Return some rows of the table.
+
+    Args:
+        snapshot: the run.
+        offset: number of rows to leave out at the beginning.
+        sort: `number`, `state`, `value`, `seconds`, `attempts`, `error`, or the name of a parameter
+            or a metric after `param:` or `metric:`. Trials without a value come last.
+        descending: largest first.
+        state: only trials in this state; empty for all.
+        text: only trials that have each of these words in a parameter or the error.
+    """
+    chosen = [t for t in list(snapshot.run.trials) if not state or t.state == state]
+    for word in text.lower().split():
+        chosen = [t for t in chosen if word in _searched(t)]
+    if (sort, descending) != ("number", False):
+        chosen = _sorted(chosen, _key(sort), descending)
+    shown_rows = [_row(t, t.number in snapshot.best) for t in chosen[offset : offset + MAX_ROWS]]
+    return {"total": len(chosen), "offset": offset, "rows": shown_rows, "size": MAX_ROWS}
+
+
+def _searched(trial: Trial) -> str:
+    params = " ".join(f"{name}={value}" for name, value in trial.params.items())
+    return f"{params} {trial.summary} {trial.note or ''}".lower()
+
+
+def _sorted(trials: list[Trial], key: Callable[[Trial], Any], descending: bool) -> list[Trial]:
+    keyed = [(key(trial), trial) for trial in trials]
+    valued = [(_comparable(value), trial) for value, trial in keyed if value is not None]
+    valued.sort(key=lambda pair: pair[0], reverse=descending)
+    return [trial for _, trial in valued] + [trial for value, trial in keyed if value is None]
+
+
+def _key(sort: str) -> Callable[[Trial], Any]:
+    kind, _, name = sort.partition(":")
+    if kind == "param":
+        return lambda trial: trial.params.get(name)
+    if kind == "metric":
+        return lambda trial: trial.metrics.get(name)
+    fields: dict[str, Callable[[Trial], Any]] = {
+        "state": lambda trial: str(trial.state),
+        "value": lambda trial: trial.last_value,
+        "seconds": lambda trial: seconds_of(trial) or None,
+        "attempts": lambda trial: trial.attempts,
+        "error": lambda trial: trial.summary or trial.note,
+    }
+    return fields.get(kind, lambda trial: trial.number)
+
+
+def _comparable(value: Any) -> tuple[int, Any]:
+    """Return a key by which values of any kinds can be sorted: numbers before texts."""
+    if isinstance(value, int | float) and math.isfinite(value):
+        return 0, value
+    return 1, str(value)
+
+
+def _row(trial: Trial, is_best: bool) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "state": str(trial.state),
+        "is_best": is_best,
+        "value": shown(trial.last_value),
+        "metrics": _cells(trial.metrics),
+        "params": _cells(trial.params),
+        "seconds": round(seconds_of(trial), 1),
+        "attempts": trial.attempts,
+        "error": (trial.summary or trial.note or "")[:MAX_TEXT],
+    }
+
+
+def seconds_of(trial: Trial) -> float:
+    """Return the duration of a trial; of a running one, the time since its attempt started."""
+    if trial.state == TrialState.RUNNING and trial.spans:
+        return trial.duration_s + max(0.0, time.time() - trial.spans[-1][0])
+    return trial.duration_s
+
+
+def _cells(values: dict[str, Any]) -> dict[str, Any]:
+    cells = {}
+    for name, value in list(values.items())[:MAX_NAMES]:
+        cell = shown(value)
+        cells[name] = cell[:MAX_TEXT] if isinstance(cell, str) else cell
+    return cells
