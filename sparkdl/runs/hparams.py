@@ -15,7 +15,10 @@ from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
-__all__ = ["write_hparams"]
+__all__ = ["SUFFIX", "end_of_session", "start_of_session", "write_hparams"]
+
+# The end of the name of the event file that is written here.
+SUFFIX = ".sparkdl.hparams"
 
 # Number of values that are shown of a trial whose metric has no name.
 MAX_METRICS = 8
@@ -26,41 +29,70 @@ _SUCCESSES = (TrialState.COMPLETE, TrialState.PRUNED)
 def write_hparams(run: RunView, trial: Trial) -> None:
     """Write the event file of a trial that has ended. A second call writes the same file again.
 
-    The last values are named `final/<metric>`, so that they do not change a curve that the
-    training function wrote. The repeats of a configuration share one line of the tab.
-
     Args:
         run: the run of the trial.
         trial: the trial.
     """
+    # TensorBoard reads the files of a folder in the order of their names; the time in the name
+    # puts this file after the files of the training function.
+    name = f"events.out.tfevents.{int(_span(trial)[1]):010d}{SUFFIX}"
+    data = start_of_session(run, trial) + end_of_session(run, trial)
+    storage.write(storage.join(TrialPaths(trial.path).tensorboard, name), data)
+
+
+def start_of_session(run: RunView, trial: Trial) -> bytes:
+    """Return the beginning of an event file: the parameters of a trial that has started.
+
+    The repeats of a configuration share one line of the tab.
+    """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.hparams import metadata
-    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    start, end = _span(trial)
-    summaries = {
-        metadata.SESSION_START_INFO_TAG: _session_start(run, trial, start),
-        metadata.SESSION_END_INFO_TAG: _session_end(trial, end),
-    }
-    data = io.BytesIO()
-    writer = RecordWriter(data)
-    writer.write(Event(wall_time=start, file_version="brain.Event:2").SerializeToString())
-    for tag, content in summaries.items():
-        event = Event(wall_time=end)
-        event.summary.value.add(
-            tag=tag,
-            metadata=metadata.create_summary_metadata(content),
-            tensor=metadata.NULL_TENSOR,
-        )
-        writer.write(event.SerializeToString())
+    start, _ = _span(trial)
+    first = Event(wall_time=start, file_version="brain.Event:2")
+    content = _session_start(run, trial, start)
+    return _records(first, _plugin_event(metadata.SESSION_START_INFO_TAG, content, start))
+
+
+def end_of_session(run: RunView, trial: Trial) -> bytes:
+    """Return the end of an event file: the status and the last values of a trial that has ended.
+
+    The last values are named `final/<metric>`, so that they do not change a curve that the
+    training function wrote.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.hparams import metadata
+
+    _, end = _span(trial)
+    events = [_plugin_event(metadata.SESSION_END_INFO_TAG, _session_end(trial, end), end)]
     for name, value in _metrics(run, trial).items():
         event = Event(wall_time=end)
         event.summary.value.add(tag=f"final/{name}", simple_value=value)
+        events.append(event)
+    return _records(*events)
+
+
+def _plugin_event(tag: str, content: Any, time: float) -> Any:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.hparams import metadata
+
+    event = Event(wall_time=time)
+    event.summary.value.add(
+        tag=tag,
+        metadata=metadata.create_summary_metadata(content),
+        tensor=metadata.NULL_TENSOR,
+    )
+    return event
+
+
+def _records(*events: Any) -> bytes:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    data = io.BytesIO()
+    writer = RecordWriter(data)
+    for event in events:
         writer.write(event.SerializeToString())
-    # TensorBoard reads the files of a folder in the order of their names; the time in the name
-    # puts this file after the files of the training function.
-    name = f"events.out.tfevents.{int(end):010d}.sparkdl.hparams"
-    storage.write(storage.join(TrialPaths(trial.path).tensorboard, name), data.getvalue())
+    return data.getvalue()
 
 
 def _span(trial: Trial) -> tuple[float, float]:

@@ -1,10 +1,7 @@
 """TensorBoard's HParams tab shows the trials, and the driver needs no TensorFlow for it."""
 
-import json
-import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,8 @@ from sparkdl.data.tfexample.framing import spans
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.hparams import write_hparams
 from sparkdl.runs.states import TrialState
-from tests.helpers.processes import eventually
+from sparkdl.tensorboard_server import TensorBoardServer
+from tests.helpers.tensorboards import session_groups
 
 
 def make_run(folder: Path, **changes: Any) -> Run:
@@ -91,7 +89,9 @@ def test_tensorboard_shows_the_trials(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for trial in run.trials:
         write_hparams(run, trial)
-    groups = {group["name"]: group for group in session_groups(tmp_path, 2)}
+    with TensorBoardServer(str(tmp_path)) as server:
+        server.begin()
+        groups = {group["name"]: group for group in session_groups(server.await_url(), 2)}
     repeats, failed = groups["toy-1/0"], groups["toy-1/2"]
     assert repeats["hparams"] == {
         "lr": 0.1,
@@ -110,43 +110,3 @@ def test_tensorboard_shows_the_trials(tmp_path: Path) -> None:
     assert failed["hparams"]["lr"] == "inf"
     assert [session["status"] for session in failed["sessions"]] == ["STATUS_FAILURE"]
     assert failed["sessions"][0]["endTimeSecs"] == 1012.0
-
-
-def session_groups(logdir: Path, count: int) -> list[dict[str, Any]]:
-    """Return the answer of TensorBoard's server after it has read this number of groups."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = ["--logdir", str(logdir), "--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", *place, "--reload_interval", "1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    statuses = ["UNKNOWN", "SUCCESS", "FAILURE", "RUNNING"]
-    asked = {
-        "allowedStatuses": [f"STATUS_{status}" for status in statuses],
-        "colParams": [],
-        "startIndex": 0,
-        "sliceSize": 100,
-    }
-    url = f"http://127.0.0.1:{port}/data/plugin/hparams/session_groups"
-
-    def ask() -> list[dict[str, Any]]:
-        request = urllib.request.Request(url, json.dumps(asked).encode(), method="POST")
-        request.add_header("Content-Type", "application/json")
-        try:
-            with urllib.request.urlopen(request, timeout=10) as response:
-                groups: list[dict[str, Any]] = json.load(response)["sessionGroups"]
-        except (OSError, KeyError):
-            return []
-        return groups if len(groups) == count else []
-
-    try:
-        answer = eventually(ask, 90)
-        assert isinstance(answer, list)
-        assert answer
-        return answer
-    finally:
-        server.terminate()
-        server.wait()
