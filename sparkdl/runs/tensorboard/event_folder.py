@@ -50,16 +50,27 @@ class EventFolder:
         """Add what is new of the trials that have started.
 
         Raises:
-            OSError: if a file cannot be read. The next call goes on.
+            OSError: if files of a trial cannot be read. The other trials are complete, and the
+                next call goes on.
         """
         started = [trial for trial in list(run.trials) if trial.attempts]
         changed = [t for t in started if self._complete.get(t.number) != t.attempts]
         if storage.is_local(run.path):
-            for trial in changed:
-                self._refresh_trial(run, trial)
+            problems = [self._try(run, trial) for trial in changed]
         elif changed:
             with ThreadPoolExecutor(MAX_COPIES) as pool:
-                list(pool.map(lambda trial: self._refresh_trial(run, trial), changed))
+                problems = list(pool.map(lambda trial: self._try(run, trial), changed))
+        else:
+            return
+        for problem in filter(None, problems):
+            raise problem
+
+    def _try(self, run: RunView, trial: Trial) -> OSError | None:
+        try:
+            self._refresh_trial(run, trial)
+        except OSError as exc:
+            return exc
+        return None
 
     def _refresh_trial(self, run: RunView, trial: Trial) -> None:
         if self._is_closed.is_set():

@@ -1,5 +1,6 @@
 """Runs on the driver. Start TensorBoard for a run of this process, or of any other."""
 
+import gc
 from collections.abc import Callable
 
 from sparkdl.runs.history import load
@@ -30,6 +31,8 @@ def start_tensorboard(
         ConfigError: if TensorBoard is not installed.
     """
     check_installed()
+    # Runs that nobody uses any more end their TensorBoard only when they are collected.
+    gc.collect()
     return TensorBoard(run, current or _reader(run), host, port)
 
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from sparkdl import storage
+from sparkdl import folders, storage
 from sparkdl.runs import Run, Trial, TrialState
 from sparkdl.runs.tensorboard.event_folder import EventFolder
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
@@ -162,6 +162,26 @@ def test_only_event_files_are_copied_from_a_store(
     assert {p.name for p in copies if p.is_file()} >= {EVENTS, "trace.pb"}
     assert not list(tmp_path.rglob("model.keras"))
     assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_trial_that_cannot_be_read_hides_no_other(
+    path: str, files: EventFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(path, {"lr": 0.1}, {"lr": 0.2})
+    files_in = folders.files_in
+
+    def fails(url: str) -> dict[str, int]:
+        if "trials/0" in url:
+            raise PermissionError(f"no access to {url}")
+        return files_in(url)
+
+    with monkeypatch.context() as refused:
+        refused.setattr(folders, "files_in", fails)
+        with pytest.raises(PermissionError, match="trials/0"):
+            files.refresh(run)
+    assert len(events_in(tmp_path / "logdir/1-lr=0.2/train")) == 1
+    files.refresh(run)
+    assert len(events_in(tmp_path / "logdir/0-lr=0.1/train")) == 1
 
 
 def test_nothing_is_copied_after_the_end(
