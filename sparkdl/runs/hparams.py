@@ -5,11 +5,11 @@ is written beside the event files of the training function. The format is that o
 `plugins/hparams/summary.py`.
 """
 
-import io
 import math
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.runs.event_files import first_event, records, scalar
 from sparkdl.runs.figures import RunView
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
@@ -45,13 +45,12 @@ def start_of_session(run: RunView, trial: Trial) -> bytes:
 
     The repeats of a configuration share one line of the tab.
     """
-    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.hparams import metadata
 
     start, _ = _span(trial)
-    first = Event(wall_time=start, file_version="brain.Event:2")
     content = _session_start(run, trial, start)
-    return _records(first, _plugin_event(metadata.SESSION_START_INFO_TAG, content, start))
+    session = _plugin_event(metadata.SESSION_START_INFO_TAG, content, start)
+    return records(first_event(start), session)
 
 
 def end_of_session(run: RunView, trial: Trial) -> bytes:
@@ -60,16 +59,12 @@ def end_of_session(run: RunView, trial: Trial) -> bytes:
     The last values are named `final/<metric>`, so that they do not change a curve that the
     training function wrote.
     """
-    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.hparams import metadata
 
     _, end = _span(trial)
-    events = [_plugin_event(metadata.SESSION_END_INFO_TAG, _session_end(trial, end), end)]
-    for name, value in _metrics(run, trial).items():
-        event = Event(wall_time=end)
-        event.summary.value.add(tag=f"final/{name}", simple_value=value)
-        events.append(event)
-    return _records(*events)
+    session = _plugin_event(metadata.SESSION_END_INFO_TAG, _session_end(trial, end), end)
+    values = _metrics(run, trial).items()
+    return records(session, *(scalar(f"final/{name}", value, end) for name, value in values))
 
 
 def _plugin_event(tag: str, content: Any, time: float) -> Any:
@@ -83,16 +78,6 @@ def _plugin_event(tag: str, content: Any, time: float) -> Any:
         tensor=metadata.NULL_TENSOR,
     )
     return event
-
-
-def _records(*events: Any) -> bytes:
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    data = io.BytesIO()
-    writer = RecordWriter(data)
-    for event in events:
-        writer.write(event.SerializeToString())
-    return data.getvalue()
 
 
 def _span(trial: Trial) -> tuple[float, float]:

@@ -1,6 +1,5 @@
 """A quick program in place of TensorBoard, and event files."""
 
-import io
 import json
 import sys
 import urllib.request
@@ -10,11 +9,20 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage, tensorboard_server
+from sparkdl import tensorboard_server
 from sparkdl.data.tfexample.framing import spans
+from sparkdl.runs.event_files import first_event, records, scalar
 from tests.helpers.processes import eventually
 
-__all__ = ["FAKE", "called", "events_in", "fake_tensorboard", "scalars", "session_groups"]
+__all__ = [
+    "FAKE",
+    "called",
+    "events_in",
+    "fake_tensorboard",
+    "scalars",
+    "session_groups",
+    "steps_in",
+]
 
 FAKE = str(Path(__file__).with_name("fake_tensorboard"))
 
@@ -37,33 +45,24 @@ def called(folder: Path) -> Any:
 
 
 def scalars(tag: str, *values: float, first: int = 0) -> bytes:
-    """The content of an event file with a value for each step."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    data = io.BytesIO()
-    writer = RecordWriter(data)
-    if not first:
-        writer.write(Event(file_version="brain.Event:2").SerializeToString())
-    for step, value in enumerate(values, first):
-        event = Event(wall_time=1000.0 + step, step=step)
-        event.summary.value.add(tag=tag, simple_value=value)
-        writer.write(event.SerializeToString())
-    return data.getvalue()
+    """The content of an event file with a value for each step, or what is added to one."""
+    events = [scalar(tag, value, 1000.0 + step, step) for step, value in enumerate(values, first)]
+    return records(*events) if first else records(first_event(1000.0), *events)
 
 
-def events_in(url: str | Path) -> list[Any]:
+def events_in(folder: str | Path) -> list[Any]:
     """The values of all event files in a folder, in the order in which TensorBoard reads them."""
+    paths = sorted(path for path in Path(folder).iterdir() if "tfevents" in path.name)
+    return [value for path in paths for _, value in steps_in(path)]
+
+
+def steps_in(path: Path) -> list[tuple[int, Any]]:
+    """The step and the content of each value in an event file."""
     from tensorboard.compat.proto.event_pb2 import Event
 
-    values = []
-    for name in storage.list_names(str(url)):
-        path = f"{url}/{name}"
-        if "tfevents" in name:
-            data = storage.read(path)
-            events = [Event.FromString(data[start:stop]) for start, stop in spans(data, path)]
-            values += [value for event in events for value in event.summary.value]
-    return values
+    data = path.read_bytes()
+    events = [Event.FromString(data[start:stop]) for start, stop in spans(data, str(path))]
+    return [(event.step, value) for event in events for value in event.summary.value]
 
 
 def session_groups(url: str, count: int, *statuses: str) -> list[dict[str, Any]]:

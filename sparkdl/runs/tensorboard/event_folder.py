@@ -4,20 +4,36 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparkdl import folders, storage
+from sparkdl.runs.event_files import first_event, records
 from sparkdl.runs.figures import RunView
 from sparkdl.runs.hparams import SUFFIX, end_of_session, start_of_session
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.tensorboard.reports import Reports
 from sparkdl.runs.tensorboard.trial_names import name_of
 from sparkdl.runs.trial import Trial
 
 __all__ = ["EventFolder"]
 
+# The files that are made here. TensorBoard finds event files by a part of the name.
+_SESSION = f"events.out.tfevents.{0:010d}{SUFFIX}"
+_REPORTS = f"events.out.tfevents.{0:010d}.sparkdl.reports"
+
 # Number of trials whose files are copied from a store at the same time.
 MAX_COPIES = 8
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A trial as it was before its files were looked at."""
+
+    trial: Trial
+    is_ended: bool
+    attempts: int
 
 
 class EventFolder:
@@ -25,8 +41,8 @@ class EventFolder:
 
     Files of a run on a local disk are linked. Files of a run on a store are copied, and the copies
     grow with them: TensorBoard keeps its files open, and would not see a file that replaces one.
-    The parameters of each trial, and its last values, are in a file that is made here, so that
-    TensorBoard shows them of running trials too.
+    The parameters of each trial, the values that it reports, and its last values are in files that
+    are made here, so that TensorBoard shows them of running trials too.
 
     Args:
         folder: the folder, which is created.
@@ -36,6 +52,7 @@ class EventFolder:
         self._folder = folder
         self._folder.mkdir(parents=True)
         self._is_closed = threading.Event()
+        self._reports = Reports()
         self._names: dict[int, str] = {}
         # The attempts of each trial that has ended and whose files are complete here.
         self._complete: dict[int, int] = {}
@@ -54,36 +71,44 @@ class EventFolder:
                 next call goes on.
         """
         started = [trial for trial in list(run.trials) if trial.attempts]
-        changed = [t for t in started if self._complete.get(t.number) != t.attempts]
-        if storage.is_local(run.path):
-            problems = [self._try(run, trial) for trial in changed]
-        elif changed:
-            with ThreadPoolExecutor(MAX_COPIES) as pool:
-                problems = list(pool.map(lambda trial: self._try(run, trial), changed))
-        else:
+        looks = [
+            # Whatever is written after the end of a trial is not shown.
+            _Look(trial, trial.state.is_final, trial.attempts)
+            for trial in started
+            if self._complete.get(trial.number) != trial.attempts
+        ]
+        if not looks or self._is_closed.is_set():
             return
+        reported = self._reports.new_events([look.trial for look in looks])
+        for look in looks:
+            self._write_own_files(run, look, reported.get(look.trial.number, b""))
+        if storage.is_local(run.path):
+            problems = [self._add_all(look) for look in looks]
+        else:
+            with ThreadPoolExecutor(MAX_COPIES) as pool:
+                problems = list(pool.map(self._add_all, looks))
         for problem in filter(None, problems):
             raise problem
 
-    def _try(self, run: RunView, trial: Trial) -> OSError | None:
+    def _write_own_files(self, run: RunView, look: _Look, reported: bytes) -> None:
+        folder = self._folder_of(run, look.trial)
+        if look.trial.params:
+            self._write_session(run, look, folder)
+        if reported:
+            with open(folder / _REPORTS, "ab") as file:
+                file.write(reported if file.tell() else records(first_event(0.0)) + reported)
+
+    def _add_all(self, look: _Look) -> OSError | None:
+        """Add the event files of a trial; return the error of files that cannot be read."""
+        trial = look.trial
         try:
-            self._refresh_trial(run, trial)
+            for url in _sources(trial):
+                self._add_files(url, self._folder / self._names[trial.number])
         except OSError as exc:
             return exc
+        if look.is_ended:
+            self._complete[trial.number] = look.attempts
         return None
-
-    def _refresh_trial(self, run: RunView, trial: Trial) -> None:
-        if self._is_closed.is_set():
-            return
-        # Whatever is written after the end of a trial is not shown.
-        is_ended, attempts = trial.state.is_final, trial.attempts
-        folder = self._folder_of(run, trial)
-        if trial.params:
-            self._write_session(run, trial, folder, is_ended)
-        for url in _sources(trial):
-            self._add_files(url, folder)
-        if is_ended:
-            self._complete[trial.number] = attempts
 
     def _folder_of(self, run: RunView, trial: Trial) -> Path:
         """Return the folder of a trial; an objective in Optuna's style adds parameters later."""
@@ -96,16 +121,16 @@ class EventFolder:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _write_session(self, run: RunView, trial: Trial, folder: Path, is_ended: bool) -> None:
+    def _write_session(self, run: RunView, look: _Look, folder: Path) -> None:
         """Write the parameters of a trial; when the trial has ended, add the last values."""
-        path = folder / f"events.out.tfevents.{0:010d}{SUFFIX}"
+        path, trial = folder / _SESSION, look.trial
         params, num_bytes = self._sessions.get(trial.number, ({}, 0))
         if params != trial.params:
             start = start_of_session(run, trial)
             path.write_bytes(start)
             num_bytes = len(start)
             self._sessions[trial.number] = trial.params, num_bytes
-        if is_ended and path.stat().st_size == num_bytes:
+        if look.is_ended and path.stat().st_size == num_bytes:
             with open(path, "ab") as file:
                 file.write(end_of_session(run, trial))
 

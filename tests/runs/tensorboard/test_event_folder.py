@@ -1,5 +1,6 @@
 """TensorBoard's folder has the event files of all trials, and they grow with the run."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from sparkdl import folders, storage
 from sparkdl.runs import Run, Trial, TrialState
 from sparkdl.runs.tensorboard.event_folder import EventFolder
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
-from tests.helpers.tensorboards import events_in, scalars
+from tests.helpers.tensorboards import events_in, scalars, steps_in
 
 EVENTS = "events.out.tfevents.0000001000.host"
 
@@ -96,6 +97,44 @@ def test_a_lost_attempt_and_the_next_one_are_one_curve(
         assert [loss.simple_value for loss in losses] == [1.0, 0.5]
 
 
+def test_reported_values_are_curves(path: str, files: EventFolder, tmp_path: Path) -> None:
+    run = new_run(path, {"lr": 0.1}, {})
+
+    def report(number: int, step: int, **metrics: float) -> None:
+        line = json.dumps({"step": step, "metrics": metrics}).encode() + b"\n"
+        storage.append(f"{path}/trials/{number}/metrics.jsonl", line)
+
+    def reported(logdir: str, name: str) -> list[tuple[str, int, float]]:
+        file = tmp_path / logdir / name / "events.out.tfevents.0000000000.sparkdl.reports"
+        return [(v.tag, step, v.simple_value) for step, v in steps_in(file)]
+
+    report(0, 0, loss=1.0)
+    files.refresh(run)
+    assert reported("logdir", "0-lr=0.1") == [("reported/loss", 0, 1.0)]
+    report(0, 1, loss=0.5, accuracy=0.75)
+    report(1, 3, loss=2.0)
+    for _ in range(2):
+        files.refresh(run)
+    assert reported("logdir", "0-lr=0.1")[1:] == [
+        ("reported/loss", 1, 0.5),
+        ("reported/accuracy", 1, 0.75),
+    ]
+    assert reported("logdir", "1-digits") == [("reported/loss", 3, 2.0)]
+    trial = run.trials[0]
+    storage.rename(f"{trial.path}/metrics.jsonl", f"{trial.path}/attempts/0/metrics.jsonl")
+    trial.attempts = 2
+    report(0, 1, loss=0.25)
+    for logdir, folder in (("logdir", files), ("later", EventFolder(tmp_path / "later"))):
+        folder.refresh(run)
+        # TensorBoard hides a value when one of the same step or an earlier one follows.
+        assert reported(logdir, "0-lr=0.1")[-4:] == [
+            ("reported/loss", 0, 1.0),
+            ("reported/loss", 1, 0.5),
+            ("reported/accuracy", 1, 0.75),
+            ("reported/loss", 1, 0.25),
+        ]
+
+
 def test_parameters_are_shown_while_a_trial_runs_and_its_values_at_the_end(
     path: str, files: EventFolder, tmp_path: Path
 ) -> None:
@@ -140,12 +179,13 @@ def test_only_what_is_new_is_read(
     files.refresh(run)
     counting_store.requests.clear()
     files.refresh(run)
-    assert not counting_store.requests
+    assert not [request for request in counting_store.requests if "tfevents" in request]
+    assert not [request for request in counting_store.requests if "trials/0" in request]
     for trial in run.trials:  # The first one has ended, so that nothing more is expected of it.
         storage.write(f"{trial.path}/tensorboard/train/{EVENTS}", scalars("loss", 1.0, 2.0))
     counting_store.requests.clear()
     files.refresh(run)
-    (request,) = [request for request in counting_store.requests if "GET" in request]
+    (request,) = [request for request in counting_store.requests if "tfevents" in request]
     assert "trials/1" in request
 
 
