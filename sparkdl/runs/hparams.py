@@ -36,19 +36,23 @@ def write_hparams(run: RunView, trial: Trial) -> None:
     # TensorBoard reads the files of a folder in the order of their names; the time in the name
     # puts this file after the files of the training function.
     name = f"events.out.tfevents.{int(_span(trial)[1]):010d}{SUFFIX}"
-    data = start_of_session(run, trial) + end_of_session(run, trial)
+    # A TensorBoard may show several runs.
+    start = start_of_session(trial, f"{run.id}/{trial.configuration}")
+    data = start + end_of_session(run, trial)
     storage.write(storage.join(TrialPaths(trial.path).tensorboard, name), data)
 
 
-def start_of_session(run: RunView, trial: Trial) -> bytes:
+def start_of_session(trial: Trial, group: str) -> bytes:
     """Return the beginning of an event file: the parameters of a trial that has started.
 
-    The repeats of a configuration share one line of the tab.
+    Args:
+        trial: the trial.
+        group: the name of the row in the tab, which the repeats of a configuration share.
     """
     from tensorboard.plugins.hparams import metadata
 
     start, _ = _span(trial)
-    content = _session_start(run, trial, start)
+    content = _session_start(trial, group, start)
     session = _plugin_event(metadata.SESSION_START_INFO_TAG, content, start)
     return records(first_event(start), session)
 
@@ -56,15 +60,18 @@ def start_of_session(run: RunView, trial: Trial) -> bytes:
 def end_of_session(run: RunView, trial: Trial) -> bytes:
     """Return the end of an event file: the status and the last values of a trial that has ended.
 
-    The last values are named `final/<metric>`, so that they do not change a curve that the
-    training function wrote.
+    The last values are named `Result/<metric>`, so that they do not change a curve that the
+    training function wrote. TensorBoard sorts by name, capital letters first, and hides all but
+    the first columns of the tab. The step is the number of the trial, so that the values of all
+    trials are a chart.
     """
     from tensorboard.plugins.hparams import metadata
 
     _, end = _span(trial)
     session = _plugin_event(metadata.SESSION_END_INFO_TAG, _session_end(trial, end), end)
     values = _metrics(run, trial).items()
-    return records(session, *(scalar(f"final/{name}", value, end) for name, value in values))
+    results = (scalar(f"Result/{name}", value, end, trial.number) for name, value in values)
+    return records(session, *results)
 
 
 def _plugin_event(tag: str, content: Any, time: float) -> Any:
@@ -85,12 +92,12 @@ def _span(trial: Trial) -> tuple[float, float]:
     return start, start if end is None else end
 
 
-def _session_start(run: RunView, trial: Trial, start: float) -> Any:
+def _session_start(trial: Trial, group: str, start: float) -> Any:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     content = HParamsPluginData()
     session = content.session_start_info
-    session.group_name = f"{run.id}/{trial.configuration}"
+    session.group_name = group
     session.start_time_secs = start
     for name, value in trial.params.items():
         if isinstance(value, bool):

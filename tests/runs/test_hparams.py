@@ -44,20 +44,20 @@ def scalars(trial: Trial) -> dict[str, float]:
     data = path.read_bytes()
     events = [Event.FromString(data[start:stop]) for start, stop in spans(data, str(path))]
     values = [value for event in events for value in event.summary.value]
-    return {v.tag: v.simple_value for v in values if v.tag.startswith("final/")}
+    return {v.tag: v.simple_value for v in values if v.tag.startswith("Result/")}
 
 
 def test_write_hparams_names_last_values_apart_from_those_of_the_user(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_hparams(run, run.trials[0])
     write_hparams(run, run.trials[0])  # A second call replaces the file by an equal file.
-    assert scalars(run.trials[0]) == {"final/accuracy": 0.5}
+    assert scalars(run.trials[0]) == {"Result/accuracy": 0.5}
     run.metric = None
     write_hparams(run, run.trials[0])
-    assert scalars(run.trials[0]) == {"final/accuracy": 0.5, "final/loss": 1.0}
+    assert scalars(run.trials[0]) == {"Result/accuracy": 0.5, "Result/loss": 1.0}
     run.objectives = {"loss": "min", "accuracy": "max"}
     write_hparams(run, run.trials[1])
-    assert list(scalars(run.trials[1])) == ["final/loss", "final/accuracy"]
+    assert list(scalars(run.trials[1])) == ["Result/loss", "Result/accuracy"]
 
 
 def test_write_hparams_works_on_a_store_and_for_a_trial_that_never_started(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_write_hparams_needs_no_tensorflow(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
-    assert scalars(make_run(tmp_path).trials[0]) == {"final/accuracy": 0.5}
+    assert scalars(make_run(tmp_path).trials[0]) == {"Result/accuracy": 0.5}
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_tensorboard_shows_the_trials(tmp_path: Path) -> None:
         "trials/1/tensorboard",
     ]
     assert [(m["name"]["tag"], m["value"]) for m in repeats["metricValues"]] == [
-        ("final/accuracy", 0.625)  # The mean of both repeats.
+        ("Result/accuracy", 0.625)  # The mean of both repeats.
     ]
     assert failed["hparams"]["lr"] == "inf"
     assert [session["status"] for session in failed["sessions"]] == ["STATUS_FAILURE"]

@@ -126,7 +126,7 @@ class EventFolder:
         path, trial = folder / _SESSION, look.trial
         params, num_bytes = self._sessions.get(trial.number, ({}, 0))
         if params != trial.params:
-            start = start_of_session(run, trial)
+            start = start_of_session(trial, f"{trial.configuration}")
             path.write_bytes(start)
             num_bytes = len(start)
             self._sessions[trial.number] = trial.params, num_bytes

@@ -22,7 +22,7 @@ class Reports:
     def new_events(self, trials: Sequence[Trial]) -> dict[int, bytes]:
         """Return the events of the values that were reported since the last call.
 
-        The curves are named `reported/<metric>`, apart from those that a training function writes.
+        The curves are named `Reported/<metric>`, apart from those that a training function writes.
 
         Args:
             trials: the trials whose reports are read. A remote store is asked for all at once.
@@ -48,7 +48,7 @@ def _events(reports: Sequence[Line]) -> bytes:
     now = time.time()  # A report has no time of its own.
     return records(
         *(
-            scalar(f"reported/{name}", value, now, report["step"])
+            scalar(f"Reported/{name}", value, now, report["step"])
             for report in reports
             for name, value in report["metrics"].items()
         )

@@ -48,10 +48,11 @@ class TensorBoard:
         self._outages = Outages(f"read the event files of run {run.id}")
         folder = tempfile.mkdtemp(prefix="sparkdl-tensorboard-")
         # The process removes the folder whatever becomes of this one.
+        logdir = Path(folder, run.id)  # The page shows the name.
         self._server = TensorBoardServer(
-            f"{folder}/logdir", host=host, port=port, title=run.name, folder=folder
+            str(logdir), host=host, port=port, title=run.name, folder=folder
         )
-        self._files = EventFolder(Path(folder, "logdir"))
+        self._files = EventFolder(logdir)
         is_over = threading.Event()
         thread = threading.Thread(
             target=_follow, args=(weakref.ref(self), is_over), name="tensorboard", daemon=True

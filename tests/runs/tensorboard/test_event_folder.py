@@ -110,16 +110,16 @@ def test_reported_values_are_curves(path: str, files: EventFolder, tmp_path: Pat
 
     report(0, 0, loss=1.0)
     files.refresh(run)
-    assert reported("logdir", "0-lr=0.1") == [("reported/loss", 0, 1.0)]
+    assert reported("logdir", "0-lr=0.1") == [("Reported/loss", 0, 1.0)]
     report(0, 1, loss=0.5, accuracy=0.75)
     report(1, 3, loss=2.0)
     for _ in range(2):
         files.refresh(run)
     assert reported("logdir", "0-lr=0.1")[1:] == [
-        ("reported/loss", 1, 0.5),
-        ("reported/accuracy", 1, 0.75),
+        ("Reported/loss", 1, 0.5),
+        ("Reported/accuracy", 1, 0.75),
     ]
-    assert reported("logdir", "1-digits") == [("reported/loss", 3, 2.0)]
+    assert reported("logdir", "1-digits") == [("Reported/loss", 3, 2.0)]
     trial = run.trials[0]
     storage.rename(f"{trial.path}/metrics.jsonl", f"{trial.path}/attempts/0/metrics.jsonl")
     trial.attempts = 2
@@ -128,10 +128,10 @@ def test_reported_values_are_curves(path: str, files: EventFolder, tmp_path: Pat
         folder.refresh(run)
         # TensorBoard hides a value when one of the same step or an earlier one follows.
         assert reported(logdir, "0-lr=0.1")[-4:] == [
-            ("reported/loss", 0, 1.0),
-            ("reported/loss", 1, 0.5),
-            ("reported/accuracy", 1, 0.75),
-            ("reported/loss", 1, 0.25),
+            ("Reported/loss", 0, 1.0),
+            ("Reported/loss", 1, 0.5),
+            ("Reported/accuracy", 1, 0.75),
+            ("Reported/loss", 1, 0.25),
         ]
 
 
@@ -150,7 +150,7 @@ def test_parameters_are_shown_while_a_trial_runs_and_its_values_at_the_end(
     assert [value.tag for value in events_in(session)] == [
         "_hparams_/session_start_info",
         "_hparams_/session_end_info",
-        "final/accuracy",
+        "Result/accuracy",
     ]
     assert not events_in(tmp_path / "logdir/1-digits")
 

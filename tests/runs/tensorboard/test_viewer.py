@@ -53,7 +53,7 @@ def end_trial(opened: OpenRun, number: int, value: float) -> None:
 
 
 def logdir_of(folder: Path) -> Path:
-    (logdir,) = folder.glob("*/logdir")
+    (logdir,) = folder.glob("*/one")
     return logdir
 
 
