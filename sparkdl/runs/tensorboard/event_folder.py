@@ -126,7 +126,8 @@ class EventFolder:
         path, trial = folder / _SESSION, look.trial
         params, num_bytes = self._sessions.get(trial.number, ({}, 0))
         if params != trial.params:
-            start = start_of_session(trial, f"{trial.configuration}")
+            # TensorBoard sorts the rows by this text, and a browser shows no leading spaces.
+            start = start_of_session(trial, f"{trial.configuration:>6}")
             path.write_bytes(start)
             num_bytes = len(start)
             self._sessions[trial.number] = trial.params, num_bytes
