@@ -2,7 +2,9 @@
 
 import atexit
 import contextlib
+import http.client
 import importlib.util
+import json
 import os
 import select
 import shutil
@@ -133,6 +135,18 @@ class TensorBoardServer:
     def port(self) -> int:
         """The port on which TensorBoard listens."""
         return urlsplit(self.await_url()).port or 0
+
+    def has_data(self) -> bool:
+        """Return True if TensorBoard listens, and has found event files."""
+        address = urlsplit(self._url)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=1.0)
+        try:
+            connection.request("GET", "/data/runs")
+            return bool(json.loads(connection.getresponse().read()))
+        except (OSError, ValueError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
     @property
     def is_running(self) -> bool:

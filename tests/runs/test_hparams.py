@@ -92,6 +92,7 @@ def test_tensorboard_shows_the_trials(tmp_path: Path) -> None:
     with TensorBoardServer(str(tmp_path)) as server:
         server.begin()
         groups = {group["name"]: group for group in session_groups(server.await_url(), 2)}
+        assert server.has_data()
     repeats, failed = groups["toy-1/0"], groups["toy-1/2"]
     assert repeats["hparams"] == {
         "lr": 0.1,

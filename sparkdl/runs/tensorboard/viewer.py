@@ -1,6 +1,8 @@
 """Runs on the driver. A TensorBoard that follows a run, and ends with the object of the run."""
 
+import html
 import logging
+import os
 import tempfile
 import threading
 import weakref
@@ -45,6 +47,7 @@ class TensorBoard:
     def __init__(self, run: RunView, current: Callable[[], RunView], host: str, port: int) -> None:
         self._run = run
         self._current = current
+        self._frame: Any = None
         self._outages = Outages(f"read the event files of run {run.id}")
         folder = tempfile.mkdtemp(prefix="sparkdl-tensorboard-")
         # The process removes the folder whatever becomes of this one.
@@ -96,16 +99,31 @@ class TensorBoard:
             return f"<TensorBoard of run {self._run.id}, which has ended>"
         return f"<TensorBoard of run {self._run.id} at {self.url}>"
 
-    def _ipython_display_(self) -> None:
-        print(repr(self))
-        if self.is_running:
-            self.display()
+    def _repr_html_(self) -> str:
+        if not self.is_running:
+            return html.escape(repr(self))
+        # As for TensorBoard's own magic, an address by which a browser on another host gets here.
+        proxy = os.environ.get("TENSORBOARD_PROXY_URL")
+        url = html.escape(proxy.replace("%PORT%", f"{self._server.port}") if proxy else self.url)
+        style = f"width:100%;height:{HEIGHT}px;border:1px solid #ccc;border-radius:6px"
+        return f'<iframe src="{url}" style="{style}"></iframe><br><a href="{url}">{url}</a>'
 
     def display(self) -> None:
-        """Show the page in a notebook, through the proxy in `TENSORBOARD_PROXY_URL` if set."""
-        from tensorboard import notebook
+        """Show the page in a notebook as soon as there is something to see on it.
 
-        notebook.display(self._server.port, HEIGHT)
+        A page that was opened before looks for data again only when the user reloads it.
+        """
+        from IPython.display import HTML, display
+
+        text = "TensorBoard appears here as soon as a trial has started."
+        self._frame = display(HTML(f"<em>{text}</em>"), display_id=True)
+
+    def _fill_frame(self) -> None:
+        if self._frame is not None and self._server.has_data():
+            from IPython.display import HTML
+
+            self._frame.update(HTML(self._repr_html_()))
+            self._frame = None
 
     def _refresh(self) -> float:
         """Add new files; return the seconds until the next look."""
@@ -128,6 +146,7 @@ def _follow(reference: "weakref.ref[TensorBoard]", is_over: threading.Event) -> 
             return
         try:
             pause_s = tensorboard._refresh()
+            tensorboard._fill_frame()
         except Exception as exc:  # noqa: BLE001 TensorBoard goes on with what it has.
             if not threading.main_thread().is_alive():
                 return  # Python ends, and starts no more threads.

@@ -1,7 +1,6 @@
 """`tensorboard=True` shows a run of this process in TensorBoard, and never harms the run."""
 
 import gc
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.runner.display import tensorboard as display
 from sparkdl.runner.execute import execute
 from sparkdl.runs import Run
-from sparkdl.runs.tensorboard import viewer
+from sparkdl.runs.tensorboard import TensorBoard, viewer
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, returned
 from tests.helpers.loops import request_of
 from tests.helpers.processes import eventually, is_alive
@@ -59,8 +58,7 @@ def test_notebook_shows_the_page_before_the_trials(
 ) -> None:
     shown: list[str] = []
     monkeypatch.setattr(display, "is_notebook", lambda: True)
-    notebook = importlib.import_module("tensorboard.notebook")
-    monkeypatch.setattr(notebook, "display", lambda *_: shown.append("page"))
+    monkeypatch.setattr(TensorBoard, "display", lambda tensorboard: shown.append("page"))
 
     def notes(attempt: Attempt) -> Outcome:
         shown.append("trial")

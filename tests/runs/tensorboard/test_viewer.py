@@ -1,7 +1,6 @@
 """TensorBoard follows a run, and ends with the object of the run."""
 
 import gc
-import importlib
 import json
 import os
 import signal
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.tensorboard import viewer
 from sparkdl.runs.ui import live_runs
+from sparkdl.tensorboard_server import TensorBoardServer
 from tests.helpers.processes import eventually, is_alive
 from tests.helpers.stored_runs import ended, started
 from tests.helpers.tensorboards import (
@@ -184,19 +185,39 @@ def test_tensorboard_ends_with_the_program(root: str, tmp_path: Path, how: str) 
     assert not list(tmp_path.glob("sparkdl-tensorboard-*"))
 
 
-def test_notebook_shows_the_page(
+def test_notebook_shows_the_page_as_soon_as_it_has_data(
     root: str,
     fake_tensorboard: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown: list[int] = []
-    notebook = importlib.import_module("tensorboard.notebook")
-    monkeypatch.setattr(notebook, "display", lambda port, height: shown.append(port))
+    shown: list[str] = []
+    answers = [False, False, True]
+    monkeypatch.setattr(TensorBoardServer, "has_data", lambda server: answers.pop(0))
+    output = SimpleNamespace(update=lambda html: shown.append(html.data))
+
+    def display(html: Any, display_id: bool) -> Any:
+        shown.append(html.data)
+        return output
+
+    monkeypatch.setattr("IPython.display.display", display)
     with load(ended(root, "one").run.path).tensorboard() as tensorboard:
-        tensorboard._ipython_display_()
-        assert shown == [tensorboard._server.port]
-        assert tensorboard.url in capsys.readouterr().out
+        tensorboard.display()
+        assert eventually(lambda: len(shown) == 2, 10)
+        assert "as soon as a trial has started" in shown[0]
+        assert f'<iframe src="{tensorboard.url}"' in shown[1]
+    assert not answers
+    assert "has ended" in tensorboard._repr_html_()
+
+
+def test_notebook_on_a_hub_shows_the_page_through_its_proxy(
+    root: str,
+    fake_tensorboard: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TENSORBOARD_PROXY_URL", "/user/ann/proxy/%PORT%/")
+    with load(ended(root, "one").run.path).tensorboard() as tensorboard:
+        page = tensorboard._repr_html_()
+        assert f'<iframe src="/user/ann/proxy/{tensorboard._server.port}/"' in page
 
 
 @pytest.mark.slow
@@ -225,3 +246,5 @@ def test_real_tensorboard_names_trials_by_their_parameters_and_follows_them(
                 return [value for _, _, value in json.load(response)]
 
         assert eventually(lambda: losses() == [1.0, 0.25], 20)
+        pid = tensorboard._server.pid
+    assert not is_alive(pid)
