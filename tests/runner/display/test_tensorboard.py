@@ -1,6 +1,7 @@
 """`tensorboard=True` shows a run of this process in TensorBoard, and never harms the run."""
 
 import gc
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from sparkdl import tensorboard_server
-from sparkdl.errors import ConfigError
+from sparkdl import experiment, tensorboard_server
+from sparkdl.errors import ConfigError, RunStoppedError
 from sparkdl.runner.display import tensorboard as display
 from sparkdl.runner.execute import execute
+from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run
+from sparkdl.runs.retry import parse_retry
 from sparkdl.runs.tensorboard import TensorBoard, viewer
-from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, returned
+from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import request_of
 from tests.helpers.processes import eventually, is_alive
 from tests.helpers.tensorboards import fake_tensorboard  # noqa: F401
@@ -23,7 +26,7 @@ from tests.helpers.tensorboards import fake_tensorboard  # noqa: F401
 
 def run_two(root: str, run_task: Any = None, **options: Any) -> Run:
     """Run two trials of x = 0 and x = 1."""
-    request = request_of(2, root=root, tensorboard=True, **{"progress": True, **options})
+    request = request_of(2, **{"root": root, "tensorboard": True, "progress": True, **options})
     return execute(request, InMemoryCluster(run_task or (lambda attempt: returned(1.0))))
 
 
@@ -105,8 +108,41 @@ def test_run_that_has_ended_before_is_shown(
     fake_tensorboard: Path,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    execute(request_of(2, root=root), InMemoryCluster(lambda attempt: returned(1.0)))
-    run = run_two(root, if_exists="resume")
-    url = run.tensorboard().url
-    assert f"TensorBoard shows the run at {url}" in capsys.readouterr().out
+    path = execute(request_of(2, root=root), InMemoryCluster(lambda attempt: returned(1.0))).path
+    for again in (
+        lambda: run_two(root, if_exists="resume"),
+        lambda: experiment.resume(path, tensorboard=True),
+    ):
+        run = again()
+        url = run.tensorboard().url
+        assert f"TensorBoard shows the run at {url}" in capsys.readouterr().out
+        run.tensorboard().stop()
+
+
+def test_run_that_is_resumed_is_shown(
+    root: str,
+    fake_tensorboard: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(RunStoppedError) as stopped:
+        run_two(
+            root,
+            lambda attempt: raised("no") if attempt.number else returned(1.0),
+            tensorboard=False,
+            max_failed_trials=0,
+        )
+    path = stopped.value.run.path
+    cluster = InMemoryCluster(lambda attempt: returned(1.0))
+    options = {"retry": "failed", "tensorboard": True}
+    run = continue_search(path, None, {}, parse_retry("failed"), None, options, cluster)
+    assert run.state == "COMPLETE"
+    assert f"TensorBoard shows the run at {run.tensorboard().url}" in capsys.readouterr().out
     run.tensorboard().stop()
+
+
+@pytest.mark.parametrize(
+    "verb", ["launch", "search", "allreduce", "horovod", "mirrored", "parameter_server"]
+)
+def test_every_verb_takes_the_option(verb: str) -> None:
+    parameter = inspect.signature(getattr(experiment, verb)).parameters["tensorboard"]
+    assert parameter.default is False
