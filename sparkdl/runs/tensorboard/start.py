@@ -3,10 +3,9 @@
 import gc
 from collections.abc import Callable
 
-from sparkdl.runs.history import load
 from sparkdl.runs.run import Run
+from sparkdl.runs.tensorboard.followed_run import FollowedRun
 from sparkdl.runs.tensorboard.viewer import TensorBoard
-from sparkdl.runs.ui.live_runs import LiveRun
 from sparkdl.tensorboard_server import LOOPBACK, check_installed
 
 __all__ = ["start_tensorboard"]
@@ -33,14 +32,4 @@ def start_tensorboard(
     check_installed()
     # Runs that nobody uses any more end their TensorBoard only when they are collected.
     gc.collect()
-    return TensorBoard(run, current or _reader(run), host, port)
-
-
-def _reader(run: Run) -> Callable[[], Run]:
-    live = LiveRun(run.path, load)
-
-    def current() -> Run:
-        live.refresh()
-        return live.run
-
-    return current
+    return TensorBoard(run, current or FollowedRun(run.path).now, host, port)

@@ -18,8 +18,7 @@ from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.history import load
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.states import TrialState
-from sparkdl.runs.tensorboard import viewer
-from sparkdl.runs.ui import live_runs
+from sparkdl.runs.tensorboard import followed_run, viewer
 from sparkdl.tensorboard_server import TensorBoardServer
 from tests.helpers.processes import eventually, is_alive
 from tests.helpers.stored_runs import ended, started
@@ -38,8 +37,7 @@ EVENTS = "events.out.tfevents.0000001000.host"
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(viewer, "LOCAL_S", 0.05)
-    monkeypatch.setattr(live_runs, "LOOK_S", 0.0)
-    monkeypatch.setattr(live_runs, "MAX_SHARE", 1e9)
+    monkeypatch.setattr(followed_run, "MAX_SHARE", 1e9)
 
 
 def start_trial(opened: OpenRun, number: int, *values: float) -> None:
@@ -146,8 +144,9 @@ def test_run_that_is_deleted_leaves_tensorboard_as_it_is(
     with run.tensorboard() as tensorboard:
         assert tensorboard.url
         run.delete()
-        assert eventually(lambda: "no run at" in caplog.text, 10)
+        tensorboard._refresh()
         assert tensorboard.is_running
+    assert not caplog.text
 
 
 # A program that leaves the end of TensorBoard to Python.
