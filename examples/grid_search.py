@@ -59,4 +59,5 @@ if __name__ == "__main__":
         seed=7,
     )
     print(run)
+    print(f"All curves: sparkdl tensorboard {run.path}")
     run.raise_for_failures()

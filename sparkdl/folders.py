@@ -8,7 +8,7 @@ from pathlib import Path
 from sparkdl import storage
 from sparkdl.stores import connect, has_folders, local_path, store_errors
 
-__all__ = ["files_in", "pull", "remove_folder"]
+__all__ = ["continue_copy", "files_in", "pull", "remove_folder"]
 
 # A file is copied in pieces of this size, and a copy that was interrupted goes on after the last.
 PIECE_BYTES = 8 << 20
@@ -139,12 +139,23 @@ def _pull_file(url: str, folder: Path, name: str, size: int) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     # With the size in the name, a part of another version of the file is not continued.
     part = target.with_name(f".{target.name}.{size}{_PART}")
-    offset = _size_of(part) or 0
-    with open(part, "ab") as file:
+    continue_copy(storage.join(url, name), part, size)
+    part.replace(target)
+
+
+def continue_copy(url: str, target: Path, size: int) -> None:
+    """Add to a local copy of a file what the copy lacks; a reader of the copy sees it grow.
+
+    Args:
+        url: the file, which is as it was when the copy was made, or has grown.
+        target: the copy, which is created if it is missing.
+        size: the size of the file in bytes.
+    """
+    offset = _size_of(target) or 0
+    with open(target, "ab") as file:
         while offset < size:
-            data = storage.read(storage.join(url, name), offset, min(PIECE_BYTES, size - offset))
+            data = storage.read(url, offset, min(PIECE_BYTES, size - offset))
             if not data:
                 break  # The file has become shorter; the next call copies it again.
             file.write(data)
             offset += len(data)
-    part.replace(target)

@@ -111,6 +111,8 @@ class Options:
             that `experiment.reproduce` can tell other data.
         smoke: run the first trial before the others, until it has ended or reported the metric. If
             it fails, the run ends.
+        tensorboard: start TensorBoard for the run on this host and show its address, see
+            `Run.tensorboard`. It ends when the Run is not in use any more, and with the program.
         progress: show the progress and the output of the trials.
         logs: the output to show: `all` shows what every trial prints; `best` the output of a trial
             that has ended as the best so far; `none` no output. By default `all` up to 20 trials,
@@ -145,6 +147,7 @@ class Options:
     root: str | None = None
     fingerprint: bool = False
     smoke: bool = False
+    tensorboard: bool = False
     progress: bool = True
     logs: str | None = None
 

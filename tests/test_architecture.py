@@ -20,7 +20,10 @@ ROOMS = [
     {"cluster", "inference", "search"},
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
-    {"options", "context", "devices", "cuda_visibility", "late_imports", "os_processes"},
+    {
+        *("options", "context", "devices", "cuda_visibility", "late_imports", "os_processes"),
+        "tensorboard_server",
+    },
     {"reporter", "resources", "identity"},
     {"checkpoints"},
     {"metric_names"},

@@ -105,7 +105,7 @@ OPTIONS = {
     *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),
     *("num_gpus", "num_cpus", "timeout_s", "trial_timeout_s", "max_failed_trials"),
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "secrets"),
-    *("framework", "run_id", "trial_value", "fingerprint", "smoke"),
+    *("framework", "run_id", "trial_value", "fingerprint", "smoke", "tensorboard"),
     *("if_exists", "retry", "wait", "spark", "root", "progress", "logs", "keep_checkpoints"),
 }
 

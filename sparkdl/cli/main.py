@@ -18,6 +18,7 @@ from sparkdl.cli import (
     runs,
     set_limits,
     show,
+    tensorboard,
     ui,
     unpause,
 )
@@ -46,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in (
-        *(runs, show, logs, compare, ui),
+        *(runs, show, logs, compare, ui, tensorboard),
         *(cancel, set_limits, enqueue, pause, unpause),
         *(resume, reproduce, models, pull, gc),
     ):

@@ -62,7 +62,7 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
     opened = open_run(root, description, cast(IfExists, options.if_exists))
     if opened.finished_before:
         opened.owner.release()
-        return ended_before(opened.run, retry, options.progress)
+        return ended_before(opened.run, retry, options.progress, options.tensorboard)
     has_changes = str(description.facts["git_commit"]).endswith(provenance.CHANGES)
     return start(prepared, opened, NewRun(resources=resources, has_changes=has_changes))
 

@@ -20,6 +20,7 @@ from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.request import Request
 from sparkdl.runs.secret_names import known_secrets
+from sparkdl.tensorboard_server import check_installed
 
 __all__ = ["PreparedRun", "prepare"]
 
@@ -77,12 +78,15 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
         cluster: the cluster; by default the Spark session of the options or of the data.
 
     Raises:
-        ConfigError: if the data, the checkpoint, the algorithm or the pruner is invalid.
+        ConfigError: if the data, the checkpoint, the algorithm or the pruner is invalid, or if
+            TensorBoard is not installed.
         FunctionError: if the program is larger than what the cluster can send.
         PreflightError: if the cluster cannot run the plan.
         SlotsError: if a process, or a gang of processes, does not fit on the cluster.
     """
     options = request.options
+    if options.tensorboard:
+        check_installed()
     if cluster is None:
         cluster = SparkCluster(options.spark or session_of(request.data))
     plan = make_plan(request, program, cluster)

@@ -72,10 +72,11 @@ def continue_search(
     changes = _without_same_space(description, changes)
     description = with_earlier_changes(description, paths)
     is_shown = bool(options.get("progress", True))
+    tensorboard = bool(options.get("tensorboard"))
     has_more = _has_more(run, changes, is_shown)
     is_asked = has_more or any(is_chosen(trial, retry) for trial in run.trials)
     if run.state == "COMPLETE" and not is_asked:
-        return ended_before(run, retry, is_shown)
+        return ended_before(run, retry, is_shown, tensorboard)
     if description.get("space") == "function" and "space" not in changes:
         changes["space"] = restore_space(paths)
     request = Request.from_dict(description, options, changes, train=train, data=data)
@@ -96,7 +97,7 @@ def continue_search(
     opened = continue_run(path, reopen=has_more, retry=retry, changed=changed, secrets=secrets)
     if opened.finished_before:
         opened.owner.release()
-        return ended_before(opened.run, retry, is_shown)
+        return ended_before(opened.run, retry, is_shown, tensorboard)
     return start(prepared, opened)
 
 

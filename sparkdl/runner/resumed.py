@@ -8,6 +8,7 @@ from sparkdl import storage
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.errors import ConfigError, SparkDLError
 from sparkdl.options import Options
+from sparkdl.runner.display.tensorboard import announce_tensorboard, open_tensorboard
 from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runs import Run, RunState, TrialState, provenance
 from sparkdl.runs.layout import RunPaths
@@ -17,18 +18,22 @@ from sparkdl.runs.retry import Retry, not_tried_again, waits_again
 __all__ = ["changed_sources", "check_max_failed", "ended_before"]
 
 
-def ended_before(run: Run, retry: Retry, is_shown: bool) -> Run:
+def ended_before(run: Run, retry: Retry, is_shown: bool, tensorboard: bool = False) -> Run:
     """Return a run of which nothing is left to run, and tell the user so.
 
     Args:
         run: the run.
         retry: the trials that the user wants to run again.
         is_shown: show a line.
+        tensorboard: start TensorBoard for the run.
 
     Raises:
         RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run is not COMPLETE.
     """
     run.attach(LoadedRunHandle(run))
+    if tensorboard:
+        open_tensorboard(run)
+        announce_tensorboard(run, print if is_shown else lambda line: None, is_shown)
     note = " ".join(["Nothing was run.", not_tried_again(run.trials, retry)]).strip()
     if is_shown:
         print(f"Run {run.id} ended before, {run.state}: {run.counts_text()}. {note}", flush=True)

@@ -8,6 +8,7 @@ from typing import Any
 from sparkdl import checkpoints
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.reports import Reports
+from sparkdl.runner.display.tensorboard import announce_tensorboard, open_tensorboard
 from sparkdl.runner.display.trial_output import logs_of
 from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.handle import RunHandle
@@ -57,6 +58,8 @@ def _start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None) -> Run:
         progress = Progress(opened.run, prepared.plan, options.progress, logs)
         loop = _make_loop(prepared, opened, progress, keep_program(prepared, opened.paths))
     with loop.failing():
+        if options.tensorboard:
+            open_tensorboard(opened.run)
         if new:
             new.keep(prepared, opened.paths)
         executors: list[dict[str, Any]] = []
@@ -66,6 +69,8 @@ def _start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None) -> Run:
                 executors = preflight(opened, prepared.cluster, prepared.plan, prepared.program)
         if new:
             new.compare(opened.paths, executors, progress.say)
+        if options.tensorboard:
+            announce_tensorboard(opened.run, progress.say, options.progress)
     handle = RunHandle(loop)
     opened.run.attach(handle)
     if options.wait:

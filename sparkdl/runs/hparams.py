@@ -5,17 +5,20 @@ is written beside the event files of the training function. The format is that o
 `plugins/hparams/summary.py`.
 """
 
-import io
 import math
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.runs.event_files import first_event, records, scalar
 from sparkdl.runs.figures import RunView
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
-__all__ = ["write_hparams"]
+__all__ = ["SUFFIX", "end_of_session", "start_of_session", "write_hparams"]
+
+# The end of the name of the event file that is written here.
+SUFFIX = ".sparkdl.hparams"
 
 # Number of values that are shown of a trial whose metric has no name.
 MAX_METRICS = 8
@@ -26,41 +29,62 @@ _SUCCESSES = (TrialState.COMPLETE, TrialState.PRUNED)
 def write_hparams(run: RunView, trial: Trial) -> None:
     """Write the event file of a trial that has ended. A second call writes the same file again.
 
-    The last values are named `final/<metric>`, so that they do not change a curve that the
-    training function wrote. The repeats of a configuration share one line of the tab.
-
     Args:
         run: the run of the trial.
         trial: the trial.
     """
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.plugins.hparams import metadata
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    start, end = _span(trial)
-    summaries = {
-        metadata.SESSION_START_INFO_TAG: _session_start(run, trial, start),
-        metadata.SESSION_END_INFO_TAG: _session_end(trial, end),
-    }
-    data = io.BytesIO()
-    writer = RecordWriter(data)
-    writer.write(Event(wall_time=start, file_version="brain.Event:2").SerializeToString())
-    for tag, content in summaries.items():
-        event = Event(wall_time=end)
-        event.summary.value.add(
-            tag=tag,
-            metadata=metadata.create_summary_metadata(content),
-            tensor=metadata.NULL_TENSOR,
-        )
-        writer.write(event.SerializeToString())
-    for name, value in _metrics(run, trial).items():
-        event = Event(wall_time=end)
-        event.summary.value.add(tag=f"final/{name}", simple_value=value)
-        writer.write(event.SerializeToString())
     # TensorBoard reads the files of a folder in the order of their names; the time in the name
     # puts this file after the files of the training function.
-    name = f"events.out.tfevents.{int(end):010d}.sparkdl.hparams"
-    storage.write(storage.join(TrialPaths(trial.path).tensorboard, name), data.getvalue())
+    name = f"events.out.tfevents.{int(_span(trial)[1]):010d}{SUFFIX}"
+    # A TensorBoard may show several runs.
+    start = start_of_session(trial, f"{run.id}/{trial.configuration}")
+    data = start + end_of_session(run, trial)
+    storage.write(storage.join(TrialPaths(trial.path).tensorboard, name), data)
+
+
+def start_of_session(trial: Trial, group: str) -> bytes:
+    """Return the beginning of an event file: the parameters of a trial that has started.
+
+    Args:
+        trial: the trial.
+        group: the name of the row in the tab, which the repeats of a configuration share.
+    """
+    from tensorboard.plugins.hparams import metadata
+
+    start, _ = _span(trial)
+    content = _session_start(trial, group, start)
+    session = _plugin_event(metadata.SESSION_START_INFO_TAG, content, start)
+    return records(first_event(start), session)
+
+
+def end_of_session(run: RunView, trial: Trial) -> bytes:
+    """Return the end of an event file: the status and the last values of a trial that has ended.
+
+    The last values are named `Result/<metric>`, so that they do not change a curve that the
+    training function wrote. TensorBoard sorts by name, capital letters first, and hides all but
+    the first columns of the tab. The step is the number of the trial, so that the values of all
+    trials are a chart.
+    """
+    from tensorboard.plugins.hparams import metadata
+
+    _, end = _span(trial)
+    session = _plugin_event(metadata.SESSION_END_INFO_TAG, _session_end(trial, end), end)
+    values = _metrics(run, trial).items()
+    results = (scalar(f"Result/{name}", value, end, trial.number) for name, value in values)
+    return records(session, *results)
+
+
+def _plugin_event(tag: str, content: Any, time: float) -> Any:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.hparams import metadata
+
+    event = Event(wall_time=time)
+    event.summary.value.add(
+        tag=tag,
+        metadata=metadata.create_summary_metadata(content),
+        tensor=metadata.NULL_TENSOR,
+    )
+    return event
 
 
 def _span(trial: Trial) -> tuple[float, float]:
@@ -68,12 +92,12 @@ def _span(trial: Trial) -> tuple[float, float]:
     return start, start if end is None else end
 
 
-def _session_start(run: RunView, trial: Trial, start: float) -> Any:
+def _session_start(trial: Trial, group: str, start: float) -> Any:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     content = HParamsPluginData()
     session = content.session_start_info
-    session.group_name = f"{run.id}/{trial.configuration}"
+    session.group_name = group
     session.start_time_secs = start
     for name, value in trial.params.items():
         if isinstance(value, bool):

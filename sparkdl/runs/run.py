@@ -28,9 +28,12 @@ from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.run_folder import RunFolder
 from sparkdl.runs.states import WRONG_METRIC, RunState, TrialState
 from sparkdl.runs.trial import Trial, Usage
+from sparkdl.runs.viewable import Viewable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from sparkdl.runs.tensorboard.viewer import TensorBoard
 
 __all__ = ["Run"]
 
@@ -38,7 +41,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(repr=False)
-class Run(Controllable, RunFolder):
+class Run(Controllable, RunFolder, Viewable):
     """The result of one call of a verb: its trials and their values.
 
     `print(run)` shows a table; a notebook shows it as HTML.
@@ -92,6 +95,7 @@ class Run(Controllable, RunFolder):
     is_resumable: bool = True
     reproduces: str | None = None
     _handle: Handle | None = field(default=None, repr=False, compare=False)
+    _tensorboard: "TensorBoard | None" = field(default=None, repr=False, compare=False)
     # The times of the first and the last event of a session that has not ended.
     _session: tuple[float, float] | None = field(default=None, repr=False, compare=False)
 

@@ -1,10 +1,7 @@
 """TensorBoard's HParams tab shows the trials, and the driver needs no TensorFlow for it."""
 
-import json
-import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,8 @@ from sparkdl.data.tfexample.framing import spans
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.hparams import write_hparams
 from sparkdl.runs.states import TrialState
-from tests.helpers.processes import eventually
+from sparkdl.tensorboard_server import TensorBoardServer
+from tests.helpers.tensorboards import session_groups
 
 
 def make_run(folder: Path, **changes: Any) -> Run:
@@ -46,20 +44,20 @@ def scalars(trial: Trial) -> dict[str, float]:
     data = path.read_bytes()
     events = [Event.FromString(data[start:stop]) for start, stop in spans(data, str(path))]
     values = [value for event in events for value in event.summary.value]
-    return {v.tag: v.simple_value for v in values if v.tag.startswith("final/")}
+    return {v.tag: v.simple_value for v in values if v.tag.startswith("Result/")}
 
 
 def test_write_hparams_names_last_values_apart_from_those_of_the_user(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_hparams(run, run.trials[0])
     write_hparams(run, run.trials[0])  # A second call replaces the file by an equal file.
-    assert scalars(run.trials[0]) == {"final/accuracy": 0.5}
+    assert scalars(run.trials[0]) == {"Result/accuracy": 0.5}
     run.metric = None
     write_hparams(run, run.trials[0])
-    assert scalars(run.trials[0]) == {"final/accuracy": 0.5, "final/loss": 1.0}
+    assert scalars(run.trials[0]) == {"Result/accuracy": 0.5, "Result/loss": 1.0}
     run.objectives = {"loss": "min", "accuracy": "max"}
     write_hparams(run, run.trials[1])
-    assert list(scalars(run.trials[1])) == ["final/loss", "final/accuracy"]
+    assert list(scalars(run.trials[1])) == ["Result/loss", "Result/accuracy"]
 
 
 def test_write_hparams_works_on_a_store_and_for_a_trial_that_never_started(tmp_path: Path) -> None:
@@ -83,7 +81,7 @@ def test_write_hparams_needs_no_tensorflow(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
-    assert scalars(make_run(tmp_path).trials[0]) == {"final/accuracy": 0.5}
+    assert scalars(make_run(tmp_path).trials[0]) == {"Result/accuracy": 0.5}
 
 
 @pytest.mark.slow
@@ -91,7 +89,10 @@ def test_tensorboard_shows_the_trials(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for trial in run.trials:
         write_hparams(run, trial)
-    groups = {group["name"]: group for group in session_groups(tmp_path, 2)}
+    with TensorBoardServer(str(tmp_path)) as server:
+        server.begin()
+        groups = {group["name"]: group for group in session_groups(server.await_url(), 2)}
+        assert server.has_data()
     repeats, failed = groups["toy-1/0"], groups["toy-1/2"]
     assert repeats["hparams"] == {
         "lr": 0.1,
@@ -105,48 +106,8 @@ def test_tensorboard_shows_the_trials(tmp_path: Path) -> None:
         "trials/1/tensorboard",
     ]
     assert [(m["name"]["tag"], m["value"]) for m in repeats["metricValues"]] == [
-        ("final/accuracy", 0.625)  # The mean of both repeats.
+        ("Result/accuracy", 0.625)  # The mean of both repeats.
     ]
     assert failed["hparams"]["lr"] == "inf"
     assert [session["status"] for session in failed["sessions"]] == ["STATUS_FAILURE"]
     assert failed["sessions"][0]["endTimeSecs"] == 1012.0
-
-
-def session_groups(logdir: Path, count: int) -> list[dict[str, Any]]:
-    """Return the answer of TensorBoard's server after it has read this number of groups."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = ["--logdir", str(logdir), "--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", *place, "--reload_interval", "1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    statuses = ["UNKNOWN", "SUCCESS", "FAILURE", "RUNNING"]
-    asked = {
-        "allowedStatuses": [f"STATUS_{status}" for status in statuses],
-        "colParams": [],
-        "startIndex": 0,
-        "sliceSize": 100,
-    }
-    url = f"http://127.0.0.1:{port}/data/plugin/hparams/session_groups"
-
-    def ask() -> list[dict[str, Any]]:
-        request = urllib.request.Request(url, json.dumps(asked).encode(), method="POST")
-        request.add_header("Content-Type", "application/json")
-        try:
-            with urllib.request.urlopen(request, timeout=10) as response:
-                groups: list[dict[str, Any]] = json.load(response)["sessionGroups"]
-        except (OSError, KeyError):
-            return []
-        return groups if len(groups) == count else []
-
-    try:
-        answer = eventually(ask, 90)
-        assert isinstance(answer, list)
-        assert answer
-        return answer
-    finally:
-        server.terminate()
-        server.wait()

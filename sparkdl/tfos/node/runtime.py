@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import sys
@@ -11,17 +12,20 @@ from typing import Any
 
 from sparkdl import context, storage
 from sparkdl.context import Context
+from sparkdl.errors import ConfigError
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.tensorboard_server import TensorBoardServer
 from sparkdl.tfos import TFNode
 from sparkdl.tfos.cluster.node_files import NODES
 from sparkdl.tfos.feed.inbox import Inbox
-from sparkdl.tfos.node import tensorboard_server
 
 __all__ = ["QUEUES", "ClusterInfo", "NodeManager", "TFNodeContext", "run_alone", "run_node"]
 
 QUEUES = ("input", "output", "error")
 
 TRAINING_JOBS = ("chief", "master", "worker")
+
+_logger = logging.getLogger("sparkdl.tfos")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,16 +263,30 @@ def _export_tf_config(spec: Mapping[str, Sequence[str]]) -> None:
     os.environ["TF_CONFIG"] = json.dumps({**json.loads(tf_config), "environment": "cloud"})
 
 
+@contextlib.contextmanager
 def _tensorboard(
     me: Context, info: ClusterInfo, place: int, spec: Mapping[str, list[str]]
-) -> "contextlib.AbstractContextManager[Any]":
-    """Return a context manager that runs TensorBoard if this is the node for TensorBoard."""
+) -> Iterator[None]:
+    """Run TensorBoard during the block if this is the node for TensorBoard.
+
+    TensorBoard listens on the port in `TENSORBOARD_PORT`, or else on a free one.
+    """
     if info.tensorboard_node != place:
-        return contextlib.nullcontext()
-    address = spec[me.role][me.index].rpartition(":")[0]
-    server = tensorboard_server.start(info.log_dir or f"tensorboard_{place}", address)
-    _report(me, "tensorboard", json.dumps({"pid": server.pid, "port": server.port}).encode())
-    return server
+        yield
+        return
+    address = spec[me.role][me.index].rpartition(":")[0].strip("[]")
+    port = int(os.environ.get("TENSORBOARD_PORT") or 0)
+    log_dir = info.log_dir or f"tensorboard_{place}"
+    with contextlib.ExitStack() as stack:
+        known = {"pid": 0, "port": 0}
+        try:
+            server = stack.enter_context(TensorBoardServer(log_dir, host=address, port=port))
+            server.begin()
+            known = {"pid": server.pid, "port": server.port}
+        except (ConfigError, TimeoutError) as exc:
+            _logger.warning("%s The node goes on without TensorBoard.", exc)
+        _report(me, "tensorboard", json.dumps(known).encode())
+        yield
 
 
 def _report(me: Context, name: str, content: bytes) -> None:

@@ -1,0 +1,1 @@
+"""A package in place of TensorBoard, whose program starts at once and has no page."""
