@@ -12,7 +12,8 @@ __all__ = ["HIDDEN", "modules", "names_of", "pages"]
 
 # Modules of the reference beside those of `sparkdl.__all__`.
 API_MODULES = (
-    *("sparkdl.options", "sparkdl.horovod", "sparkdl.horovod.elastic", "sparkdl.horovod.callbacks"),
+    *("sparkdl.options", "sparkdl.runs.comparison", "sparkdl.data.batching"),
+    *("sparkdl.horovod", "sparkdl.horovod.elastic", "sparkdl.horovod.callbacks"),
     *("sparkdl.hops.experiment", "sparkdl.hops.hdfs", "sparkdl.hops.model"),
     *("sparkdl.hops.tensorboard", "sparkdl.hops.devices", "sparkdl.hops.util"),
     *("sparkdl.tfos.TFCluster", "sparkdl.tfos.TFNode", "sparkdl.tfos.TFParallel"),
@@ -25,6 +26,14 @@ HIDDEN = {
     "sparkdl.devices": {"is_busy"},
     "sparkdl.distribute": {"warmed_up"},
     "sparkdl.errors": {"RemoteTraceback", "suggest"},
+}
+# Modules of which only some names are public.
+ONLY = {"sparkdl.options": {"Options"}, "sparkdl.data.batching": {"Batches"}}
+NOT_CONSTRUCTED = {
+    *("sparkdl.context.Context", "sparkdl.data.batching.Batches", "sparkdl.options.Options"),
+    *("sparkdl.models.AliasMove", "sparkdl.models.ModelVersion", "sparkdl.runs.Run"),
+    *("sparkdl.runs.Trial", "sparkdl.runs.Usage", "sparkdl.runs.comparison.Comparison"),
+    "sparkdl.tfos.TFCluster.TFCluster",
 }
 HIDDEN_MEMBERS = (
     *("apply", "attach", "view", "how_to_finish", "raise_unless_complete", "annotations"),
@@ -41,8 +50,9 @@ def pages() -> dict[str, str]:
 def names_of(module: str) -> list[str]:
     """Return the names of a module that its page describes, in the order of their kinds."""
     public = importlib.import_module(module)
-    hidden = HIDDEN.get(module, set())
-    return [n for n in public.__all__ if n not in hidden and _directive(getattr(public, n))]
+    names = [name for name in public.__all__ if name not in HIDDEN.get(module, set())]
+    names = [name for name in names if name in ONLY.get(module, names)]
+    return [name for name in names if _directive(getattr(public, name))]
 
 
 def modules() -> list[str]:
@@ -74,7 +84,7 @@ def _directive(thing: Any) -> str | None:
         return None
     if inspect.isclass(thing):
         return "autoexception" if issubclass(thing, BaseException) else "autoclass"
-    return "autofunction" if callable(thing) else "autodata"
+    return "autofunction" if callable(thing) else "py:data"
 
 
 def _options(thing: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the site needs beside Sphinx: the menu, the notebooks, docstrings, and source files."""
+"""The parts of the site that Sphinx lacks: menu, notebooks, docstrings, and source files."""
 
 import html
 import json
@@ -13,10 +13,14 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 
 __all__ = ["setup"]
 
 SOURCES = "source"
+# Pages whose first heading does not tell what they are, in the menu.
+TITLES = {"README": "A short tour", "benchmarks/results/README": "Benchmarks"}
+LANGUAGES = {".conf": "properties", ".ipynb": "json", ".py": "python", ".sh": "sh"}
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -27,7 +31,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", convert_notebook)
     app.connect("source-read", add_menu)
     app.connect("autodoc-process-docstring", markdown_to_rst, priority=400)
+    app.connect("autodoc-process-signature", no_constructor)
     app.connect("html-collect-pages", source_pages)
+    app.connect("build-finished", check_that_nothing_is_remote)
     return {"parallel_read_safe": False}
 
 
@@ -39,7 +45,9 @@ def add_menu(app: Sphinx, page: str, source: list[str]) -> None:
     if page != app.config.root_doc:
         return
     for caption, pages in app.config.navigation.items():
-        entries = "\n".join(f"/{name}" for name in pages)
+        entries = "\n".join(
+            f"{TITLES[name]} </{name}>" if name in TITLES else f"/{name}" for name in pages
+        )
         options = f":caption: {caption}\n:hidden:\n:glob:\n:maxdepth: 1"
         source[0] += f"\n```{{toctree}}\n{options}\n\n{entries}\n```\n"
 
@@ -74,17 +82,36 @@ def write_pages(app: Sphinx) -> None:
 
 
 def markdown_to_rst(
-    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+    app: Sphinx, kind: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
     """Change what docstrings share with Markdown to reStructuredText."""
-    text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", "\n".join(lines))
-    text = re.sub(r"^( *)```(\w+)\n(.*?)^ *```$", _code_block, text, flags=re.MULTILINE | re.DOTALL)
+    blocks = re.split(r"^( *)```(\w*)\n(.*?)^ *```$", "\n".join(lines), flags=re.M | re.S)
+    text = _inline(blocks[0])
+    for indent, language, code, after in zip(*[iter(blocks[1:])] * 4, strict=True):
+        body = "".join(f"   {line}".rstrip() + "\n" for line in code.splitlines())
+        text += f"{indent}.. code-block:: {language or 'text'}\n\n{body}{_inline(after)}"
     lines[:] = text.split("\n")
 
 
-def _code_block(match: re.Match[str]) -> str:
-    body = "\n".join(f"   {line}" if line else line for line in match[3].splitlines())
-    return f"{match[1]}.. code-block:: {match[2]}\n\n{body}\n"
+def _inline(text: str) -> str:
+    parts = re.split(r"(`[^`]+`)", text)
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            parts[number] = re.sub(r"(?<=\S )\*(?=\w)", r"\\*", part)
+        elif re.fullmatch(r"`sparkdl\.[\w.]+`", part):
+            parts[number] = f":py:obj:{part}"
+        else:
+            # A literal ends at a space or a sign; `int`s has neither.
+            follows = parts[number + 1][:1]
+            parts[number] = f"`{part}`" + "\\ " * follows.isalnum()
+    return "".join(parts)
+
+
+def no_constructor(
+    app: Sphinx, kind: str, name: str, thing: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Leave the arguments out of classes whose objects users get from calls."""
+    return ("", "") if kind == "class" and name in reference.NOT_CONSTRUCTED else None
 
 
 # ---- source files
@@ -114,7 +141,15 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         file = Path(app.srcdir, path)
         if not file.is_file():
             continue
-        language = {".py": "python", ".ipynb": "json", ".conf": "properties"}.get(file.suffix, "sh")
+        language = LANGUAGES.get(file.suffix, "text")
         text = app.builder.highlighter.highlight_block(file.read_text(), language)
         body = f"<h1>{html.escape(path)}</h1>{text}"
         yield f"{SOURCES}/{path}", {"title": path, "body": body, "parents": []}, "page.html"
+
+
+def check_that_nothing_is_remote(app: Sphinx, error: Exception | None) -> None:
+    """Warn of scripts, styles and images that a browser would load from the network."""
+    remote = re.compile(r"<(?:script|link|img)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+    for page in [] if error else Path(app.outdir).rglob("*.html"):
+        if match := remote.search(page.read_text()):
+            logging.getLogger(__name__).warning("%s is not offline: %s", page, match[0])

@@ -52,13 +52,13 @@ class Checker:
     """Finds names, attributes and arguments that do not exist.
 
     Args:
-        given: the names that the surrounding text introduces, with a class, a module or None.
+        introduced: the names that the surrounding text introduces, with a class, a module or None.
     """
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, introduced: Mapping[str, Any]) -> None:
         self.names: dict[str, Any] = {
             name: Instance(kind) if isinstance(kind, type) else UNKNOWN if kind is None else kind
-            for name, kind in given.items()
+            for name, kind in introduced.items()
         }
         self.problems: list[str] = []
 

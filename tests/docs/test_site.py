@@ -18,7 +18,7 @@ CONF = REPOSITORY / "docs/conf.py"
 
 @pytest.fixture
 def conf(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What Sphinx is told."""
+    """The settings of Sphinx."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     return runpy.run_path(str(CONF))
 
