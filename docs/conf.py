@@ -60,7 +60,7 @@ include_patterns = [
     "docs/**.md",
     "docs/api/*.rst",
 ]
-exclude_patterns = [".*", ".*/**", "build", "runs", "**/runs", "**/.ipynb_checkpoints"]
+exclude_patterns = [".?*", "build", "runs", "**/runs", "**/.ipynb_checkpoints"]
 source_suffix = {".md": "markdown", ".ipynb": "markdown", ".rst": "restructuredtext"}
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sparkdl_site"]
 # The anchors of headings are those of GitHub.

@@ -94,7 +94,7 @@ def markdown_to_rst(
 
 
 def _inline(text: str) -> str:
-    parts = re.split(r"(`[^`]+`)", text)
+    parts = re.split(r"((?<!`)`[^`]+`(?!`))", text)
     for number, part in enumerate(parts):
         if number % 2 == 0:
             parts[number] = re.sub(r"(?<=\S )\*(?=\w)", r"\\*", part)
