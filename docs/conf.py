@@ -85,6 +85,7 @@ html_title = "sparkdl"
 html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
 html_extra_path = ["_site/start"]
+html_search_scorer = str(Path(__file__).parent / "_site/scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

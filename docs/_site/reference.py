@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from enum import Enum
 from types import ModuleType
@@ -63,11 +64,20 @@ def modules() -> list[str]:
 
 
 def _index() -> str:
-    rows = "".join(f"   {name}\n" for name in modules())
+    names = "".join(f"   {name}\n" for name in modules())
+    rows = "".join(f"- :doc:`{name}`: {_summary(name)}\n" for name in modules())
     return (
-        f"{_title('API reference')}The public names of sparkdl, from their docstrings.\n\n"
-        f".. toctree::\n   :maxdepth: 2\n\n   command-line\n{rows}"
+        f"{_title('API reference')}The public names of sparkdl, from their docstrings, by module. "
+        f"The commands are on the page :doc:`command-line`.\n\n{rows}\n"
+        f".. toctree::\n   :hidden:\n\n   command-line\n{names}"
     )
+
+
+def _summary(name: str) -> str:
+    """Return the first sentence about a module, without the place where the module runs."""
+    text = (importlib.import_module(name).__doc__ or "").split("\n\n")[0]
+    text = re.sub(r"^Runs [^.]*\. | \(runs? [^)]*\)| \(on the driver\)", "", " ".join(text.split()))
+    return text.replace("`", "``")
 
 
 def _module_page(name: str) -> str:

@@ -51,7 +51,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line, with all verbs."""
     parser = argparse.ArgumentParser(
         prog="sparkdl", description="List, show, compare, control, reproduce, copy and delete runs."
     )
