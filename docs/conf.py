@@ -50,6 +50,11 @@ navigation = {
     ],
 }
 
+# A new page is in the menu before somebody finds a better place for it.
+_listed = {page for pages in navigation.values() for page in pages}
+_written = {f"docs/{path.stem}" for path in Path(__file__).parent.glob("*.md")}
+navigation["Guides"] += sorted(_written - _listed - {"docs/index"})
+
 # ---- Sphinx
 
 project = "sparkdl"

@@ -59,7 +59,8 @@ def names_of(module: str) -> list[str]:
 def modules() -> list[str]:
     """Return the public modules, in the order of the menu."""
     sparkdl = importlib.import_module("sparkdl")
-    own = (f"sparkdl.{n}" for n in sparkdl.__all__ if isinstance(getattr(sparkdl, n), ModuleType))
+    own = [f"sparkdl.{n}" for n in sparkdl.__all__ if isinstance(getattr(sparkdl, n), ModuleType)]
+    own.sort(key=lambda name: (name != "sparkdl.experiment", name))
     return [*(name for name in own if name != "sparkdl.tfos"), "sparkdl", *API_MODULES]
 
 

@@ -40,8 +40,11 @@ GIVEN: dict[str, Any] = {
     **dict.fromkeys(("yaml", "functools", "os", "tf", "keras", "np", "optuna", "logging")),
     "cluster": TFCluster,
 }
-# Of Optuna's trial, and what a page says does not exist.
-ELSEWHERE = {"trial.suggest_float(...)", "trial.report", "trial.should_prune", "cluster.server"}
+# Of Optuna's trial and of HopsML, and names that a page says do not exist.
+ELSEWHERE = {
+    *("trial.suggest_float(...)", "trial.report", "trial.should_prune"),
+    *("experiment.begin", "cluster.server"),
+}
 # Pages with a table from another system's calls to those of sparkdl: only code in the column of
 # sparkdl, and blocks, are checked.
 MIGRATION = {
