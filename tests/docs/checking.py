@@ -98,8 +98,9 @@ class Checker:
                 if importlib.util.find_spec((module or "").split(".")[0]) is None:
                     self.problems.append(f"there is no module {module}")
             elif isinstance(node, ast.Import):
-                thing = importlib.import_module(alias.name)
-                self.names[name] = thing if alias.asname else importlib.import_module("sparkdl")
+                if importlib.util.find_spec(alias.name) is None:
+                    self.problems.append(f"there is no module {alias.name}")
+                self.names[name] = _Module(alias.name if alias.asname else "sparkdl")
             else:
                 thing = importlib.import_module(module or "")
                 self.names[name] = self._attribute(thing, ast.Attribute(node, alias.name))
@@ -112,6 +113,8 @@ class Checker:
     def _attribute(self, base: Any, node: ast.Attribute) -> Any:
         if base is UNKNOWN:
             return UNKNOWN
+        if isinstance(base, _Module):
+            base = importlib.import_module(base.name)
         owner = base.kind if isinstance(base, Instance) else base
         if isinstance(base, Instance) and node.attr in _fields(owner):
             return UNKNOWN
@@ -144,6 +147,13 @@ class Checker:
         except TypeError as error:
             self.problems.append(f"{_name(called)}{signature}: {error}")
         return Instance(called) if isinstance(called, type) else _returned(called)
+
+
+class _Module:
+    """A module that is imported only if a block uses it: some import Keras."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class _Method:

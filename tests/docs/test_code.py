@@ -31,14 +31,7 @@ def test_every_block_names_its_language_and_why_it_does_not_run(block: Block) ->
         pytest.skip(block.marker)  # The summary of the tests lists the block.
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        # This page imports Keras.
-        pytest.param(page, marks=[pytest.mark.slow] if page == "docs/horovod.md" else [])
-        for page in sorted({block.page for block in of_language("python")})
-    ],
-)
+@pytest.mark.parametrize("page", sorted({block.page for block in of_language("python")}))
 def test_python_blocks_name_and_call_what_exists(page: str) -> None:
     checker = Checker(GIVEN)
     for block in of_language("python"):
