@@ -44,6 +44,8 @@ GIVEN: dict[str, Any] = {
 ELSEWHERE = {
     *("trial.suggest_float(...)", "trial.report", "trial.should_prune"),
     *("experiment.begin", "cluster.server"),
+    # A tag of MLflow.
+    "sparkdl.version",
 }
 # Pages with a table from another system's calls to those of sparkdl: only code in the column of
 # sparkdl, and blocks, are checked.

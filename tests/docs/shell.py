@@ -44,7 +44,8 @@ def check_usage(text: str) -> Iterator[str]:
         return
     if text.startswith("sparkdl "):
         words = [VALUES.get(word, word) for word in re.sub(r"[\[\]]", "", text).split()]
-        is_name = len(words) == 2  # `sparkdl show` is the name of a command.
+        # `sparkdl show` and `sparkdl models export` are names of commands.
+        is_name = re.fullmatch(r"sparkdl( [a-z]+)+", text) is not None
         yield from _check_command([*shlex.split(" ".join(words)), *["--help"] * is_name])
     elif text.startswith("make "):
         yield from _check_command(text.split())
