@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale history store clusters
 SECONDS := 120
+SITE := build/docs
 # Spark listens on the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 # Three processes run the tests on two cores: many tests wait most of the time. Each has its own Spark.
 LANES := -n 3
 
-.PHONY: help setup demo test test-fast soak check format bench clean
+.PHONY: help setup demo test test-fast soak check format docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
@@ -46,10 +47,21 @@ format: setup  ## let ruff correct and format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+# The pages import sparkdl, whose docstrings are the reference.
+$(VENV)/.docs: $(VENV)/.done
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs  ## build the site of the documentation in SITE=build/docs, which needs no network
+	@rm -rf $(SITE)
+	@$(BIN)/python -m sphinx -W --keep-going -q -E -c docs -d $(SITE)/.doctrees . $(SITE)
+	@rm -rf $(SITE)/.doctrees
+	@echo "Open $(SITE)/index.html, or serve it: python -m http.server --bind 127.0.0.1 --directory $(SITE)"
+
 bench: setup  ## run all benchmarks, or those of BENCHMARKS="ring feed"
 	@. scripts/java.sh && for name in $(BENCHMARKS); do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 
 clean:  ## remove .venv, caches and runs
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache runs
+	rm -rf $(VENV) build/docs docs/api .mypy_cache .ruff_cache .pytest_cache runs

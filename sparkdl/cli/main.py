@@ -24,7 +24,7 @@ from sparkdl.cli import (
 )
 from sparkdl.errors import SparkDLError
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -41,6 +41,18 @@ def main(words: list[str] | None = None) -> int:
         >>> main(["show", "/nowhere"])
         2
     """
+    arguments = make_parser().parse_args(words)
+    try:
+        return int(arguments.run(arguments))
+    except SparkDLError as error:
+        print(f"sparkdl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with all verbs."""
     parser = argparse.ArgumentParser(
         prog="sparkdl", description="List, show, compare, control, reproduce, copy and delete runs."
     )
@@ -52,11 +64,4 @@ def main(words: list[str] | None = None) -> int:
         *(resume, reproduce, models, pull, gc),
     ):
         verb.add(verbs)
-    arguments = parser.parse_args(words)
-    try:
-        return int(arguments.run(arguments))
-    except SparkDLError as error:
-        print(f"sparkdl: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return parser
