@@ -531,10 +531,11 @@ def ask_for_x(attempt: Attempt) -> Outcome:
 
 
 def test_enqueued_parameters_reach_an_objective_also_after_a_resume(root: str) -> None:
-    cluster = InMemoryCluster(ask_for_x)
+    cluster = InMemoryCluster()
     settings = SearchSettings(space=None, algorithm="random", num_trials=1)
     request = request_of(search=settings, parallelism=1, metric="score")
     with background(new_loop(root, cluster, request)) as loop:
+        cluster.attempt(0)  # Goes on until the run is cancelled.
         run = experiment.load(loop.run.path)
         run.pause()
         run.enqueue({"x": 0.375})
