@@ -7,11 +7,13 @@ from sparkdl._version import __version__
 from sparkdl.cli import (
     cancel,
     compare,
+    doctor,
     enqueue,
     gc,
     logs,
     models,
     pause,
+    plan,
     pull,
     reproduce,
     resume,
@@ -48,7 +50,7 @@ def main(words: list[str] | None = None) -> int:
     for verb in (
         *(runs, show, logs, compare, ui),
         *(cancel, set_limits, enqueue, pause, unpause),
-        *(resume, reproduce, models, pull, gc),
+        *(resume, reproduce, models, pull, gc, doctor, plan),
     ):
         verb.add(verbs)
     arguments = parser.parse_args(words)
