@@ -25,7 +25,7 @@ from sparkdl.cli import (
 )
 from sparkdl.errors import SparkDLError
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -35,15 +35,29 @@ def main(words: list[str] | None = None) -> int:
         words: the command line without the program; None takes that of this process.
 
     Returns:
-        0; 1 if the shown or resumed run is not COMPLETE; 2 after an error; 99 if an exported model
-        is not better.
+        0; 1 if the shown or resumed run is not COMPLETE, if `doctor` finds a fault, or if a run of
+        `plan` would be refused; 2 after an error; 99 if an exported model is not better.
 
     Example:
         >>> main(["show", "/nowhere"])
         2
     """
+    arguments = make_parser().parse_args(words)
+    try:
+        return int(arguments.run(arguments))
+    except SparkDLError as error:
+        print(f"sparkdl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with all verbs."""
     parser = argparse.ArgumentParser(
-        prog="sparkdl", description="List, show, compare, control, reproduce, copy and delete runs."
+        prog="sparkdl",
+        description="List, show, compare, control, reproduce, copy and delete runs; export models; "
+        "check a cluster, and see what a program would run.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
@@ -53,11 +67,4 @@ def main(words: list[str] | None = None) -> int:
         *(resume, reproduce, models, pull, gc, doctor, plan),
     ):
         verb.add(verbs)
-    arguments = parser.parse_args(words)
-    try:
-        return int(arguments.run(arguments))
-    except SparkDLError as error:
-        print(f"sparkdl: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return parser

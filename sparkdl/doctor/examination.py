@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
@@ -78,18 +79,20 @@ def examine(
     Returns:
         The checks, each with the remedy of its fault: `print` the report.
     """
-    java, active = check_java(), spark or SparkSession.getActiveSession()
-    if java.state is State.FAULT and active is None:
+    # A session may be active in another thread only.
+    runs = bool(spark or SparkSession.getActiveSession() or SparkContext._active_spark_context)
+    java = check_java()
+    if java.state is State.FAULT and not runs:
         return _without_spark([java], root)
-    say("Starting Spark ..." if active is None else "Asking Spark ...")
+    say("Asking Spark ..." if runs else "Starting Spark ...")
     try:
-        cluster = SparkCluster(active)
+        cluster = SparkCluster(spark)
     except Exception as exc:  # noqa: BLE001 Whatever Spark raises is what the user must know.
         return _without_spark([java, start_failure(f"{type(exc).__name__}: {exc}")], root)
     try:
         return HealthReport([java, *examine_cluster(cluster, root, say)])
     finally:
-        if active is None:
+        if not runs:
             cluster.spark.stop()
 
 
@@ -211,8 +214,9 @@ def _ask(cluster: Cluster, driver: Facts, probe: "_Probe", checks: list[Check]) 
     finally:
         limit.cancel()
     every = [Facts.from_json(row["facts"]) for row in rows]
-    # Each executor has answered from all its slots.
-    executors = {(facts.host, facts.process): facts for facts in reversed(every)}
+    # Each executor has answered from all its slots; an answer with an error counts.
+    every.sort(key=lambda facts: bool(facts.root and facts.root.error))
+    executors = {(facts.host, facts.process): facts for facts in every}
     ordered = sorted(executors.values(), key=lambda facts: (facts.host, facts.folder))
     return _Asked(ordered, begun_s, time.time())
 
@@ -247,7 +251,8 @@ def _probed(root: str) -> Iterator[_Probe]:
     driver, mark = probe_root(folder, "driver"), ""
     try:
         if not driver.error:
-            mark = leave_mark(folder, "driver")
+            with suppress(OSError):
+                mark = leave_mark(folder, "driver")
         yield _Probe(folder, driver, mark)
     finally:
         with suppress(OSError):

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyspark
+
 from sparkdl.doctor.report import Check, fault, ok, skipped
 
 __all__ = ["check_java"]
@@ -22,14 +24,15 @@ _INSTALL = f"Install Java {MIN_JAVA} or newer, or set JAVA_HOME to its folder."
 def check_java(environ: Mapping[str, str] = os.environ) -> Check:
     """Check that there is a Java with which Spark starts.
 
-    Spark takes the Java in `JAVA_HOME`, and without that variable the first one in `PATH`.
+    Spark takes the Java in `JAVA_HOME`, which its own `spark-env.sh` may set, and without that
+    variable the first one in `PATH`.
 
     Args:
         environ: the environment variables of the driver.
     """
     if environ.get("SPARK_REMOTE"):
         return skipped(SUBJECT, "Spark Connect needs no Java on the driver (SPARK_REMOTE is set)")
-    home = environ.get("JAVA_HOME")
+    home = environ.get("JAVA_HOME") or _home_of_settings(environ)
     if home:
         java = str(Path(home, "bin", "java"))
         if not os.access(java, os.X_OK):
@@ -41,6 +44,23 @@ def check_java(environ: Mapping[str, str] = os.environ) -> Check:
                 SUBJECT, "There is no Java: JAVA_HOME is not set, and PATH has no java.", _INSTALL
             )
     return _check_version(java, environ)
+
+
+def _home_of_settings(environ: Mapping[str, str]) -> str:
+    """Return the `JAVA_HOME` that Spark's own settings have; empty without one."""
+    spark = environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    settings = Path(environ.get("SPARK_CONF_DIR") or Path(spark, "conf"), "spark-env.sh")
+    if not settings.is_file():
+        return ""
+    read = '. "$0" >/dev/null 2>&1; printf %s "$JAVA_HOME"'
+    done = subprocess.run(
+        ["/bin/bash", "-c", read, str(settings)],
+        env={**environ, "SPARK_HOME": spark},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
 
 
 def _check_version(java: str, environ: Mapping[str, str]) -> Check:

@@ -51,5 +51,14 @@ def test_java_that_fails_is_a_fault(tmp_path: Path) -> None:
     assert "cannot be run" in check_java(environ).text
 
 
+def test_java_in_the_settings_of_spark_is_found(tmp_path: Path) -> None:
+    make_java(tmp_path / "jdk", "echo 'openjdk version \"21.0.1\"' >&2")
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "spark-env.sh").write_text(f"echo noise\nJAVA_HOME={tmp_path}/jdk\n")
+    check = check_java({"PATH": "/bin", "SPARK_CONF_DIR": str(conf)})
+    assert check.text == f"Java 21.0.1 ({tmp_path}/jdk/bin/java)"
+
+
 def test_spark_connect_needs_no_java() -> None:
     assert check_java({"SPARK_REMOTE": "sc://host"}).state == "skipped"
