@@ -1,5 +1,6 @@
 """Runs on the driver. Examine the driver, start Spark, ask every executor, and judge."""
 
+import functools
 import os
 import threading
 import time
@@ -42,7 +43,7 @@ from sparkdl.doctor.spark_checks import (
     start_failure,
     task_failure,
 )
-from sparkdl.doctor.task import FACTS_SCHEMA, FactsTask
+from sparkdl.doctor.task import FACTS_SCHEMA, FactsTask, hold_slot
 from sparkdl.errors import PreflightError, SlotsError
 from sparkdl.runner.display.waiting import waiting_for_executors
 
@@ -208,8 +209,7 @@ def _ask(cluster: Cluster, driver: Facts, probe: "_Probe", checks: list[Check]) 
             tags=(TAG,),
         )
     except (JobFailed, PreflightError) as exc:
-        python = driver.packages["python"]
-        checks.append(_failed(exc, python))
+        checks.append(_failed(exc, driver.packages["python"], cluster, count))
         return _Asked([], begun_s, time.time())
     finally:
         limit.cancel()
@@ -221,14 +221,33 @@ def _ask(cluster: Cluster, driver: Facts, probe: "_Probe", checks: list[Check]) 
     return _Asked(ordered, begun_s, time.time())
 
 
-def _failed(exc: JobFailed | PreflightError, python: str) -> Check:
+def _failed(
+    exc: JobFailed | PreflightError, python: str, cluster: Cluster, num_slots: int
+) -> Check:
     if isinstance(exc, JobFailed) and exc.end is JobEnd.CANCELLED:
         return fault(
             "Executors",
             f"The executors have not answered within {JOB_S:g} s.",
             "Wait for other jobs of this application, or look at the queue of the cluster.",
         )
-    return task_failure(str(exc.__cause__ or exc), python)
+    reason = str(exc) if isinstance(exc, JobFailed) else str(exc.__cause__ or exc)
+    return task_failure(reason, python, _place_of_failure(cluster, num_slots))
+
+
+def _place_of_failure(cluster: Cluster, num_slots: int) -> str:
+    """Return Spark's message about tasks that fail at their start, which names an executor.
+
+    Unlike the errors of a DataFrame, those of an RDD name it. Spark Connect has no RDDs.
+    """
+    context: SparkContext | None = getattr(cluster.spark, "_sc", None)
+    if context is None:
+        return ""
+    try:
+        hold = functools.partial(hold_slot, hold_s=HOLD_S)
+        context.parallelize(range(num_slots), num_slots).foreachPartition(hold)
+    except Exception as exc:  # noqa: BLE001 Its text is what is wanted.
+        return str(exc)
+    return ""
 
 
 # ---- the root

@@ -61,19 +61,20 @@ def start_failure(error: str) -> Check:
     return fault("Spark", f"Spark cannot be started: {text}", remedy)
 
 
-def task_failure(error: str, driver_python: str) -> Check:
+def task_failure(error: str, driver_python: str, message: str = "") -> Check:
     """Return the check of executors on which no Python function of sparkdl can run.
 
     Args:
         error: the error of the Spark job.
         driver_python: the version of Python on the driver.
+        message: a message of Spark with the place where the task has failed.
 
     Example:
-        >>> text = "Lost task 0.3 in stage 0.0 (TID 5) (10.0.0.7 executor 2): ... No module named "
-        >>> print(task_failure(f"{text} 'pyarrow'", "3.12.1").text)
+        >>> message = "Lost task 0.3 in stage 0.0 (TID 5) (10.0.0.7 executor 2): ..."
+        >>> print(task_failure("No module named 'pyarrow'", "3.12.1", message).text)
         The executor 2 on 10.0.0.7 cannot import pyarrow.
     """
-    place = _PLACE.search(error)
+    place = _PLACE.search(message)
     who = "The executors"
     if place:
         who = f"The executor {place[2]} on {place[1]}" if place[2] else f"The host {place[1]}"
@@ -236,7 +237,7 @@ def _unknown(environ: Mapping[str, str]) -> Iterator[Check]:
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable in {*known.values(), *_INTERNAL}:
             continue
-        near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1)
+        near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.8)
         if near:
             text = f"{variable} is no setting of sparkdl."
             yield note("Settings", text, f"Did you mean {known[near[0]]}?")

@@ -173,10 +173,10 @@ def test_root_that_the_driver_cannot_use_is_told_once() -> None:
     ("error", "subject", "text"),
     [
         (
-            "Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 1): [PYTHON_VERSION_MISMATCH] "
-            "Python in worker has different version: 3.9 than that in driver: 3.12, PySpark ...",
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in "
+            "driver: 3.12, PySpark ...",
             "Python",
-            "The executor 1 on 10.0.0.7 runs Python 3.9, the driver Python 3.12.1.",
+            "The executors run Python 3.9, the driver Python 3.12.1.",
         ),
         (
             'java.io.IOException: Cannot run program "/opt/py": error=2, No such file',
@@ -195,6 +195,10 @@ def test_task_that_cannot_run_names_its_executor(error: str, subject: str, text:
     check = task_failure(error, "3.12.1")
     assert (check.subject, check.state, check.text) == (subject, "fault", text)
     assert check.remedy
+    message = "failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 "
+    for place, who in (("executor 1)", "The executor 1 on 10.0.0.7"), ("x", "The executors")):
+        one = task_failure(error, "3.12.1", f"{message}{place}: org.apache.spark...").text
+        assert one.startswith(who)
 
 
 @pytest.mark.parametrize(

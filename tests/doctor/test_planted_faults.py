@@ -38,6 +38,19 @@ exec {python} "$@"
 MOUNTED = """exec unshare -m bash -c {command} {python} "$@" """
 
 
+# What Python runs at its start to be without pyarrow.
+HIDDEN = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyarrow":
+            raise ModuleNotFoundError("No module named 'pyarrow'", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
 def write_python(folder: Path, zero: str = ":", one: str = ":", two: str = ":") -> str:
     """Write a Python that runs a command of the shell first, and return its path."""
     script = folder / "python"
@@ -164,15 +177,13 @@ def test_other_python_of_one_executor_is_named(
     assert "PYSPARK_PYTHON" in fault.remedy
 
 
-@pytest.mark.parametrize("module", ["pyarrow", "sparkdl"])
 def test_package_that_an_executor_cannot_import_is_named(
-    diagnosed: Callable[..., HealthReport], tmp_path: Path, module: str
+    diagnosed: Callable[..., HealthReport], tmp_path: Path
 ) -> None:
-    code = f"import sys\nsys.modules[{module!r}] = None\n"
-    fault = only_fault(diagnosed(two=startup(tmp_path / "lacks", code)))
+    fault = only_fault(diagnosed(two=startup(tmp_path / "lacks", HIDDEN)))
     assert fault.subject == "Packages"
     assert fault.text.startswith("The executor 2 on ")
-    assert f" cannot import {module}" in fault.text
+    assert fault.text.endswith(" cannot import pyarrow.")
 
 
 def test_python_that_no_executor_has_is_named(
