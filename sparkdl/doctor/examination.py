@@ -1,7 +1,7 @@
 """Runs on the driver. Examine the driver, start Spark, ask every executor, and judge."""
 
-import functools
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,10 +19,11 @@ from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.spark_settings import SparkSettings
+from sparkdl.cluster.spark_tasks import FailedTask, failed_tasks
 from sparkdl.doctor.executor_checks import check_executors
 from sparkdl.doctor.facts import Facts, collect_facts
 from sparkdl.doctor.java import check_java
-from sparkdl.doctor.report import Check, HealthReport, State, fault, note, skipped
+from sparkdl.doctor.report import MAX_NAMED, Check, HealthReport, State, fault, note, skipped
 from sparkdl.doctor.root_checks import check_root
 from sparkdl.doctor.root_probe import (
     LIMIT_S,
@@ -43,7 +44,7 @@ from sparkdl.doctor.spark_checks import (
     start_failure,
     task_failure,
 )
-from sparkdl.doctor.task import FACTS_SCHEMA, FactsTask, hold_slot
+from sparkdl.doctor.task import FACTS_SCHEMA, FactsTask
 from sparkdl.errors import PreflightError, SlotsError
 from sparkdl.runner.display.waiting import waiting_for_executors
 
@@ -54,10 +55,9 @@ SUBJECTS = (
     *("Java", "Spark", "Executors", "Slots", "Python", "Packages", "Root", "Clocks"),
     *("Open files", "Disk space", "Memory", "GPUs", "Network", "Settings"),
 )
-TAG = "sparkdl:doctor"
-# Tasks hold their slots for so long: each executor gets one, and a task that fails at its start on
-# one executor is repeated there, as no other slot is free, until Spark names that executor.
-HOLD_S = 2.5
+# Tasks hold their slots for so long: each executor gets one, and a task that fails at its start is
+# repeated in the same slot, as no other one is free.
+HOLD_S = 2.0
 # With dynamic allocation, executors may have to be started first.
 JOB_S = 180.0
 
@@ -131,8 +131,6 @@ def examine_cluster(
             say(f"Asking {slots.count} slots ...")
             asked = _ask(cluster, driver, probe, checks)
         executors = asked.executors
-        if executors and len(executors) < registered:
-            checks.append(_not_reached(len(executors), registered))
         unseen = _unseen(probe, executors)
         roots = list(check_root(folder, probe.driver, executors, unseen))
     checks += check_slots(settings, slots)
@@ -167,14 +165,6 @@ def _cannot_ask(settings: SparkSettings, slots: Slots, registered: int) -> str:
     return "" if registered or settings.adds_executors else "no executor has registered"
 
 
-def _not_reached(num_reached: int, num_registered: int) -> Check:
-    return fault(
-        "Executors",
-        f"{num_reached} of {num_registered} executors have answered.",
-        "Look for executors that fail or that other jobs occupy, in Spark's web interface.",
-    )
-
-
 # ---- the executors
 
 
@@ -195,59 +185,68 @@ def _ask(cluster: Cluster, driver: Facts, probe: "_Probe", checks: list[Check]) 
         driver_mark=probe.mark,
         hold_s=HOLD_S,
     )
-    count, begun_s = cluster.slots_now(Resources()), time.time()
-    limit = threading.Timer(JOB_S, cluster.cancel, [TAG])
+    tag = f"sparkdl:doctor:{secrets.token_hex(4)}"
+    limit = threading.Timer(JOB_S, cluster.cancel, [tag])
     limit.daemon = True
+    begun_s = time.time()
     limit.start()
     try:
         rows = cluster.submit(
             task,
             FACTS_SCHEMA,
-            num_tasks=count,
+            num_tasks=cluster.slots_now(Resources()),
             resources=Resources(),
             description="sparkdl doctor",
-            tags=(TAG,),
+            tags=(tag,),
         )
     except (JobFailed, PreflightError) as exc:
-        checks.append(_failed(exc, driver.packages["python"], cluster, count))
+        checks += _failed(exc, driver.packages["python"], failed_tasks(cluster.spark, tag))
         return _Asked([], begun_s, time.time())
     finally:
         limit.cancel()
+    ended_s = time.time()
     every = [Facts.from_json(row["facts"]) for row in rows]
     # Each executor has answered from all its slots; an answer with an error counts.
     every.sort(key=lambda facts: bool(facts.root and facts.root.error))
     executors = {(facts.host, facts.process): facts for facts in every}
     ordered = sorted(executors.values(), key=lambda facts: (facts.host, facts.folder))
-    return _Asked(ordered, begun_s, time.time())
+    if len(ordered) < (num_registered := cluster.executors()[0]):
+        failed = failed_tasks(cluster.spark, tag)
+        checks += _not_reached(len(ordered), num_registered, failed, driver.packages["python"])
+    return _Asked(ordered, begun_s, ended_s)
 
 
 def _failed(
-    exc: JobFailed | PreflightError, python: str, cluster: Cluster, num_slots: int
-) -> Check:
+    exc: JobFailed | PreflightError, python: str, tasks: Sequence[FailedTask]
+) -> list[Check]:
+    """Return the faults of a job that has failed."""
     if isinstance(exc, JobFailed) and exc.end is JobEnd.CANCELLED:
-        return fault(
-            "Executors",
-            f"The executors have not answered within {JOB_S:g} s.",
-            "Wait for other jobs of this application, or look at the queue of the cluster.",
-        )
+        text = f"The executors have not answered within {JOB_S:g} s."
+        remedy = "Wait for other jobs of this application, or look at the queue of the cluster."
+        return [fault("Executors", text, remedy)]
     reason = str(exc) if isinstance(exc, JobFailed) else str(exc.__cause__ or exc)
-    return task_failure(reason, python, _place_of_failure(cluster, num_slots))
+    return _failed_executors(tasks, python) or [task_failure(reason, python)]
 
 
-def _place_of_failure(cluster: Cluster, num_slots: int) -> str:
-    """Return Spark's message about tasks that fail at their start, which names an executor.
+def _failed_executors(tasks: Sequence[FailedTask], python: str) -> list[Check]:
+    """Return a fault for each executor on which a task has failed."""
+    errors = {(task.host, task.executor): task.error for task in tasks}
+    return [
+        task_failure(error, python, f"The executor {executor} on {host}")
+        for (host, executor), error in sorted(errors.items())[:MAX_NAMED]
+    ]
 
-    Unlike the errors of a DataFrame, those of an RDD name it. Spark Connect has no RDDs.
-    """
-    context: SparkContext | None = getattr(cluster.spark, "_sc", None)
-    if context is None:
-        return ""
-    try:
-        hold = functools.partial(hold_slot, hold_s=HOLD_S)
-        context.parallelize(range(num_slots), num_slots).foreachPartition(hold)
-    except Exception as exc:  # noqa: BLE001 Its text is what is wanted.
-        return str(exc)
-    return ""
+
+def _not_reached(
+    num_reached: int, num_registered: int, tasks: Sequence[FailedTask], python: str
+) -> list[Check]:
+    """Return the faults of a job that has succeeded, but not on all executors."""
+    missed = fault(
+        "Executors",
+        f"{num_reached} of {num_registered} executors have answered.",
+        "Look for executors that fail or that other jobs occupy, in Spark's web interface.",
+    )
+    return _failed_executors(tasks, python) or [missed]
 
 
 # ---- the root

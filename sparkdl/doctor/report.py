@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["Check", "HealthReport", "State", "fault", "listed", "note", "ok", "skipped"]
+__all__ = [
+    "MAX_NAMED",
+    "Check",
+    "HealthReport",
+    "State",
+    "fault",
+    "listed",
+    "note",
+    "ok",
+    "skipped",
+]
 
 WIDTH = 100
 # Of many hosts with the same fault, so many are named.

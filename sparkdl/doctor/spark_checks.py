@@ -24,9 +24,6 @@ __all__ = [
     "task_failure",
 ]
 
-# How Spark says in which place a task has failed.
-_PLACE = re.compile(r"Lost task [^\n]*? \(TID \d+\) \(([^\s)]+)(?: executor (\S+))?\)")
-
 PREFIX = "SPARKDL_"
 # Variables of sparkdl that are no settings of the user.
 _INTERNAL = {"SPARKDL_CONTEXT", "SPARKDL_NODES", "SPARKDL_PROCESS", "SPARKDL_RUN"}
@@ -61,29 +58,24 @@ def start_failure(error: str) -> Check:
     return fault("Spark", f"Spark cannot be started: {text}", remedy)
 
 
-def task_failure(error: str, driver_python: str, message: str = "") -> Check:
+def task_failure(error: str, driver_python: str, who: str = "The executors") -> Check:
     """Return the check of executors on which no Python function of sparkdl can run.
 
     Args:
-        error: the error of the Spark job.
+        error: the error of a task, or of the Spark job.
         driver_python: the version of Python on the driver.
-        message: a message of Spark with the place where the task has failed.
+        who: the executors.
 
     Example:
-        >>> message = "Lost task 0.3 in stage 0.0 (TID 5) (10.0.0.7 executor 2): ..."
-        >>> print(task_failure("No module named 'pyarrow'", "3.12.1", message).text)
+        >>> error = "ModuleNotFoundError: No module named 'pyarrow'"
+        >>> print(task_failure(error, "3.12.1", "The executor 2 on 10.0.0.7").text)
         The executor 2 on 10.0.0.7 cannot import pyarrow.
     """
-    place = _PLACE.search(message)
-    who = "The executors"
-    if place:
-        who = f"The executor {place[2]} on {place[1]}" if place[2] else f"The host {place[1]}"
     if match := re.search(r"different version: (\S+) than that in driver: (\S+?),", error):
         return fault(
             "Python",
-            f"{who} runs Python {match[1]}, the driver Python {driver_python}."
-            if place
-            else f"{who} run Python {match[1]}, the driver Python {driver_python}.",
+            f"{who} cannot run the functions of the driver: Python {match[1]} there, and "
+            f"{driver_python} on the driver.",
             f"Set PYSPARK_PYTHON (spark.pyspark.python) to a Python {match[2]} that all executors "
             "have.",
         )

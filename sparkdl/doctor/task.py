@@ -11,19 +11,9 @@ from sparkdl.cluster.gpus.assignment import spark_gpus
 from sparkdl.doctor.facts import collect_facts
 from sparkdl.doctor.root_probe import probe_root
 
-__all__ = ["FACTS_SCHEMA", "FactsTask", "hold_slot"]
+__all__ = ["FACTS_SCHEMA", "FactsTask"]
 
 FACTS_SCHEMA = "facts string"
-
-
-def hold_slot(numbers: Iterable[int], hold_s: float) -> None:
-    """Hold a slot, once the modules of this task have been imported there.
-
-    Args:
-        numbers: the rows of the task.
-        hold_s: seconds for which the task holds its slot.
-    """
-    time.sleep(hold_s)
 
 
 @dataclass(frozen=True, kw_only=True)

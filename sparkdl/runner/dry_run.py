@@ -86,10 +86,12 @@ def plan_program(program: str, arguments: Sequence[str] = ()) -> ProgramPlan:
         with previewing() as runs:
             try:
                 runpy.run_path(program, run_name="__main__")
-            except ProgramEnd as exc:
-                ends_where = str(exc.code)
             except SystemExit as exc:
-                exit_code = _code(exc)
+                code: Any = exc.code
+                if isinstance(code, ProgramEnd):
+                    ends_where = code.why
+                else:
+                    exit_code = _exit_code(code)
             except SparkDLError as exc:
                 refused = f"{type(exc).__name__}: {exc}"
             except Exception as exc:  # noqa: BLE001 The program may raise anything.
@@ -106,10 +108,11 @@ def plan_program(program: str, arguments: Sequence[str] = ()) -> ProgramPlan:
     )
 
 
-def _code(exc: SystemExit) -> int:
-    if exc.code is None or isinstance(exc.code, int):
-        return exc.code or 0
-    print(exc.code, file=sys.stderr)
+def _exit_code(code: Any) -> int:
+    """Return what Python itself makes of the code of a `SystemExit`."""
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
     return 1
 
 

@@ -39,11 +39,17 @@ MAX_SHOWN = 3
 MAX_EARLIER = 5
 
 
-class ProgramEnd(SystemExit):
-    """Ends a program where it needs what was not done; its code is the reason.
+@dataclass(frozen=True)
+class ProgramEnd:
+    """The code of the `SystemExit` that ends a program where it needs what was not done.
 
-    It is no `Exception`, so that programs do not take it for a failure, and threads end silently.
+    A program does not take this exception for a failure, and a thread ends silently with it.
+
+    Attributes:
+        why: the reason, as the end of a sentence about the program.
     """
+
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +175,9 @@ def end_program(why: str) -> NoReturn:
         why: the reason, as the end of a sentence about the program.
 
     Raises:
-        ProgramEnd: always.
+        SystemExit: always; its code is a `ProgramEnd`.
     """
-    raise ProgramEnd(why)
+    raise SystemExit(ProgramEnd(why))
 
 
 class PreviewedRun(Run):

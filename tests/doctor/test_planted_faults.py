@@ -173,7 +173,7 @@ def test_other_python_of_one_executor_is_named(
     here = ".".join(map(str, sys.version_info[:3]))
     assert fault.subject == "Python"
     assert fault.text.startswith("The executor 1 on ")
-    assert fault.text.endswith(f" runs Python 3.9, the driver Python {here}.")
+    assert fault.text.endswith(f": Python 3.9 there, and {here} on the driver.")
     assert "PYSPARK_PYTHON" in fault.remedy
 
 
@@ -190,8 +190,10 @@ def test_python_that_no_executor_has_is_named(
     three_executors: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(three_executors.sparkContext, "pythonExec", "/opt/no/python")
-    fault = only_fault(examine(root, spark=three_executors))
-    assert fault.text.endswith("cannot start Python: there is no program /opt/no/python.")
+    faults = examine(root, spark=three_executors).faults
+    assert {fault.subject for fault in faults} == {"Python"}
+    assert faults[0].text.startswith("The executor ")
+    assert faults[0].text.endswith("cannot start Python: there is no program /opt/no/python.")
 
 
 # ---- no fault

@@ -48,7 +48,7 @@ experiment.allreduce(lambda: None, num_workers=5)
         (EXAMPLES / "search.py", "search", "train", 12, 2),
         (EXAMPLES / "hops" / "grid_digits.py", "launch", "digits grid", 2, 2),
         (DATA, "allreduce", "train", 1, 1),
-        (FED, "TFCluster", "main_fun", 1, 1),
+        (FED, "tfos", "main_fun", 1, 1),
     ],
     ids=["grid", "search", "hops", "data", "tfos"],
 )
