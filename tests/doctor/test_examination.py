@@ -12,6 +12,7 @@ import pytest
 
 from sparkdl import storage
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
+from sparkdl.cluster.spark_tasks import FailedTask
 from sparkdl.doctor import examination, root_probe
 from sparkdl.doctor.examination import examine_cluster
 from sparkdl.doctor.report import Check
@@ -145,6 +146,29 @@ def test_executor_that_has_not_answered_is_a_fault(root: str) -> None:
     cluster.num_executors = 2
     _, fault = examined(root, cluster)["Executors"]
     assert fault.text == "1 of 2 executors have answered."
+
+
+def test_executors_on_which_tasks_fail_are_named(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [
+        FailedTask("10.0.0.7", "2", "ModuleNotFoundError: No module named 'pyarrow'"),
+        FailedTask("10.0.0.7", "2", "ModuleNotFoundError: No module named 'pyarrow'"),
+        FailedTask("10.0.0.8", "3", 'Cannot run program "/opt/py": error=2'),
+    ]
+    monkeypatch.setattr(examination, "failed_tasks", lambda session, tag: tasks)
+    fails, misses = Cluster(), Cluster()
+    fails.error = lacks(fails)
+    misses.num_executors = 3  # One of them has answered.
+    for cluster in (fails, misses):
+        checks = examined(root, cluster)
+        faults = [c for every in checks.values() for c in every if c.state == "fault"]
+        named = [c.text for c in faults if c.text.startswith("The executor ")]
+        assert named == [
+            "The executor 3 on 10.0.0.8 cannot start Python: there is no program /opt/py.",
+            "The executor 2 on 10.0.0.7 cannot import pyarrow.",
+        ]
+        assert not [c for c in faults if "have answered" in c.text]
 
 
 def test_no_slot_is_a_fault(root: str) -> None:
