@@ -20,6 +20,7 @@ from sparkdl.search.settings import SearchSettings
 
 __all__ = [
     "IN_PROCESS",
+    "USES_RESULT",
     "ProgramEnd",
     "RunPreview",
     "end_program",
