@@ -24,6 +24,7 @@ from sparkdl import context, devices, distribute, experiment
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.cuda_visibility import as_seen_by_executor
 from sparkdl.errors import ConfigError, PreflightError
+from sparkdl.runner.preview import IN_PROCESS, end_program, is_previewing
 
 __all__ = ["MirroredStrategyRunner"]
 
@@ -159,6 +160,8 @@ class MirroredStrategyRunner:
                 f"num_slots is {self._num_slots} with local_mode=True and use_gpu=False; expected "
                 "1, as there is one driver."
             )
+        if is_previewing():
+            end_program(IN_PROCESS)
         gpus = self._gpus_of_driver() if self._use_gpu else []
         if self._use_gpu and self._num_slots > len(gpus):
             raise ConfigError(

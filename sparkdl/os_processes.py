@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import pwd
 import signal
 import socket
 import time
@@ -20,6 +21,7 @@ __all__ = [
     "process_state",
     "stop_descendants",
     "this_node",
+    "user_name",
 ]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -60,6 +62,14 @@ def this_node() -> str:
     """Return a name of this host or container; its processes share a network and devices."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/net')}/{socket.gethostname()}"
+
+
+def user_name() -> str:
+    """Return the name of the user whose rights this process has."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # A numeric user of a container has no name.
+        return str(os.geteuid())
 
 
 def _status(pid: int) -> list[str] | None:

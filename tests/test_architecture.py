@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [
     {"cli", "hops", "horovod", "mirrored_strategy_runner", "tfos"},
     {"experiment"},
-    {"ui"},
+    {"doctor", "ui"},
     {"runner", "models"},
     {"cluster", "inference", "search"},
     {"runs", "data", "keras", "tensorboard"},

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkdl.cli.main import make_parser
 from sparkdl.config import SETTINGS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -76,6 +77,14 @@ def test_every_setting_is_documented() -> None:
         expected = [f"`{setting.variable}`", f"`{setting.conf}`", default]
         assert rows.pop(f"`{setting.name}`") == expected
     assert set(rows) == {"name", "---"}, "docs/settings.md has settings that do not exist"
+
+
+def test_every_command_is_documented() -> None:
+    (verbs,) = (a for a in make_parser()._actions if isinstance(a.choices, dict))
+    text = (REPOSITORY / "docs/run-directory.md").read_text()
+    table = text[text.index("## Command line") :]
+    documented = set(re.findall(r"`(?:sparkdl )?([a-z]+)", table))
+    assert set(verbs.choices or ()) <= documented
 
 
 def marked_tests() -> dict[str, set[str]]:

@@ -7,11 +7,13 @@ from sparkdl._version import __version__
 from sparkdl.cli import (
     cancel,
     compare,
+    doctor,
     enqueue,
     gc,
     logs,
     models,
     pause,
+    plan,
     pull,
     reproduce,
     resume,
@@ -34,8 +36,8 @@ def main(words: list[str] | None = None) -> int:
         words: the command line without the program; None takes that of this process.
 
     Returns:
-        0; 1 if the shown or resumed run is not COMPLETE; 2 after an error; 99 if an exported model
-        is not better.
+        0; 1 if the shown or resumed run is not COMPLETE, if `doctor` finds a fault, or if a run of
+        `plan` would be refused; 2 after an error; 99 if an exported model is not better.
 
     Example:
         >>> main(["show", "/nowhere"])
@@ -54,14 +56,16 @@ def main(words: list[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with all verbs."""
     parser = argparse.ArgumentParser(
-        prog="sparkdl", description="List, show, compare, control, reproduce, copy and delete runs."
+        prog="sparkdl",
+        description="List, show, compare, control, reproduce, copy and delete runs; export models; "
+        "check a cluster, and see what a program would run.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in (
         *(runs, show, logs, compare, ui, tensorboard),
         *(cancel, set_limits, enqueue, pause, unpause),
-        *(resume, reproduce, models, pull, gc),
+        *(resume, reproduce, models, pull, gc, doctor, plan),
     ):
         verb.add(verbs)
     return parser

@@ -7,7 +7,6 @@ import gc
 import importlib.util
 import json
 import os
-import pwd
 import resource
 import socket
 import time
@@ -24,6 +23,7 @@ from sparkdl.cluster.program.packaging import Program, preloadable
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.tested_versions import untested
 from sparkdl.errors import PreflightError
+from sparkdl.os_processes import user_name
 from sparkdl.polling import RETRY_S, retry
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.machine import describe
@@ -103,20 +103,13 @@ def _cannot_write(paths: RunPaths, patience_s: float) -> str | None:
     except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
         remedy = "Give the executors credentials with which they may write and delete there"
         if storage.is_local(probe):
-            remedy = f"Let user {_user()} write there"
+            remedy = f"Let user {user_name()} write there"
         return (
-            f" cannot write to the run directory {paths.folder} as user {_user()} "
+            f" cannot write to the run directory {paths.folder} as user {user_name()} "
             f"({type(exc).__name__}: {exc}). {remedy}, or set root= (or SPARKDL_ROOT) to a "
             "directory to which driver and executors can write."
         )
     return None
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # A numeric user of a container has no name.
-        return str(os.geteuid())
 
 
 def _limits_memory(framework: str | None) -> str | None:

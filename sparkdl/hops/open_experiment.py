@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkdl import context, storage
 from sparkdl.context import Context
+from sparkdl.runner.preview import IN_PROCESS, end_program, is_previewing
 from sparkdl.runs import provenance
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.ids_and_seeds import new_run_id
@@ -49,6 +50,8 @@ class OpenExperiment:
             description: a sentence about the run.
             resources: files and folders to copy into the run directory, by the names of the copies.
         """
+        if is_previewing():
+            end_program(IN_PROCESS)
         opened = open_run(root, _description(name, description), "error")
         with opened.failing():
             storage.write(opened.paths.environment, provenance.environment())

@@ -15,6 +15,7 @@ from sparkdl.resources import distinct_names
 from sparkdl.runner.kept_code import script_of
 from sparkdl.runner.new_run import NewRun
 from sparkdl.runner.prepare import PreparedRun, prepare
+from sparkdl.runner.preview import is_previewing, preview_new, preview_rest
 from sparkdl.runner.request import Request
 from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
 from sparkdl.runner.start import start
@@ -23,7 +24,7 @@ from sparkdl.runs.history import read_run
 from sparkdl.runs.ids_and_seeds import new_run_id
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.machine import hardware
-from sparkdl.runs.opening import IfExists, RunDescription, open_run
+from sparkdl.runs.opening import IfExists, RunDescription, existing_run, open_run
 from sparkdl.runs.retry import parse_retry
 
 __all__ = ["description_of", "execute"]
@@ -59,12 +60,22 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
             check_max_failed(read_run(path), options, retry)
         changed = changed_sources(path, request.train, prepared.program, prepared.secrets)
         description = replace(description, changed=changed or None)
+    if is_previewing():
+        return _preview(prepared, root, description)
     opened = open_run(root, description, cast(IfExists, options.if_exists))
     if opened.finished_before:
         opened.owner.release()
         return ended_before(opened.run, retry, options.progress, options.tensorboard)
     has_changes = str(description.facts["git_commit"]).endswith(provenance.CHANGES)
     return start(prepared, opened, NewRun(resources=resources, has_changes=has_changes))
+
+
+def _preview(prepared: PreparedRun, root: str, description: RunDescription) -> Run:
+    """Describe the run in place of opening it, see `sparkdl plan`."""
+    if_exists = cast(IfExists, prepared.request.options.if_exists)
+    if run := existing_run(root, description, if_exists):
+        return preview_rest(prepared, run, description.retry)
+    return preview_new(prepared, root, description.name)
 
 
 def _resources_by_name(request: Request) -> dict[str, Path]:

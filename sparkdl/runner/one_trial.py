@@ -16,6 +16,7 @@ from sparkdl.cluster.program.local_modules import importing
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.errors import ConfigError
 from sparkdl.runner.kept_code import changed_code
+from sparkdl.runner.preview import IN_PROCESS, end_program, is_previewing
 from sparkdl.runner.signatures import check_call
 from sparkdl.runs import Trial, provenance
 from sparkdl.runs.history import read_description
@@ -57,6 +58,8 @@ def _acting(
     params: Mapping[str, Any], seed: int, folder: str | os.PathLike[str] | None
 ) -> Iterator[context.Context]:
     """Return a context of this process for a call outside a run, and say where its files are."""
+    if is_previewing():
+        end_program(IN_PROCESS)
     me = context.current()
     if me.run is not None:
         raise ConfigError(

@@ -19,6 +19,7 @@ from sparkdl.runner.kept_code import changed_code
 from sparkdl.runner.kept_program import restore_space
 from sparkdl.runner.new_run import Ancestor, NewRun
 from sparkdl.runner.prepare import PreparedRun, prepare
+from sparkdl.runner.preview import is_previewing, preview_new
 from sparkdl.runner.request import Request
 from sparkdl.runner.resume import with_earlier_changes
 from sparkdl.runner.signatures import check_call
@@ -34,7 +35,7 @@ from sparkdl.runs.differences import (
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.machine import hardware, packages_in
-from sparkdl.runs.opening import RunDescription, open_run
+from sparkdl.runs.opening import RunDescription, existing_run, open_run
 from sparkdl.runs.redact import MASK
 from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.settings import SearchSettings
@@ -78,7 +79,11 @@ def reproduce_run(
         check_call(train, run.trials[0].params)
     prepared = prepare(request, program, cluster)
     root = storage.absolute(request.options.root or os.path.dirname(path.rstrip("/")))
-    opened = open_run(root, _description(prepared, description, path, train), "error")
+    new_description = _description(prepared, description, path, train)
+    if is_previewing():
+        existing_run(root, new_description, "error")
+        return preview_new(prepared, root, new_description.name)
+    opened = open_run(root, new_description, "error")
     with ExitStack() as stack:
         kept = resources.read_manifest(path)
         folder = stack.enter_context(resources.local_copy(paths.resources)) if kept else Path()

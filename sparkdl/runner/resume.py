@@ -11,6 +11,7 @@ from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.options import check_count
 from sparkdl.runner.kept_program import restore_space
 from sparkdl.runner.prepare import prepare
+from sparkdl.runner.preview import is_previewing, preview_rest
 from sparkdl.runner.request import Request
 from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
 from sparkdl.runner.signatures import check_call
@@ -20,7 +21,7 @@ from sparkdl.runs.events import CommandHandled, RunStarted
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import scan_journal
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import continue_run, difference
+from sparkdl.runs.opening import check_free, continue_run, difference
 from sparkdl.runs.redact import MASK
 from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.secret_names import known_secrets
@@ -94,6 +95,9 @@ def continue_search(
     changed = _changed(description["request"]["search"] or {}, request.search, changes)
     changed |= changed_sources(path, train, program, secrets)
     prepared = prepare(request, program, cluster)
+    if is_previewing():
+        check_free(path)
+        return preview_rest(prepared, run, retry)
     opened = continue_run(path, reopen=has_more, retry=retry, changed=changed, secrets=secrets)
     if opened.finished_before:
         opened.owner.release()

@@ -26,8 +26,10 @@ __all__ = [
     "IfExists",
     "OpenRun",
     "RunDescription",
+    "check_free",
     "continue_run",
     "difference",
+    "existing_run",
     "open_run",
 ]
 
@@ -53,13 +55,7 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
         RunDamagedError: if the files of the existing run cannot be read.
         OSError: if the run directory still cannot be written after `OPEN_S` seconds.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", description.id):
-        raise ConfigError(
-            f"run_id is {description.id!r}; expected only letters, digits, '.', '_' and '-', and a "
-            "letter or digit first, as run_id is the name of a folder."
-        )
-    if if_exists not in ("error", "resume", "new"):
-        raise ConfigError(f"if_exists is {if_exists!r}; expected 'error', 'resume' or 'new'.")
+    _check_id(description.id, if_exists)
     while True:
         paths = RunPaths(storage.join(root, description.id))
         try:
@@ -75,6 +71,56 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
                 return opened
 
 
+def existing_run(root: str, description: RunDescription, if_exists: IfExists) -> Run | None:
+    """Return the run that `open_run` would take over; None if it would create one.
+
+    Nothing is written.
+
+    Args:
+        root, description, if_exists: see `open_run`.
+
+    Raises:
+        ConfigError, RunExistsError, RunDamagedError: as `open_run`.
+    """
+    _check_id(description.id, if_exists)
+    paths = RunPaths(storage.join(root, description.id))
+    if if_exists == "new" or not storage.exists(paths.run):
+        return None
+    _free_claim(paths, description.id)
+    if if_exists == "error":
+        raise _exists_error(paths, description.id)
+    content, journal = read_description(paths.folder), read_events(paths.folder)
+    run = replay(content, paths.folder, journal.events)
+    _check_same(content, journal, run, description)
+    return run
+
+
+def check_free(path: str) -> None:
+    """Validate that no living driver owns a run.
+
+    Raises:
+        RunExistsError: if a driver does.
+    """
+    _free_claim(RunPaths(path), read_description(path)["id"])
+
+
+def _check_id(run_id: str, if_exists: IfExists) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
+        raise ConfigError(
+            f"run_id is {run_id!r}; expected only letters, digits, '.', '_' and '-', and a "
+            "letter or digit first, as run_id is the name of a folder."
+        )
+    if if_exists not in ("error", "resume", "new"):
+        raise ConfigError(f"if_exists is {if_exists!r}; expected 'error', 'resume' or 'new'.")
+
+
+def _exists_error(paths: RunPaths, run_id: str) -> RunExistsError:
+    return RunExistsError(
+        f"run {run_id} exists already in {paths.folder}. Choose another run_id, or "
+        "pass if_exists='resume' to finish that run or if_exists='new' to start another run."
+    )
+
+
 def _open(paths: RunPaths, description: RunDescription, if_exists: IfExists) -> OpenRun | None:
     """Create a run or take it over; return None if another driver has just created the run."""
     if not storage.exists(paths.run):
@@ -83,10 +129,7 @@ def _open(paths: RunPaths, description: RunDescription, if_exists: IfExists) -> 
         claim = _free_claim(paths, description.id)
     if if_exists == "resume":
         return _take_over(paths, description, claim)
-    raise RunExistsError(
-        f"run {description.id} exists already in {paths.folder}. Choose another run_id, or "
-        "pass if_exists='resume' to finish that run or if_exists='new' to start another run."
-    )
+    raise _exists_error(paths, description.id)
 
 
 def _free_claim(paths: RunPaths, run_id: str) -> Claim:
@@ -184,6 +227,29 @@ def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> Op
     content = read_description(paths.folder)
     journal = read_events(paths.folder)
     before = replay(content, paths.folder, journal.events)
+    _check_same(content, journal, before, description)
+    # A search that one of its stopping rules ended is complete, even with fewer trials.
+    has_more = (description.count or 0) > before.num_configurations and not before.reason
+    read = (content, journal, claim)
+    return _continue(
+        paths, read, has_more, description.retry, description.changed, description.secrets
+    )
+
+
+def _check_same(
+    content: Mapping[str, Any], journal: JournalContent, before: Run, description: RunDescription
+) -> None:
+    """Validate that a run has what the user asks for.
+
+    Args:
+        content: the content of `run.json`.
+        journal: the journal of the run.
+        before: the run.
+        description: the description of the run that the user asks for.
+
+    Raises:
+        RunExistsError: if the kind, the metric or the parameters differ.
+    """
     now: Any = description.facts.get("space")
     then: Any = content.get("space")
     if description.params is not None:
@@ -204,12 +270,6 @@ def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> Op
                 f"run {description.id} cannot be resumed: {name} was {old!r} and is now {new!r}. "
                 "Pass the earlier value, or if_exists='new'. Nothing was changed."
             )
-    # A search that one of its stopping rules ended is complete, even with fewer trials.
-    has_more = (description.count or 0) > before.num_configurations and not before.reason
-    read = (content, journal, claim)
-    return _continue(
-        paths, read, has_more, description.retry, description.changed, description.secrets
-    )
 
 
 def continue_run(

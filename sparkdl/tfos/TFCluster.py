@@ -19,6 +19,7 @@ from sparkdl.cluster.program.packaging import pack
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runner.execute import execute
+from sparkdl.runner.preview import USES_RESULT, end_program, is_previewing
 from sparkdl.runs import Run
 from sparkdl.tfos.classic_spark import check_context
 from sparkdl.tfos.cluster.handle import InputMode, TFCluster
@@ -123,6 +124,8 @@ def run(
     _await_slots(spark_cluster, num_tasks, min(reservation_timeout, REGISTRATION_TIMEOUT_S))
     tf_status.clear()
     started = execute(request)
+    if is_previewing():
+        end_program(USES_RESULT)
     threading.Thread(target=_cancel_with_program, args=(started,), daemon=True).start()
     cluster = TFCluster(sc, started, info, input_mode)
     try:

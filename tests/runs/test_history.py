@@ -17,6 +17,7 @@ from sparkdl.runs.history import history
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
+from tests.helpers.stored_runs import ended, shift
 
 
 def new_run(root: str, run_id: str, number: int = 2) -> OpenRun:
@@ -134,6 +135,12 @@ def test_runs_are_sorted_by_time_whatever_the_time_zone(root: str) -> None:
     frame = history(root)
     assert frame["run"].tolist() == ["newest", "middle", "oldest"]
     assert str(frame["started"].dt.tz) == "UTC"
+
+
+def test_time_that_looks_like_the_year_is_read(root: str) -> None:
+    """Without a given format, pandas takes the 2026 of 20:26 for the year, and warns."""
+    shift(ended(root, "a").run.path, started="2026-11-22T20:26:05+0000")
+    assert history(root)["started"][0].isoformat() == "2026-11-22T20:26:05+00:00"
 
 
 def test_list_of_runs_on_a_store_is_one_request_for_each(

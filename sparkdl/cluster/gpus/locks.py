@@ -19,7 +19,13 @@ from pathlib import Path
 
 from sparkdl.os_processes import process_start
 
-__all__ = ["DevicesTakenError", "LockedDevices", "locked_devices", "released_devices"]
+__all__ = [
+    "DevicesTakenError",
+    "LockedDevices",
+    "held_devices",
+    "locked_devices",
+    "released_devices",
+]
 
 # Fixed, since the locks are shared by all users of the host, whatever TMPDIR their jobs have.
 FOLDER = Path("/tmp/sparkdl-gpus")
@@ -118,6 +124,27 @@ def released_devices(
                     break
                 time.sleep(POLL_S)
         yield locked
+
+
+def held_devices(devices: Sequence[str]) -> dict[str, str]:
+    """Return the devices whose locks are held, each with its holder.
+
+    A lock that is free is held by this call for a moment. Runs that want it then try again.
+
+    Args:
+        devices: the devices of this host.
+    """
+    held: dict[str, str] = {}
+    if not FOLDER.exists():
+        return held
+    with _folder() as folder:
+        for device in devices:
+            try:
+                with _locked(folder, _name(device)):
+                    pass
+            except BlockingIOError:
+                held[device] = _holders(folder, [device])
+    return held
 
 
 def _has_living_task(holder: str) -> bool:
