@@ -13,7 +13,7 @@ __all__ = ["Kernel", "html_of", "outputs_of", "text_of"]
 
 # Slots of the kernel's embedded Spark; notebooks ask for as many by themselves.
 MASTER = "local[4]"
-CELL_S = 120
+CELL_S = 240
 
 
 class Kernel:
@@ -28,6 +28,8 @@ class Kernel:
             client_class="jupyter_client.asynchronous.client.AsyncKernelClient"
         )
         env = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master {MASTER} pyspark-shell"}
+        # With it, a kernel shows nothing of what native code prints.
+        env.pop("PYTEST_CURRENT_TEST", None)
         self._manager.start_kernel(env=env)
         self._client = self._manager.blocking_client()
         self._client.start_channels()
