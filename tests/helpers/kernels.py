@@ -34,6 +34,8 @@ class Kernel:
         self._client = self._manager.blocking_client()
         self._client.start_channels()
         self._client.wait_for_ready(timeout=60)
+        # Spark prints warnings when it starts; the cells of notebooks print none.
+        self.run("from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate()")
 
     def begin(self, folder: Path) -> None:
         """Forget everything that was run before, and work in a folder with its own runs."""

@@ -106,7 +106,7 @@ class NotebookBar:
         if self._is_closed and not has_value:
             bar = ""
         text = f"<b>{escape(self._title)}</b> {escape(self._line())}"
-        style = "max-width:60em;font-variant-numeric:tabular-nums"
+        style = "max-width:60em;padding:4px 5px;font-variant-numeric:tabular-nums"
         return f'<div style="{style}">{text}{bar}{self._table}</div>'
 
 

@@ -115,18 +115,20 @@ class Progress:
         self._at_once = limit
         self._begun_s = time.monotonic()
         self._heartbeat = Heartbeat(self._begun_s)
+        self.say(self._extent(trials, limit, slots))
         if self._bar is not None:
             self._bar.total = None if trials == math.inf else int(self._total)
             self._bar.update(self._num_done)
+
+    def _extent(self, trials: float, limit: int, slots: Slots) -> str:
         why = slots.reason
         if limit < slots.count // self._plan.size:
             why = f"parallelism={limit}; {why}"
         if trials == 1 and self._plan.is_gang:
-            self.say(f"{self._plan.size} processes at once ({why})")
-            return
+            return f"{self._plan.size} processes at once ({why})"
         at_once = f"all at once ({why})" if trials <= limit else f"{limit} at once ({why})"
         count = "Trials" if trials == math.inf else f"{trials} trial{'' if trials == 1 else 's'}"
-        self.say(f"{count}, {at_once}")
+        return f"{count}, {at_once}"
 
     @harmless
     def say(self, text: str) -> None:
