@@ -35,12 +35,14 @@ def is_noise(line: str) -> bool:
 
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
-    """Leave the noise out of a notebook in which TensorFlow starts in the block.
+    """Leave the noise out of a notebook if TensorFlow starts in the block.
 
     Jupyter shows everything that native code writes to the standard error as the output of the
-    cell. The other lines are written at the end of the block.
+    cell, also that of processes below the kernel, such as the Python workers of embedded Spark.
+    The other lines are written at the end of the block.
     """
-    if "ipykernel" not in sys.modules or "tensorflow" in sys.modules:
+    is_below_jupyter = "ipykernel" in sys.modules or "JPY_PARENT_PID" in os.environ
+    if not is_below_jupyter or "tensorflow" in sys.modules:
         yield
         return
     sys.stderr.flush()

@@ -29,6 +29,11 @@ def test_a_notebook_shows_the_other_lines_only(
         os.write(2, (NOISE + FAULT).encode())
         raise ImportError
     assert capfd.readouterr().err == FAULT
+    monkeypatch.delitem(sys.modules, "ipykernel")
+    monkeypatch.setenv("JPY_PARENT_PID", "1")  # A process that the kernel has started.
+    with without_noise():
+        os.write(2, NOISE.encode())
+    assert not capfd.readouterr().err
     os.write(2, NOISE.encode())
     assert capfd.readouterr().err == NOISE
 
@@ -37,6 +42,7 @@ def test_a_program_shows_everything(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], no_tensorflow: None
 ) -> None:
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     with without_noise():
         os.write(2, NOISE.encode())
     assert capfd.readouterr().err == NOISE
