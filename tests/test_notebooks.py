@@ -190,7 +190,7 @@ def test_model_to_predictions(run_notebook: RunNotebook) -> None:
     notebook = run_notebook("model_to_predictions")
     (run,) = runs()
     (version,) = models.list("digits")
-    assert (version.run, version.aliases) == (run.id, ["stable"])
+    assert (version.run, version.aliases) == (run.id, ("stable",))
     assert version.profile["features"]["image"]["kind"] == "array"
     accuracy = re.search(r"accuracy (\S+) on unseen", text_of(notebook, "accuracy ="))
     assert accuracy

@@ -13,6 +13,7 @@ __all__ = ["Kernel", "html_of", "outputs_of", "text_of"]
 
 # Slots of the kernel's embedded Spark; notebooks ask for as many by themselves.
 MASTER = "local[4]"
+START = "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate()"
 CELL_S = 240
 
 
@@ -35,7 +36,7 @@ class Kernel:
         self._client.start_channels()
         self._client.wait_for_ready(timeout=60)
         # Spark prints warnings when it starts; the cells of notebooks print none.
-        self.run("from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate()")
+        self.run(START)
 
     def begin(self, folder: Path) -> None:
         """Forget everything that was run before, and work in a folder with its own runs."""
@@ -85,6 +86,7 @@ class Kernel:
         self._manager.interrupt_kernel()
 
     def stop(self) -> None:
+        self.run(f"{START}.stop()")
         self._client.stop_channels()
         self._manager.shutdown_kernel()
 
