@@ -11,7 +11,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # Three processes run the tests on two cores: many tests wait most of the time. Each has its own Spark.
 LANES := -n 3
 
-.PHONY: help setup demo test test-fast soak check format docs bench clean
+.PHONY: help setup demo notebooks test test-fast soak check format docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
@@ -28,6 +28,9 @@ $(VENV)/spark-classes.jsa: $(VENV)/.done scripts/spark_classes.py
 
 demo: setup  ## train six Keras models on embedded Spark
 	@. scripts/java.sh && $(BIN)/python examples/grid_search.py
+
+notebooks: setup  ## open the notebooks in JupyterLab
+	@. scripts/java.sh && $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 test: setup $(VENV)/spark-classes.jsa  ## run all tests
 	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES)

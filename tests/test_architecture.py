@@ -27,7 +27,7 @@ ROOMS = [
     {"reporter", "resources", "identity"},
     {"checkpoints"},
     {"metric_names"},
-    {"attempts", "folders", "jsonl", "model_formats", "rank_files"},
+    {"attempts", "folders", "jsonl", "model_formats", "rank_files", "tensorflow_noise"},
     {"polling"},
     {"storage"},
     {"local_files", "stores"},

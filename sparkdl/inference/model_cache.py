@@ -16,6 +16,7 @@ from sparkdl.inference import loader
 from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
 from sparkdl.model_formats import load_keras
+from sparkdl.tensorflow_noise import without_noise
 
 __all__ = ["Model", "cached_model", "start_framework"]
 
@@ -113,10 +114,11 @@ def start_framework(library: str, detect_gpus: bool) -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.update(visible_devices(assigned, detect_gpus))
     try:
-        import tensorflow as tf
+        with without_noise():
+            import tensorflow as tf
 
-        importlib.import_module(library)
-        tf.config.list_logical_devices()
+            importlib.import_module(library)
+            tf.config.list_logical_devices()
     finally:
         os.environ.clear()
         os.environ.update(environment)

@@ -19,6 +19,7 @@ from sparkdl.inference.model_file import (
 )
 from sparkdl.model_formats import library_of, library_of_object, load_keras
 from sparkdl.runs import Run, Trial
+from sparkdl.tensorflow_noise import without_noise
 
 __all__ = ["leave_gpus_to_tasks", "resolve_model", "trial_of"]
 
@@ -95,9 +96,10 @@ def leave_gpus_to_tasks() -> None:
 
     TensorFlow would otherwise hold nearly all memory of the driver's GPU until the driver ends.
     """
-    import tensorflow as tf
+    with without_noise():
+        import tensorflow as tf
 
-    installed = tf.config.list_physical_devices("GPU")
+        installed = tf.config.list_physical_devices("GPU")
     if not installed or tf.config.get_visible_devices("GPU") != installed:
         return  # There is no GPU, or the user has chosen what TensorFlow sees.
     try:

@@ -1,9 +1,11 @@
 """Runs on the driver. Write Keras models as SavedModels, and read the signatures of SavedModels."""
 
+import contextlib
 import functools
 import importlib.util
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,15 +114,29 @@ def write_saved_model(
     function = tf.function(serve, autograph=False)
     concrete = function.get_concrete_function(*specs)
     if library == "tf_keras":
-        tf.saved_model.save(model, folder, signatures={SERVING: concrete})
+        with _without_remarks():
+            tf.saved_model.save(model, folder, signatures={SERVING: concrete})
         return function
     import keras
 
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.add_endpoint(SERVING, function)
-    archive.write_out(folder, verbose=False)
+    with _without_remarks():
+        archive.write_out(folder, verbose=False)
     return function
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keep TensorFlow from logging the folder of a SavedModel, which is renamed afterwards."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 # ---- the inputs

@@ -248,7 +248,9 @@ def _frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
     names = list(dict.fromkeys(name for row in rows for name in row))
     values = [name for prefix in (PARAM, METRIC) for name in names if name.startswith(prefix)]
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "heartbeat_s", *values, "path"])
-    frame["started"] = pd.to_datetime(frame["started"], utc=True, errors="coerce", format="ISO8601")
+    # Without a format, pandas takes 20:26 for the year 2026.
+    times = pd.to_datetime(frame["started"], format="ISO8601", utc=True, errors="coerce")
+    frame["started"] = times
     return frame.sort_values("started", ascending=False, ignore_index=True, kind="stable")
 
 

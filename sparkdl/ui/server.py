@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sparkdl.errors import ConfigError
-from sparkdl.runner.display.live_table import is_notebook
+from sparkdl.runner.display.notebook_bar import is_notebook
 from sparkdl.ui.live_runs import LiveRuns
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from sparkdl import storage
 from sparkdl.cluster.plan import Plan
@@ -21,7 +21,8 @@ from sparkdl.runner.display.heartbeat import (
     estimate_left_s,
     progress_text,
 )
-from sparkdl.runner.display.live_table import LiveTable, is_notebook
+from sparkdl.runner.display.live_table import LiveTable
+from sparkdl.runner.display.notebook_bar import NotebookBar, is_notebook
 from sparkdl.runner.display.trial_output import MAX_LOGS, TrialOutput
 from sparkdl.runs import Run, Trial, table
 from sparkdl.runs.layout import TrialPaths
@@ -61,7 +62,8 @@ class Progress:
         self._plan = plan
         self.shown = shown
         self._bar: Any = None
-        self._is_text = not sys.stderr.isatty() and not is_notebook()
+        self._is_notebook = is_notebook()
+        self._is_text = not sys.stderr.isatty() and not self._is_notebook
         self._output = TrialOutput(run, plan, logs, self.say, not self._is_text)
         self._last_line_s = 0.0
         self._num_failures = 0
@@ -85,7 +87,10 @@ class Progress:
 
     @harmless
     def _open(self) -> None:
-        if self.shown and not self._is_text:
+        if self.shown and self._is_notebook:
+            self._bar = NotebookBar(self._run.name)
+            self._table = LiveTable(self._run.metric or "value", self._bar)
+        elif self.shown and not self._is_text:
             bar_format = "{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
             self._bar = tqdm(total=0, desc=self._run.name, bar_format=bar_format)
 
@@ -110,18 +115,20 @@ class Progress:
         self._at_once = limit
         self._begun_s = time.monotonic()
         self._heartbeat = Heartbeat(self._begun_s)
+        self.say(self._extent(trials, limit, slots))
         if self._bar is not None:
             self._bar.total = None if trials == math.inf else int(self._total)
             self._bar.update(self._num_done)
+
+    def _extent(self, trials: float, limit: int, slots: Slots) -> str:
         why = slots.reason
         if limit < slots.count // self._plan.size:
             why = f"parallelism={limit}; {why}"
         if trials == 1 and self._plan.is_gang:
-            self.say(f"{self._plan.size} processes at once ({why})")
-            return
+            return f"{self._plan.size} processes at once ({why})"
         at_once = f"all at once ({why})" if trials <= limit else f"{limit} at once ({why})"
         count = "Trials" if trials == math.inf else f"{trials} trial{'' if trials == 1 else 's'}"
-        self.say(f"{count}, {at_once}")
+        return f"{count}, {at_once}"
 
     @harmless
     def say(self, text: str) -> None:
@@ -228,7 +235,7 @@ class Progress:
             self._show_heartbeat(newest, steps)
         if self._bar is None:
             return
-        counts: dict[str, Any] = {"running": len(running), "done": self._counts["COMPLETE"]}
+        counts: dict[str, Any] = {"running": len(running), "complete": self._counts["COMPLETE"]}
         for state in ("PRUNED", "FAILED", "INVALID", "LOST", "CANCELLED"):
             if self._counts[state]:
                 counts[state.lower()] = self._counts[state]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sparkdl.errors import ConfigError
 from sparkdl.runner.display.harmless import tolerated
-from sparkdl.runner.display.live_table import is_notebook
+from sparkdl.runner.display.notebook_bar import is_notebook
 from sparkdl.runs import Run
 from sparkdl.runs.tensorboard import start_tensorboard
 

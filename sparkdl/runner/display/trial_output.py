@@ -1,6 +1,5 @@
 """Runs on the driver. Show what trials print."""
 
-import re
 from collections.abc import Callable
 
 from sparkdl import storage
@@ -9,6 +8,7 @@ from sparkdl.jsonl import LogTail
 from sparkdl.options import Options
 from sparkdl.runner.display.terminal_text import visible_text, without_styles
 from sparkdl.runs import Run, Trial
+from sparkdl.tensorflow_noise import is_noise
 
 __all__ = ["MAX_LOGS", "TrialOutput", "logs_of"]
 
@@ -17,18 +17,6 @@ MAX_LOGS = 8
 
 # With more trials than this, only the output of the best trials is shown by default.
 MAX_TRIALS = 20
-
-# Lines that TensorFlow's native code prints in every process: only the log has them. All lines of
-# its level I, and warnings at the start that nobody can act upon.
-_NOISE = re.compile(
-    r"^(?:\d{4}-\d\d-\d\d [\d:.]+: I |I\d{4} [\d:.]+ +\d+ )[\w/.]+\.(?:cc|h):\d+\]"
-    r"|cuInit|cudart_stub\.cc|oneDNN custom operations|cpu_feature_guard\.cc|AsGraphDefInternal"
-    r"|^WARNING: All log messages before absl::InitializeLog"
-    r"|^To enable the following instructions: .* rebuild TensorFlow"
-    r"|Unable to register cu\w+ factory|computation placer already registered"
-    r"|TF-TRT Warning: Could not find TensorRT|read NUMA node|NUMA node read from SysFS"
-    r"|'MessageFactory' object has no attribute 'GetPrototype'"
-)
 
 
 def logs_of(options: Options, num_trials: float, is_gang: bool) -> str:
@@ -95,7 +83,7 @@ class TrialOutput:
         return {name: LogTail(storage.join(trial.path, file)) for name, file in logs.items()}
 
     def _show_lines(self, trial: Trial, name: str, tail: LogTail, last: bool) -> None:
-        lines = [visible_text(line) for line in tail.lines(last) if not _NOISE.search(line)]
+        lines = [visible_text(line) for line in tail.lines(last) if not is_noise(line)]
         if not self._has_styles:
             lines = [without_styles(line) for line in lines]
         if tail.skipped:

@@ -131,7 +131,7 @@ def figure(title: str, note: str, traces: Sequence[Any], **layout: Any) -> "Figu
         traces: the plotly traces.
         **layout: further properties of the plotly layout.
     """
-    from plotly.graph_objects import Figure
+    from sparkdl.runs.figures.notebook_figure import NotebookFigure
 
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14, "l": 14}}
     defaults = {
@@ -143,7 +143,7 @@ def figure(title: str, note: str, traces: Sequence[Any], **layout: Any) -> "Figu
         "hoverlabel": {"align": "left"},
         "height": 460,
     }
-    return Figure(traces, {**defaults, **layout})
+    return NotebookFigure(traces, {**defaults, **layout})
 
 
 def plain(value: object, width: int = 40) -> str:
