@@ -70,6 +70,7 @@ def collect_outputs(returned: Any, metrics: Sequence[str | None], folder: str | 
     outputs = Outputs()
     if returned is None:
         return outputs
+    is_unnamed = not isinstance(returned, Mapping) and list(metrics) == [None]
     if not isinstance(returned, Mapping):
         several = len(metrics) > 1 and isinstance(returned, tuple | list)
         values = returned if several else [returned]
@@ -77,6 +78,11 @@ def collect_outputs(returned: Any, metrics: Sequence[str | None], folder: str | 
     for name, value in returned.items():
         kept, note = _output(str(name), value, Path(folder))
         outputs.values[str(name)] = kept
+        if is_unnamed and isinstance(kept, list):
+            note = (
+                f"the returned {type(value).__name__} is kept, but it is no number, so that the "
+                "trial has no value: return a number, or a dict with one"
+            )
         if note:
             outputs.notes.append(note)
             _logger.warning("%s.", note)
