@@ -220,7 +220,9 @@ def history(root: str) -> "pd.DataFrame":
             elif row is not None:
                 unreadable[path] = f"{type(row).__name__}: {row}"
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "heartbeat_s", "path"])
-    frame["started"] = pd.to_datetime(frame["started"], utc=True, errors="coerce")
+    # Without a format, pandas takes 20:26 for the year 2026.
+    times = pd.to_datetime(frame["started"], format="ISO8601", utc=True, errors="coerce")
+    frame["started"] = times
     frame = frame.sort_values("started", ascending=False, ignore_index=True)
     frame.attrs["unreadable"] = unreadable
     if unreadable:

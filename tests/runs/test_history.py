@@ -136,6 +136,14 @@ def test_runs_are_sorted_by_time_whatever_the_time_zone(root: str) -> None:
     assert str(frame["started"].dt.tz) == "UTC"
 
 
+def test_time_that_looks_like_the_year_is_read(root: str) -> None:
+    """Without a format, pandas takes the 2026 of 20:26 for the year, and warns."""
+    summary = Path(ended_run(root, "a").run.path, "summary.json")
+    row = {**from_json(summary.read_bytes()), "started": "2026-11-22T20:26:05+0000"}
+    summary.write_text(json.dumps(row))
+    assert history(root)["started"][0].isoformat() == "2026-11-22T20:26:05+00:00"
+
+
 def test_list_of_runs_on_a_store_is_one_request_for_each(
     counting_store: CountingStore,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
