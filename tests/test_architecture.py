@@ -16,7 +16,7 @@ ROOMS = [
     {"cli", "hops", "horovod", "mirrored_strategy_runner", "tfos"},
     {"experiment"},
     {"runner", "models"},
-    {"cluster", "inference", "search"},
+    {"callbacks", "cluster", "inference", "search"},
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
     {"options", "context", "devices", "cuda_visibility", "late_imports", "os_processes"},

@@ -10,6 +10,7 @@ from sparkdl.cli import (
     enqueue,
     gc,
     logs,
+    mlflow,
     models,
     pause,
     pull,
@@ -33,8 +34,8 @@ def main(words: list[str] | None = None) -> int:
         words: the command line without the program; None takes that of this process.
 
     Returns:
-        0; 1 if the shown or resumed run is not COMPLETE; 2 after an error; 99 if an exported model
-        is not better.
+        0; 1 if the shown or resumed run is not COMPLETE, or a tracking server does not answer; 2
+        after an error; 99 if an exported model is not better.
 
     Example:
         >>> main(["show", "/nowhere"])
@@ -48,7 +49,7 @@ def main(words: list[str] | None = None) -> int:
     for verb in (
         *(runs, show, logs, compare, ui),
         *(cancel, set_limits, enqueue, pause, unpause),
-        *(resume, reproduce, models, pull, gc),
+        *(resume, reproduce, models, mlflow, pull, gc),
     ):
         verb.add(verbs)
     arguments = parser.parse_args(words)

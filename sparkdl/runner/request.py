@@ -28,6 +28,7 @@ _NOT_WRITTEN = (
     "wait",
     "progress",
     "logs",
+    "callbacks",
     "env",
     "secrets",
     "run_id",
@@ -41,7 +42,7 @@ _NOT_WRITTEN = (
 )
 
 # Options that a resumed run may get with another value although they are not written.
-_PER_CALL = {"spark", "wait", "progress", "logs", "env", "secrets", "retry"}
+_PER_CALL = {"spark", "wait", "progress", "logs", "callbacks", "env", "secrets", "retry"}
 
 
 @dataclass(frozen=True)
