@@ -35,6 +35,8 @@ _IMPATIENT = {**_SILENT, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 class MLflow(Callback):
     """Mirror a run in an MLflow tracking server while it goes on.
 
+    `launch(train, args, callbacks=[MLflow("http://mlflow:5000", experiment="digits")])`
+
     The run is a run of MLflow, and each trial that has started is a child of it, with parameters,
     reported metrics, state, error, logs and returned files. Models of the registry that come from
     the run are registered in MLflow. Only the driver talks to the server, in batches and in a
@@ -59,10 +61,6 @@ class MLflow(Callback):
 
     Raises:
         ConfigError: if MLflow is not installed, or an argument is invalid.
-
-    Example:
-        >>> MLflow("http://ann:pa55@mlflow:5000", experiment="digits")  # doctest: +SKIP
-        MLflow('http://***@mlflow:5000', experiment='digits')
     """
 
     def __init__(
