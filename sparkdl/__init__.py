@@ -12,6 +12,7 @@ from sparkdl._version import __version__
 __all__ = [
     "MirroredStrategyRunner",
     "__version__",
+    "callbacks",
     "context",
     "data",
     "devices",

@@ -117,6 +117,8 @@ class Options:
         logs: the output to show: `all` shows what every trial prints; `best` the output of a trial
             that has ended as the best so far; `none` no output. By default `all` up to 20 trials,
             and `best` for more trials or with `wait=False`.
+        callbacks: objects that follow the run on the driver, such as `callbacks.Webhook(url)` or
+            `callbacks.MLflow(uri)`, see `sparkdl.callbacks.Callback`.
     """
 
     name: str | None = None
@@ -150,6 +152,7 @@ class Options:
     tensorboard: bool = False
     progress: bool = True
     logs: str | None = None
+    callbacks: Sequence[Any] = ()
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], verb: Callable[..., Any] | None = None) -> "Options":

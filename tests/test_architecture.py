@@ -17,7 +17,7 @@ ROOMS = [
     {"experiment"},
     {"doctor", "ui"},
     {"runner", "models"},
-    {"cluster", "inference", "search"},
+    {"callbacks", "cluster", "inference", "search"},
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
     {

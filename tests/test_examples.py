@@ -130,6 +130,21 @@ def test_resume_runs_only_the_failed_trial_again(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["callbacks.py"])
+@pytest.mark.filterwarnings("default")
+def test_a_run_is_followed(
+    name: str, run_example: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("WEBHOOK_URL", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(variable, raising=False)
+    printed = run_example(name)
+    assert re.search(r"^best so far: trial 1 with {'strength': 1\.0}: 0\.9", printed, re.M), printed
+    assert re.search(r"^digits-\S+ has ended: 2 of 2 trials complete$", printed, re.M)
+    accuracy = re.search(r"^accuracy (0\.\d+) on unseen digits$", printed, re.M)
+    assert accuracy and float(accuracy[1]) > 0.93
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["compare.py"])
 @pytest.mark.filterwarnings("default")
 def test_runs_are_found_again_and_compared(

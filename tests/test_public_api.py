@@ -12,6 +12,7 @@ PUBLIC = {
         *(
             "MirroredStrategyRunner",
             "__version__",
+            "callbacks",
             "context",
             "data",
             "devices",
@@ -23,6 +24,7 @@ PUBLIC = {
         "models",
         *("runs", "search", "tensorboard", "tfos"),
     ],
+    "sparkdl.callbacks": ["Callback", "MLflow", "Webhook"],
     "sparkdl.context": [
         *("VARIABLE", "Context", "acting_as", "activate", "current", "elect", "get_checkpoint"),
         *("report", "resource", "this_reporter"),
@@ -105,7 +107,7 @@ OPTIONS = {
     *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),
     *("num_gpus", "num_cpus", "timeout_s", "trial_timeout_s", "max_failed_trials"),
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "secrets"),
-    *("framework", "run_id", "trial_value", "fingerprint", "smoke", "tensorboard"),
+    *("framework", "run_id", "trial_value", "fingerprint", "smoke", "tensorboard", "callbacks"),
     *("if_exists", "retry", "wait", "spark", "root", "progress", "logs", "keep_checkpoints"),
 }
 

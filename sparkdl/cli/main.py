@@ -11,6 +11,7 @@ from sparkdl.cli import (
     enqueue,
     gc,
     logs,
+    mlflow,
     models,
     pause,
     plan,
@@ -36,8 +37,9 @@ def main(words: list[str] | None = None) -> int:
         words: the command line without the program; None takes that of this process.
 
     Returns:
-        0; 1 if the shown or resumed run is not COMPLETE, if `doctor` finds a fault, or if a run of
-        `plan` would be refused; 2 after an error; 99 if an exported model is not better.
+        0; 1 if the shown or resumed run is not COMPLETE, if `doctor` finds a fault, if a run of
+        `plan` would be refused, or if a tracking server does not answer; 2 after an error; 99 if an
+        exported model is not better.
 
     Example:
         >>> main(["show", "/nowhere"])
@@ -65,7 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     for verb in (
         *(runs, show, logs, compare, ui, tensorboard),
         *(cancel, set_limits, enqueue, pause, unpause),
-        *(resume, reproduce, models, pull, gc, doctor, plan),
+        *(resume, reproduce, models, mlflow, pull, gc, doctor, plan),
     ):
         verb.add(verbs)
     return parser

@@ -25,6 +25,7 @@ from sparkdl.runs.ids_and_seeds import new_run_id
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.machine import hardware
 from sparkdl.runs.opening import IfExists, RunDescription, existing_run, open_run
+from sparkdl.runs.redact import mask_params
 from sparkdl.runs.retry import parse_retry
 
 __all__ = ["description_of", "execute"]
@@ -152,6 +153,9 @@ def _facts(prepared: PreparedRun, function: str) -> dict[str, Any]:
         "framework": plan.framework,
         "env": sorted(request.options.env),
         "num_secrets": len(request.options.secrets),
+        "callbacks": [
+            mask_params(callback.describe(), plan.secrets) for callback in request.options.callbacks
+        ],
         "spark": {
             "master": cluster.master,
             "application": cluster.application,

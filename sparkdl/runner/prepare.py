@@ -16,6 +16,7 @@ from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
 from sparkdl.errors import ConfigError
+from sparkdl.runner.callbacks import check_callbacks
 from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.request import Request
@@ -78,8 +79,8 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
         cluster: the cluster; by default the Spark session of the options or of the data.
 
     Raises:
-        ConfigError: if the data, the checkpoint, the algorithm or the pruner is invalid, or if
-            TensorBoard is not installed.
+        ConfigError: if the data, the checkpoint, the algorithm, the pruner or a callback is
+            invalid, or if TensorBoard is not installed.
         FunctionError: if the program is larger than what the cluster can send.
         PreflightError: if the cluster cannot run the plan.
         SlotsError: if a process, or a gang of processes, does not fit on the cluster.
@@ -87,6 +88,7 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
     options = request.options
     if options.tensorboard:
         check_installed()
+    check_callbacks(options.callbacks)
     if cluster is None:
         cluster = SparkCluster(options.spark or session_of(request.data))
     plan = make_plan(request, program, cluster)

@@ -29,6 +29,7 @@ _NOT_WRITTEN = (
     "progress",
     "logs",
     "tensorboard",
+    "callbacks",
     "env",
     "secrets",
     "run_id",
@@ -42,7 +43,9 @@ _NOT_WRITTEN = (
 )
 
 # Options that a resumed run may get with another value although they are not written.
-_PER_CALL = {"spark", "wait", "progress", "logs", "tensorboard", "env", "secrets", "retry"}
+_PER_CALL = {
+    *("spark", "wait", "progress", "logs", "tensorboard", "callbacks", "env", "secrets", "retry"),
+}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkdl import checkpoints
+from sparkdl.runner.callbacks import CallbackObserver
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.reports import Reports
 from sparkdl.runner.display.tensorboard import announce_tensorboard, open_tensorboard
@@ -50,13 +51,31 @@ def start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None = None) -> 
 
 def _start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None) -> Run:
     options = prepared.request.options
+    callbacks = CallbackObserver(opened.run, options.callbacks, prepared.secrets)
+    with callbacks.ending_if_raised():
+        loop = _prepare_loop(prepared, opened, new, callbacks)
+    handle = RunHandle(loop)
+    opened.run.attach(handle)
+    if options.wait:
+        loop.execute()
+    else:
+        handle.start()
+    return opened.run
+
+
+def _prepare_loop(
+    prepared: PreparedRun, opened: OpenRun, new: NewRun | None, callbacks: CallbackObserver
+) -> TrialLoop:
+    """Return the loop of a run whose program was kept and whose executors were checked."""
+    options = prepared.request.options
     with opened.failing():
         if new:
             new.keep_code(prepared, opened.paths)
         _keep_initial_checkpoint(prepared, opened)
         logs = logs_of(options, _num_trials(prepared, opened.run), prepared.plan.is_gang)
         progress = Progress(opened.run, prepared.plan, options.progress, logs)
-        loop = _make_loop(prepared, opened, progress, keep_program(prepared, opened.paths))
+        notes = keep_program(prepared, opened.paths)
+        loop = _make_loop(prepared, opened, progress, callbacks, notes)
     with loop.failing():
         if options.tensorboard:
             open_tensorboard(opened.run)
@@ -71,13 +90,7 @@ def _start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None) -> Run:
             new.compare(opened.paths, executors, progress.say)
         if options.tensorboard:
             announce_tensorboard(opened.run, progress.say, options.progress)
-    handle = RunHandle(loop)
-    opened.run.attach(handle)
-    if options.wait:
-        loop.execute()
-    else:
-        handle.start()
-    return opened.run
+    return loop
 
 
 def _num_trials(prepared: PreparedRun, run: Run) -> float:
@@ -98,7 +111,11 @@ def _keep_initial_checkpoint(prepared: PreparedRun, opened: OpenRun) -> None:
 
 
 def _make_loop(
-    prepared: PreparedRun, opened: OpenRun, progress: Progress, notes: Sequence[str]
+    prepared: PreparedRun,
+    opened: OpenRun,
+    progress: Progress,
+    callbacks: CallbackObserver,
+    notes: Sequence[str],
 ) -> TrialLoop:
     run = opened.run
     progress.say(f"Run {run.id}: {prepared.plan}")
@@ -120,7 +137,7 @@ def _make_loop(
     source = _make_source(prepared, opened, progress)
     if note := not_tried_again(run.trials):
         progress.say(f"Note: {note}")
-    loop = TrialLoop(prepared, opened, source, progress, [Reports(run, progress.say)])
+    loop = TrialLoop(prepared, opened, source, progress, [Reports(run, progress.say), callbacks])
     if not loop.has_more:
         progress.say(f"Nothing is left to run: {run.counts_text()}")
     return loop

@@ -10,7 +10,7 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.jsonl import from_json
 
-__all__ = ["models_by_run", "models_of"]
+__all__ = ["models_by_run", "models_of", "versions_of"]
 
 FOLDER = "models"
 
@@ -30,6 +30,32 @@ def models_of(path: str) -> list[str]:
 
 def models_by_run(root: str) -> dict[str, list[str]]:
     """Return the versions of models in the registry of a root, by the id of their run."""
+    names = _records_in(root)
+    models: dict[str, list[str]] = {}
+    for url, data in storage.read_many(names).items():
+        models.setdefault(_run_of(data), []).append(names[url])
+    return models
+
+
+def versions_of(path: str) -> dict[str, dict[str, Any]]:
+    """Return the `model.json` of each version of a model that comes from a run, by its folder.
+
+    Args:
+        path: the run directory.
+
+    Raises:
+        OSError: if a description of a version cannot be read.
+    """
+    root, run_id = path.rstrip("/").rsplit("/", 1)
+    return {
+        url.rsplit("/", 1)[0]: from_json(data)
+        for url, data in storage.read_many(_records_in(root)).items()
+        if _run_of(data) == run_id
+    }
+
+
+def _records_in(root: str) -> dict[str, str]:
+    """Return the name of each version in the registry of a root, by the URL of its description."""
     registry = storage.join(root, FOLDER)
     records: dict[str, str] = {}
     for name in storage.list_names(registry):
@@ -38,10 +64,7 @@ def models_by_run(root: str) -> dict[str, list[str]]:
             if version.isdigit():
                 url = storage.join(folder, version, "model.json")
                 records[url] = f"model {name} version {version}"
-    models: dict[str, list[str]] = {}
-    for url, data in storage.read_many(records).items():
-        models.setdefault(_run_of(data), []).append(records[url])
-    return models
+    return records
 
 
 def _run_of(data: bytes) -> str:

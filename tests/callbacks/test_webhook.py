@@ -1,0 +1,153 @@
+"""A webhook posts events as JSON, and shows nothing of its URL but the host."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl.callbacks import Webhook, webhook
+from sparkdl.errors import ConfigError
+from sparkdl.runner.execute import execute
+from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
+from tests.helpers.loops import request_of
+
+SECRET = "T0/B0/s3cr3tpath"
+
+
+class Receiver(ThreadingHTTPServer):
+    """A server on loopback that remembers what it gets.
+
+    Attributes:
+        posts: the path, the headers and the JSON value of each post.
+        codes: the answers to the first posts; later ones are answered with 200.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.posts: list[tuple[str, dict[str, str], Any]] = []
+        self.codes: list[int] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.posts.append((self.path, dict(self.headers), body))
+        self.send_response(self.server.codes.pop(0) if self.server.codes else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setattr(webhook, "PAUSE_S", 0.01)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def run_with(root: str, *hooks: Webhook) -> None:
+    def outcome(attempt: Attempt) -> Outcome:
+        return (
+            raised("ValueError: no")
+            if attempt.number == 2
+            else returned(accuracy=attempt.number + 0.5)
+        )
+
+    request = request_of(3, root=root, callbacks=list(hooks), metric="accuracy")
+    execute(request, InMemoryCluster(outcome, num_slots=1))
+
+
+def test_posts_tell_best_trials_and_the_end(root: str, receiver: Receiver) -> None:
+    run_with(root, Webhook(f"{receiver.address}/{SECRET}"))
+    assert {path for path, _, _ in receiver.posts} == {f"/{SECRET}"}
+    bodies = [body for _, _, body in receiver.posts]
+    assert [body["event"] for body in bodies] == ["best", "best", "run_end"]
+    assert bodies[1]["text"] == "Best of run run so far: trial 1, accuracy 1.5, x=1.0"
+    assert bodies[1]["trial"]["params"] == {"x": 1.0}
+    assert bodies[1]["trial"]["value"] == 1.5
+    end = bodies[2]
+    text = "Run run ended COMPLETE: 2 of 3 trials complete, 1 failed. "
+    assert end["text"] == f"{text}Best: trial 1, accuracy 1.5, x=1.0"
+    assert end["run"]["counts"] == {"COMPLETE": 2, "FAILED": 1}
+    assert (end["run"]["state"], end["run"]["best"]) == ("COMPLETE", 1)
+    assert abs(end["time"] - time.time()) < 60
+
+
+def test_user_chooses_events_body_and_headers(root: str, receiver: Receiver) -> None:
+    chat = Webhook(
+        receiver.address.replace("//", "//ann:pa%2Fss@"),
+        events=["trial_start", "trial_end"],
+        body=lambda content: {"content": content["text"]},
+        headers={"X-Team": "vision"},
+    )
+    run_with(root, chat)
+    texts = [body["content"] for _, _, body in receiver.posts]
+    assert texts[:2] == [
+        "Trial 0 of run run has started",
+        "Trial 0 of run run: COMPLETE, accuracy 0.5",
+    ]
+    assert texts[-1] == "Trial 2 of run run: FAILED ValueError: no"
+    headers = receiver.posts[0][1]
+    assert headers["X-Team"] == "vision"
+    assert headers["Authorization"] == "Basic YW5uOnBhL3Nz"
+
+
+def test_post_is_tried_once_more(root: str, receiver: Receiver) -> None:
+    receiver.codes = [503]
+    run_with(root, Webhook(receiver.address, events="run_end"))
+    assert [body["event"] for _, _, body in receiver.posts] == ["run_end", "run_end"]
+
+
+def test_url_is_in_no_log_and_in_no_file(
+    root: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.codes = [404, 410, 403]
+    hooks = [Webhook(f"{receiver.address}/{SECRET}"), Webhook(f"http://127.0.0.1:1/{SECRET}?k=v1")]
+    run_with(root, *hooks)
+    texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(texts) == 2
+    assert any(f"{receiver.address}/*** did not take 'best': it answered 404" in t for t in texts)
+    assert any("http://127.0.0.1:1/*** did not take 'best'" in t and "refused" in t for t in texts)
+    assert SECRET not in caplog.text
+    assert SECRET not in f"{hooks}"
+    files = [path for path in Path(root).rglob("*") if path.is_file()]
+    assert not [path for path in files if b"s3cr3t" in path.read_bytes()]
+    described = json.loads(Path(root, "run", "run.json").read_text())["callbacks"][0]
+    assert described["url"] == f"{receiver.address}/***"
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "message"),
+    [
+        ("ftp://host/s3cr3t", {}, "is no address to post to"),
+        ("https:///s3cr3t", {}, "is no address to post to"),
+        ("https://host:s3cr3t/", {}, "host or port is invalid"),
+        ("https://host/s3cr3t with spaces", {}, "is no address to post to"),
+        (7, {}, "it is a int"),
+        ("https://host/", {"events": ["run_ended"]}, "Did you mean 'run_end'"),
+    ],
+)
+def test_wrong_arguments_are_refused(url: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Webhook(url, **arguments)
+    assert "s3cr3t" not in str(caught.value)
