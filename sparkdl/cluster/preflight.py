@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sparkdl import storage
+from sparkdl.cluster.arrow_row import arrow_row
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process.training_process import Start, warm
 from sparkdl.cluster.program.packaging import Program, preloadable
@@ -228,7 +229,7 @@ class PreflightTask:
             spare_collector()
             warm(self.start)
             self._meet(paths.preflight, ids[0])
-        yield pa.RecordBatch.from_pydict({"problem": pa.array([problem], "string")})
+        yield arrow_row({"problem": problem})
 
     def _meet(self, folder: str, number: int) -> None:
         if self.count == 1 or not storage.is_local(folder):
