@@ -170,8 +170,8 @@ def test_a_slow_consumer_only_slows_spark_down(
     rows = counting(wide(spark, 40_000, kib=16, partitions=1), counter)
     run = experiment.launch(train, data=rows, **quiet(root, trial_timeout_s=200))
     assert run.best.outputs == {"value": 40_000}
-    # 160 batches are 256 MiB; TensorFlow and Spark hold some more.
-    assert 100 < notes(tmp_path, "stood")[0]["batches"] < 220
+    # 160 batches are 256 MiB; TensorFlow and Spark hold some more, up to 64 were seen.
+    assert 100 < notes(tmp_path, "stood")[0]["batches"] < 280, "of 400"
     assert counter.stat().st_size == 400
     assert 0 < notes(tmp_path, "disk")[0]["mib"] < 450, "of 640"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("tmp")] == []
