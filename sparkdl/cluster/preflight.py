@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from sparkdl import storage
+from sparkdl.cluster.arrow_row import arrow_row
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process.training_process import Start, warm
 from sparkdl.cluster.program.packaging import Program, preloadable
@@ -225,9 +226,7 @@ class PreflightTask:
             spare_collector()
             warm(self.start)
             self._meet(paths.preflight, ids[0])
-        report = {"problem": problem, "executor": json.dumps(describe(self.packages))}
-        columns = {name: pa.array([value], "string") for name, value in report.items()}
-        yield pa.RecordBatch.from_pydict(columns)
+        yield arrow_row({"problem": problem, "executor": json.dumps(describe(self.packages))})
 
     def _meet(self, folder: str, number: int) -> None:
         if self.count == 1 or not storage.is_local(folder):

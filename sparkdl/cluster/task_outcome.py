@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkdl import storage
+from sparkdl.cluster.arrow_row import arrow_row
 from sparkdl.cluster.gpus.locks import DevicesTakenError
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.process.training_process import StartTimeoutError
@@ -95,7 +96,7 @@ def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
 
 def outcome_row(outcome: Outcome) -> pa.RecordBatch:
     """Return an outcome as the one row that a task yields to Spark."""
-    return pa.RecordBatch.from_pydict({"outcome": pa.array([outcome.to_json()])})
+    return arrow_row({"outcome": outcome.to_json()})
 
 
 def files_in(folder: Path, outputs: Mapping[str, Any]) -> set[str]:

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer
 from pyspark.sql.types import ArrayType, StructField, UserDefinedType
 
+from sparkdl.cluster.arrow_row import arrow_row
 from sparkdl.cluster.process.server_folder import dial, locked
 from sparkdl.cluster.trial_task import exhaust
 from sparkdl.rank_files import RankFiles
@@ -347,7 +348,7 @@ class ArrowFeedTask:
         """Yield one row of `FED_SCHEMA`, see `FeedTask`."""
         task = _RecordBatchFeedTask(**vars(self.task))
         ((terminated, may_repeat),) = task(TaskContext.get().partitionId(), batches)
-        yield pa.RecordBatch.from_pydict({"terminated": [terminated], "may_repeat": [may_repeat]})
+        yield arrow_row({"terminated": terminated, "may_repeat": may_repeat})
 
 
 class _RecordBatchFeedTask(FeedTask):
