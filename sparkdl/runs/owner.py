@@ -99,14 +99,13 @@ class Owner:
         self._write_beat(number)
         url = _file(self._paths, number, "json")
         try:
-            if not create_once(url, json.dumps(process), "claim a run", timeout_s):
-                raise FileExistsError(url)
-        except FileExistsError:
-            raise
+            is_own = create_once(url, json.dumps(process), "claim a run", timeout_s)
         except OSError:
             with suppress(OSError):  # The claim may have been written nevertheless.
                 storage.remove(_file(self._paths, number, "beat"))
             raise
+        if not is_own:
+            raise FileExistsError(url)
         self.number = number
         threading.Thread(target=self._keep, name="sparkdl-owner", daemon=True).start()
 

@@ -124,7 +124,7 @@ class Attempt:
         self.num_reports += 1
 
     def orders(self) -> list[dict[str, Any]]:
-        """What the driver has ordered."""
+        """Return the orders of the driver."""
         if not storage.exists(self.paths.orders):
             return []
         return [json.loads(line) for line in storage.read(self.paths.orders).splitlines()]
@@ -336,7 +336,7 @@ class InMemoryCluster:
             return self._attempts[key]
 
     def await_submitted(self, count: int) -> None:
-        """Wait until so many jobs of trials were submitted."""
+        """Wait until this number of jobs was submitted for trials."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.submitted) >= count, WAIT_S)
 

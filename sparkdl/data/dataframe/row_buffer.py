@@ -119,8 +119,12 @@ class RowBuffer:
 
     @property
     def has_enough(self) -> bool:
-        """True if no reader needs more rows."""
-        return self.is_complete or (self._max_rows is not None and 0 < self._max_rows <= self.rows)
+        """True if no reader needs more rows.
+
+        Before `open` no reader needs any: rows that arrived earlier would be kept, whatever their
+        number, although `cache=False` limits the rows that wait.
+        """
+        return self.is_complete or (self._max_rows is not None and self._max_rows <= self.rows)
 
     # ---- for the threads that read
 

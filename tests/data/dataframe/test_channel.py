@@ -255,6 +255,27 @@ def test_without_a_copy_a_reader_that_lags_far_behind_gets_all(
     assert "cache=False allows one pass only" in str(again)
 
 
+def test_rows_that_arrive_before_they_are_asked_for_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may ask for its rows late; what waits without a copy is bounded all the same."""
+    ahead(monkeypatch, 1 << 16)
+    sent: list[int] = []
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for batch in batches(20_000, width=1000):
+            sent.append(batch.num_rows)
+            yield batch
+
+    with RowSender(FEED, counted()) as feeder:
+        arriving = Receiver(feeder.process_end).datasets["train"]
+        assert eventually(lambda: feeder._ahead_bytes > 1 << 16)
+        arriving.open(False, None)
+        assert sum(sent) < 1000, "not bounded"
+        result = within(10, lambda: one_pass(arriving, SingleRank(arriving, None)))[0]
+    assert result == list(range(20_000))
+
+
 def test_without_a_copy_a_reader_waits_for_nothing_but_rows(tmp_path: Path) -> None:
     """A message to a task that is busy with Spark does not delay the reader."""
     release = threading.Event()

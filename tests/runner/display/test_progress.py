@@ -36,7 +36,6 @@ def test_a_million_lines(root: str, spark: SparkSession, capsys: Any) -> None:
     out = capsys.readouterr().out
     assert "[trial 0] step 999999" in out
     assert "bytes are in" in out
-    log_bytes = os.path.getsize(Path(run.best.path, "log.txt"))
-    assert log_bytes > 10_000_000
-    assert len(out) < log_bytes / 3  # The limit is one of each look; a slow machine looks oftener.
+    assert len(out) < 2_000_000
     assert grown_mb < 50
+    assert os.path.getsize(Path(run.best.path, "log.txt")) > 10_000_000
