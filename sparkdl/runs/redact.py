@@ -35,6 +35,12 @@ _ASSIGNED = re.compile(
     rf"\s*(?:=>?|:)\s*{_QUOTED}",
     re.IGNORECASE,
 )
+# NAME = ["value", "value"], "NAME": ("value", "value")
+_LISTED = re.compile(
+    rf"{_NAME}(?:\\?[\"'])?\s*\]?\s*(?:=|:)\s*[\[(](?P<values>\s*\\?[\"'][^\[\](){{}}]{{0,2000}})[\])]",
+    re.IGNORECASE,
+)
+_ONE = re.compile(_QUOTED)
 # setdefault("NAME", "value"), conf.set("NAME", "value"), IDENTIFIED BY 'value', PASSWORD 'value'
 _PASSED = re.compile(
     r"(?:\b(?:option|config|set|setdefault|setenv|putenv|getenv|get|header|add_?header|setConf"
@@ -93,6 +99,7 @@ def mask_text(text: str, secrets: Iterable[str] = (), *, is_code: bool = False) 
         return text
     for pattern in (_ASSIGNED, _PASSED, _LOGIN_CALL, _SQL, _XML):
         text = pattern.sub(_mask_quoted, text)
+    text = _LISTED.sub(_mask_listed, text)
     if is_code:
         return _LITERAL.sub(lambda match: _mask_prose(match[0]), text)
     return _mask_prose(text)
@@ -120,6 +127,18 @@ def _mask_quoted(match: re.Match[str]) -> str:
         return match[0]
     start, end = match.start("value") - match.start(), match.end("value") - match.start()
     return match[0][:start] + MASK + match[0][end:]
+
+
+def _mask_listed(match: re.Match[str]) -> str:
+    """Return a list of values with the credentials in it masked."""
+
+    def mask(one: re.Match[str]) -> str:
+        is_one = is_secret(match["name"], one["value"])
+        return one[0].replace(one["value"], MASK) if is_one else one[0]
+
+    masked = _ONE.sub(mask, match["values"])
+    start, end = match.start("values") - match.start(), match.end("values") - match.start()
+    return match[0][:start] + masked + match[0][end:]
 
 
 def _mask_bare(match: re.Match[str]) -> str:

@@ -31,6 +31,23 @@ def test_mask_text_masks_credentials_in_programs(template: str, secret: str) -> 
     assert secret not in mask_text(template.format(secret), is_code=True)
 
 
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('launch(train, {"password": ["hunter22"]})', 'launch(train, {"password": ["***"]})'),
+        (
+            "API_KEYS = (\n    'ab12',\n    \"cd34, x\",\n)",
+            "API_KEYS = (\n    '***',\n    \"***\",\n)",
+        ),
+        (r'"{\"password\": [\"hunter22\"]}"', r'"{\"password\": [\"***\"]}"'),
+        ('tokens = ["the", "of"]', 'tokens = ["the", "of"]'),
+        ('keys: ["image", "label"]', 'keys: ["image", "label"]'),
+    ],
+)
+def test_lists_of_credentials_are_masked(text: str, masked: str) -> None:
+    assert mask_text(text) == mask_text(text, is_code=True) == masked
+
+
 @pytest.mark.parametrize("text", HARMLESS + HARMLESS_CODE)
 def test_mask_text_leaves_ordinary_text(text: str) -> None:
     assert mask_text(text) == text
