@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sparkdl import storage
 from sparkdl.cli.main import main
 from sparkdl.cluster.gpus import locks
 from sparkdl.doctor import Check, HealthReport, examination, examine
+from tests.helpers.processes import eventually
 from tests.helpers.spark import JAVA_OPTIONS
 
 pytestmark = pytest.mark.slow
@@ -29,9 +31,9 @@ needs_mounts = pytest.mark.skipif(not CAN_MOUNT, reason="mount namespaces cannot
 # The script of an executor's Python. Each executor works in a folder that ends in its number.
 PYTHON = """#!/bin/bash
 case "$PWD" in
-  */0) {zero} ;;
-  */1) {one} ;;
-  */2) {two} ;;
+  */{numbers[0]}) {zero} ;;
+  */{numbers[1]}) {one} ;;
+  */{numbers[2]}) {two} ;;
 esac
 exec {python} "$@"
 """
@@ -51,10 +53,33 @@ sys.meta_path.insert(0, Hidden())
 """
 
 
-def write_python(folder: Path, zero: str = ":", one: str = ":", two: str = ":") -> str:
-    """Write a Python that runs a command of the shell first, and return its path."""
+@pytest.fixture(scope="module")
+def numbers(three_executors: SparkSession) -> list[str]:
+    """The numbers of the executors, which are other ones if an earlier test has ended some."""
+
+    def number(_: int) -> str:
+        time.sleep(0.3)
+        return os.path.basename(os.getcwd())
+
+    tasks = three_executors.sparkContext.parallelize(range(6), 6).map(number)
+    seen: list[set[str]] = []
+    assert eventually(lambda: seen.append(set(tasks.collect())) or len(seen[-1]) == 3, 60)
+    return sorted(seen[-1], key=int)
+
+
+def write_python(
+    folder: Path, numbers: list[str], zero: str = ":", one: str = ":", two: str = ":"
+) -> str:
+    """Write a Python that runs a command of the shell first, and return its path.
+
+    Args:
+        folder: the folder of the script.
+        numbers: the numbers of the executors.
+        zero, one, two: the commands of the first, second and third executor.
+    """
     script = folder / "python"
-    script.write_text(PYTHON.format(zero=zero, one=one, two=two, python=sys.executable))
+    text = PYTHON.format(numbers=numbers, zero=zero, one=one, two=two, python=sys.executable)
+    script.write_text(text)
     script.chmod(0o755)
     return str(script)
 
@@ -74,14 +99,14 @@ def startup(folder: Path, code: str) -> str:
 
 @pytest.fixture
 def diagnosed(
-    three_executors: SparkSession, root: str, tmp_path: Path
+    three_executors: SparkSession, numbers: list[str], root: str, tmp_path: Path
 ) -> Iterator[Callable[..., HealthReport]]:
     """Examine three executors with another Python each time."""
     context = three_executors.sparkContext
     before = context.pythonExec
 
     def run(**commands: str) -> HealthReport:
-        context.pythonExec = write_python(tmp_path, **commands)
+        context.pythonExec = write_python(tmp_path, numbers, **commands)
         return examine(root, spark=three_executors)
 
     yield run
@@ -99,7 +124,7 @@ def only_fault(report: HealthReport) -> Check:
 
 @pytest.fixture(scope="module")
 def spoilt(
-    three_executors: SparkSession, tmp_path_factory: pytest.TempPathFactory
+    three_executors: SparkSession, numbers: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Check]:
     """The faults of three executors, of which each has three, by subject."""
     if not CAN_MOUNT:
@@ -123,7 +148,7 @@ def spoilt(
         ),
     }
     context = three_executors.sparkContext
-    before, context.pythonExec = context.pythonExec, write_python(folder, **commands)
+    before, context.pythonExec = context.pythonExec, write_python(folder, numbers, **commands)
     try:
         report = examine(str(folder / "root"), spark=three_executors)
     finally:
@@ -146,11 +171,16 @@ def spoilt(
     ],
 )
 def test_fault_of_one_executor_is_named_with_its_place_and_remedy(
-    spoilt: dict[str, Check], subject: str, executor: int, text: str, remedy: str
+    spoilt: dict[str, Check],
+    numbers: list[str],
+    subject: str,
+    executor: int,
+    text: str,
+    remedy: str,
 ) -> None:
     (fault,) = (check for check in spoilt.values() if text in check.text)
     assert fault.subject == subject
-    assert f"/{executor})" in fault.text
+    assert f"/{numbers[executor]})" in fault.text
     assert remedy in fault.remedy
 
 
@@ -162,7 +192,7 @@ def test_nothing_else_is_a_fault_of_these_executors(spoilt: dict[str, Check]) ->
 
 
 def test_other_python_of_one_executor_is_named(
-    diagnosed: Callable[..., HealthReport], tmp_path: Path
+    diagnosed: Callable[..., HealthReport], numbers: list[str], tmp_path: Path
 ) -> None:
     code = (
         "import collections, sys\n"
@@ -172,17 +202,17 @@ def test_other_python_of_one_executor_is_named(
     fault = only_fault(diagnosed(one=startup(tmp_path / "old", code)))
     here = ".".join(map(str, sys.version_info[:3]))
     assert fault.subject == "Python"
-    assert fault.text.startswith("The executor 1 on ")
+    assert fault.text.startswith(f"The executor {numbers[1]} on ")
     assert fault.text.endswith(f": Python 3.9 there, and {here} on the driver.")
     assert "PYSPARK_PYTHON" in fault.remedy
 
 
 def test_package_that_an_executor_cannot_import_is_named(
-    diagnosed: Callable[..., HealthReport], tmp_path: Path
+    diagnosed: Callable[..., HealthReport], numbers: list[str], tmp_path: Path
 ) -> None:
     fault = only_fault(diagnosed(two=startup(tmp_path / "lacks", HIDDEN)))
     assert fault.subject == "Packages"
-    assert fault.text.startswith("The executor 2 on ")
+    assert fault.text.startswith(f"The executor {numbers[2]} on ")
     assert fault.text.endswith(" cannot import pyarrow.")
 
 
