@@ -40,7 +40,7 @@ def submitted(root: str, tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     """A program that spark-submit runs."""
     program = tmp_path / "nightly.py"
     program.write_text(PROGRAM)
-    command = [SPARK / "bin" / "spark-submit", "--master", "local[3]"]
+    command = [SPARK / "bin" / "spark-submit", "--master", "local[4]"]
     command += ["--conf", "spark.ui.enabled=false", program]
     outer = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
     settings = {
