@@ -154,7 +154,7 @@ def test_runs_are_found_again_and_compared(
     assert len(re.findall(r"^\d +(neighbors|perceptron)-\S+ .*\[candidate\]", printed, re.M)) == 2
     assert "a hundredth of the other's memory" in printed
     assert re.search(r"^result +state +COMPLETE +COMPLETE$", printed, re.M)
-    assert re.search(r"^parameters +alpha", printed, re.M)
+    assert re.search(r"^parameters +num_neighbors .*\n +power .*\n +alpha ", printed, re.M)
     assert "Best value so far" in (tmp_path / "compare.html").read_text()
 
 

@@ -1,6 +1,6 @@
 """Runs on the driver. The run directory: a run and its trials, stored as files.
 
-The classes are imported when they are first used: Spark tasks need only the layout of the directory.
+The classes are imported when they are first used: a Spark task needs only the layout.
 
 Example:
     >>> from sparkdl.runs import RunState, TrialState

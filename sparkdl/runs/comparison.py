@@ -3,7 +3,7 @@
 import hashlib
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ __all__ = ["Comparison"]
 # Rows that are shown although they are the same in all runs.
 _ALWAYS = {("result", "state"), ("result", "trials"), ("result", "seconds")}
 
+_GROUPS = ("result", "metrics", "parameters", "tried", "environment", "packages")
 _FACTS = ("description", "function", "plan", "framework", "seed", "user", "host", "git_commit")
 
 # The most values of a parameter that a cell lists.
@@ -135,16 +136,10 @@ def _is_same(values: Sequence[Any]) -> bool:
 def _rows(runs: Sequence[Run]) -> Rows:
     """Return the values of all fields; None for a run that lacks a field."""
     each = [_fields(run) for run in runs]
-    names = sorted(
-        {name for fields in each for name in fields}, key=lambda name: _place(name, each)
-    )
-    return {name: [fields.get(name) for fields in each] for name in names}
-
-
-def _place(name: tuple[str, str], each: Sequence[Mapping[tuple[str, str], Any]]) -> Any:
-    groups = ("result", "metrics", "parameters", "tried", "environment", "packages")
-    places = [list(fields).index(name) for fields in each if name in fields]
-    return groups.index(name[0]), min(places)
+    # A set would bring the names in another order each time.
+    names = dict.fromkeys(name for fields in each for name in fields)
+    ordered = sorted(names, key=lambda name: _GROUPS.index(name[0]))
+    return {name: [fields.get(name) for fields in each] for name in ordered}
 
 
 def _fields(run: Run) -> dict[tuple[str, str], Any]:

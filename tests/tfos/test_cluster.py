@@ -203,6 +203,8 @@ def test_a_killed_worker_is_an_error_soon(standalone_spark: SparkSession, victim
     cluster.train(sc.parallelize(range(20), 2), 1)
     begun = time.monotonic()
     os.kill(nodes[0] if victim == "node" else jvm_of(workers[0]), signal.SIGKILL)
+    # A node that hears of the end before it is ended has done all that was asked of it.
+    assert eventually(lambda: not all(map(is_alive, nodes)))
     what = "SIGKILL" if victim == "node" else "executor"
     with pytest.raises(errors.TrainingFailedError, match=what):
         cluster.shutdown()
