@@ -200,8 +200,10 @@ class Run(Controllable, RunFolder, Viewable):
 
     def counts_text(self) -> str:
         """Return the counts in words, such as `5 of 6 trials complete, 1 failed`."""
-        counts = self.counts()
-        complete = f"{counts.pop('COMPLETE', 0)} of {len(self.trials)} trials complete"
+        counts, total = self.counts(), len(self.trials)
+        if self.state == RunState.RUNNING and self.num_trials is not None:
+            total = max(total, self.num_trials * self.repeats)  # Others will be proposed.
+        complete = f"{counts.pop('COMPLETE', 0)} of {total} trials complete"
         return ", ".join([complete, *(f"{n} {state.lower()}" for state, n in counts.items())])
 
     def to_pandas(self) -> "pd.DataFrame":

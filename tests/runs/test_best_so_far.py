@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.runs import Run, Trial, TrialState
+from sparkdl.runs import Run, RunState, Trial, TrialState
 from sparkdl.runs.best_so_far import BestSoFar
 
 
@@ -56,3 +56,10 @@ def test_resumed_run_begins_with_its_best_trial() -> None:
     best = BestSoFar(run)
     run.trials += run_of(0.0, 0.0, 0.7, 0.8).trials[2:]
     assert [best.update(trial) for trial in run.trials[2:]] == [None, run.trials[3]]
+
+
+def test_counts_of_a_search_that_goes_on_are_of_all_its_trials() -> None:
+    run = run_of(0.5, None, num_trials=50, repeats=2)
+    assert run.counts_text() == "1 of 100 trials complete, 1 failed"
+    run.state = RunState.CANCELLED
+    assert run.counts_text() == "1 of 2 trials complete, 1 failed"
