@@ -21,9 +21,10 @@ from sparkdl.cluster.program.local_modules import find, is_installed
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.runs.differences import Difference
 from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.provenance import CHANGES
 from sparkdl.runs.redact import mask_text
 
-__all__ = ["changed_code", "keep_code", "script_of"]
+__all__ = ["changed_code", "changed_repository", "keep_code", "script_of"]
 
 # The script, the cells and the diff are each kept up to this size.
 MAX_BYTES = 1 << 20
@@ -88,12 +89,15 @@ def _cells() -> str | None:
     return "\n".join(texts)[-MAX_BYTES:] or None
 
 
-def _changes(folder: Path) -> str | None:
-    """Return the changes of tracked files since the commit, cut after `MAX_BYTES`."""
+def _changes(folder: Path, commit: str = "HEAD") -> str | None:
+    """Return the changes of tracked files since a commit, cut after `MAX_BYTES`.
+
+    None if the folder is in no repository, or the repository lacks the commit.
+    """
     command = ["git", "-C", str(folder), "diff", "--no-color", "--no-ext-diff", "--no-textconv"]
     try:
         process = subprocess.Popen(
-            [*command, "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*command, commit], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
     except OSError:
         return None
@@ -103,8 +107,11 @@ def _changes(folder: Path) -> str | None:
     with process:
         if process.stdout:
             text = process.stdout.read(MAX_BYTES + 1)
-        process.kill()  # More than that is not kept.
+        if len(text) > MAX_BYTES:
+            process.kill()
     timer.cancel()
+    if process.returncode > 0:
+        return None
     cut = f"\n(cut after {MAX_BYTES} bytes)\n" if len(text) > MAX_BYTES else ""
     return text[:MAX_BYTES].decode(errors="replace") + cut
 
@@ -137,6 +144,35 @@ def changed_code(
         file = _on_disk(main, folder)
         now = mask_text(_read(file), secrets, is_code=True) if file else None
         yield from _compared(Path(main).name, storage.read(kept).decode(), now, file)
+
+
+def changed_repository(
+    path: str, description: Mapping[str, Any], secrets: tuple[str, ...]
+) -> Iterator[Difference]:
+    """Yield how the git repository of the working directory differs from that of the run.
+
+    The kept code has the function and the modules that travel with it. A value that the function
+    has from elsewhere, such as a constant of another module, is found here only.
+
+    Args:
+        path: the directory of the run.
+        description: the content of its `run.json`.
+        secrets: values that are masked in the kept texts.
+    """
+    commit = (description.get("git_commit") or "").removesuffix(CHANGES)
+    changes = _changes(Path.cwd(), commit) if commit else None
+    kept = RunPaths(path).changes
+    before = storage.read(kept).decode().splitlines() if storage.exists(kept) else []
+    now = mask_text(changes or "", secrets, is_code=True).splitlines()
+    if changes is None or now == before:
+        return
+    names = [line.removeprefix("+++ b/") for line in now if line.startswith("+++ b/")]
+    yield Difference(
+        subject=f"files since commit {commit[:10]}",
+        before="the changes in source/changes.diff" if before else "no changes",
+        now=", ".join(names) or "no changes",
+        lines=tuple(line for line in now if line.startswith(("+", "-")) and line[:3] != "---"),
+    )
 
 
 def _on_disk(path: str, folder: str | None, module: str | None = None) -> Path | None:

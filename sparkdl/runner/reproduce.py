@@ -15,7 +15,7 @@ from sparkdl.data.readers.paths import find
 from sparkdl.errors import ConfigError
 from sparkdl.options import Options
 from sparkdl.runner.execute import description_of
-from sparkdl.runner.kept_code import changed_code
+from sparkdl.runner.kept_code import changed_code, changed_repository
 from sparkdl.runner.kept_program import restore_space
 from sparkdl.runner.new_run import Ancestor, NewRun
 from sparkdl.runner.prepare import PreparedRun, prepare
@@ -178,6 +178,7 @@ def _differences(
     subjects = {"cpu": "CPU", "cores": "CPU cores", "gpus": "GPUs"}
     yield from compare(description.get("hardware", {}), hardware(), subjects, "driver")
     yield from compare(description, now, {"git_commit": "git commit of the working directory"})
+    yield from changed_repository(path, description, secrets)
     program = None
     with suppress(ConfigError):
         program = _kept_program(RunPaths(path))

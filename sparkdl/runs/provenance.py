@@ -7,6 +7,7 @@ import importlib.metadata
 import inspect
 import json
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -65,8 +66,12 @@ def _version(name: str) -> str | None:
 @functools.cache
 def environment() -> str:
     """Return every installed package with its version, in the format of `pip freeze`."""
-    lines = {f"{d.metadata['Name']}=={d.version}" for d in importlib.metadata.distributions()}
-    return "\n".join([f"# Python {sys.version}", *sorted(lines, key=str.lower), ""])
+    lines: dict[str, str] = {}
+    for installed in importlib.metadata.distributions():
+        name = installed.metadata["Name"]
+        # Python imports the first of several on its path.
+        lines.setdefault(re.sub(r"[-_.]+", "-", name.lower()), f"{name}=={installed.version}")
+    return "\n".join([f"# Python {sys.version}", *sorted(lines.values(), key=str.lower), ""])
 
 
 def git_commit(folder: Path) -> str | None:

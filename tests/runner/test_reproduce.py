@@ -18,12 +18,13 @@ from sparkdl import storage
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.errors import ConfigError
 from sparkdl.runner.execute import execute
-from sparkdl.runner.kept_code import changed_code, keep_code, script_of
+from sparkdl.runner.kept_code import changed_code, changed_repository, keep_code, script_of
 from sparkdl.runner.reproduce import reproduce_run
 from sparkdl.runs import Run
 from sparkdl.runs.differences import Difference
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.provenance import environment, git_commit
 from sparkdl.search import Float
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Space
@@ -214,9 +215,36 @@ def test_uncommitted_changes_are_kept_without_credentials(
     keep_code(paths, len, pack(len), True, ())
     diff = Path(paths.changes).read_text()
     assert "-rate = 0.1\n+rate = 0.2\n+api_key = '***'" in diff
+    # What has changed since is found, in this repository only.
+    description = {"git_commit": git_commit(tmp_path)}
+    assert list(changed_repository(paths.folder, description, ())) == []
+    file.write_text(f"rate = 0.3\napi_key = '{WORD}'\n")
+    (changed,) = changed_repository(paths.folder, description, ())
+    assert changed.subject.startswith("files since commit ")
+    assert changed.now == "settings.txt"
+    assert changed.lines[-3:] == ("-rate = 0.1", "+rate = 0.3", "+api_key = '***'")
+    git("commit", "-a", "-m", "second")
+    assert list(changed_repository(paths.folder, description, ())) == [changed]
+    assert list(changed_repository(paths.folder, {"git_commit": "1234567"}, ())) == []
     monkeypatch.setattr("sparkdl.runner.kept_code.MAX_BYTES", 40)
+    file.write_text("rate = 0.4\n")
     keep_code(paths, len, pack(len), True, ())
     assert Path(paths.changes).read_text().endswith("\n(cut after 40 bytes)\n")
+
+
+def test_package_that_python_imports_is_the_first_on_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "Keras-0.1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: Keras\nVersion: 0.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    environment.cache_clear()
+    try:
+        lines = environment().lower().splitlines()
+    finally:
+        environment.cache_clear()
+    assert [line for line in lines if line.startswith("keras==")] == ["keras==0.1"]
 
 
 CELLS = """
