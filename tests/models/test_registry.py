@@ -13,6 +13,7 @@ import pytest
 
 from sparkdl import models, storage, stores
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError
+from sparkdl.models.comparison import table
 from tests.helpers.fake_stores import fake_stores
 from tests.helpers.saved_models import write_saved_model
 
@@ -209,8 +210,25 @@ def test_compare_is_a_table_of_versions(root: str, prepared: str) -> None:
         exported(prepared, "digits", root, metrics={"accuracy": accuracy})
     exported(prepared, "other", root, metrics={"loss": 0.1}, alias="stable")
     assert models.compare("digits", root=root)["accuracy"].tolist() == [0.8, 0.9]
-    table = models.compare(["digits/1", "other@stable", models.get("digits", root=root)], root=root)
-    assert table["model"].tolist() == ["digits", "other", "digits"]
-    assert table["version"].tolist() == [1, 1, 2]
+    frame = models.compare(["digits/1", "other@stable", models.get("digits", root=root)], root=root)
+    assert frame["model"].tolist() == ["digits", "other", "digits"]
+    assert frame["version"].tolist() == [1, 1, 2]
     with pytest.raises(ConfigError, match="digits/3, digits@stable"):
         models.compare(["digits/stable"], root=root)
+
+
+def test_compare_keeps_parameters_and_metrics_apart_from_its_own_columns() -> None:
+    params = {"model": "cnn", "run": "fast", "accuracy": "top-1", "lr": 0.1}
+    version = models.ModelVersion(
+        name="digits",
+        version=3,
+        path="/models/digits/3",
+        metrics={"version": 7.0, "accuracy": 0.5},
+        run="nightly",
+        details={"lineage": {"params": params}},
+    )
+    (row,) = table([version]).to_dict(orient="records")
+    assert (row["model"], row["version"], row["run"]) == ("digits", 3, "nightly")
+    assert (row["metrics.version"], row["accuracy"], row["lr"]) == (7.0, 0.5, 0.1)
+    assert (row["params.model"], row["params.run"]) == ("cnn", "fast")
+    assert row["params.accuracy"] == "top-1"
