@@ -14,8 +14,11 @@ import pytest
 from sparkdl import models, storage, stores
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError
 from sparkdl.models.comparison import table
+from sparkdl.runs.events import RunEnded, TrialChanged
+from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.fake_stores import fake_stores
 from tests.helpers.saved_models import write_saved_model
+from tests.helpers.stored_runs import started
 
 NUM_PROCESSES = 20
 
@@ -149,6 +152,9 @@ def test_wrong_arguments_name_the_rule_and_export_nothing(root: str, prepared: s
         models.get("digits", root=root)
     assert models.list(root=root) == []
     exported(prepared, "digits", root)
+    for half in ("digits@", "digits/", "digits/1@", "digits/one"):
+        with pytest.raises(ConfigError, match="expected a name, alone for its newest version"):
+            models.compare([half], root=root)
     with pytest.raises(ConfigError, match=r"version is 'stable'.*alias="):
         models.get("digits", "stable", root=root)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="version=1 and alias='stable'"):
@@ -163,6 +169,20 @@ def test_a_damaged_version_hides_no_other(root: str, prepared: str, caplog: Any)
     assert "left out" in caplog.text
     with pytest.raises(ModelDamagedError, match=r"model.json is damaged"):
         models.get("digits", 1, root=root)
+    exported(prepared, "other", root)
+    Path(root, "models", "other", "1", "model.json").write_text("{")
+    assert [v.name for v in models.list(root=root)] == ["digits"]
+    assert models.list("other", root=root) == []
+    with pytest.raises(ModelDamagedError, match=r"model.json is damaged"):
+        models.get("other", root=root)
+
+
+def test_a_damaged_model_is_not_exported(root: str, prepared: str) -> None:
+    Path(prepared, "saved_model.pb").write_bytes(b"\xff\xff\xffgarbage")
+    with pytest.raises(ConfigError, match=r"cannot be exported: .*saved_model.pb is no SavedModel"):
+        models.export(prepared, "digits", root=root)
+    with pytest.raises(ModelNotFoundError, match=r"there is no model 'digits' in .*/models\.$"):
+        models.get("digits", root=root)
 
 
 def test_a_version_tells_its_files_and_its_signature(root: str, prepared: str) -> None:
@@ -179,8 +199,44 @@ def test_a_version_tells_its_files_and_its_signature(root: str, prepared: str) -
     # TensorFlow Serving takes only names that are numbers for versions.
     names = {path.name for path in Path(root, "models", "digits").iterdir()}
     assert names == {"1", "claims"}
-    copy = exported(version, "copied", root)
+
+
+def test_a_version_is_copied_to_another_name_with_all_its_files(
+    place: str, prepared: str, tmp_path: Path
+) -> None:
+    features = {"features": {"x": {"kind": "other"}}}
+    # The Keras file is not loaded: a class of the model may be unknown in this process.
+    for name in ("model.keras", "model.onnx"):
+        Path(prepared, name).write_text(f"content of {name}")
+    version = exported(prepared, "digits", place, profile=features, metrics={"accuracy": 0.5})
+    copy = exported(version, "copied", place)
     assert copy.lineage["copy_of"] == "digits/1"
+    assert (copy.metrics, copy.profile) == (version.metrics, features)
+    assert copy.signature == version.signature
+    assert copy.details["files"] == version.details["files"]
+
+
+@pytest.mark.parametrize("metric", ["score", None])
+def test_if_better_follows_the_direction_of_the_run(
+    root: str, prepared: str, metric: str | None
+) -> None:
+    opened = started(root, "one", metric=metric, direction="min")
+    for trial, value in zip(opened.run.trials, (0.5, 0.7), strict=True):
+        storage.copy(Path(prepared), f"{trial.path}/artifacts/model")
+        done = TrialChanged(
+            number=trial.number,
+            state=TrialState.COMPLETE,
+            value=value,
+            metrics={"score": value, "reported": 1.0},
+            outputs={"score": value, "model": "artifacts/model"},
+            attempt=0,
+        )
+        opened.record(done)
+    opened.close(RunEnded(state=RunState.COMPLETE))
+    assert opened.run.best.number == 0
+    assert exported(opened.run.trials[1], "digits", root, if_better="score").version == 1
+    assert exported(opened.run, "digits", root, if_better="score").version == 2
+    assert models.export(opened.run.trials[1], "digits", root=root, if_better="score") is None
 
 
 def test_a_version_is_copied_to_a_local_folder(place: str, prepared: str, tmp_path: Path) -> None:
