@@ -1,7 +1,7 @@
 """Old runs are deleted, but none that is running or that a model comes from."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -105,6 +105,33 @@ def test_old_runs_are_those_beyond_the_newest_and_the_age(many: str) -> None:
     assert ids(keep=9) == []
     with pytest.raises(ConfigError, match="--keep, --older, or both"):
         ids()
+
+
+def test_tags_that_no_list_shows_protect_a_run(
+    counting_store: CountingStore,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparkdl.runs.journal.GATHER_S", 0.0)
+    root = counting_store.url(uuid4().hex)
+    for name in ("copied", "unreadable", "old"):
+        ended(root, name).run.tag("keep" if name != "old" else "baseline")
+    storage.remove(f"{root}/.notes/copied")  # The run was copied without the index of its root.
+    read_many = storage.read_many
+
+    def fails(urls: Iterable[str]) -> dict[str, bytes]:
+        if "/unreadable/" in "".join(named := list(urls)):
+            raise OSError("the store is busy")
+        return read_many(named)
+
+    monkeypatch.setattr(storage, "read_many", fails)
+    runs = old_runs(root, keep=0)
+    assert {run.id: run.kept for run in runs} == {
+        "copied": "it has the tag 'keep'",
+        "unreadable": "its tags cannot be read: the store is busy",
+        "old": "",
+    }
+    assert delete(root, runs) == []
+    assert set(history(root)["run"]) == {"copied", "unreadable"}
 
 
 def test_protected_runs_are_kept_with_the_reason(many: str) -> None:
