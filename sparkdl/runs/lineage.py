@@ -10,7 +10,7 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.jsonl import from_json
 
-__all__ = ["models_by_run", "models_of", "versions_of"]
+__all__ = ["FOLDER", "models_by_run", "models_of", "versions_of"]
 
 FOLDER = "models"
 
