@@ -199,6 +199,7 @@ def load(path: str) -> Run:
 def _mark_dead(run: Run) -> None:
     if run.state == RunState.RUNNING:
         run.state, run.reason = RunState.FAILED, DRIVER_ENDED
+        run.end_session()
         for trial in run.trials:
             if trial.state == TrialState.RUNNING:
                 trial.state = TrialState.LOST

@@ -279,8 +279,7 @@ class Run(Controllable, RunFolder, Viewable):
             case RunStarted():
                 self.state = RunState.RUNNING
                 self.reason = None
-                if self._session:  # The driver died, at the latest after its last event.
-                    self.duration_s += round(self._session[1] - self._session[0], 3)
+                self.end_session()  # The driver before has died.
                 self._session = time, time
                 self.num_sessions += 1
                 self.is_paused = False
@@ -304,6 +303,12 @@ class Run(Controllable, RunFolder, Viewable):
                 self._session = None
                 self.idle = event.idle
                 self.timeline = event.timeline
+
+    def end_session(self) -> None:
+        """Add the time of a session whose driver has died: until its last event, at least."""
+        if self._session:
+            self.duration_s += round(self._session[1] - self._session[0], 3)
+            self._session = None
 
     def _apply_command(self, action: str, arguments: Mapping[str, Any]) -> None:
         if action in ("pause", "unpause"):
