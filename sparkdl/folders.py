@@ -20,9 +20,10 @@ MAX_COPIES = 8
 
 _PART = ".part"
 
-# The properties of a file in a store that are the time of its last change.
-# Larger times are in milliseconds.
+# Larger times than this one are in milliseconds.
 MAX_SECONDS = 1e11
+
+# The properties of a file in a store that are the time of its last change.
 _TIMES = ("LastModified", "last_modified", "mtime", "modificationTime", "updated", "created")
 
 
