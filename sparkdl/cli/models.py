@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from sparkdl import models, storage
@@ -154,10 +155,16 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _path_below(root: str | None, name: str) -> str:
+    """Return the path of the run with an id below the given root; a path as it is."""
+    is_path = "/" in name or Path(name, "run.json").exists()
+    return name if root is None or is_path else storage.join(storage.absolute(root), name)
+
+
 def _model_of(arguments: argparse.Namespace) -> str | Run | Trial:
     if arguments.trial is None and is_model(storage.absolute(arguments.model)):
         return str(arguments.model)
-    run = find(arguments.model)
+    run = find(_path_below(arguments.root, arguments.model))
     if arguments.trial is None:
         return run
     by_number = {trial.number: trial for trial in run.trials}
