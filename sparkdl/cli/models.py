@@ -112,7 +112,10 @@ def _show(arguments: argparse.Namespace) -> int:
         print(to_json(content, indent=1))
         return 0
     print(f"{version.name}/{version.version} {' '.join('@' + alias for alias in version.aliases)}")
-    for name, value in {**content, **content.pop("lineage"), **content.pop("exported")}.items():
+    # The export and the run each have a user and versions of packages.
+    facts = {**content, **content.pop("lineage"), "exported": content.pop("exported")}
+    del facts["lineage"]
+    for name, value in facts.items():
         if name not in ("format", "name", "version", "aliases", "files") and value is not None:
             print(f"  {name:12} {to_json(value) if isinstance(value, dict | list) else value}")
     return 0

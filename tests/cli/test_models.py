@@ -72,6 +72,11 @@ def test_a_run_is_exported_by_its_id_below_the_given_root(
     root = ("--root", str(tmp_path / "other"))
     printed = run_cli("export", "nightly", "--name", "digits", "--json", *root)
     assert json.loads(printed)["metrics"] == {"accuracy": 0.75}
+    # The user of the run is not the user who has exported the model.
+    lines = [line.split(maxsplit=1) for line in run_cli("show", "digits", *root).splitlines()]
+    names = [words[0] for words in lines[1:]]
+    assert len(set(names)) == len(names)
+    assert ["user", "ann"] in lines
     assert "no run at" in run_cli("export", "nightlyy", "--name", "digits", *root, code=2)
 
 
