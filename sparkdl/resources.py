@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkdl import storage
-from sparkdl.errors import suggest
+from sparkdl.errors import ConfigError, suggest
 from sparkdl.jsonl import from_json, to_json
 
 __all__ = [
     "FOLDER",
     "MANIFEST",
     "Resource",
+    "check",
     "distinct_names",
     "fetch",
     "hashes",
@@ -127,6 +128,26 @@ def read_manifest(run: str) -> dict[str, Resource]:
     except FileNotFoundError:
         return {}
     return {name: Resource(entry["source"], entry["files"]) for name, entry in manifest.items()}
+
+
+def check(folder: Path, kept: Mapping[str, Resource], run: str) -> None:
+    """Validate that the copies of a run are the files that the run has kept.
+
+    Args:
+        folder: the local folder of the copies.
+        kept: the resources by name, see `read_manifest`.
+        run: path or URL of the run directory, for the message.
+
+    Raises:
+        ConfigError: if a copy was changed.
+    """
+    for name, resource in kept.items():
+        if hashes(folder / name, name) != dict(resource.files):
+            raise ConfigError(
+                f"{storage.join(run, FOLDER, name)} was changed after the run had started: its "
+                f"SHA-256 is not the one in {MANIFEST}. Put the original there, from "
+                f"{resource.source} or a copy of the run, or start a new run."
+            )
 
 
 @contextmanager
