@@ -23,6 +23,7 @@ __all__ = [
     "MANIFEST",
     "Resource",
     "check",
+    "check_exists",
     "distinct_names",
     "fetch",
     "hashes",
@@ -78,6 +79,19 @@ def distinct_names(paths: Iterable[str]) -> dict[str, str]:
         for path in longer:
             depths[path] += 1
     return {name(path): path for path in parts}
+
+
+def check_exists(path: Path) -> None:
+    """Validate that a file or folder, which the user has passed, exists.
+
+    Raises:
+        ConfigError: if it does not.
+    """
+    if not path.exists():
+        raise ConfigError(
+            f"versioned_resources contains {str(path)!r}, which does not exist. Correct the "
+            "path, or remove it from the list."
+        )
 
 
 def hashes(path: Path, name: str) -> dict[str, str]:
