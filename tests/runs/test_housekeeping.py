@@ -61,6 +61,9 @@ def test_a_run_from_which_a_model_comes_is_not_deleted(root: str, named: str) ->
         run.delete()
     assert load(run.path).state == "COMPLETE"
     ended(root, "other").run.delete()
+    Path(root, "one").rename(Path(root, "renamed"))
+    with pytest.raises(RunExistsError, match="model digits version 3 in the registry comes from"):
+        load(f"{root}/renamed").delete()
 
 
 def test_delete_on_a_store_can_be_repeated(
