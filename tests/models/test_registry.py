@@ -244,6 +244,9 @@ def test_a_version_is_copied_to_a_local_folder(place: str, prepared: str, tmp_pa
     path = version.download(tmp_path / "local")
     assert Path(path).name == "1"
     assert Path(path, "variables", "variables.index").read_text() == "weights"
+    assert version.download(tmp_path / "local") == path
+    with pytest.raises(ConfigError, match=r"local/1 contains another model.*other/1"):
+        exported(prepared, "other", place).download(tmp_path / "local")
 
 
 def test_a_store_that_fails_for_a_moment_is_tried_again(
