@@ -25,17 +25,13 @@ _VERSION = "version of a model: NAME for the newest one, NAME/3 or NAME@stable"
 
 def add(verbs: Any) -> None:
     """Add this verb to the parser."""
-    parser = verbs.add_parser("models", help="list, export and compare versions of models")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--root", help="folder of runs and models; default: $SPARKDL_ROOT, otherwise ./runs"
-    )
-    common.add_argument("--json", action="store_true", help="print JSON")
+    text = "list, export and compare versions of models"
+    parser = verbs.add_parser("models", help=text, parents=[_common()])
     parser.set_defaults(run=_list, name=None, root=None, json=False)
     actions = parser.add_subparsers(metavar="ACTION")
 
     def action(name: str, run: Any, text: str) -> Any:
-        added = actions.add_parser(name, help=text, parents=[common])
+        added = actions.add_parser(name, help=text, parents=[_common()])
         added.set_defaults(run=run)
         return added
 
@@ -55,6 +51,16 @@ def add(verbs: Any) -> None:
     )
     moved.add_argument("--remove", action="store_true", help="remove the alias")
     _add_export(action("export", _export, "export the model of a run as a new version"))
+
+
+def _common() -> argparse.ArgumentParser:
+    # Without defaults of its own, an action keeps the options that stand before its name.
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument(
+        "--root", help="folder of runs and models; default: $SPARKDL_ROOT, otherwise ./runs"
+    )
+    common.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    return common
 
 
 def _add_export(parser: Any) -> None:

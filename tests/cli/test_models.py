@@ -47,6 +47,10 @@ def test_versions_are_exported_listed_and_compared(run_cli: Any, tmp_path: Path)
         ["other", "1"],
     ]
     assert [v["version"] for v in json.loads(run_cli("list", "digits", "--json"))] == [1, 2]
+    assert len(json.loads(run_cli("--json"))) == 3
+    assert "no models found" in run_cli("--root", str(tmp_path))
+    assert "no models found" in run_cli("--root", str(tmp_path), "list")
+    assert json.loads(run_cli("list", "--root", str(tmp_path), "--json")) == []
     compared = run_cli("compare", "digits/1", "other@stable").splitlines()
     assert [line.split()[:2] for line in compared[1:]] == [["digits", "1"], ["other", "1"]]
 
