@@ -26,7 +26,7 @@ from sparkdl.runs.events import (
 )
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.run_folder import RunFolder
-from sparkdl.runs.states import WRONG_METRIC, RunState, TrialState
+from sparkdl.runs.states import WRONG_METRIC, RunState, TrialState, why_no_value
 from sparkdl.runs.trial import Trial, Usage
 from sparkdl.runs.viewable import Viewable
 
@@ -129,7 +129,7 @@ class Run(Controllable, RunFolder, Viewable):
             names = dict.fromkeys(name for trial in self.trials for name in trial.metrics)
             if len(names) > 1:
                 return f"The trials returned {', '.join(names)}: name one of them with metric=."
-            return "The trials returned no number: return one, or several with metric= for one."
+            return why_no_value(trial.note for trial in self.trials)
         if self.state == RunState.RUNNING:
             return "The run goes on: print(run) shows the last reported values."
         if states == {TrialState.PRUNED}:
