@@ -177,6 +177,21 @@ def test_a_damaged_version_hides_no_other(root: str, prepared: str, caplog: Any)
         models.get("other", root=root)
 
 
+def test_a_damaged_alias_hides_no_version(root: str, prepared: str, caplog: Any) -> None:
+    exported(prepared, "digits", root, alias="stable")
+    exported(prepared, "digits", root, alias="canary")
+    move = Path(root, "models/digits/aliases/stable/1.json")
+    for damage in ("", "{}", "[]"):
+        move.write_text(damage)
+        assert [v.aliases for v in models.list("digits", root=root)] == [(), ("canary",)]
+        assert "left out" in caplog.text
+        with pytest.raises(ModelDamagedError, match=r"1.json is damaged.*move the alias again"):
+            models.get("digits", alias="stable", root=root)
+    models.alias("digits", "stable", 2, root=root)
+    assert models.get("digits", alias="stable", root=root).version == 2
+    assert [m.version for m in models.alias_history("digits", "stable", root=root)] == [2]
+
+
 def test_a_damaged_model_is_not_exported(root: str, prepared: str) -> None:
     Path(prepared, "saved_model.pb").write_bytes(b"\xff\xff\xffgarbage")
     with pytest.raises(ConfigError, match=r"cannot be exported: .*saved_model.pb is no SavedModel"):
