@@ -45,13 +45,16 @@ def ended_run(root: str, run_id: str) -> OpenRun:
     return opened
 
 
-def test_a_run_whose_driver_died_lasted_until_its_last_event(root: str) -> None:
+def test_a_run_that_has_not_ended_lasted_until_its_last_event(root: str) -> None:
     opened = new_run(root, "dead")
     begun_s = time.time()
     for state, after_s in ((TrialState.RUNNING, 1.0), (TrialState.COMPLETE, 90.0)):
         event = TrialChanged(number=0, state=state, attempt=0, time=begun_s + after_s)
         opened.record(event)
     opened.journal.flush(5.0)
+    assert history(root)[["state", "seconds"]].values.tolist() == [
+        ["RUNNING", pytest.approx(90.0, abs=1.0)]
+    ]
     opened.owner.release()
     assert load(opened.run.path).duration_s == pytest.approx(90.0, abs=1.0)
     assert history(root)["seconds"][0] == pytest.approx(90.0, abs=1.0)
