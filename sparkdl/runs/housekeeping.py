@@ -110,6 +110,8 @@ def delete(root: str, runs: Sequence[OldRun]) -> list[tuple[OldRun, str]]:
         if not run.kept:
             try:
                 run.delete()
+            except FileNotFoundError:
+                continue  # Another process has deleted the run.
             except (OSError, RunExistsError) as exc:
                 failed.append((run, str(exc)))
     return failed

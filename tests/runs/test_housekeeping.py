@@ -110,6 +110,13 @@ def test_old_runs_are_those_beyond_the_newest_and_the_age(many: str) -> None:
         ids()
 
 
+def test_two_processes_delete_the_same_runs(many: str) -> None:
+    mine, others = old_runs(many, keep=4), old_runs(many, keep=3)
+    assert delete(many, mine) == []
+    assert delete(many, others) == []
+    assert len(history(many)) == 3
+
+
 def test_tags_that_no_list_shows_protect_a_run(
     counting_store: CountingStore,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
