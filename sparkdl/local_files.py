@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["append", "create", "fsync", "read_beyond", "write", "write_fully"]
+__all__ = ["append", "below", "create", "fsync", "read_beyond", "write", "write_fully"]
 
 
 def read_beyond(path: Path, offset: int) -> bytes | OSError | None:
@@ -119,3 +119,18 @@ def fsync(paths: Iterable[Path]) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def below(folder: Path, name: str) -> Path:
+    """Return the path of the local copy of a file.
+
+    Args:
+        folder: the local folder of the copies.
+        name: the path of the file, relative to the folder in the store.
+
+    Raises:
+        OSError: if the path leads out of the folder: in object stores `..` is a name like others.
+    """
+    if ".." in name.split("/"):
+        raise OSError(f"the store has a file {name!r}, which cannot be copied to {folder}.")
+    return folder / name.lstrip("/")

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkdl import storage
-from sparkdl.errors import suggest
+from sparkdl.errors import ConfigError, suggest
 from sparkdl.jsonl import from_json, to_json
 
 __all__ = [
     "FOLDER",
     "MANIFEST",
     "Resource",
+    "check",
+    "check_exists",
     "distinct_names",
     "fetch",
     "hashes",
@@ -79,6 +81,19 @@ def distinct_names(paths: Iterable[str]) -> dict[str, str]:
     return {name(path): path for path in parts}
 
 
+def check_exists(path: Path) -> None:
+    """Validate that a file or folder, which the user has passed, exists.
+
+    Raises:
+        ConfigError: if it does not.
+    """
+    if not path.exists():
+        raise ConfigError(
+            f"versioned_resources contains {str(path)!r}, which does not exist. Correct the "
+            "path, or remove it from the list."
+        )
+
+
 def hashes(path: Path, name: str) -> dict[str, str]:
     """Return the SHA-256 of a file, or of every file in a folder.
 
@@ -127,6 +142,26 @@ def read_manifest(run: str) -> dict[str, Resource]:
     except FileNotFoundError:
         return {}
     return {name: Resource(entry["source"], entry["files"]) for name, entry in manifest.items()}
+
+
+def check(folder: Path, kept: Mapping[str, Resource], run: str) -> None:
+    """Validate that the copies of a run are the files that the run has kept.
+
+    Args:
+        folder: the local folder of the copies.
+        kept: the resources by name, see `read_manifest`.
+        run: path or URL of the run directory, for the message.
+
+    Raises:
+        ConfigError: if a copy was changed.
+    """
+    for name, resource in kept.items():
+        if hashes(folder / name, name) != dict(resource.files):
+            raise ConfigError(
+                f"{storage.join(run, FOLDER, name)} was changed after the run had started: its "
+                f"SHA-256 is not the one in {MANIFEST}. Put the original there, from "
+                f"{resource.source} or a copy of the run, or start a new run."
+            )
 
 
 @contextmanager

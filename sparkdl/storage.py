@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import local_files, stores
-from sparkdl.local_files import fsync, write_fully
+from sparkdl.local_files import below, fsync, write_fully
 from sparkdl.stores import advice, appends, is_local, local_path, store_errors
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "advice",
     "append",
     "appends",
+    "below",
     "copy",
     "create",
     "download",
@@ -380,6 +381,9 @@ def download(url: str, folder: Path) -> None:
     """Copy a file to a local path, or the content of a folder to a local folder.
 
     Without `url`, do nothing.
+
+    Raises:
+        OSError: if a file cannot be read or written, or its name leads out of the folder.
     """
     with store_errors(url):
         if is_local(url):
@@ -391,6 +395,6 @@ def download(url: str, folder: Path) -> None:
             return
         filesystem, path = stores.connect(url)
         for name in filesystem.find(path):
-            target = folder / name[len(path) :].lstrip("/")
+            target = below(folder, name[len(path) :])
             target.parent.mkdir(parents=True, exist_ok=True)
             filesystem.get_file(name, str(target))

@@ -1,6 +1,7 @@
 """Runs on the driver. `sparkdl VERB ...`: parse the command line and run the verb."""
 
 import argparse
+import os
 import sys
 
 from sparkdl._version import __version__
@@ -47,8 +48,14 @@ def main(words: list[str] | None = None) -> int:
     """
     arguments = make_parser().parse_args(words)
     try:
-        return int(arguments.run(arguments))
-    except SparkDLError as error:
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of a pipe, such as `head`, has ended. What is left to print goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (SparkDLError, OSError) as error:
         print(f"sparkdl: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

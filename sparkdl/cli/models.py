@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from sparkdl import models, storage
@@ -24,17 +25,13 @@ _VERSION = "version of a model: NAME for the newest one, NAME/3 or NAME@stable"
 
 def add(verbs: Any) -> None:
     """Add this verb to the parser."""
-    parser = verbs.add_parser("models", help="list, export and compare versions of models")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--root", help="folder of runs and models; default: $SPARKDL_ROOT, otherwise ./runs"
-    )
-    common.add_argument("--json", action="store_true", help="print JSON")
+    text = "list, export and compare versions of models"
+    parser = verbs.add_parser("models", help=text, parents=[_common()])
     parser.set_defaults(run=_list, name=None, root=None, json=False)
     actions = parser.add_subparsers(metavar="ACTION")
 
     def action(name: str, run: Any, text: str) -> Any:
-        added = actions.add_parser(name, help=text, parents=[common])
+        added = actions.add_parser(name, help=text, parents=[_common()])
         added.set_defaults(run=run)
         return added
 
@@ -54,6 +51,16 @@ def add(verbs: Any) -> None:
     )
     moved.add_argument("--remove", action="store_true", help="remove the alias")
     _add_export(action("export", _export, "export the model of a run as a new version"))
+
+
+def _common() -> argparse.ArgumentParser:
+    # Without defaults of its own, an action keeps the options that stand before its name.
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument(
+        "--root", help="folder of runs and models; default: $SPARKDL_ROOT, otherwise ./runs"
+    )
+    common.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    return common
 
 
 def _add_export(parser: Any) -> None:
@@ -111,7 +118,10 @@ def _show(arguments: argparse.Namespace) -> int:
         print(to_json(content, indent=1))
         return 0
     print(f"{version.name}/{version.version} {' '.join('@' + alias for alias in version.aliases)}")
-    for name, value in {**content, **content.pop("lineage"), **content.pop("exported")}.items():
+    # The export and the run each have a user and versions of packages.
+    facts = {**content, **content.pop("lineage"), "exported": content.pop("exported")}
+    del facts["lineage"]
+    for name, value in facts.items():
         if name not in ("format", "name", "version", "aliases", "files") and value is not None:
             print(f"  {name:12} {to_json(value) if isinstance(value, dict | list) else value}")
     return 0
@@ -154,10 +164,16 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _path_below(root: str | None, name: str) -> str:
+    """Return the path of the run with an id below the given root; a path as it is."""
+    is_path = "/" in name or Path(name, "run.json").exists()
+    return name if root is None or is_path else storage.join(storage.absolute(root), name)
+
+
 def _model_of(arguments: argparse.Namespace) -> str | Run | Trial:
     if arguments.trial is None and is_model(storage.absolute(arguments.model)):
         return str(arguments.model)
-    run = find(arguments.model)
+    run = find(_path_below(arguments.root, arguments.model))
     if arguments.trial is None:
         return run
     by_number = {trial.number: trial for trial in run.trials}

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkdl import storage
 from sparkdl.options import Options
-from sparkdl.resources import distinct_names
+from sparkdl.resources import check_exists, distinct_names
 from sparkdl.runner.one_trial import try_function
 from sparkdl.runner.reproduce import reproduce_run
 from sparkdl.runs import Run
@@ -95,7 +95,7 @@ def try_one(
 
     Raises:
         FunctionError: if the function does not take the parameters.
-        ConfigError: if this process is part of a run.
+        ConfigError: if this process is part of a run, or a resource does not exist.
 
     Example:
         >>> from sparkdl import context
@@ -104,6 +104,8 @@ def try_one(
         >>> try_one(train, {"units": 8}, seed=3)
         {'units': 8, 'seed': 3}
     """
+    for path in versioned_resources:
+        check_exists(Path(path))
     names = distinct_names(os.path.abspath(path) for path in versioned_resources)
     kept = {name: Path(path) for name, path in names.items()}
     return try_function(train, dict(params or {}), seed, folder, kept)

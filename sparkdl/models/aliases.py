@@ -4,14 +4,19 @@ Each move of an alias is a file with the next number, which one process can crea
 is where the alias is now, and all files together are its history.
 """
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkdl import storage
+from sparkdl.errors import ModelDamagedError
 from sparkdl.jsonl import from_json
 from sparkdl.models.layout import ModelPaths
 from sparkdl.models.numbered import newest, numbers, take_next, who_and_when
 
 __all__ = ["AliasMove", "aliases_of", "history", "move", "version_of"]
+
+_logger = logging.getLogger("sparkdl.models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,36 +42,66 @@ class AliasMove:
 
 def move(paths: ModelPaths, alias: str, version: int | None) -> None:
     """Move an alias to a version, or remove it. The last of several moves at once decides."""
-    if version_of(paths, alias) != version:
+    try:
+        is_there = version_of(paths, alias) == version
+    except ModelDamagedError:
+        is_there = False
+    if not is_there:
         take_next(paths.alias(alias), {"version": version, **who_and_when()})
 
 
 def version_of(paths: ModelPaths, alias: str) -> int | None:
-    """Return the version that an alias names now; None if there is no such alias."""
+    """Return the version that an alias names now; None if there is no such alias.
+
+    Raises:
+        ModelDamagedError: if the newest move cannot be read.
+    """
     number = newest(paths.alias(alias))
-    return _read(paths, alias, [number])[0].version if number else None
+    if not number:
+        return None
+    url = _url(paths, alias, number)
+    return _parse(alias, number, url, storage.read_many([url])).version
 
 
 def aliases_of(paths: ModelPaths) -> dict[int, tuple[str, ...]]:
-    """Return the aliases of each version that has one."""
+    """Return the aliases of each version that has one; damaged aliases are left out."""
     versions: dict[int, tuple[str, ...]] = {}
     for alias in storage.list_names(paths.aliases):
-        if (version := version_of(paths, alias)) is not None:
+        try:
+            version = version_of(paths, alias)
+        except ModelDamagedError as exc:
+            _logger.warning("left out: %s", exc)
+            continue
+        if version is not None:
             versions[version] = (*versions.get(version, ()), alias)
     return versions
 
 
 def history(paths: ModelPaths, alias: str) -> list[AliasMove]:
-    """Return all moves of an alias, oldest first."""
-    return _read(paths, alias, numbers(storage.list_names(paths.alias(alias)), ".json"))
-
-
-def _read(paths: ModelPaths, alias: str, moves: list[int]) -> list[AliasMove]:
-    urls = {number: storage.join(paths.alias(alias), f"{number}.json") for number in moves}
+    """Return all moves of an alias, oldest first; damaged ones are left out."""
+    move_numbers = numbers(storage.list_names(paths.alias(alias)), ".json")
+    urls = {number: _url(paths, alias, number) for number in move_numbers}
     contents = storage.read_many(urls.values())
-    records = {n: from_json(contents[url]) for n, url in urls.items() if url in contents}
-    fields = ("version", "time", "user", "host")
-    return [
-        AliasMove(alias=alias, number=number, **{name: record[name] for name in fields})
-        for number, record in records.items()
-    ]
+    moves = []
+    for number, url in urls.items():
+        try:
+            moves.append(_parse(alias, number, url, contents))
+        except ModelDamagedError as exc:
+            _logger.warning("left out: %s", exc)
+    return moves
+
+
+def _url(paths: ModelPaths, alias: str, number: int) -> str:
+    return storage.join(paths.alias(alias), f"{number}.json")
+
+
+def _parse(alias: str, number: int, url: str, contents: Mapping[str, bytes]) -> AliasMove:
+    try:
+        record = from_json(contents.get(url, b""))
+        fields = {name: record[name] for name in ("version", "time", "user", "host")}
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ModelDamagedError(
+            f"{url} is damaged: {exc!r}. Remove the file, which takes back this move of the alias, "
+            "or move the alias again."
+        ) from exc
+    return AliasMove(alias=alias, number=number, **fields)

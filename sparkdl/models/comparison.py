@@ -50,16 +50,21 @@ def table(versions: Sequence[ModelVersion]) -> "pd.DataFrame":
 def _row(version: ModelVersion) -> dict[str, Any]:
     params = version.lineage.get("params") or {}
     exported = version.details.get("exported", {})
-    return {
+    first = {
         "model": version.name,
         "version": version.version,
         "aliases": " ".join(version.aliases),
-        **version.metrics,
-        # A parameter may have the name of a metric.
-        **{f"params.{k}" if k in version.metrics else k: v for k, v in params.items()},
+    }
+    last = {
         "run": version.run,
         "trial": version.trial,
         "git_commit": version.lineage.get("git_commit"),
         "user": exported.get("user"),
         "exported": exported.get("time"),
     }
+    # A metric or a parameter may have the name of another column.
+    taken = {*first, *last}
+    metrics = {f"metrics.{k}" if k in taken else k: v for k, v in version.metrics.items()}
+    taken |= {*metrics}
+    params = {f"params.{k}" if k in taken else k: v for k, v in params.items()}
+    return {**first, **metrics, **params, **last}

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,11 @@ def _write_model(origin: Source, folder: Path, options: Mapping[str, Any]) -> No
             return
         with local_copy(origin.url) as path:
             library = library_of(path)
+            is_changed = options["signature"] is not None or options["onnx"]
+            if is_changed and library == "tensorflow" and (path / KERAS_FILE).is_file():
+                _copy_parts(path, folder, [PROFILE_FILE])  # Of a version of a model.
+                path = path / KERAS_FILE
+                library = library_of(path)
             if library == "tensorflow":
                 _copy_saved_model(path, folder, options)
                 return
@@ -209,9 +214,14 @@ def _copy_saved_model(source_path: Path, folder: Path, options: Mapping[str, Any
             f"signature= or onnx= is given, but {source_path} is a SavedModel, which is copied "
             "with its own signatures. Leave them out, or export the Keras model."
         )
-    # A version of a model has its Keras file beside the SavedModel.
-    parts = (SAVED_MODEL, "variables", "assets", "assets.extra", "fingerprint.pb", KERAS_FILE)
-    for name in parts:
+    saved_model.read_signatures(source_path)
+    parts = (SAVED_MODEL, "variables", "assets", "assets.extra", "fingerprint.pb")
+    # A version of a model has more files beside the SavedModel.
+    _copy_parts(source_path, folder, [*parts, KERAS_FILE, ONNX_FILE, PROFILE_FILE])
+
+
+def _copy_parts(source_path: Path, folder: Path, names: Sequence[str]) -> None:
+    for name in names:
         if (part := source_path / name).is_dir():
             shutil.copytree(part, folder / name)
         elif part.exists():

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -81,7 +82,7 @@ def get(
             )
     candidates = _numbers_of(paths) if version is None else [_checked_number(version)]
     for number in reversed(candidates):
-        if complete := _read(paths, [number]):
+        if complete := _read(paths, [number], is_strict=True):
             return complete[0]
     raise _not_found(name, version, paths)
 
@@ -102,7 +103,7 @@ def _not_found(name: str, version: int | None, paths: ModelPaths) -> ModelNotFou
         text = f"the model {name!r} has no version {version}; its newest are {numbers_text}."
     else:
         folder = paths.folder.rpartition("/")[0]
-        known = storage.list_names(folder)
+        known = [other for other in storage.list_names(folder) if other != name]
         hint = suggest(name, known) or (f" It has {', '.join(known[:10])}." if known else "")
         text = f"there is no model {name!r} in {folder}.{hint}"
     return ModelNotFoundError(text)
@@ -113,11 +114,18 @@ def _numbers_of(paths: ModelPaths) -> list[int]:
     return numbers(storage.list_names(paths.folder))
 
 
-def _read(paths: ModelPaths, versions: Sequence[int]) -> list[ModelVersion]:
+def _read(
+    paths: ModelPaths, versions: Sequence[int], is_strict: bool = False
+) -> list[ModelVersion]:
     """Return those of the versions that are complete.
 
+    Args:
+        paths: the files of the model.
+        versions: the numbers of the versions.
+        is_strict: raise an error for a version that cannot be read, in place of a warning.
+
     Raises:
-        ModelDamagedError: if the only version cannot be read; of several, it is left out.
+        ModelDamagedError: if `is_strict` and a version cannot be read.
     """
     contents = storage.read_many(paths.record(number) for number in versions)
     named = alias_files.aliases_of(paths) if contents else {}
@@ -127,7 +135,7 @@ def _read(paths: ModelPaths, versions: Sequence[int]) -> list[ModelVersion]:
             try:
                 complete.append(parse_version(paths.version(number), data, named.get(number, ())))
             except ModelDamagedError as exc:
-                if len(versions) == 1:
+                if is_strict:
                     raise
                 _logger.warning("left out: %s", exc)
     return complete
@@ -257,9 +265,10 @@ def find(reference: Any, root: str | None = None) -> ModelVersion:
     """
     if isinstance(reference, ModelVersion):
         return reference
-    name, _, alias = str(reference).partition("@")
-    name, _, number = name.partition("/")
-    if number and not number.isdigit():
+    name, at, alias = str(reference).partition("@")
+    name, slash, number = name.partition("/")
+    # Half a reference is not the newest version.
+    if (slash and not re.fullmatch("[0-9]+", number)) or (at and not alias):
         raise ConfigError(
             f"{reference!r} is no version of a model; expected a name, alone for its newest "
             "version, or with a number or an alias: digits, digits/3, digits@stable."

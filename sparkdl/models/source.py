@@ -11,7 +11,7 @@ from sparkdl import storage
 from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError
 from sparkdl.inference.resolve import trial_of
 from sparkdl.model_formats import is_model, library_of_object
-from sparkdl.models.version import KERAS_FILE, ModelVersion
+from sparkdl.models.version import ModelVersion
 from sparkdl.runs import Run, Trial, provenance
 from sparkdl.runs.history import read_description
 
@@ -101,17 +101,28 @@ def _of_trial(trial: Trial) -> Source:
     return Source(
         url=url,
         metrics=metrics,
-        direction={trial.metric: trial.direction} if trial.metric else {},
+        direction=_directions(trial, metrics, description.get("objectives") or {}),
         run=str(description.get("id", run_path.rsplit("/", 1)[-1])),
         trial=trial.number,
         lineage=lineage,
     )
 
 
+def _directions(
+    trial: Trial, metrics: Mapping[str, float], objectives: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the direction of each metric by which the trials of the run were compared."""
+    if trial.metric:
+        return {trial.metric: trial.direction, **objectives}
+    returned = [name for name in trial.outputs if name in metrics] or [*metrics]
+    # Without the name of a metric, the only number counts.
+    is_only = trial.value is not None and len(returned) == 1
+    return {returned[0]: trial.direction} if is_only else {}
+
+
 def _of_version(version: ModelVersion) -> Source:
-    keras_file = storage.join(version.path, KERAS_FILE)
     return Source(
-        url=keras_file if KERAS_FILE in version.details.get("files", {}) else version.path,
+        url=version.path,
         metrics=version.metrics,
         run=version.run,
         trial=version.trial,

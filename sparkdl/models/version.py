@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.errors import ModelDamagedError
+from sparkdl.errors import ConfigError, ModelDamagedError
 from sparkdl.jsonl import from_json
 from sparkdl.model_formats import load_model
 from sparkdl.models.layout import FORMAT
@@ -95,7 +95,16 @@ class ModelVersion:
 
         Returns:
             The absolute path of the copy.
+
+        Raises:
+            ConfigError: if another model was copied there.
         """
+        record = Path(to, str(self.version), "model.json")
+        if record.exists() and record.read_bytes() != storage.read(self._file(record.name)):
+            raise ConfigError(
+                f"{record.parent} contains another model, with which {self.name}/{self.version} "
+                "would be mixed. Pass another folder."
+            )
         return local_copy(self.path, to)
 
     def _file(self, name: str) -> str:

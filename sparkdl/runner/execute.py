@@ -11,7 +11,7 @@ from sparkdl import storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.errors import ConfigError
-from sparkdl.resources import distinct_names
+from sparkdl.resources import check_exists, distinct_names
 from sparkdl.runner.kept_code import script_of
 from sparkdl.runner.new_run import NewRun
 from sparkdl.runner.prepare import PreparedRun, prepare
@@ -88,11 +88,7 @@ def _resources_by_name(request: Request) -> dict[str, Path]:
     """
     paths = [Path(path) for path in request.options.versioned_resources]
     for path in paths:
-        if not path.exists():
-            raise ConfigError(
-                f"versioned_resources contains {str(path)!r}, which does not exist. Correct the "
-                "path, or remove it from the list."
-            )
+        check_exists(path)
         if problem := _problem_of(path.resolve()):
             raise _refused(path, problem)
     names = distinct_names(os.path.abspath(path) for path in paths)

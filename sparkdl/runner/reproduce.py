@@ -83,10 +83,11 @@ def reproduce_run(
     if is_previewing():
         existing_run(root, new_description, "error")
         return preview_new(prepared, root, new_description.name)
-    opened = open_run(root, new_description, "error")
     with ExitStack() as stack:
         kept = resources.read_manifest(path)
         folder = stack.enter_context(resources.local_copy(paths.resources)) if kept else Path()
+        resources.check(folder, kept, path)
+        opened = open_run(root, new_description, "error")
         new = NewRun(
             resources={name: folder / name for name in kept},
             sources={name: resource.source for name, resource in kept.items()},
@@ -122,12 +123,13 @@ def _request_of(
         ),
         init_from=paths.initial if storage.exists(paths.initial) else request.init_from,
     )
+    _check_params(run)
     if request.search is None:
-        return dataclasses.replace(request, params=_params(run))
+        return dataclasses.replace(request, params=[trial.params for trial in run.trials])
     return dataclasses.replace(request, search=_with_configurations(request.search, run))
 
 
-def _params(run: Run) -> list[dict[str, Any]]:
+def _check_params(run: Run) -> None:
     for trial in run.trials:
         if MASK in str(trial.params):
             raise ConfigError(
@@ -135,7 +137,6 @@ def _params(run: Run) -> list[dict[str, Any]]:
                 f"which were not kept: {trial.params}. Call the verb itself with the same "
                 "arguments."
             )
-    return [trial.params for trial in run.trials]
 
 
 def _with_configurations(search: SearchSettings, run: Run) -> SearchSettings:

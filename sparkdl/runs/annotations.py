@@ -12,7 +12,7 @@ on a store then costs no request for the runs that have none.
 import getpass
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,13 +121,17 @@ def _names(folder: str) -> list[str]:
     return [n for n in storage.list_names(folder) if n.endswith(".json") and n[:6].isdigit()]
 
 
-def read(path: str) -> Annotations:
+def read(path: str, is_complete: bool = False) -> Annotations:
     """Return the annotations of a run.
+
+    Args:
+        path: the run directory.
+        is_complete: raise an error for a file that cannot be read, in place of leaving it out.
 
     Raises:
         OSError: if the run directory cannot be read.
     """
-    return _read([path])[path]
+    return _read([path], storage.read_many if is_complete else _readable)[path]
 
 
 def forget(path: str) -> None:
@@ -148,15 +152,21 @@ def read_all(root: str, names: Sequence[str]) -> dict[str, Annotations]:
     if not storage.is_local(root):
         index = storage.list_names(storage.join(root, INDEX)) if INDEX in names else []
         annotated = [name for name in names if name in set(index)]
-    return _read([storage.join(root, name) for name in annotated])
+    return _read([storage.join(root, name) for name in annotated], _readable)
 
 
-def _read(paths: Iterable[str]) -> dict[str, Annotations]:
+def _readable(urls: Iterable[str]) -> dict[str, bytes]:
+    return storage.read_new(dict.fromkeys(urls, 0))
+
+
+def _read(
+    paths: Iterable[str], read_files: Callable[[Iterable[str]], Mapping[str, bytes]]
+) -> dict[str, Annotations]:
     urls = {}
     for path in paths:
         folder = RunPaths(path).notes
         urls[path] = [storage.join(folder, name) for name in _names(folder)]
-    contents = storage.read_new({url: 0 for many in urls.values() for url in many})
+    contents = read_files([url for many in urls.values() for url in many])
     return {path: _fold(contents.get(url, b"") for url in many) for path, many in urls.items()}
 
 

@@ -44,6 +44,9 @@ class Comparison:
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
         self._rows = _rows(self.runs)
+        ids = [run.id for run in self.runs]
+        # A copy of a run has the same id.
+        self._names = ids if len(set(ids)) == len(ids) else [run.path for run in self.runs]
 
     @property
     def same(self) -> list[str]:
@@ -71,8 +74,7 @@ class Comparison:
 
         rows = self._rows if everything else self._shown()
         index = pd.MultiIndex.from_tuples(list(rows), names=["group", "name"])
-        columns = [run.id for run in self.runs]
-        return pd.DataFrame(list(rows.values()), index=index, columns=columns, dtype=object)
+        return pd.DataFrame(list(rows.values()), index=index, columns=self._names, dtype=object)
 
     def figure(self, what: str | None = None) -> Any:
         """Return a plotly figure with the runs over one another.
@@ -93,8 +95,7 @@ class Comparison:
         """Return the runs and the table as a JSON object."""
         groups: dict[str, dict[str, Any]] = {}
         for (group, name), values in self._shown().items():
-            by_run = {run.id: value for run, value in zip(self.runs, values, strict=True)}
-            groups.setdefault(group, {})[name] = by_run
+            groups.setdefault(group, {})[name] = dict(zip(self._names, values, strict=True))
         runs = [{"id": run.id, "path": run.path} for run in self.runs]
         return {"runs": runs, "differences": groups, "same": self.same}
 
@@ -110,11 +111,11 @@ class Comparison:
         groups = [group for group, _ in rows]
         first = [g if i == 0 or groups[i - 1] != g else "" for i, g in enumerate(groups)]
         columns = [("", first), ("name", [name for _, name in rows])]
-        for number, run in enumerate(self.runs):
+        for number, title in enumerate(self._names):
             cells = [
                 "" if row[number] is None else table.cell(row[number]) for row in rows.values()
             ]
-            columns.append((run.id, cells))
+            columns.append((title, cells))
         return columns
 
     def __str__(self) -> str:
@@ -130,7 +131,9 @@ class Comparison:
 
 
 def _is_same(values: Sequence[Any]) -> bool:
-    return all(value == values[0] for value in values)
+    first = values[0]
+    # NaN differs from itself.
+    return all(value == first or (value != value and first != first) for value in values)
 
 
 def _rows(runs: Sequence[Run]) -> Rows:

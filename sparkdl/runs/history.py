@@ -199,6 +199,7 @@ def load(path: str) -> Run:
 def _mark_dead(run: Run) -> None:
     if run.state == RunState.RUNNING:
         run.state, run.reason = RunState.FAILED, DRIVER_ENDED
+        run.end_session()
         for trial in run.trials:
             if trial.state == TrialState.RUNNING:
                 trial.state = TrialState.LOST
@@ -266,6 +267,7 @@ def _row(path: str, summaries: Mapping[str, bytes]) -> dict[str, Any] | Exceptio
             age_s = _silence_s(RunPaths(path))
             if age_s is None or age_s > SILENT_S:
                 _mark_dead(run)
+        run.end_session()  # The time so far of a run that goes on.
         return {**summarize(run, description), "heartbeat_s": age_s}
     except RunNotFoundError:
         return None

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 from sparkdl import folders, storage
 from sparkdl.errors import ConfigError, RunExistsError
+from sparkdl.runs import annotations
 from sparkdl.runs.history import history
 from sparkdl.runs.lineage import models_by_run
 from sparkdl.runs.run_folder import RunFolder
@@ -59,9 +60,9 @@ def old_runs(root: str, keep: int | None = None, older: timedelta | None = None)
     models = models_by_run(root)
     with ThreadPoolExecutor(max_workers=16) as pool:
         sizes = list(pool.map(lambda path: sum(folders.files_in(path).values()), frame["path"]))
+        reasons = list(pool.map(_why_tagged, frame["path"]))
     chosen = []
-    for (_, row), size in zip(frame.iterrows(), sizes, strict=True):
-        kept = f"it has the tag {KEEP!r}" if KEEP in row["tags"] else ""
+    for (_, row), size, kept in zip(frame.iterrows(), sizes, reasons, strict=True):
         kept = f"{models[row['run']][0]} comes from it" if row["run"] in models else kept
         kept = "its driver is alive" if row["state"] == "RUNNING" else kept
         started = row["started"].to_pydatetime()
@@ -76,6 +77,19 @@ def old_runs(root: str, keep: int | None = None, older: timedelta | None = None)
             )
         )
     return chosen[::-1]
+
+
+def _why_tagged(path: str) -> str:
+    """Return the reason for which the tags of a run protect the run; empty if they do not.
+
+    A table of runs may lack tags: of files that cannot be read now, and of runs that were copied
+    into the root without its index.
+    """
+    try:
+        tags = annotations.read(path, is_complete=True).tags
+    except OSError as exc:
+        return f"its tags cannot be read: {exc}"
+    return f"it has the tag {KEEP!r}" if KEEP in tags else ""
 
 
 def delete(root: str, runs: Sequence[OldRun]) -> list[tuple[OldRun, str]]:
@@ -96,6 +110,8 @@ def delete(root: str, runs: Sequence[OldRun]) -> list[tuple[OldRun, str]]:
         if not run.kept:
             try:
                 run.delete()
+            except FileNotFoundError:
+                continue  # Another process has deleted the run.
             except (OSError, RunExistsError) as exc:
                 failed.append((run, str(exc)))
     return failed

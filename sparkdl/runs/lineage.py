@@ -10,22 +10,28 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.jsonl import from_json
 
-__all__ = ["models_by_run", "models_of", "versions_of"]
+__all__ = ["FOLDER", "models_by_run", "models_of", "versions_of"]
 
 FOLDER = "models"
 
 
-def models_of(path: str) -> list[str]:
+def models_of(path: str, run_id: str | None = None) -> list[str]:
     """Return the versions of models that come from a run, such as `digits version 3`.
 
     Args:
         path: the run directory.
+        run_id: the id of the run, if the run directory may have been renamed.
 
     Raises:
         OSError: if a description of a version cannot be read.
     """
-    root, run_id = path.rstrip("/").rsplit("/", 1)
-    return models_by_run(root).get(run_id, [])
+    root, folder = path.rstrip("/").rsplit("/", 1)
+    models = models_by_run(root)
+    return [
+        model
+        for name in dict.fromkeys((folder, run_id or folder))
+        for model in models.get(name, [])
+    ]
 
 
 def models_by_run(root: str) -> dict[str, list[str]]:

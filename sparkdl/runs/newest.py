@@ -4,7 +4,7 @@ import json
 from datetime import datetime, timezone
 
 from sparkdl import storage
-from sparkdl.errors import RunNotFoundError
+from sparkdl.errors import RunDamagedError, RunNotFoundError
 from sparkdl.runs.history import read_events
 from sparkdl.runs.layout import RunPaths
 
@@ -19,7 +19,9 @@ def newest_run(root: str) -> str:
     Raises:
         RunNotFoundError: if there is no run below the root.
     """
-    paths = [storage.join(root, name) for name in storage.list_names(root)]
+    # A run whose deletion was interrupted has a name that begins with a dot.
+    names = [name for name in storage.list_names(root) if not name.startswith(".")]
+    paths = [storage.join(root, name) for name in names]
     contents = storage.read_new({RunPaths(path).run: 0 for path in paths})
     created = {path: _created(contents.get(RunPaths(path).run, b"")) for path in paths}
     times = [time for time in created.values() if time is not None]
@@ -44,4 +46,7 @@ def _created(description: bytes) -> datetime | None:
 
 
 def _begun(path: str) -> float:
-    return read_events(path).events[0].time or 0.0
+    try:
+        return read_events(path).events[0].time or 0.0
+    except RunDamagedError:
+        return 0.0

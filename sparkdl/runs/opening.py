@@ -10,6 +10,7 @@ from typing import Any, Literal
 from sparkdl import polling, storage
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.jsonl import to_json
+from sparkdl.runs import lineage
 from sparkdl.runs.control import enqueued_params
 from sparkdl.runs.description import RunDescription
 from sparkdl.runs.events import RunStarted, TrialChanged, TrialsAdded
@@ -105,10 +106,11 @@ def check_free(path: str) -> None:
 
 
 def _check_id(run_id: str, if_exists: IfExists) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id) or run_id == lineage.FOLDER:
         raise ConfigError(
             f"run_id is {run_id!r}; expected only letters, digits, '.', '_' and '-', and a "
-            "letter or digit first, as run_id is the name of a folder."
+            "letter or digit first, as run_id is the name of a folder. The folder "
+            f"{lineage.FOLDER!r} is that of the model registry."
         )
     if if_exists not in ("error", "resume", "new"):
         raise ConfigError(f"if_exists is {if_exists!r}; expected 'error', 'resume' or 'new'.")

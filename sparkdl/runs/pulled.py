@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 from sparkdl import folders, storage
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, RunDamagedError
 from sparkdl.runs.run import Run
 
 __all__ = ["pull_run"]
 
-# Files that a run replaces by others, which may have the same size.
-_CHANGING = ("summary.json", "report.html", "owner/")
+# Files that a run replaces by others, which may have the same size, or removes.
+_CHANGING = ("summary.json", "report.html", "owner/", "source/")
 
 # Without this file the folder is no run, so that nobody takes a part of a run for all of it.
 _LAST = ("run.json",)
@@ -28,9 +28,12 @@ def pull_run(run: Run, to: str | os.PathLike[str]) -> tuple[str, int, int]:
 
     Raises:
         ConfigError: if `to` is on a store, or the run itself is there.
+        RunDamagedError: if the id of the run is no name of a folder.
         OSError: if a file cannot be read or written. The next call goes on with the rest.
     """
     to = os.fspath(to)
+    if Path(run.id).name != run.id:
+        raise RunDamagedError(f"the id of the run {run.path} is {run.id!r}, which is no folder.")
     if not storage.is_local(to):
         raise ConfigError(f"pull copies to a local folder; got {to!r}.")
     target = Path(storage.absolute(to), run.id)

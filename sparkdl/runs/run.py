@@ -26,7 +26,7 @@ from sparkdl.runs.events import (
 )
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.run_folder import RunFolder
-from sparkdl.runs.states import WRONG_METRIC, RunState, TrialState
+from sparkdl.runs.states import WRONG_METRIC, RunState, TrialState, why_no_value
 from sparkdl.runs.trial import Trial, Usage
 from sparkdl.runs.viewable import Viewable
 
@@ -129,7 +129,7 @@ class Run(Controllable, RunFolder, Viewable):
             names = dict.fromkeys(name for trial in self.trials for name in trial.metrics)
             if len(names) > 1:
                 return f"The trials returned {', '.join(names)}: name one of them with metric=."
-            return "The trials returned no number: return one, or several with metric= for one."
+            return why_no_value(trial.note for trial in self.trials)
         if self.state == RunState.RUNNING:
             return "The run goes on: print(run) shows the last reported values."
         if states == {TrialState.PRUNED}:
@@ -281,8 +281,7 @@ class Run(Controllable, RunFolder, Viewable):
             case RunStarted():
                 self.state = RunState.RUNNING
                 self.reason = None
-                if self._session:  # The driver died, at the latest after its last event.
-                    self.duration_s += round(self._session[1] - self._session[0], 3)
+                self.end_session()  # The driver before has died.
                 self._session = time, time
                 self.num_sessions += 1
                 self.is_paused = False
@@ -306,6 +305,12 @@ class Run(Controllable, RunFolder, Viewable):
                 self._session = None
                 self.idle = event.idle
                 self.timeline = event.timeline
+
+    def end_session(self) -> None:
+        """Add the time of a session whose driver has died: until its last event, at least."""
+        if self._session:
+            self.duration_s += round(self._session[1] - self._session[0], 3)
+            self._session = None
 
     def _apply_command(self, action: str, arguments: Mapping[str, Any]) -> None:
         if action in ("pause", "unpause"):

@@ -99,7 +99,7 @@ class RunFolder:
                 f"run {self.id} cannot be deleted: {describe_owner(owner)} is running it. Cancel "
                 f"the run first, or wait until it has ended. Nothing was removed from {self.path}"
             )
-        if models := models_of(self.path):
+        if models := models_of(self.path, self.id):
             raise RunExistsError(
                 f"run {self.id} cannot be deleted: {', '.join(models)} in the registry "
                 f"{'come' if len(models) > 1 else 'comes'} from the run. Remove the model first. "

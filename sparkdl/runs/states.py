@@ -1,7 +1,7 @@
 """Runs anywhere (pure). The states of runs and trials, and the state that a result leads to."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -17,8 +17,12 @@ __all__ = [
     "evaluate_metric",
     "lacks_metric",
     "natural_state",
+    "why_no_value",
 ]
 
+
+# The beginning of the note of a COMPLETE trial without a value.
+_NO_VALUE = "the trial has no value"
 
 # A part of the reason for which a run ends whose trials lack the metric.
 WRONG_METRIC = "which metric= names"
@@ -141,7 +145,7 @@ def evaluate_metric(
             reason = _unclear_direction(metric, direction)
             if needed:
                 return Verdict(TrialState.INVALID, None, reason)
-            return Verdict(TrialState.COMPLETE, None, note=f"the trial has no value: {reason}")
+            return Verdict(TrialState.COMPLETE, None, note=f"{_NO_VALUE}: {reason}")
     value = outputs.get(metric, reported.get(metric))
     if metric not in outputs and metric not in reported:
         names = ", ".join({**outputs, **reported}) or "nothing"
@@ -150,6 +154,14 @@ def evaluate_metric(
     if not _is_number(value) or not math.isfinite(value):
         return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")
     return Verdict(TrialState.COMPLETE, float(value))
+
+
+def why_no_value(notes: Iterable[str | None]) -> str:
+    """Return a sentence about COMPLETE trials without a value, from the notes of the trials."""
+    for note in notes:
+        if note and note.startswith(_NO_VALUE):
+            return f"{note[:1].upper()}{note[1:]}."
+    return "The trials returned no number: return one, or several with metric= for one."
 
 
 def lacks_metric(error: str | None, metric: str) -> bool:
@@ -165,7 +177,7 @@ def _note_on_list(outputs: Mapping[str, Any]) -> str | None:
     for name, value in outputs.items():
         if isinstance(value, list):
             return (
-                f"the trial has no value: the returned {name!r} is a list, which is kept in "
+                f"{_NO_VALUE}: the returned {name!r} is a list, which is kept in "
                 "trial.outputs. Return one number, or a dict of numbers, to compare trials"
             )
     return None

@@ -89,9 +89,13 @@ def write_summary(run: Run) -> None:
 
 
 def parse_summary(data: bytes) -> dict[str, Any] | None:
-    """Return the row in a summary; None if there is none, or if it has another format."""
+    """Return the row in a summary; None if there is none, or if it has another format.
+
+    Earlier summaries have no user, parameters and metrics: their runs would be missing from lists
+    of runs that meet a condition, so the runs are read instead.
+    """
     try:
         row: dict[str, Any] = from_json(data)
-        return row if row.pop("format") == FORMAT else None
+        return row if row.pop("format") == FORMAT and "user" in row else None
     except (ValueError, AttributeError, KeyError):
         return None

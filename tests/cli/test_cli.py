@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -42,6 +44,28 @@ def make_run(root: str, state: str) -> str:
     for number in (0, 1):
         storage.write(RunPaths(opened.run.path).trial(number).log, f"epoch of {number}\n")
     return opened.run.path
+
+
+def test_a_folder_that_cannot_be_used_is_a_message(root: str, capsys: Any) -> None:
+    path = make_run(root, "COMPLETE")
+    assert main(["pull", path, "--to", "/proc/none"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sparkdl: ") and error.count("\n") == 1
+    assert "/proc/none" in error
+
+
+def test_a_pipe_that_is_closed_is_no_error(root: str) -> None:
+    ended(root, "one")
+    program = "import sys; from sparkdl.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "runs", "--root", root, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
 
 
 def test_runs_show_and_logs_print_a_run(

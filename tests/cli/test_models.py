@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from sparkdl import storage
 from sparkdl.cli.main import main
+from sparkdl.runs.events import RunEnded, TrialChanged
+from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.saved_models import write_saved_model
+from tests.helpers.stored_runs import started
 
 
 @pytest.fixture
@@ -43,8 +47,41 @@ def test_versions_are_exported_listed_and_compared(run_cli: Any, tmp_path: Path)
         ["other", "1"],
     ]
     assert [v["version"] for v in json.loads(run_cli("list", "digits", "--json"))] == [1, 2]
+    assert len(json.loads(run_cli("--json"))) == 3
+    assert "no models found" in run_cli("--root", str(tmp_path))
+    assert "no models found" in run_cli("--root", str(tmp_path), "list")
+    assert json.loads(run_cli("list", "--root", str(tmp_path), "--json")) == []
     compared = run_cli("compare", "digits/1", "other@stable").splitlines()
     assert [line.split()[:2] for line in compared[1:]] == [["digits", "1"], ["other", "1"]]
+
+
+def test_a_run_is_exported_by_its_id_below_the_given_root(
+    run_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(write_saved_model(tmp_path / "prepared"))
+    for name, value in (("default", 0.5), ("other", 0.75)):
+        opened = started(str(tmp_path / name), "nightly", [{}])
+        storage.copy(path, f"{opened.run.trials[0].path}/artifacts/model")
+        done = TrialChanged(
+            number=0,
+            state=TrialState.COMPLETE,
+            attempt=0,
+            value=value,
+            metrics={"accuracy": value},
+            outputs={"model": "artifacts/model"},
+        )
+        opened.record(done)
+        opened.close(RunEnded(state=RunState.COMPLETE))
+    monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "default"))
+    root = ("--root", str(tmp_path / "other"))
+    printed = run_cli("export", "nightly", "--name", "digits", "--json", *root)
+    assert json.loads(printed)["metrics"] == {"accuracy": 0.75}
+    # The user of the run is not the user who has exported the model.
+    lines = [line.split(maxsplit=1) for line in run_cli("show", "digits", *root).splitlines()]
+    names = [words[0] for words in lines[1:]]
+    assert len(set(names)) == len(names)
+    assert ["user", "ann"] in lines
+    assert "no run at" in run_cli("export", "nightlyy", "--name", "digits", *root, code=2)
 
 
 def test_a_version_is_shown_named_and_copied(run_cli: Any, tmp_path: Path) -> None:

@@ -88,6 +88,10 @@ def test_models_in_memory_and_on_s3(s3: str, tmp_path: Path) -> None:
     expected = model.predict(x, verbose=0)
     assert np.allclose(served(local, pixels=x)["output"], expected)
     assert np.allclose(version.model().predict(x, verbose=0), expected)
+    # Under another name, the version is the same, or has the inputs that are asked for.
+    assert exported(version, "copied", root).signature == version.signature
+    image = exported(version, "renamed", root, signature={"image": np.zeros((1, 4), "float32")})
+    assert list(image.signature["inputs"]) == ["image"]
     # A trial whose run is on S3.
     file = tmp_path / "m.keras"
     model.save(file)

@@ -13,8 +13,12 @@ import pytest
 
 from sparkdl import models, storage, stores
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError
+from sparkdl.models.comparison import table
+from sparkdl.runs.events import RunEnded, TrialChanged
+from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.fake_stores import fake_stores
 from tests.helpers.saved_models import write_saved_model
+from tests.helpers.stored_runs import started
 
 NUM_PROCESSES = 20
 
@@ -148,6 +152,9 @@ def test_wrong_arguments_name_the_rule_and_export_nothing(root: str, prepared: s
         models.get("digits", root=root)
     assert models.list(root=root) == []
     exported(prepared, "digits", root)
+    for half in ("digits@", "digits/", "digits/1@", "digits/one"):
+        with pytest.raises(ConfigError, match="expected a name, alone for its newest version"):
+            models.compare([half], root=root)
     with pytest.raises(ConfigError, match=r"version is 'stable'.*alias="):
         models.get("digits", "stable", root=root)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="version=1 and alias='stable'"):
@@ -162,6 +169,35 @@ def test_a_damaged_version_hides_no_other(root: str, prepared: str, caplog: Any)
     assert "left out" in caplog.text
     with pytest.raises(ModelDamagedError, match=r"model.json is damaged"):
         models.get("digits", 1, root=root)
+    exported(prepared, "other", root)
+    Path(root, "models", "other", "1", "model.json").write_text("{")
+    assert [v.name for v in models.list(root=root)] == ["digits"]
+    assert models.list("other", root=root) == []
+    with pytest.raises(ModelDamagedError, match=r"model.json is damaged"):
+        models.get("other", root=root)
+
+
+def test_a_damaged_alias_hides_no_version(root: str, prepared: str, caplog: Any) -> None:
+    exported(prepared, "digits", root, alias="stable")
+    exported(prepared, "digits", root, alias="canary")
+    move = Path(root, "models/digits/aliases/stable/1.json")
+    for damage in ("", "{}", "[]"):
+        move.write_text(damage)
+        assert [v.aliases for v in models.list("digits", root=root)] == [(), ("canary",)]
+        assert "left out" in caplog.text
+        with pytest.raises(ModelDamagedError, match=r"1.json is damaged.*move the alias again"):
+            models.get("digits", alias="stable", root=root)
+    models.alias("digits", "stable", 2, root=root)
+    assert models.get("digits", alias="stable", root=root).version == 2
+    assert [m.version for m in models.alias_history("digits", "stable", root=root)] == [2]
+
+
+def test_a_damaged_model_is_not_exported(root: str, prepared: str) -> None:
+    Path(prepared, "saved_model.pb").write_bytes(b"\xff\xff\xffgarbage")
+    with pytest.raises(ConfigError, match=r"cannot be exported: .*saved_model.pb is no SavedModel"):
+        models.export(prepared, "digits", root=root)
+    with pytest.raises(ModelNotFoundError, match=r"there is no model 'digits' in .*/models\.$"):
+        models.get("digits", root=root)
 
 
 def test_a_version_tells_its_files_and_its_signature(root: str, prepared: str) -> None:
@@ -178,8 +214,44 @@ def test_a_version_tells_its_files_and_its_signature(root: str, prepared: str) -
     # TensorFlow Serving takes only names that are numbers for versions.
     names = {path.name for path in Path(root, "models", "digits").iterdir()}
     assert names == {"1", "claims"}
-    copy = exported(version, "copied", root)
+
+
+def test_a_version_is_copied_to_another_name_with_all_its_files(
+    place: str, prepared: str, tmp_path: Path
+) -> None:
+    features = {"features": {"x": {"kind": "other"}}}
+    # The Keras file is not loaded: a class of the model may be unknown in this process.
+    for name in ("model.keras", "model.onnx"):
+        Path(prepared, name).write_text(f"content of {name}")
+    version = exported(prepared, "digits", place, profile=features, metrics={"accuracy": 0.5})
+    copy = exported(version, "copied", place)
     assert copy.lineage["copy_of"] == "digits/1"
+    assert (copy.metrics, copy.profile) == (version.metrics, features)
+    assert copy.signature == version.signature
+    assert copy.details["files"] == version.details["files"]
+
+
+@pytest.mark.parametrize("metric", ["score", None])
+def test_if_better_follows_the_direction_of_the_run(
+    root: str, prepared: str, metric: str | None
+) -> None:
+    opened = started(root, "one", metric=metric, direction="min")
+    for trial, value in zip(opened.run.trials, (0.5, 0.7), strict=True):
+        storage.copy(Path(prepared), f"{trial.path}/artifacts/model")
+        done = TrialChanged(
+            number=trial.number,
+            state=TrialState.COMPLETE,
+            value=value,
+            metrics={"score": value, "reported": 1.0},
+            outputs={"score": value, "model": "artifacts/model"},
+            attempt=0,
+        )
+        opened.record(done)
+    opened.close(RunEnded(state=RunState.COMPLETE))
+    assert opened.run.best.number == 0
+    assert exported(opened.run.trials[1], "digits", root, if_better="score").version == 1
+    assert exported(opened.run, "digits", root, if_better="score").version == 2
+    assert models.export(opened.run.trials[1], "digits", root=root, if_better="score") is None
 
 
 def test_a_version_is_copied_to_a_local_folder(place: str, prepared: str, tmp_path: Path) -> None:
@@ -187,6 +259,9 @@ def test_a_version_is_copied_to_a_local_folder(place: str, prepared: str, tmp_pa
     path = version.download(tmp_path / "local")
     assert Path(path).name == "1"
     assert Path(path, "variables", "variables.index").read_text() == "weights"
+    assert version.download(tmp_path / "local") == path
+    with pytest.raises(ConfigError, match=r"local/1 contains another model.*other/1"):
+        exported(prepared, "other", place).download(tmp_path / "local")
 
 
 def test_a_store_that_fails_for_a_moment_is_tried_again(
@@ -209,8 +284,25 @@ def test_compare_is_a_table_of_versions(root: str, prepared: str) -> None:
         exported(prepared, "digits", root, metrics={"accuracy": accuracy})
     exported(prepared, "other", root, metrics={"loss": 0.1}, alias="stable")
     assert models.compare("digits", root=root)["accuracy"].tolist() == [0.8, 0.9]
-    table = models.compare(["digits/1", "other@stable", models.get("digits", root=root)], root=root)
-    assert table["model"].tolist() == ["digits", "other", "digits"]
-    assert table["version"].tolist() == [1, 1, 2]
+    frame = models.compare(["digits/1", "other@stable", models.get("digits", root=root)], root=root)
+    assert frame["model"].tolist() == ["digits", "other", "digits"]
+    assert frame["version"].tolist() == [1, 1, 2]
     with pytest.raises(ConfigError, match="digits/3, digits@stable"):
         models.compare(["digits/stable"], root=root)
+
+
+def test_compare_keeps_parameters_and_metrics_apart_from_its_own_columns() -> None:
+    params = {"model": "cnn", "run": "fast", "accuracy": "top-1", "lr": 0.1}
+    version = models.ModelVersion(
+        name="digits",
+        version=3,
+        path="/models/digits/3",
+        metrics={"version": 7.0, "accuracy": 0.5},
+        run="nightly",
+        details={"lineage": {"params": params}},
+    )
+    (row,) = table([version]).to_dict(orient="records")
+    assert (row["model"], row["version"], row["run"]) == ("digits", 3, "nightly")
+    assert (row["metrics.version"], row["accuracy"], row["lr"]) == (7.0, 0.5, 0.1)
+    assert (row["params.model"], row["params.run"]) == ("cnn", "fast")
+    assert row["params.accuracy"] == "top-1"

@@ -77,6 +77,8 @@ def test_try_one_raises_what_the_function_raises(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("sparkdl-*")), "nothing was written"
     with pytest.raises(FunctionError, match="'y', which train"):
         experiment.try_one(train, {"y": 1})
+    with pytest.raises(ConfigError, match=r"'typo\.yaml', which does not exist"):
+        experiment.try_one(train, {"x": 1}, versioned_resources=["typo.yaml"])
     # The rows of `data.local` stay within reach.
     with context.acting_as(context.Context(feed=7)):
         assert experiment.try_one(lambda: context.feed) == 7

@@ -294,6 +294,11 @@ def test_resources_travel_and_changed_originals_are_named(root: str, tmp_path: P
     (changed,) = again.differences
     assert changed.subject == "resource a/config.yaml (the run uses the kept copy)"
     assert changed.now == f"other content in {tmp_path / 'a/config.yaml'}"
+    Path(again.path, "resources/a/config.yaml").write_text("somebody has written into the copy")
+    num_runs = len(storage.list_names(root))
+    with pytest.raises(ConfigError, match=r"resources/a/config.yaml was changed after the run"):
+        reproduce(again)
+    assert len(storage.list_names(root)) == num_runs
 
 
 def test_what_cannot_be_reproduced_is_refused(root: str) -> None:
@@ -306,13 +311,18 @@ def test_what_cannot_be_reproduced_is_refused(root: str) -> None:
     masked = replace(masked, params=[{"x": 1.0, "password": WORD}])
     with pytest.raises(ConfigError, match="look like credentials, which were not kept"):
         reproduce(execute(masked, InMemoryCluster(same)))
+    space = Space.of({"x": Float(0.0, 1.0), "password": [WORD, WORD * 2]})
+    search = SearchSettings(space=space, algorithm="random", num_trials=2)
+    searched = request_of(search=search, root=root, run_id="searched")
+    with pytest.raises(ConfigError, match="look like credentials, which were not kept"):
+        reproduce(execute(searched, InMemoryCluster(same)))
     Path(RunPaths(run.path).program).write_text(json.dumps({"not_kept": "it is too large"}))
     with pytest.raises(ConfigError, match="the function was not kept, because it is too large"):
         reproduce(run, env={"MODE": "fast"})
     again = reproduce(run, env={"MODE": "fast"}, train=lambda x: x)
     assert again.reproduces == run.id
     assert "lambda x: x" in Path(again.path, "source/function.py").read_text()
-    assert len(storage.list_names(root)) == 3
+    assert len(storage.list_names(root)) == 4
 
 
 def test_many_packages_and_lines_are_shortened_when_printed() -> None:

@@ -23,10 +23,13 @@ from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.ranking import pareto, ranked
 from sparkdl.runs.report import write_report
-from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.states import RunState, TrialState, evaluate_metric
 from sparkdl.runs.trial import Usage
 
 NAN = math.nan
+
+# The only number tells another direction than that of the run.
+UNCLEAR = evaluate_metric({"score": 1.0}, {}, None, direction="min").note
 
 
 def trials_of(*rows: list[float], **metrics: float) -> list[Trial]:
@@ -127,6 +130,11 @@ def test_to_pandas_has_the_reported_metrics_and_the_configuration() -> None:
             "returned a, b: name one of them with metric=",
         ),
         ([Trial(0, {}, "", state=TrialState.COMPLETE)], RunState.COMPLETE, "returned no number"),
+        (
+            [Trial(0, {}, "", state=TrialState.COMPLETE, metrics={"score": 1.0}, note=UNCLEAR)],
+            RunState.COMPLETE,
+            "The trial has no value: the only number is 'score'.*Pass metric='score' and direct",
+        ),
     ],
 )
 def test_a_missing_best_trial_is_explained(

@@ -10,6 +10,8 @@ from sparkdl.runs import Run
 from tests.helpers.stored_runs import ended, started
 from tests.runs.test_report import report_steps
 
+_COPIES = (("original", 0.6), ("copy", 0.7))
+
 
 @pytest.fixture
 def two(root: str) -> list[Run]:
@@ -42,6 +44,19 @@ def test_the_table_has_what_differs(two: list[Run]) -> None:
     names = {name for _, name in rows}
     assert not {"keras", "python", "framework", "metric"} & names
     assert ("packages", "keras") in experiment.compare(two).to_pandas(everything=True).index
+
+
+def test_copies_of_a_run_are_told_apart_and_nan_is_the_same_as_nan(root: str) -> None:
+    params = ({"lr": float("nan"), "x": 1},) * 2
+    runs = [ended(f"{root}/{name}", "one", (0.5, value), params).run for name, value in _COPIES]
+    comparison = experiment.compare(runs)
+    paths = [run.path for run in runs]
+    assert comparison.to_dict()["differences"]["metrics"]["accuracy"] == dict(
+        zip(paths, (0.6, 0.7), strict=True)
+    )
+    assert comparison.to_pandas().columns.tolist() == paths
+    assert str(comparison).splitlines()[0].endswith(paths[1])
+    assert "lr" in comparison.same
 
 
 def test_print_and_notebook_show_the_same_rows(two: list[Run]) -> None:

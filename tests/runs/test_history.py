@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from sparkdl import storage
 from sparkdl.jsonl import from_json
 from sparkdl.runs.events import RunEnded, TrialChanged
-from sparkdl.runs.history import history
+from sparkdl.runs.history import history, load
+from sparkdl.runs.newest import newest_run
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
@@ -41,6 +43,38 @@ def ended_run(root: str, run_id: str) -> OpenRun:
     opened.record(TrialChanged(number=0, state=TrialState.COMPLETE, value=0.75, attempt=0))
     opened.close(RunEnded(state=RunState.COMPLETE, duration_s=2.0))
     return opened
+
+
+def test_a_run_that_has_not_ended_lasted_until_its_last_event(root: str) -> None:
+    opened = new_run(root, "dead")
+    begun_s = time.time()
+    for state, after_s in ((TrialState.RUNNING, 1.0), (TrialState.COMPLETE, 90.0)):
+        event = TrialChanged(number=0, state=state, attempt=0, time=begun_s + after_s)
+        opened.record(event)
+    opened.journal.flush(5.0)
+    assert history(root)[["state", "seconds"]].values.tolist() == [
+        ["RUNNING", pytest.approx(90.0, abs=1.0)]
+    ]
+    opened.owner.release()
+    assert load(opened.run.path).duration_s == pytest.approx(90.0, abs=1.0)
+    assert history(root)["seconds"][0] == pytest.approx(90.0, abs=1.0)
+    # A driver that resumes the run counts the session once.
+    again = continue_run(opened.run.path)
+    assert again.run.duration_s == pytest.approx(90.0, abs=1.0)
+    again.owner.release()
+
+
+def test_the_newest_run_is_none_that_was_deleted(root: str) -> None:
+    ended_run(root, "one")
+    ended_run(root, "torn")
+    # Their times of creation are the same, and the deletion of the newest run was interrupted.
+    shutil.copytree(f"{root}/one", f"{root}/.two.deleted")
+    for name, year in (("one", 2026), ("torn", 2026), (".two.deleted", 2027)):
+        file = Path(root, name, "run.json")
+        content = json.loads(file.read_bytes())
+        file.write_text(json.dumps({**content, "created": f"{year}-11-22T10:00:00+0000"}))
+    shutil.rmtree(f"{root}/torn/journal")
+    assert newest_run(root) == f"{root}/one"
 
 
 def elsewhere(opened: OpenRun, age_s: float) -> None:

@@ -1,7 +1,7 @@
 """Old runs are deleted, but none that is running or that a model comes from."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -61,6 +61,9 @@ def test_a_run_from_which_a_model_comes_is_not_deleted(root: str, named: str) ->
         run.delete()
     assert load(run.path).state == "COMPLETE"
     ended(root, "other").run.delete()
+    Path(root, "one").rename(Path(root, "renamed"))
+    with pytest.raises(RunExistsError, match="model digits version 3 in the registry comes from"):
+        load(f"{root}/renamed").delete()
 
 
 def test_delete_on_a_store_can_be_repeated(
@@ -105,6 +108,40 @@ def test_old_runs_are_those_beyond_the_newest_and_the_age(many: str) -> None:
     assert ids(keep=9) == []
     with pytest.raises(ConfigError, match="--keep, --older, or both"):
         ids()
+
+
+def test_two_processes_delete_the_same_runs(many: str) -> None:
+    mine, others = old_runs(many, keep=4), old_runs(many, keep=3)
+    assert delete(many, mine) == []
+    assert delete(many, others) == []
+    assert len(history(many)) == 3
+
+
+def test_tags_that_no_list_shows_protect_a_run(
+    counting_store: CountingStore,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparkdl.runs.journal.GATHER_S", 0.0)
+    root = counting_store.url(uuid4().hex)
+    for name in ("copied", "unreadable", "old"):
+        ended(root, name).run.tag("keep" if name != "old" else "baseline")
+    storage.remove(f"{root}/.notes/copied")  # The run was copied without the index of its root.
+    read_many = storage.read_many
+
+    def fails(urls: Iterable[str]) -> dict[str, bytes]:
+        if "/unreadable/" in "".join(named := list(urls)):
+            raise OSError("the store is busy")
+        return read_many(named)
+
+    monkeypatch.setattr(storage, "read_many", fails)
+    runs = old_runs(root, keep=0)
+    assert {run.id: run.kept for run in runs} == {
+        "copied": "it has the tag 'keep'",
+        "unreadable": "its tags cannot be read: the store is busy",
+        "old": "",
+    }
+    assert delete(root, runs) == []
+    assert set(history(root)["run"]) == {"copied", "unreadable"}
 
 
 def test_protected_runs_are_kept_with_the_reason(many: str) -> None:

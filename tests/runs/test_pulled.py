@@ -1,12 +1,13 @@
 """A run on a store is copied to a local folder, and an interrupted copy goes on."""
 
+import time
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from sparkdl import folders, storage
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, RunDamagedError
 from sparkdl.runs import Run
 from sparkdl.runs.history import load
 from sparkdl.runs.pulled import pull_run
@@ -68,6 +69,40 @@ def test_a_second_copy_brings_what_is_new(run: Run, tmp_path: Path) -> None:
     assert num_files < 8
     assert (tmp_path / "one/trials/0/log.txt").read_text() == "more\n"
     assert load(str(tmp_path / "one")).notes[0].text == "after the copy"
+
+
+def test_a_second_copy_brings_files_of_the_same_size_and_removes_a_summary(
+    run: Run, tmp_path: Path
+) -> None:
+    names = ("trials/0/scratch/weights.npy", "source/program.json", "trials/0/params.json")
+    for name in names:
+        storage.write(f"{run.path}/{name}", "lr = 0.1")
+    pull_run(run, tmp_path)
+    time.sleep(0.01)
+    for name in names[:2]:
+        storage.write(f"{run.path}/{name}", "lr = 0.2")
+    storage.remove(f"{run.path}/summary.json")  # The run was resumed and goes on.
+    part = tmp_path / "one/trials/0/scratch/.weights.npy.7-0.part"
+    part.write_text("lr = 0.")  # The copy of an earlier version was interrupted.
+    pull_run(run, tmp_path)
+    texts = [(tmp_path / "one" / name).read_text() for name in names]
+    assert texts == ["lr = 0.2", "lr = 0.2", "lr = 0.1"]
+    assert not (tmp_path / "one/summary.json").exists()
+    assert not part.exists()
+    assert pull_run(run, tmp_path)[1] <= 5  # Only those that always are copied.
+
+
+def test_nothing_is_written_outside_the_folder(run: Run, tmp_path: Path) -> None:
+    filesystem, path = storage.filesystem(run.path)
+    filesystem.pipe_file(f"{path}/trials/../../../evil.txt", b"evil")
+    with pytest.raises(OSError, match=r"has a file 'trials/\.\./\.\./\.\./evil\.txt'"):
+        pull_run(run, tmp_path / "runs")
+    with pytest.raises(OSError, match=r"has a file"):
+        storage.download(run.path, tmp_path / "runs" / "one")
+    run.id = "../evil"
+    with pytest.raises(RunDamagedError, match=r"'\.\./evil', which is no folder"):
+        pull_run(run, tmp_path / "runs")
+    assert not list(tmp_path.rglob("evil*"))
 
 
 def test_a_copy_onto_itself_or_to_a_store_is_refused(run: Run, root: str) -> None:

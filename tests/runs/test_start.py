@@ -134,7 +134,7 @@ def test_load_after_a_dead_driver_is_failed_and_readable(root: str) -> None:
 def test_run_ids_are_names_of_folders() -> None:
     assert new_run_id("a/b c").startswith("a-b-c-")
     assert new_run_id("…").startswith("run-")
-    for bad in ("a/b", "..", "", "ü"):
+    for bad in ("a/b", "..", "", "ü", "models"):
         with pytest.raises(ConfigError, match="run_id"):
             open_run("/nowhere", replace(DESCRIPTION, id=bad), "error")
 

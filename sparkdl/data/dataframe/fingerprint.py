@@ -6,8 +6,9 @@ they are computed only on request.
 
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StructField
 
 from sparkdl.data.dataframe.inputs import DataFrameInputs
 
@@ -31,8 +32,16 @@ def fingerprints(data: DataFrameInputs, counts: bool) -> dict[str, dict[str, Any
 
 
 def _count_and_hash(frame: DataFrame) -> dict[str, Any]:
-    columns = [F.col(f"`{name}`") for name in frame.columns]
+    # Spark skips nulls and does not hash the ends of arrays: values could move to other columns.
+    marked = [mark for field in frame.schema for mark in _marked(field)]
     # A sum of 64-bit numbers can exceed 64 bits, and the order of its terms does not matter.
-    hashed = F.xxhash64(*columns).cast("decimal(20,0)")
+    hashed = F.xxhash64(*marked).cast("decimal(20,0)")
     row = frame.select(hashed.alias("hash")).agg(F.count("*"), F.sum("hash")).collect()[0]
     return {"rows": row[0], "hash": f"{int(row[1] or 0) % (1 << 64):016x}"}
+
+
+def _marked(field: StructField) -> list[Column]:
+    """Return a column together with what tells its place in a row."""
+    column = F.col("`{}`".format(field.name.replace("`", "``")))
+    sizes = [F.size(column)] if isinstance(field.dataType, ArrayType) else []
+    return [column.isNull(), *sizes, column]

@@ -31,3 +31,11 @@ def test_fingerprints_of_dataframes(spark: SparkSession) -> None:
     assert prints(frame, counts=False) == {"train": {"schema": first["train"]["schema"]}}
     assert list(compare_fingerprints(first, prints(frame.limit(1), counts=False))) == []
     assert prints(frame.limit(0))["train"]["rows"] == 0
+    # A value in another column, and an element in another array.
+    for schema, row, other_row in (
+        ("a string, `b`` c` string", (None, "x"), ("x", None)),
+        ("a array<int>, `b`` c` array<int>", ([1], [2]), ([1, 2], [])),
+        ("a array<int>, `b`` c` array<int>", ([1], None), (None, [1])),
+    ):
+        one, two = (spark.createDataFrame([r], schema) for r in (row, other_row))
+        assert prints(one)["train"]["hash"] != prints(two)["train"]["hash"]
