@@ -215,6 +215,25 @@ def test_enqueue_adds_all_repeats_of_a_configuration(root: str) -> None:
 
 
 @both
+def test_function_that_raises_for_enqueued_parameters_does_not_end_the_run(
+    root: str, how: str
+) -> None:
+    def space(trial: optuna.Trial) -> dict[str, Any]:
+        return {"x": {0: 0.25, 1: 0.75}[trial.suggest_int("index", 0, 9)]}
+
+    cluster = InMemoryCluster(num_slots=1)
+    with searched(root, cluster, space=space, num_trials=1, initial_params=[{"index": 0}]) as loop:
+        first = cluster.attempt(0)
+        run = reach(loop, how)
+        refused(lambda: run.enqueue({"index": 7}), "KeyError: 7")
+        run.enqueue({"index": 1})
+        first.end(returned(score=0.1))
+        cluster.attempt(1).end(returned(score=0.2))
+    assert loop.run.counts() == {"COMPLETE": 2}
+    assert [event.get("refused") for event in controls(loop.run)] == ["KeyError: 7", None]
+
+
+@both
 def test_set_ends_a_search_that_has_reached_the_new_target(root: str, how: str) -> None:
     cluster = InMemoryCluster()
     with searched(root, cluster) as loop:
