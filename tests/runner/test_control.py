@@ -52,6 +52,10 @@ def quick_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "LOOK_S", (0.005, 0.005))
 
 
+def suggested_x(trial: optuna.Trial) -> dict[str, Any]:
+    return {"x": trial.suggest_float("x", 0.0, 1.0)}
+
+
 def same(attempt: Attempt) -> Outcome:
     return returned(attempt.task.trial.params["x"])
 
@@ -212,6 +216,19 @@ def test_enqueue_adds_all_repeats_of_a_configuration(root: str) -> None:
     assert [trial.configuration for trial in loop.run.trials] == [0, 0, 1, 1, 2, 2]
     assert [trial.params["x"] for trial in loop.run.trials][2:4] == [0.5, 0.5]
     assert controls(loop.run)[0]["number"] == 2
+
+
+def test_enqueue_that_is_refused_leaves_no_repeat_behind(root: str) -> None:
+    """The repeats that the newest configuration lacks are created by `enqueue`, or run later."""
+    cluster = InMemoryCluster(num_slots=1)
+    space = {"space": suggested_x, "num_trials": 1, "repeats": 3}
+    with searched(root, cluster, **space) as loop:
+        cluster.attempt(0)
+        run = reach(loop, "loaded")
+        refused(lambda: run.enqueue({"x": "high"}), "float-castable")
+        for number in range(3):
+            cluster.attempt(number).end(returned(score=0.2))
+    assert loop.run.counts() == {"COMPLETE": 3}
 
 
 @both
