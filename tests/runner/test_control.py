@@ -28,7 +28,7 @@ from sparkdl.runs.opening import open_run
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
-from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, returned
+from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import (
     background,
     continued_loop,
@@ -580,6 +580,22 @@ def test_enqueued_parameters_reach_an_objective_also_after_a_resume(root: str) -
     loop = continued_loop(run.path, again, request)
     loop.execute()
     assert 0.375 in [trial.value for trial in loop.run.trials]
+
+
+def test_enqueued_value_that_an_objective_cannot_use_fails_its_trial_only(root: str) -> None:
+    def outcome(attempt: Attempt) -> Outcome:
+        if not attempt.number:
+            return attempt.wait()
+        answer = attempt.ask(0, suggest="x", distribution=DISTRIBUTION)
+        return raised(answer["error"]) if "error" in answer else returned(score=answer["value"])
+
+    cluster = InMemoryCluster(outcome)
+    with searched(root, cluster, space=None, num_trials=2) as loop:
+        first = cluster.attempt(0)
+        experiment.load(loop.run.path).enqueue({"x": "high"})
+        first.end(returned(score=0.5))
+    assert loop.run.counts() == {"COMPLETE": 2, "FAILED": 1}
+    assert "the value that was chosen for 'x': 'high' is not a valid" in loop.run.failed[0].summary
 
 
 # ---- threads
