@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
@@ -306,6 +307,9 @@ def test_wrong_arguments_are_refused_before_anything_is_written(root: str, how: 
             run.enqueue({"password": "hunter2-Xk3!"})
         with pytest.raises(ConfigError, match="has no trial 99; it has the trials 0 to 0"):
             run.cancel(99)
+        for trial in ("0", 0.0, False):
+            with pytest.raises(ConfigError, match=f"trial is {trial!r}; expected a trial, or its"):
+                run.cancel(trial)  # type: ignore[arg-type]
         assert command_names(loop._opened.paths) == []
         run.cancel()
 
@@ -343,6 +347,20 @@ def test_cancel_of_one_trial_and_of_the_run(root: str, how: str) -> None:
         {"trial": 3},
         {},
     ]
+
+
+@both
+def test_numbers_of_numpy_are_taken(root: str, how: str) -> None:
+    """The numbers of trials and values that a table of pandas has."""
+    cluster = InMemoryCluster()
+    with searched(root, cluster) as loop:
+        cluster.attempt(0)
+        run = reach(loop, how)
+        run.set(stop={"score": np.float32(0.5)})
+        run.cancel(np.int64(0))  # type: ignore[arg-type]
+        cluster.attempt(1).end(returned(score=0.5))
+    assert loop.run.counts() == {"COMPLETE": 1, "CANCELLED": 1}
+    assert loop.run.reason == "stop: trial 1 has score 0.5, of 0.5"
 
 
 def test_distributed_run_is_one_trial(root: str) -> None:
