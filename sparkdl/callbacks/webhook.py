@@ -120,16 +120,27 @@ class Webhook(Callback):
         """Post data; return the problem, as exceptions of urllib may contain the URL."""
         request = urllib.request.Request(self._url, data, self._headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+            opener = urllib.request.build_opener(_NoRedirect)
+            with opener.open(request, timeout=self._timeout_s) as answer:
                 answer.read()
         except urllib.error.HTTPError as exc:
             exc.close()
-            return _Problem(f"it answered {exc.code}", exc.code in _TEMPORARY)
+            more = (
+                ", a redirect: pass the address to which it leads" if exc.code // 100 == 3 else ""
+            )
+            return _Problem(f"it answered {exc.code}{more}", exc.code in _TEMPORARY)
         except urllib.error.URLError as exc:
             return _Problem(f"{exc.reason}", True)
         except (OSError, http.client.HTTPException) as exc:
             return _Problem(type(exc).__name__, True)
         return None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it would get the headers, and no content."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Let urllib raise the answer as an error."""
 
 
 class _Problem:
