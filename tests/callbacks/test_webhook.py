@@ -160,6 +160,8 @@ def test_url_is_in_no_log_and_in_no_file(
         ("https://host/s3cr3t with spaces", {}, "is no address to post to"),
         (7, {}, "it is a int"),
         ("https://host/", {"events": ["run_ended"]}, "Did you mean 'run_end'"),
+        ("https://host/", {"headers": {"X-Key": f"{SECRET}\n"}}, "header 'X-Key' .* a line break"),
+        ("https://host/", {"headers": {"X-Key": 7}}, "header 'X-Key' of a webhook has an invalid"),
     ],
 )
 def test_wrong_arguments_are_refused(url: Any, arguments: dict[str, Any], message: str) -> None:
