@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import pytest
 from werkzeug.test import Client
 
 from sparkdl import models, storage
-from sparkdl.runs import Run
+from sparkdl.runs import Run, owner
+from sparkdl.runs.events import TrialChanged
+from sparkdl.runs.states import TrialState
 from sparkdl.ui import live_runs, refreshed
 from tests.helpers.in_memory_cluster import InMemoryCluster, returned
 from tests.helpers.loops import background, new_loop, request_of, run_trials
 from tests.helpers.processes import eventually
 from tests.helpers.saved_models import write_saved_model
-from tests.helpers.stored_runs import ended
+from tests.helpers.stored_runs import ended, started
 from tests.ui.pages import HEADERS, client, get, mixed
 
 
@@ -233,6 +236,27 @@ def test_a_run_that_goes_on_is_read_again_when_it_has_changed(
     assert eventually(lambda: get(page, "/api/runs")["runs"][0]["COMPLETE"] == 1)
     [row] = get(page, "/api/runs")["runs"]
     assert (row["run"], row["state"], row["trials"]) == ("run", "RUNNING", 2)
+
+
+def test_a_run_of_another_host_is_followed_and_its_end_is_seen(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "is_here", lambda process: False)
+    monkeypatch.setattr(live_runs, "LOOK_S", (0.0, 0.0))
+    opened = started(root, "run")
+    page, begun_s = client(root), time.monotonic()
+    assert get(page, "/api/runs/run")["counts"] == {"WAITING": 2}
+    opened.record(TrialChanged(number=0, state=TrialState.RUNNING, attempt=0))
+    assert eventually(lambda: "RUNNING" in get(page, "/api/runs/run")["counts"])
+    assert time.monotonic() - begun_s < owner.BEAT_S / 2  # No heartbeat was awaited.
+    monkeypatch.setattr(live_runs, "DRIVER_S", 0.0)
+    monkeypatch.setattr(owner, "BEAT_S", 0.01)
+    opened.owner._released.set()  # The driver dies.
+    assert eventually(lambda: get(page, "/api/runs/run")["state"] == "FAILED")
+    opened.owner._write_beat(1)  # It was only slow.
+    monkeypatch.setattr(owner, "BEAT_S", 60.0)
+    assert eventually(lambda: get(page, "/api/runs/run")["state"] == "RUNNING")
+    opened.owner._write_end()
 
 
 def test_the_reports_of_a_running_trial_are_shown(live: tuple[Client, InMemoryCluster]) -> None:
