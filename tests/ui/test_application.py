@@ -14,7 +14,8 @@ from sparkdl import models, storage
 from sparkdl.runs import Run, owner
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.states import TrialState
-from sparkdl.ui import live_runs, refreshed
+from sparkdl.ui import live_runs, refreshed, trial_table
+from sparkdl.ui.live_runs import Snapshot
 from tests.helpers.in_memory_cluster import InMemoryCluster, returned
 from tests.helpers.loops import background, new_loop, request_of, run_trials
 from tests.helpers.processes import eventually
@@ -86,6 +87,23 @@ def test_a_trial_has_its_traceback_and_curves(root: str, run: Run) -> None:
     [best] = [row for row in get(page, f"/api/runs/{run.id}/trials")["rows"] if row["is_best"]]
     assert get(page, f"/api/runs/{run.id}/trials/{best['number']}")["is_best"]
     assert page.get(f"/api/runs/{run.id}/trials/4", headers=HEADERS).status_code == 404
+
+
+def test_values_that_are_not_finite_come_last(root: str) -> None:
+    nan, params = float("nan"), [{"x": 1.0}, {"x": float("nan")}, {"x": 2.0}, {"x": "a"}]
+    opened = ended(root, "run", (0.5, 0.75), params)
+    opened.run.apply(TrialChanged(number=2, state=TrialState.PRUNED, metrics={"accuracy": nan}))
+    rows = trial_table.rows
+
+    def numbers(sort: str, descending: bool) -> list[int]:
+        chosen = {"sort": sort, "descending": descending, "state": "", "text": "", "offset": 0}
+        return [row["number"] for row in rows(Snapshot("1", opened.run), **chosen)["rows"]]
+
+    assert numbers("value", True) == [1, 0, 2, 3]
+    assert numbers("value", False) == [0, 1, 2, 3]
+    assert numbers("metric:accuracy", True) == [1, 0, 2, 3]
+    assert numbers("param:x", False) == [0, 2, 3, 1]
+    assert numbers("param:x", True) == [3, 2, 0, 1]
 
 
 def test_a_log_is_followed(root: str, run: Run) -> None:
