@@ -163,7 +163,7 @@ class Application:
         snapshot = self._live.snapshot(run_id)
         if request.args.get("version") == snapshot.version:
             return _json({"version": snapshot.version})
-        versions = [v for v in self._live.models() if v.run == run_id]
+        versions = [v for v in self._live.models() if v.run == snapshot.run.id]
         answer = overview.overview(snapshot, versions)
         return _json({**answer, "root": self._live.root, "control": self._control_allowed})
 

@@ -165,6 +165,8 @@ class LiveRuns:
         rows, unreadable = read_rows(self.root)
         for row in rows:
             row["started"] = _seconds(row["started"])
+            # The address of the run on the page: a copy of a run has the id of the original.
+            row["folder"] = row.pop("path").rsplit("/", 1)[1]
         return sorted(rows, key=lambda row: row["started"] or 0, reverse=True), unreadable
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,21 @@ def test_runs_are_listed_with_their_parameters_tags_and_times(root: str, run: Ru
     assert isinstance(rows["run"]["started"], float)
     assert [*answer["unreadable"]] == [f"{root}/broken"]
     assert answer["control"] is False
+
+
+def test_a_copied_and_a_renamed_run_have_addresses_of_their_own(root: str) -> None:
+    ended(root, "one", (0.5, 0.75))
+    shutil.copytree(f"{root}/one", f"{root}/copy")
+    ended(root, "two", (0.5, 0.9))
+    Path(root, "two").rename(f"{root}/renamed")
+    page = client(root)
+    rows = {row["folder"]: row["run"] for row in get(page, "/api/runs")["runs"]}
+    assert rows == {"one": "one", "copy": "one", "renamed": "two"}
+    for folder, run_id in rows.items():
+        assert get(page, f"/api/runs/{folder}")["id"] == run_id
+        assert f"{root}/{folder}/" in get(page, f"/api/runs/{folder}/trials/0")["path"]
+    answer = get(page, "/api/compare?run=copy&run=renamed")
+    assert answer["folders"] == {"one": "copy", "two": "renamed"}
 
 
 def test_a_list_that_is_known_is_not_sent_again(root: str, run: Run) -> None:
