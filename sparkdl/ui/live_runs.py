@@ -73,6 +73,7 @@ class LiveRun:
         self._reports = Tail()
         # The last value of each metric that a running trial has reported, by file.
         self._last: dict[str, dict[str, Any]] = {}
+        self._attempts: dict[str, int] = {}
         self.refreshed = Refreshed(self._look, poll_s(path, *LOOK_S))
 
     def _look(self) -> Snapshot:
@@ -101,6 +102,10 @@ class LiveRun:
         """Give the running trials the values that they have reported; return True for new ones."""
         trials = [trial for trial in run.trials if trial.state == TrialState.RUNNING]
         running = {TrialPaths(trial.path).metrics: trial for trial in trials[:MAX_FOLLOWED]}
+        for url, trial in running.items():
+            if self._attempts.get(url) != trial.attempts:  # The next attempt begins another file.
+                self._attempts[url] = trial.attempts
+                self._reports.forget(url)
         lines = self._reports.read(running)
         for url, line in lines:
             self._last[url] = {**self._last.get(url, {}), **line.get("metrics", {})}

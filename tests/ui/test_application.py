@@ -17,7 +17,7 @@ from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.states import TrialState
 from sparkdl.ui import live_runs, refreshed, trial_table
 from sparkdl.ui.live_runs import Snapshot
-from tests.helpers.in_memory_cluster import InMemoryCluster, returned
+from tests.helpers.in_memory_cluster import InMemoryCluster, lost, returned
 from tests.helpers.loops import background, new_loop, request_of, run_trials
 from tests.helpers.processes import eventually
 from tests.helpers.saved_models import write_saved_model
@@ -304,6 +304,27 @@ def test_the_reports_of_a_running_trial_are_shown(live: tuple[Client, InMemoryCl
         cluster.attempt(0).report(step, value=reported)
         assert eventually(lambda reported=reported: value() == reported)
     assert get(page, "/api/runs/run/figures/curves")["data"][0]["y"] == [0.25, 0.75]
+
+
+def test_the_reports_of_the_next_attempt_are_shown(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_runs, "LOOK_S", (0.0, 0.0))
+    monkeypatch.setattr(refreshed, "MAX_SHARE", 1e9)
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(1))):
+        page = client(root)
+
+        def value() -> Any:
+            return get(page, "/api/runs/run/trials")["rows"][0]["value"]
+
+        for step in range(3):
+            cluster.attempt(0).report(step, value=0.5)
+        assert eventually(lambda: value() == 0.5)
+        cluster.attempt(0).end(lost())
+        cluster.attempt(0, 1).report(0, value=0.25)  # A shorter file than that of attempt 0.
+        assert eventually(lambda: value() == 0.25)
+        cluster.attempt(0, 1).end(returned(1.0))
 
 
 def test_a_run_that_was_deleted_is_gone(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
