@@ -182,6 +182,13 @@ def test_a_run_is_changed_from_the_page(root: str, browser: Any, page: Page) -> 
             tab.fill("form label:has-text('x') input", "7.5")
             tab.click("button:has-text('Add') >> nth=0")
             wait_for(tab, "document.getElementById('legend').textContent.includes('2 waiting')")
+            # To a browser, these are the numbers 2 and 12345678901234567000.
+            x = "#live-forms details:last-child input"
+            for text in ("2.0", "12345678901234567891", "None", "relu"):
+                wait_for(tab, f"document.querySelector({x!r}).value === ''")
+                tab.fill(x, text)
+                tab.click("button:has-text('Add') >> nth=0")
+            wait_for(tab, f"document.querySelector({x!r}).value === ''")
             tab.click("summary:has-text('Note')")
             tab.fill("form label:has-text('note') input", "seen in the browser")
             tab.click("button:has-text('Write')")
@@ -190,7 +197,8 @@ def test_a_run_is_changed_from_the_page(root: str, browser: Any, page: Page) -> 
             tab.click("#yes")
             wait_for(tab, "document.querySelector('#head b')?.textContent === 'CANCELLED'")
             wait_for(tab, "document.getElementById('live-controls').hidden")
-    assert [trial.params["x"] for trial in loop.run.trials] == [0.0, 1.0, 7.5]
+    added = [trial.params["x"] for trial in loop.run.trials[2:]]
+    assert [*map(repr, added)] == ["7.5", "2.0", "12345678901234567891", "None", "'relu'"]
 
 
 def test_models_lead_to_their_runs(root: str, browser: Any, page: Page, tmp_path: Path) -> None:
