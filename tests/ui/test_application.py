@@ -211,7 +211,9 @@ def test_runs_are_compared(root: str) -> None:
     assert page.get("/api/compare?run=run-0&run=x", headers=HEADERS).status_code == 404
 
 
-def test_models_have_versions_aliases_and_lineage(root: str, tmp_path: Path) -> None:
+def test_models_have_versions_aliases_and_lineage(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended(root, "run-0")
     saved = write_saved_model(tmp_path / "saved")
     for number in range(2):
@@ -234,7 +236,18 @@ def test_models_have_versions_aliases_and_lineage(root: str, tmp_path: Path) -> 
     assert model["signature"]["inputs"]["x"]["shape"] == [None, 4]
     assert [move["version"] for move in model["moves"]] == [1]
     assert model["files"]["saved_model.pb"] > 0
-    assert [row["version"] for row in get(page, "/api/runs/run-0")["models"]] == [1]
+    overview = get(page, "/api/runs/run-0")
+    assert [row["version"] for row in overview["models"]] == [1]
+    version = f"/api/runs/run-0?version={overview['version']}"
+    assert [*get(page, version)] == ["version"]
+    monkeypatch.setattr(live_runs, "LIST_S", (0.0, 0.0))
+    monkeypatch.setattr(refreshed, "MAX_SHARE", 1e9)
+    page = client(root)
+    overview = get(page, "/api/runs/run-0")
+    models.alias("digits", "canary", 1, root=root)
+    version = f"/api/runs/run-0?version={overview['version']}"
+    assert eventually(lambda: "models" in get(page, version))
+    assert get(page, version)["models"][0]["aliases"] == ["canary", "stable"]
     for name in ("digits/9", "none/1", "..%2Frun-0/1"):
         assert page.get(f"/api/models/{name}", headers=HEADERS).status_code in (400, 404)
 
