@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -501,6 +502,26 @@ def test_driver_elsewhere_that_does_not_answer(
         time.sleep(0.1)
         refused(run.pause, "no driver answers for run run")
         assert command_names(opened.paths) == []  # No later driver pauses.
+    opened.owner.release()
+
+
+def test_interrupt_withdraws_a_command_that_no_driver_has_answered(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next driver, perhaps of another day, must not be cancelled by it."""
+
+    def interrupted(seconds: float) -> None:
+        assert len(command_names(opened.paths)) == 1
+        raise KeyboardInterrupt
+
+    opened = open_run(
+        root, description_of(prepare(request_of(), packed(), InMemoryCluster())), "error"
+    )
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=interrupted)
+    monkeypatch.setattr(asking, "time", clock)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.load(opened.run.path).cancel()
+    assert command_names(opened.paths) == []
     opened.owner.release()
 
 
