@@ -14,6 +14,7 @@ from werkzeug.test import Client
 from sparkdl import models, storage
 from sparkdl.runs import Run, owner
 from sparkdl.runs.events import TrialChanged
+from sparkdl.runs.history import load
 from sparkdl.runs.states import TrialState
 from sparkdl.ui import live_runs, refreshed, trial_table
 from sparkdl.ui.live_runs import Snapshot
@@ -209,6 +210,17 @@ def test_runs_are_compared(root: str) -> None:
     assert get(page, f"/api/compare/figures/curves?{query}") is None
     assert page.get("/api/compare?run=run-0", headers=HEADERS).status_code == 400
     assert page.get("/api/compare?run=run-0&run=x", headers=HEADERS).status_code == 404
+
+
+def test_more_runs_than_are_kept_are_compared(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_runs, "MAX_RUNS", 2)
+    for number in range(4):
+        ended(root, f"run-{number}")
+    page, query = client(root), "&".join(f"run=run-{number}" for number in range(4))
+    version = get(page, f"/api/compare?{query}")["version"]
+    assert get(page, f"/api/compare?{query}&version={version}") == {"version": version}
+    load(f"{root}/run-2").tag("baseline")
+    assert "differences" in get(page, f"/api/compare?{query}&version={version}")
 
 
 def test_models_have_versions_aliases_and_lineage(
