@@ -171,6 +171,23 @@ def test_a_search_is_followed_to_its_end(root: str, browser: Any, page: Page) ->
         wait_for(tab, "location.hash === '#/run/run'")
 
 
+def test_the_log_of_the_next_attempt_takes_the_place_of_the_one_before(
+    root: str, browser: Any, page: Page
+) -> None:
+    cluster = InMemoryCluster(num_slots=1)
+    with background(new_loop(root, cluster, request_of(1, max_restarts=1))):
+        log = Path(cluster.attempt(0).paths.folder, "log.txt")
+        log.write_text("one\n")
+        with opened(browser, page, "/run/run/trial/0") as tab:
+            wait_for(tab, "document.getElementById('log').textContent === 'one\\n'")
+            log.write_text("a longer log of attempt two\n")
+            cluster.attempt(0).end(raised("ValueError: no"))
+            cluster.attempt(0, 1)
+            text = "'a longer log of attempt two\\n'"
+            wait_for(tab, f"document.getElementById('log').textContent === {text}")
+        cluster.attempt(0, 1).end(returned(1.0))
+
+
 def test_a_run_is_changed_from_the_page(root: str, browser: Any, page: Page) -> None:
     cluster = InMemoryCluster(num_slots=1)
     with background(new_loop(root, cluster, request_of(2))) as loop:
