@@ -40,7 +40,7 @@ class Webhook(Callback):
         timeout_s: seconds after which a server that does not answer is given up.
 
     Raises:
-        ConfigError: if the URL or an event is invalid.
+        ConfigError: if the URL, an event or a header is invalid.
 
     Example:
         >>> Webhook("https://hooks.example.com/services/T0/B0/secret", events=["run_end"])
@@ -73,7 +73,7 @@ class Webhook(Callback):
             "Content-Type": "application/json",
             "User-Agent": f"sparkdl/{__version__}",
             **_authorization(parts),
-            **(headers or {}),
+            **_checked(headers or {}),
         }
 
     def __repr__(self) -> str:
@@ -120,16 +120,27 @@ class Webhook(Callback):
         """Post data; return the problem, as exceptions of urllib may contain the URL."""
         request = urllib.request.Request(self._url, data, self._headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+            opener = urllib.request.build_opener(_NoRedirect)
+            with opener.open(request, timeout=self._timeout_s) as answer:
                 answer.read()
         except urllib.error.HTTPError as exc:
             exc.close()
-            return _Problem(f"it answered {exc.code}", exc.code in _TEMPORARY)
+            more = (
+                ", a redirect: pass the address to which it leads" if exc.code // 100 == 3 else ""
+            )
+            return _Problem(f"it answered {exc.code}{more}", exc.code in _TEMPORARY)
         except urllib.error.URLError as exc:
             return _Problem(f"{exc.reason}", True)
         except (OSError, http.client.HTTPException) as exc:
             return _Problem(type(exc).__name__, True)
         return None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it would get the headers, and no content."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Let urllib raise the answer as an error."""
 
 
 class _Problem:
@@ -162,6 +173,19 @@ def _split(url: str) -> SplitResult:
         f"the URL of a webhook is no address to post to: {problem}. Expected "
         "'https://host/path' or 'http://host:port/path'."
     )
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return headers after validating them: later errors of http.client show their values."""
+    for name, value in headers.items():
+        is_text = isinstance(name, str) and isinstance(value, str)
+        if not (is_text and f"{name}{value}".isprintable() and f"{name}{value}".isascii()):
+            raise ConfigError(
+                f"the header {name!r} of a webhook has an invalid value; expected one line of "
+                "ASCII text. The content of a file may end with a line break: "
+                "Path(file).read_text().strip()."
+            )
+    return headers
 
 
 def _authorization(parts: SplitResult) -> dict[str, str]:

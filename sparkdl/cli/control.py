@@ -71,7 +71,7 @@ def parse_values(words: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"{word!r} is no name=value, such as parallelism=8.")
         first, _, key = name.partition(".")
         inner = values.setdefault(first, {}) if key else values
-        if (key or first) in inner:
+        if not isinstance(inner, dict) or (key or first) in inner:
             raise ConfigError(f"{name!r} is given twice.")
         inner[key or first] = _parse_value(text)
     return values

@@ -42,6 +42,18 @@ def ask_driver(run: Run, command: Command) -> CommandHandled:
     beat = read_beat(paths, claim.number)
     tail = JournalTail(paths.journal)
     asked = _Asked(run, paths, command, write_command(paths, GivenCommand.here(command)))
+    try:
+        return _await_answer(asked, claim, beat, tail)
+    except KeyboardInterrupt:
+        asked.withdraw()
+        raise
+
+
+def _await_answer(
+    asked: "_Asked", claim: Claim, beat: bytes | None, tail: JournalTail
+) -> CommandHandled:
+    """Return the answer to a command whose file was written, see `ask_driver`."""
+    run, command, paths = asked.run, asked.command, asked.paths
     deadline = time.monotonic() + poll_s(run.path, *ANSWER_S)
     while time.monotonic() < deadline:
         time.sleep(poll_s(run.path, *LOOK_S))

@@ -16,6 +16,7 @@ from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.best_so_far import BestSoFar
 from sparkdl.runs.redact import mask_text
+from sparkdl.runs.states import TrialState
 
 __all__ = ["CallbackObserver", "check_callbacks"]
 
@@ -78,6 +79,8 @@ class CallbackObserver:
 
     def trial_ended(self, trial: Trial) -> None:
         """Let the callbacks know that a trial has ended, and if it is the new best one."""
+        if trial.attempts == 0 and trial.state == TrialState.CANCELLED:
+            return  # It has never started.
         self._send("on_trial_end", trial)
         if self._best and (best := self._best.update(trial)):
             self._send("on_best", best)

@@ -138,10 +138,12 @@ class Control:
         event = given.handled()
         try:
             self._perform(given, event)
-        except SparkDLError as exc:
-            self._opened.record(replace(event, refused=str(exc)))
+        except Exception as exc:
+            # No command ends a run by accident, whatever its arguments do in here.
+            why = str(exc) if isinstance(exc, SparkDLError) else f"{type(exc).__name__}: {exc}"
+            self._opened.record(replace(event, refused=why))
             run = self._opened.run
-            raise ControlError(f"run {run.id} refused {given.command}: {exc}", run) from exc
+            raise ControlError(f"run {run.id} refused {given.command}: {why}", run) from exc
 
     def _read_new(self) -> list[GivenCommand]:
         """Return the commands in files that no driver of the run has handled.

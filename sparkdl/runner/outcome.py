@@ -127,18 +127,18 @@ def conclude_failed_job(
     Args:
         failed: the error of the job.
         number: the number of the trial.
-        attempt: the number of the attempt.
+        attempt: the number of the attempt; -1 if none was seen to start.
         secrets: values to mask in the error.
         stopped: the event of a job that this driver cancelled; None if it did not.
     """
     error = mask_text(str(failed), tuple(secrets))
-    attempt = max(0, attempt)
     if failed.end in (JobEnd.CANCELLED, JobEnd.SPARK_ENDED):
         reason = f"Spark has ended: {error}" if failed.end is JobEnd.SPARK_ENDED else ""
         text = f"{STOPPED}: {reason}" if reason else OUTSIDE
         other = TrialChanged(number=number, state=TrialState.CANCELLED, error=text)
         return Conclusion(
-            replace(stopped or other, attempt=attempt),
+            # A job that waited for a slot was no attempt.
+            replace(stopped or other, attempt=attempt if attempt >= 0 else None),
             is_outside=not (stopped or reason),
             spark_ended=reason,
         )
@@ -147,7 +147,7 @@ def conclude_failed_job(
     event = TrialChanged(
         number=number,
         state=TrialState.FAILED,
-        attempt=attempt,
+        attempt=max(0, attempt),
         error=error,
         failure=str(failure),
     )

@@ -71,10 +71,12 @@ class Controllable:
         has ended.
 
         Raises:
-            ConfigError: if the run has no such trial.
+            ConfigError: if the run has no such trial, or `trial` is neither a trial nor a number.
             ControlError: if the run of another process has ended, or its driver does not answer.
         """
-        number = trial.number if isinstance(trial, Trial) else trial
+        number = plain_number(trial.number if isinstance(trial, Trial) else trial)
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise ConfigError(f"trial is {trial!r}; expected a trial, or its number, such as 3.")
         if self._handle:
             self._handle.control(Command("cancel", {} if number is None else {"trial": number}))
 
@@ -105,7 +107,9 @@ class Controllable:
         values = {
             "parallelism": plain_number(parallelism),
             "num_trials": plain_number(num_trials),
-            "stop": dict(stop) if isinstance(stop, Mapping) else stop,
+            "stop": {name: plain_number(value) for name, value in stop.items()}
+            if isinstance(stop, Mapping)
+            else stop,
             "timeout_s": plain_number(timeout_s),
         }
         changes = {name: value for name, value in values.items() if value is not None}

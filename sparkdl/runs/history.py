@@ -21,7 +21,14 @@ from sparkdl.runs.events import (
 from sparkdl.runs.journal import JournalContent, scan_journal
 from sparkdl.runs.large_outputs import with_outputs
 from sparkdl.runs.layout import FORMAT, RunPaths
-from sparkdl.runs.owner import heartbeat_age_s, is_here, living_owner, newest_claim
+from sparkdl.runs.owner import (
+    SILENT_S,
+    OwnerWatch,
+    heartbeat_age_s,
+    is_here,
+    living_owner,
+    newest_claim,
+)
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.summary import COLUMNS, METRIC, PARAM, parse_summary, summarize
@@ -40,8 +47,6 @@ __all__ = [
     "replay",
 ]
 
-# A list of runs shows a run as FAILED whose driver on another host is silent for so long.
-SILENT_S = 600.0
 PARAMS_LOST = "its parameters are lost, as the journal of the run is damaged"
 DRIVER_ENDED = "its driver ended before the run was finished"
 
@@ -179,18 +184,21 @@ def read_run(path: str) -> Run:
     return replay(read_description(path), path, read_events(path).events)
 
 
-def load(path: str) -> Run:
+def load(path: str, watch: OwnerWatch | None = None) -> Run:
     """Load a run. A run whose driver died is FAILED; its finished trials are complete.
 
     Args:
         path: the run's directory: `run.path`, which is also the last line of the run's table.
+        watch: tells whether a driver runs the run; by default its heartbeats are awaited.
 
     Raises:
         RunNotFoundError: if there is no run at `path`.
         RunDamagedError: if its files cannot be read.
     """
     run = read_run(storage.absolute(path))
-    if run.state == RunState.RUNNING and living_owner(RunPaths(run.path)) is None:
+    if run.state == RunState.RUNNING and not (
+        watch.sees_driver() if watch else living_owner(RunPaths(run.path))
+    ):
         run = read_run(run.path)  # The driver may have ended the run in the meantime.
         _mark_dead(run)
     return run

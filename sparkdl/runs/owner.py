@@ -11,6 +11,7 @@ file can be removed where the disk is full.
 
 import json
 import logging
+import math
 import os
 import secrets
 import socket
@@ -29,6 +30,7 @@ from sparkdl.runs.layout import RunPaths
 __all__ = [
     "Claim",
     "Owner",
+    "OwnerWatch",
     "describe_owner",
     "heartbeat_age_s",
     "living_owner",
@@ -37,6 +39,9 @@ __all__ = [
 ]
 
 BEAT_S = 5.0
+
+# A driver on another host that has been silent for so long, by the clocks of both hosts, is dead.
+SILENT_S = 600.0
 
 # How long a run is tried to be released in a store that fails.
 RELEASE_S = 3600.0
@@ -210,6 +215,41 @@ def living_owner(paths: RunPaths, claim: Claim | None = None) -> dict[str, Any] 
 def is_here(owner: dict[str, Any]) -> bool:
     """Return True if the process table of this host knows the owner, if it lives."""
     return (owner["host"], owner.get("namespace")) == (socket.gethostname(), _namespace())
+
+
+class OwnerWatch:
+    """Tell from one look to the next whether a driver runs a run, without waiting.
+
+    Args:
+        paths: the files of the run.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._seen: tuple[int, bytes] | None = None
+        self._since_s = 0.0
+
+    def sees_driver(self) -> bool:
+        """Return True if a driver runs the run now.
+
+        An owner on this host is looked up in the process table. The heartbeat of an owner on
+        another host may be the same for as long as `living_owner` watches it. At the first look it
+        may have any age up to `SILENT_S`.
+
+        Raises:
+            OSError: if the store cannot be read now.
+        """
+        claim = newest_claim(self._paths)
+        if claim.process is None or is_here(claim.process):
+            return living_owner(self._paths, claim) is not None
+        beat = read_beat(self._paths, claim.number)
+        if not beat:
+            return False
+        now_s, seen = time.monotonic(), (claim.number, beat)
+        if seen != self._seen:
+            age_s = 0.0 if self._seen else heartbeat_age_s(self._paths, claim) or 0.0
+            self._seen, self._since_s = seen, now_s if age_s <= SILENT_S else -math.inf
+        return now_s - self._since_s <= 3 * BEAT_S
 
 
 def heartbeat_age_s(paths: RunPaths, claim: Claim) -> float | None:

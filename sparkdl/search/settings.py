@@ -118,7 +118,7 @@ class SearchSettings:
                     f"stop has {name!r}, whose direction is unknown; expected one of "
                     f"metric={', '.join(metrics)}.{suggest(name, metrics)}"
                 )
-            if not isinstance(value, int | float):
+            if not isinstance(value, int | float) or math.isnan(value):
                 raise ConfigError(f"stop[{name!r}] is {value!r}; expected a number.")
 
     def _check_space(self, secrets: Sequence[str]) -> None:

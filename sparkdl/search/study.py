@@ -244,7 +244,7 @@ class Study:
 
         Raises:
             RequestRefused: if the parameter was requested before with an incompatible
-                distribution.
+                distribution, or the user has chosen a value that no such parameter can have.
         """
         trial = self._trials[configuration]
         distribution = optuna.distributions.json_to_distribution(distribution_json)
@@ -255,13 +255,10 @@ class Study:
             optuna.distributions.check_distribution_compatibility(first, distribution)
         except ValueError as exc:
             raise RequestRefused(str(exc)) from exc
-        if isinstance(distribution, FloatDistribution):
-            bounds: tuple[Any, Any] = distribution.low, distribution.high
-            return trial.suggest_float(name, *bounds, step=distribution.step, log=distribution.log)
-        if isinstance(distribution, IntDistribution):
-            bounds = distribution.low, distribution.high
-            return trial.suggest_int(name, *bounds, step=distribution.step, log=distribution.log)
-        return trial.suggest_categorical(name, distribution.choices)  # type: ignore[attr-defined]
+        try:
+            return _suggest(trial, name, distribution)
+        except ValueError as exc:  # A value of `enqueue` or `initial_params` was never checked.
+            raise RequestRefused(f"the value that was chosen for {name!r}: {exc}") from exc
 
     def suggested(self, configuration: int) -> dict[str, tuple[Any, str]]:
         """Return the parameters requested so far, see `TrialRecord.suggested`."""
@@ -333,6 +330,16 @@ class Study:
             self.is_exhausted = True
         attrs = self._study.get_trials(deepcopy=False)[trial.number].system_attrs
         return {name: value for name, value in attrs.items() if _is_json(value)}
+
+
+def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    if isinstance(distribution, FloatDistribution):
+        bounds: tuple[Any, Any] = distribution.low, distribution.high
+        return trial.suggest_float(name, *bounds, step=distribution.step, log=distribution.log)
+    if isinstance(distribution, IntDistribution):
+        bounds = distribution.low, distribution.high
+        return trial.suggest_int(name, *bounds, step=distribution.step, log=distribution.log)
+    return trial.suggest_categorical(name, distribution.choices)  # type: ignore[attr-defined]
 
 
 def _is_json(value: Any) -> bool:

@@ -187,11 +187,12 @@ class StudySource(TrialSource):
         Raises:
             RequestRefused: if the parameters are invalid.
         """
+        configuration = len(self._members)
+        # First what may be refused: a trial that is created here and not returned never runs.
+        asked = self._ask(configuration, params)
         before = []
         while not self._has_all_repeats(self._newest):  # Only the newest may lack repeats.
             before.append(self.next())
-        configuration = len(self._members)
-        asked = self._ask(configuration, params)
         event = replace(event, number=len(self._opened.run.trials))
         trials = self._add(configuration, *asked, self._search.repeats, [event])
         self._num_enqueued += 1

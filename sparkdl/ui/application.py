@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import hmac
 import logging
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any
@@ -161,10 +162,13 @@ class Application:
 
     def _overview(self, request: Request, run_id: str) -> Response:
         snapshot = self._live.snapshot(run_id)
-        if request.args.get("version") == snapshot.version:
-            return _json({"version": snapshot.version})
-        versions = [v for v in self._live.models() if v.run == run_id]
-        answer = overview.overview(snapshot, versions)
+        versions = [v for v in self._live.models() if v.run == snapshot.run.id]
+        # A model may be exported, and its aliases may be moved, when the run has ended long ago.
+        marks = [(v.name, v.version, v.aliases) for v in versions]
+        version = f"{snapshot.version}-{zlib.crc32(repr(marks).encode()):x}"
+        if request.args.get("version") == version:
+            return _json({"version": version})
+        answer = {**overview.overview(snapshot, versions), "version": version}
         return _json({**answer, "root": self._live.root, "control": self._control_allowed})
 
     def _figure(self, request: Request, run_id: str, name: str) -> Response:

@@ -18,10 +18,13 @@ def differences(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
     """
     compared = Comparison(_runs(snapshots)).to_dict()
     states = {snapshot.run.id: str(snapshot.run.state) for snapshot in snapshots}
+    folders = {snapshot.run.id: snapshot.run.path.rsplit("/", 1)[1] for snapshot in snapshots}
     goals = {(snapshot.run.metric, snapshot.run.direction) for snapshot in snapshots}
     return {
         **compared,
         "states": states,
+        # The addresses of the runs on the page.
+        "folders": folders,
         # The direction of the metric that all runs share.
         "direction": snapshots[0].run.direction if len(goals) == 1 else None,
         "figures": ["history", "curves"],

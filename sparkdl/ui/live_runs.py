@@ -3,6 +3,7 @@
 import functools
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,8 +16,9 @@ from sparkdl.models.registry import list_versions
 from sparkdl.models.version import ModelVersion
 from sparkdl.polling import poll_s
 from sparkdl.runner.handle import LoadedRunHandle
-from sparkdl.runs.history import load, read_rows
+from sparkdl.runs.history import DRIVER_ENDED, load, read_rows
 from sparkdl.runs.layout import RunPaths, TrialPaths
+from sparkdl.runs.owner import OwnerWatch
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.ui.refreshed import Refreshed
@@ -26,8 +28,8 @@ __all__ = ["LiveRun", "LiveRuns", "Snapshot"]
 # Seconds between two looks at all runs and models, and at one run: on a disk, and on a store.
 LIST_S = (2.0, 10.0)
 LOOK_S = (1.0, 5.0)
-# A driver that dies writes nothing: a run that goes on is read again after so many seconds.
-REREAD_S = 30.0
+# A driver that dies writes nothing: it is looked for again after so many seconds.
+DRIVER_S = 10.0
 # The runs that are kept in memory, and the running trials whose reports are followed.
 MAX_RUNS = 20
 MAX_FOLLOWED = 64
@@ -38,7 +40,7 @@ class Snapshot:
     """A run as it was read at a time.
 
     Attributes:
-        version: a text that no other snapshot has.
+        version: a text that no snapshot with another content has.
         run: the run.
         figures: the figures that were made as JSON, by name; None for one without enough data.
     """
@@ -66,32 +68,51 @@ class LiveRun:
     def __init__(self, path: str) -> None:
         self._path = path
         self._marks: Any = None
-        self._read_s = 0.0
+        self._owner = OwnerWatch(RunPaths(path))
+        self._looked_s = 0.0
         self._snapshot: Snapshot | None = None
         self._reports = Tail()
         # The last value of each metric that a running trial has reported, by file.
         self._last: dict[str, dict[str, Any]] = {}
+        self._attempts: dict[str, int] = {}
         self.refreshed = Refreshed(self._look, poll_s(path, *LOOK_S))
 
     def _look(self) -> Snapshot:
         """Read what is new, and return the snapshot; the same one if nothing is new."""
-        old, now_s = self._snapshot, time.monotonic()
-        is_live = old is not None and old.run.state == RunState.RUNNING
+        old = self._snapshot
         marks = _marks_of(self._path)
-        if old is None or marks != self._marks or (is_live and now_s - self._read_s > REREAD_S):
-            run = load(self._path)
+        if old is None or marks != self._marks or self._driver_has_changed(old.run):
+            run = load(self._path, self._owner)
             run.attach(LoadedRunHandle(run))
-            self._marks, self._read_s = marks, time.monotonic()
+            self._marks, self._looked_s = marks, time.monotonic()
         else:
             run = old.run
         if self._follow(run) or old is None or run is not old.run:
-            old = self._snapshot = Snapshot(f"{time.time_ns():x}", run)
+            old = self._snapshot = Snapshot(self._version_of(run), run)
         return old
+
+    def _version_of(self, run: Run) -> str:
+        if run.state == RunState.RUNNING:
+            return f"{time.time_ns():x}"
+        # Whoever compares more runs than are kept reads the same run again and again.
+        return f"{zlib.crc32(repr((self._marks, run.state)).encode()):x}"
+
+    def _driver_has_changed(self, run: Run) -> bool:
+        """Return True if the driver of a run has died, or is there again after a silence."""
+        is_open = run.state == RunState.RUNNING or run.reason == DRIVER_ENDED
+        if not is_open or time.monotonic() - self._looked_s < DRIVER_S:
+            return False
+        self._looked_s = time.monotonic()
+        return self._owner.sees_driver() != (run.state == RunState.RUNNING)
 
     def _follow(self, run: Run) -> bool:
         """Give the running trials the values that they have reported; return True for new ones."""
         trials = [trial for trial in run.trials if trial.state == TrialState.RUNNING]
         running = {TrialPaths(trial.path).metrics: trial for trial in trials[:MAX_FOLLOWED]}
+        for url, trial in running.items():
+            if self._attempts.get(url) != trial.attempts:  # The next attempt begins another file.
+                self._attempts[url] = trial.attempts
+                self._reports.forget(url)
         lines = self._reports.read(running)
         for url, line in lines:
             self._last[url] = {**self._last.get(url, {}), **line.get("metrics", {})}
@@ -156,6 +177,8 @@ class LiveRuns:
         rows, unreadable = read_rows(self.root)
         for row in rows:
             row["started"] = _seconds(row["started"])
+            # The address of the run on the page: a copy of a run has the id of the original.
+            row["folder"] = row.pop("path").rsplit("/", 1)[1]
         return sorted(rows, key=lambda row: row["started"] or 0, reverse=True), unreadable
 
 

@@ -31,7 +31,6 @@ def overview(snapshot: Snapshot, versions: Sequence[ModelVersion]) -> dict[str, 
         metrics.pop("value", None)
     known, best = run.annotations(), run.top(1)
     return {
-        "version": snapshot.version,
         "id": run.id,
         "name": run.name,
         "state": str(run.state),

@@ -48,9 +48,16 @@ def _searched(trial: Trial) -> str:
 
 def _sorted(trials: list[Trial], key: Callable[[Trial], Any], descending: bool) -> list[Trial]:
     keyed = [(key(trial), trial) for trial in trials]
-    valued = [(_comparable(value), trial) for value, trial in keyed if value is not None]
+    valued = [(_comparable(value), trial) for value, trial in keyed if _has_place(value)]
     valued.sort(key=lambda pair: pair[0], reverse=descending)
-    return [trial for _, trial in valued] + [trial for value, trial in keyed if value is None]
+    return [trial for _, trial in valued] + [
+        trial for value, trial in keyed if not _has_place(value)
+    ]
+
+
+def _has_place(value: Any) -> bool:
+    """Return True for a value that is before or behind others, unlike that of a divergence."""
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def _key(sort: str) -> Callable[[Trial], Any]:
@@ -71,7 +78,7 @@ def _key(sort: str) -> Callable[[Trial], Any]:
 
 def _comparable(value: Any) -> tuple[int, Any]:
     """Return a key by which values of any kinds can be sorted: numbers before texts."""
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int | float):
         return 0, value
     return 1, str(value)
 

@@ -287,6 +287,7 @@ def test_trial_that_runs_again_continues_its_child(root: str, server: str, clien
     run = execute(request, InMemoryCluster(outcome))
     before = Content(client, "again")
     assert before.children[0].info.status == "FAILED"
+    assert before.children[0].data.tags["mlflow.note.content"] == "ValueError: no"
     options = {"callbacks": [mirror(server, "again")], "progress": False}
     cluster = InMemoryCluster(outcome)
     continue_search(run.path, None, {}, frozenset({"failed"}), None, options, cluster)
@@ -299,6 +300,29 @@ def test_trial_that_runs_again_continues_its_child(root: str, server: str, clien
         "FINISHED",
     )
     assert after.history(0)["loss"] == [(0, 1.0), (1, 0.5), (2, 1.0), (3, 0.5)]
+    assert not {"mlflow.note.content", "sparkdl.failure"} & child.data.tags.keys()
+
+
+def test_tags_that_do_not_hold_any_more_are_removed(root: str, server: str, client: Any) -> None:
+    cluster = InMemoryCluster(lambda attempt: returned(attempt.task.trial.params["x"]))
+    request = request_of(3, root=root, timeout_s=0.0001)
+    with pytest.raises(RunStoppedError) as caught:
+        execute(request, cluster)
+    run = caught.value.run
+    assert isinstance(run, Run)
+    run.tag("first", "kept")
+    mirror(server, "tags").push(run)
+    known = Content(client, "tags").parent
+    client.set_tag(known.info.run_id, "mine", "true")
+    assert {"first", "kept", "sparkdl.reason"} <= known.data.tags.keys()
+    run.untag("first")
+    options = {"progress": False, "timeout_s": 600}
+    run = continue_search(run.path, None, {}, frozenset(), None, options, cluster)
+    mirror(server, "tags").push(run)
+    tags = Content(client, "tags").parent.data.tags
+    assert tags["sparkdl.state"] == "COMPLETE"
+    assert (tags["kept"], tags["mine"]) == ("true", "true")
+    assert not {"first", "sparkdl.reason"} & tags.keys()
 
 
 def test_server_that_is_down_costs_one_warning(

@@ -110,3 +110,12 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'sparkdl\[mlflow\]'"):
         MLflow("http://mlflow:5000")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="no client of MLflow")
+def test_push_finds_the_arguments_of_a_derived_callback() -> None:
+    team = type("Team", (MLflow,), {})("http://mlflow:5000", experiment="digits")
+    # Another callback may describe itself in any way.
+    description = {"id": "run", "callbacks": [{"kind": "other"}, team.describe()]}
+    expected = "MLflow('http://mlflow:5000', experiment='digits')"
+    assert repr(MLflow.of_run(description)) == expected

@@ -47,6 +47,12 @@ class Handler(BaseHTTPRequestHandler):
         self.server.posts.append((self.path, dict(self.headers), body))
         self.send_response(self.server.codes.pop(0) if self.server.codes else 200)
         self.send_header("Content-Length", "0")
+        self.send_header("Location", f"{self.server.address}/other")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.posts.append((self.path, dict(self.headers), None))
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
@@ -118,6 +124,15 @@ def test_post_is_tried_once_more(root: str, receiver: Receiver) -> None:
     assert [body["event"] for _, _, body in receiver.posts] == ["run_end", "run_end"]
 
 
+def test_redirect_is_not_followed_with_the_headers(
+    root: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.codes = [301]
+    run_with(root, Webhook(receiver.address, events="run_end", headers={"X-Key": "k3y"}))
+    assert [path for path, _, _ in receiver.posts] == ["/"]
+    assert "did not take 'run_end': it answered 301, a redirect" in caplog.text
+
+
 def test_url_is_in_no_log_and_in_no_file(
     root: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,6 +160,8 @@ def test_url_is_in_no_log_and_in_no_file(
         ("https://host/s3cr3t with spaces", {}, "is no address to post to"),
         (7, {}, "it is a int"),
         ("https://host/", {"events": ["run_ended"]}, "Did you mean 'run_end'"),
+        ("https://host/", {"headers": {"X-Key": f"{SECRET}\n"}}, "header 'X-Key' .* a line break"),
+        ("https://host/", {"headers": {"X-Key": 7}}, "header 'X-Key' of a webhook has an invalid"),
     ],
 )
 def test_wrong_arguments_are_refused(url: Any, arguments: dict[str, Any], message: str) -> None:

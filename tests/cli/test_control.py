@@ -72,6 +72,7 @@ def test_answers_as_json_and_refusals(root: str, capsys: Any) -> None:
             (["set", path, "n_trials=3"], "Did you mean 'num_trials'"),
             (["set", path, "parallelism"], "'parallelism' is no name=value"),
             (["enqueue", path, "x=1", "x=2"], "'x' is given twice"),
+            (["set", path, "stop=1", "stop.x=2"], "'stop.x' is given twice"),
             (["cancel", path, "7"], "has no trial 7; it has the trials 0 to 1"),
         ):
             assert main(words) == 2

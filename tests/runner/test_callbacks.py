@@ -230,6 +230,32 @@ def test_callback_may_control_its_run(root: str) -> None:
     assert caught.value.run.counts() == {"COMPLETE": 2, "CANCELLED": 2}
 
 
+class Choosing(Callback):
+    """Cancels two trials that have not started."""
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+
+    def on_trial_start(self, run: Run, trial: Trial) -> None:
+        if trial.number == 0:
+            run.cancel(1)
+            run.cancel(2)
+            self.trials = run.trials[1:3]
+
+
+def test_trial_that_was_cancelled_before_its_start_is_not_told(root: str) -> None:
+    recorder, choosing = Recorder(), Choosing()
+
+    def outcome(attempt: Attempt) -> Outcome:
+        assert eventually(lambda: [str(t.state) for t in choosing.trials] == ["CANCELLED"] * 2)
+        return same(attempt)
+
+    run = run_with(root, choosing, recorder, num_trials=4, outcome=outcome)
+    assert [trial.attempts for trial in run.trials] == [1, 0, 0, 1]
+    told = [call[:2] for call in recorder.calls if call[0] in ("start", "end")]
+    assert sorted(told) == [("end", 0), ("end", 3), ("start", 0), ("start", 3)]
+
+
 class Described(Callback):
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "to": "https://ann:pa55word@host/x", "api_key": "abc123"}

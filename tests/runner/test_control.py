@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
@@ -28,7 +30,7 @@ from sparkdl.runs.opening import open_run
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
-from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, returned
+from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import (
     background,
     continued_loop,
@@ -50,6 +52,10 @@ GRID = Space.of({"x": [0.0, 0.25, 0.5]})
 def quick_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let those who ask look for the answer every few milliseconds."""
     monkeypatch.setattr(asking, "LOOK_S", (0.005, 0.005))
+
+
+def suggested_x(trial: optuna.Trial) -> dict[str, Any]:
+    return {"x": trial.suggest_float("x", 0.0, 1.0)}
 
 
 def same(attempt: Attempt) -> Outcome:
@@ -214,6 +220,38 @@ def test_enqueue_adds_all_repeats_of_a_configuration(root: str) -> None:
     assert controls(loop.run)[0]["number"] == 2
 
 
+def test_enqueue_that_is_refused_leaves_no_repeat_behind(root: str) -> None:
+    """The repeats that the newest configuration lacks are created by `enqueue`, or run later."""
+    cluster = InMemoryCluster(num_slots=1)
+    space = {"space": suggested_x, "num_trials": 1, "repeats": 3}
+    with searched(root, cluster, **space) as loop:
+        cluster.attempt(0)
+        run = reach(loop, "loaded")
+        refused(lambda: run.enqueue({"x": "high"}), "float-castable")
+        for number in range(3):
+            cluster.attempt(number).end(returned(score=0.2))
+    assert loop.run.counts() == {"COMPLETE": 3}
+
+
+@both
+def test_function_that_raises_for_enqueued_parameters_does_not_end_the_run(
+    root: str, how: str
+) -> None:
+    def space(trial: optuna.Trial) -> dict[str, Any]:
+        return {"x": {0: 0.25, 1: 0.75}[trial.suggest_int("index", 0, 9)]}
+
+    cluster = InMemoryCluster(num_slots=1)
+    with searched(root, cluster, space=space, num_trials=1, initial_params=[{"index": 0}]) as loop:
+        first = cluster.attempt(0)
+        run = reach(loop, how)
+        refused(lambda: run.enqueue({"index": 7}), "KeyError: 7")
+        run.enqueue({"index": 1})
+        first.end(returned(score=0.1))
+        cluster.attempt(1).end(returned(score=0.2))
+    assert loop.run.counts() == {"COMPLETE": 2}
+    assert [event.get("refused") for event in controls(loop.run)] == ["KeyError: 7", None]
+
+
 @both
 def test_set_ends_a_search_that_has_reached_the_new_target(root: str, how: str) -> None:
     cluster = InMemoryCluster()
@@ -270,6 +308,9 @@ def test_wrong_arguments_are_refused_before_anything_is_written(root: str, how: 
             run.enqueue({"password": "hunter2-Xk3!"})
         with pytest.raises(ConfigError, match="has no trial 99; it has the trials 0 to 0"):
             run.cancel(99)
+        for trial in ("0", 0.0, False):
+            with pytest.raises(ConfigError, match=f"trial is {trial!r}; expected a trial, or its"):
+                run.cancel(trial)  # type: ignore[arg-type]
         assert command_names(loop._opened.paths) == []
         run.cancel()
 
@@ -307,6 +348,20 @@ def test_cancel_of_one_trial_and_of_the_run(root: str, how: str) -> None:
         {"trial": 3},
         {},
     ]
+
+
+@both
+def test_numbers_of_numpy_are_taken(root: str, how: str) -> None:
+    """The numbers of trials and values that a table of pandas has."""
+    cluster = InMemoryCluster()
+    with searched(root, cluster) as loop:
+        cluster.attempt(0)
+        run = reach(loop, how)
+        run.set(stop={"score": np.float32(0.5)})
+        run.cancel(np.int64(0))  # type: ignore[arg-type]
+        cluster.attempt(1).end(returned(score=0.5))
+    assert loop.run.counts() == {"COMPLETE": 1, "CANCELLED": 1}
+    assert loop.run.reason == "stop: trial 1 has score 0.5, of 0.5"
 
 
 def test_distributed_run_is_one_trial(root: str) -> None:
@@ -450,6 +505,26 @@ def test_driver_elsewhere_that_does_not_answer(
     opened.owner.release()
 
 
+def test_interrupt_withdraws_a_command_that_no_driver_has_answered(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next driver, perhaps of another day, must not be cancelled by it."""
+
+    def interrupted(seconds: float) -> None:
+        assert len(command_names(opened.paths)) == 1
+        raise KeyboardInterrupt
+
+    opened = open_run(
+        root, description_of(prepare(request_of(), packed(), InMemoryCluster())), "error"
+    )
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=interrupted)
+    monkeypatch.setattr(asking, "time", clock)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.load(opened.run.path).cancel()
+    assert command_names(opened.paths) == []
+    opened.owner.release()
+
+
 def test_next_driver_obeys_what_no_driver_has_answered_and_repeats_nothing(root: str) -> None:
     cluster = InMemoryCluster(num_slots=1)
     with background(new_loop(root, cluster, request_of(2))) as loop:
@@ -544,6 +619,22 @@ def test_enqueued_parameters_reach_an_objective_also_after_a_resume(root: str) -
     loop = continued_loop(run.path, again, request)
     loop.execute()
     assert 0.375 in [trial.value for trial in loop.run.trials]
+
+
+def test_enqueued_value_that_an_objective_cannot_use_fails_its_trial_only(root: str) -> None:
+    def outcome(attempt: Attempt) -> Outcome:
+        if not attempt.number:
+            return attempt.wait()
+        answer = attempt.ask(0, suggest="x", distribution=DISTRIBUTION)
+        return raised(answer["error"]) if "error" in answer else returned(score=answer["value"])
+
+    cluster = InMemoryCluster(outcome)
+    with searched(root, cluster, space=None, num_trials=2) as loop:
+        first = cluster.attempt(0)
+        experiment.load(loop.run.path).enqueue({"x": "high"})
+        first.end(returned(score=0.5))
+    assert loop.run.counts() == {"COMPLETE": 2, "FAILED": 1}
+    assert "the value that was chosen for 'x': 'high' is not a valid" in loop.run.failed[0].summary
 
 
 # ---- threads

@@ -16,7 +16,7 @@ import pytest
 from sparkdl import storage
 from sparkdl.runs import owner as owners
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.owner import Owner, describe_owner, living_owner, newest_claim
+from sparkdl.runs.owner import Owner, OwnerWatch, describe_owner, living_owner, newest_claim
 from tests.helpers.processes import eventually
 
 
@@ -141,6 +141,25 @@ def test_living_owner_on_another_host_is_decided_by_heartbeats(
 
 
 @pytest.mark.usefixtures("quick")
+def test_watch_tells_from_look_to_look_whether_a_driver_elsewhere_lives(
+    root: str, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, beat = RunPaths(root), Path(root, "owner", "1.beat")
+    watch = OwnerWatch(paths)
+    assert not watch.sees_driver()
+    owner = claimed(paths)
+    assert watch.sees_driver()  # It is in the process table.
+    monkeypatch.setattr(owners, "is_here", lambda process: False)
+    assert watch.sees_driver()
+    owner._released.set()  # It is silent from now on.
+    assert eventually(lambda: not watch.sees_driver())
+    beat.write_text('{"beat": 99, "time": 0}')  # It was only slow, and has a wrong clock.
+    assert watch.sees_driver()
+    assert not OwnerWatch(paths).sees_driver()  # At the first look, the time is all there is.
+    owner._write_end()
+    assert not watch.sees_driver()
+
+
 def test_heartbeats_go_on_after_a_store_failed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = claimed(RunPaths(root))
     beat = Path(RunPaths(root).owners, "1.beat")

@@ -48,6 +48,7 @@ UP = {"score": "max"}
         ({"max_slot_hours": 0}, ["m"], "max_slot_hours is 0"),
         ({"stop": {"accurcy": 0.9}}, ["accuracy"], "mean 'accuracy'"),
         ({"stop": {"m": "high"}}, ["m"], "expected a number"),
+        ({"stop": {"m": float("nan")}}, ["m"], "expected a number"),
         ({"pruner": "asha"}, ["m", "latency"], "prunes by one metric only"),
         ({"initial_params": [{"y": 1}]}, ["m"], "unknown parameter 'y'; the space has x, kind"),
         ({"initial_params": [{"x": 2.0}]}, ["m"], "x=2.0 is not a value of Float"),

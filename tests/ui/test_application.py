@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,17 @@ import pytest
 from werkzeug.test import Client
 
 from sparkdl import models, storage
-from sparkdl.runs import Run
-from sparkdl.ui import live_runs, refreshed
-from tests.helpers.in_memory_cluster import InMemoryCluster, returned
+from sparkdl.runs import Run, owner
+from sparkdl.runs.events import TrialChanged
+from sparkdl.runs.history import load
+from sparkdl.runs.states import TrialState
+from sparkdl.ui import live_runs, refreshed, trial_table
+from sparkdl.ui.live_runs import Snapshot
+from tests.helpers.in_memory_cluster import InMemoryCluster, lost, returned
 from tests.helpers.loops import background, new_loop, request_of, run_trials
 from tests.helpers.processes import eventually
 from tests.helpers.saved_models import write_saved_model
-from tests.helpers.stored_runs import ended
+from tests.helpers.stored_runs import ended, started
 from tests.ui.pages import HEADERS, client, get, mixed
 
 
@@ -44,6 +50,21 @@ def test_runs_are_listed_with_their_parameters_tags_and_times(root: str, run: Ru
     assert isinstance(rows["run"]["started"], float)
     assert [*answer["unreadable"]] == [f"{root}/broken"]
     assert answer["control"] is False
+
+
+def test_a_copied_and_a_renamed_run_have_addresses_of_their_own(root: str) -> None:
+    ended(root, "one", (0.5, 0.75))
+    shutil.copytree(f"{root}/one", f"{root}/copy")
+    ended(root, "two", (0.5, 0.9))
+    Path(root, "two").rename(f"{root}/renamed")
+    page = client(root)
+    rows = {row["folder"]: row["run"] for row in get(page, "/api/runs")["runs"]}
+    assert rows == {"one": "one", "copy": "one", "renamed": "two"}
+    for folder, run_id in rows.items():
+        assert get(page, f"/api/runs/{folder}")["id"] == run_id
+        assert f"{root}/{folder}/" in get(page, f"/api/runs/{folder}/trials/0")["path"]
+    answer = get(page, "/api/compare?run=copy&run=renamed")
+    assert answer["folders"] == {"one": "copy", "two": "renamed"}
 
 
 def test_a_list_that_is_known_is_not_sent_again(root: str, run: Run) -> None:
@@ -83,6 +104,23 @@ def test_a_trial_has_its_traceback_and_curves(root: str, run: Run) -> None:
     [best] = [row for row in get(page, f"/api/runs/{run.id}/trials")["rows"] if row["is_best"]]
     assert get(page, f"/api/runs/{run.id}/trials/{best['number']}")["is_best"]
     assert page.get(f"/api/runs/{run.id}/trials/4", headers=HEADERS).status_code == 404
+
+
+def test_values_that_are_not_finite_come_last(root: str) -> None:
+    nan, params = float("nan"), [{"x": 1.0}, {"x": float("nan")}, {"x": 2.0}, {"x": "a"}]
+    opened = ended(root, "run", (0.5, 0.75), params)
+    opened.run.apply(TrialChanged(number=2, state=TrialState.PRUNED, metrics={"accuracy": nan}))
+    rows = trial_table.rows
+
+    def numbers(sort: str, descending: bool) -> list[int]:
+        chosen = {"sort": sort, "descending": descending, "state": "", "text": "", "offset": 0}
+        return [row["number"] for row in rows(Snapshot("1", opened.run), **chosen)["rows"]]
+
+    assert numbers("value", True) == [1, 0, 2, 3]
+    assert numbers("value", False) == [0, 1, 2, 3]
+    assert numbers("metric:accuracy", True) == [1, 0, 2, 3]
+    assert numbers("param:x", False) == [0, 2, 3, 1]
+    assert numbers("param:x", True) == [3, 2, 0, 1]
 
 
 def test_a_log_is_followed(root: str, run: Run) -> None:
@@ -174,7 +212,20 @@ def test_runs_are_compared(root: str) -> None:
     assert page.get("/api/compare?run=run-0&run=x", headers=HEADERS).status_code == 404
 
 
-def test_models_have_versions_aliases_and_lineage(root: str, tmp_path: Path) -> None:
+def test_more_runs_than_are_kept_are_compared(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_runs, "MAX_RUNS", 2)
+    for number in range(4):
+        ended(root, f"run-{number}")
+    page, query = client(root), "&".join(f"run=run-{number}" for number in range(4))
+    version = get(page, f"/api/compare?{query}")["version"]
+    assert get(page, f"/api/compare?{query}&version={version}") == {"version": version}
+    load(f"{root}/run-2").tag("baseline")
+    assert "differences" in get(page, f"/api/compare?{query}&version={version}")
+
+
+def test_models_have_versions_aliases_and_lineage(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended(root, "run-0")
     saved = write_saved_model(tmp_path / "saved")
     for number in range(2):
@@ -197,7 +248,18 @@ def test_models_have_versions_aliases_and_lineage(root: str, tmp_path: Path) -> 
     assert model["signature"]["inputs"]["x"]["shape"] == [None, 4]
     assert [move["version"] for move in model["moves"]] == [1]
     assert model["files"]["saved_model.pb"] > 0
-    assert [row["version"] for row in get(page, "/api/runs/run-0")["models"]] == [1]
+    overview = get(page, "/api/runs/run-0")
+    assert [row["version"] for row in overview["models"]] == [1]
+    version = f"/api/runs/run-0?version={overview['version']}"
+    assert [*get(page, version)] == ["version"]
+    monkeypatch.setattr(live_runs, "LIST_S", (0.0, 0.0))
+    monkeypatch.setattr(refreshed, "MAX_SHARE", 1e9)
+    page = client(root)
+    overview = get(page, "/api/runs/run-0")
+    models.alias("digits", "canary", 1, root=root)
+    version = f"/api/runs/run-0?version={overview['version']}"
+    assert eventually(lambda: "models" in get(page, version))
+    assert get(page, version)["models"][0]["aliases"] == ["canary", "stable"]
     for name in ("digits/9", "none/1", "..%2Frun-0/1"):
         assert page.get(f"/api/models/{name}", headers=HEADERS).status_code in (400, 404)
 
@@ -235,6 +297,27 @@ def test_a_run_that_goes_on_is_read_again_when_it_has_changed(
     assert (row["run"], row["state"], row["trials"]) == ("run", "RUNNING", 2)
 
 
+def test_a_run_of_another_host_is_followed_and_its_end_is_seen(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "is_here", lambda process: False)
+    monkeypatch.setattr(live_runs, "LOOK_S", (0.0, 0.0))
+    opened = started(root, "run")
+    page, begun_s = client(root), time.monotonic()
+    assert get(page, "/api/runs/run")["counts"] == {"WAITING": 2}
+    opened.record(TrialChanged(number=0, state=TrialState.RUNNING, attempt=0))
+    assert eventually(lambda: "RUNNING" in get(page, "/api/runs/run")["counts"])
+    assert time.monotonic() - begun_s < owner.BEAT_S / 2  # No heartbeat was awaited.
+    monkeypatch.setattr(live_runs, "DRIVER_S", 0.0)
+    monkeypatch.setattr(owner, "BEAT_S", 0.01)
+    opened.owner._released.set()  # The driver dies.
+    assert eventually(lambda: get(page, "/api/runs/run")["state"] == "FAILED")
+    opened.owner._write_beat(1)  # It was only slow.
+    monkeypatch.setattr(owner, "BEAT_S", 60.0)
+    assert eventually(lambda: get(page, "/api/runs/run")["state"] == "RUNNING")
+    opened.owner._write_end()
+
+
 def test_the_reports_of_a_running_trial_are_shown(live: tuple[Client, InMemoryCluster]) -> None:
     page, cluster = live
 
@@ -246,6 +329,27 @@ def test_the_reports_of_a_running_trial_are_shown(live: tuple[Client, InMemoryCl
         cluster.attempt(0).report(step, value=reported)
         assert eventually(lambda reported=reported: value() == reported)
     assert get(page, "/api/runs/run/figures/curves")["data"][0]["y"] == [0.25, 0.75]
+
+
+def test_the_reports_of_the_next_attempt_are_shown(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_runs, "LOOK_S", (0.0, 0.0))
+    monkeypatch.setattr(refreshed, "MAX_SHARE", 1e9)
+    cluster = InMemoryCluster()
+    with background(new_loop(root, cluster, request_of(1))):
+        page = client(root)
+
+        def value() -> Any:
+            return get(page, "/api/runs/run/trials")["rows"][0]["value"]
+
+        for step in range(3):
+            cluster.attempt(0).report(step, value=0.5)
+        assert eventually(lambda: value() == 0.5)
+        cluster.attempt(0).end(lost())
+        cluster.attempt(0, 1).report(0, value=0.25)  # A shorter file than that of attempt 0.
+        assert eventually(lambda: value() == 0.25)
+        cluster.attempt(0, 1).end(returned(1.0))
 
 
 def test_a_run_that_was_deleted_is_gone(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,23 @@ def test_a_search_is_followed_to_its_end(root: str, browser: Any, page: Page) ->
         wait_for(tab, "location.hash === '#/run/run'")
 
 
+def test_the_log_of_the_next_attempt_takes_the_place_of_the_one_before(
+    root: str, browser: Any, page: Page
+) -> None:
+    cluster = InMemoryCluster(num_slots=1)
+    with background(new_loop(root, cluster, request_of(1, max_restarts=1))):
+        log = Path(cluster.attempt(0).paths.folder, "log.txt")
+        log.write_text("one\n")
+        with opened(browser, page, "/run/run/trial/0") as tab:
+            wait_for(tab, "document.getElementById('log').textContent === 'one\\n'")
+            log.write_text("a longer log of attempt two\n")
+            cluster.attempt(0).end(raised("ValueError: no"))
+            cluster.attempt(0, 1)
+            text = "'a longer log of attempt two\\n'"
+            wait_for(tab, f"document.getElementById('log').textContent === {text}")
+        cluster.attempt(0, 1).end(returned(1.0))
+
+
 def test_a_run_is_changed_from_the_page(root: str, browser: Any, page: Page) -> None:
     cluster = InMemoryCluster(num_slots=1)
     with background(new_loop(root, cluster, request_of(2))) as loop:
@@ -182,6 +199,13 @@ def test_a_run_is_changed_from_the_page(root: str, browser: Any, page: Page) -> 
             tab.fill("form label:has-text('x') input", "7.5")
             tab.click("button:has-text('Add') >> nth=0")
             wait_for(tab, "document.getElementById('legend').textContent.includes('2 waiting')")
+            # To a browser, these are the numbers 2 and 12345678901234567000.
+            x = "#live-forms details:last-child input"
+            for text in ("2.0", "12345678901234567891", "None", "relu"):
+                wait_for(tab, f"document.querySelector({x!r}).value === ''")
+                tab.fill(x, text)
+                tab.click("button:has-text('Add') >> nth=0")
+            wait_for(tab, f"document.querySelector({x!r}).value === ''")
             tab.click("summary:has-text('Note')")
             tab.fill("form label:has-text('note') input", "seen in the browser")
             tab.click("button:has-text('Write')")
@@ -190,7 +214,8 @@ def test_a_run_is_changed_from_the_page(root: str, browser: Any, page: Page) -> 
             tab.click("#yes")
             wait_for(tab, "document.querySelector('#head b')?.textContent === 'CANCELLED'")
             wait_for(tab, "document.getElementById('live-controls').hidden")
-    assert [trial.params["x"] for trial in loop.run.trials] == [0.0, 1.0, 7.5]
+    added = [trial.params["x"] for trial in loop.run.trials[2:]]
+    assert [*map(repr, added)] == ["7.5", "2.0", "12345678901234567891", "None", "'relu'"]
 
 
 def test_models_lead_to_their_runs(root: str, browser: Any, page: Page, tmp_path: Path) -> None:

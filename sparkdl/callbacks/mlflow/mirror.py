@@ -155,7 +155,9 @@ class Mirror:
         reports = new_reports(trial, known.cursor, now)
         if trial.state.is_final and known.cursor.attempt < trial.attempts:
             reports.append(_result_of(run, trial, known, reports, end))
-        self._log(known, trial.params, values.trial_tags(trial), reports)
+        tags = values.trial_tags(trial)
+        self._remove_tags(known, values.obsolete_tags(known.tags, tags, False))
+        self._log(known, trial.params, tags, reports)
         self._set_status(known, values.STATUS[trial.state], end)
 
     def _update_parent(self, run: Run) -> None:
@@ -172,6 +174,7 @@ class Mirror:
             value = float(best[0].value or 0.0)
             if known.metrics.get(name) != value:
                 reports.append(Report({name: value}, 0, end))
+        self._remove_tags(known, values.obsolete_tags(known.tags, tags, run.state.is_final))
         self._log(known, {}, tags, reports)
         self._set_status(known, values.STATUS[run.state], end)
 
@@ -222,6 +225,11 @@ class Mirror:
         """Write a tag of a run of MLflow."""
         self._client.set_tag(known.id, name, value)
         known.tags[name] = value
+
+    def _remove_tags(self, known: Mirrored, names: Sequence[str]) -> None:
+        for name in names:
+            self._client.delete_tag(known.id, name)
+            del known.tags[name]
 
     def _set_status(self, known: Mirrored, status: str, end: float) -> None:
         if known.status == status:

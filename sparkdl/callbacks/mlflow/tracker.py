@@ -98,7 +98,7 @@ class MLflow(Callback):
         """Return the arguments; the URI without credentials."""
         uri = None if self._uri is None else values.masked_uri(self._uri)
         return {
-            **super().describe(),
+            "callback": MLflow.__name__,  # Of a subclass, too: `of_run` looks for the name.
             "uri": uri,
             "experiment": self._experiment,
             "artifacts": self._artifacts,
@@ -115,7 +115,8 @@ class MLflow(Callback):
         Raises:
             ConfigError: if the URI had credentials, which were not kept.
         """
-        known = [c for c in description.get("callbacks", ()) if c["callback"] == cls.__name__]
+        callbacks = description.get("callbacks", ())
+        known = [c for c in callbacks if c.get("callback") == MLflow.__name__]
         names = ("uri", "experiment", "artifacts")
         kept = {name: known[0][name] for name in names} if known else {}
         arguments = {**kept, **{n: v for n, v in arguments.items() if v is not None}}

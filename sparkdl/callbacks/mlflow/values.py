@@ -16,6 +16,7 @@ __all__ = [
     "batches",
     "masked_uri",
     "names_of",
+    "obsolete_tags",
     "parent_tags",
     "started_ms",
     "summary_tags",
@@ -36,6 +37,12 @@ STATUS = {
     "PRUNED": "KILLED",
     "CANCELLED": "KILLED",
 }
+
+# The tag that MLflow shows as the description, and that with the names of the tags of users.
+NOTE, USER_TAGS = "mlflow.note.content", "sparkdl.tags"
+
+# The states in which a trial has an error.
+_WITH_ERROR = ("WAITING", "LOST", "FAILED", "INVALID", "CANCELLED")
 
 # Limits of MLflow for names, and for values of parameters and tags.
 MAX_NAME = 250
@@ -145,10 +152,10 @@ def summary_tags(run: Run, description: Mapping[str, Any], known: Annotations) -
         "sparkdl.reason": run.reason,
         "sparkdl.trials": run.counts_text(),
         "sparkdl.best_trial": best[0].number if best else None,
-        "mlflow.note.content": "\n\n".join(note for note in notes if note),
+        NOTE: "\n\n".join(note for note in notes if note),
     }
     own = names_of(tag for tag in known.tags if not tag.startswith(("mlflow.", "sparkdl.")))
-    tags |= dict.fromkeys(own.values(), "true")
+    tags |= {USER_TAGS: ",".join(own.values()), **dict.fromkeys(own.values(), "true")}
     return {name: text_of(value) for name, value in tags.items() if value not in (None, "")}
 
 
@@ -160,9 +167,31 @@ def trial_tags(trial: Trial) -> dict[str, str]:
         "sparkdl.configuration": trial.configuration,
         "sparkdl.attempts": trial.attempts,
         "sparkdl.failure": trial.failure,
-        "mlflow.note.content": trial.summary or trial.note,
+        NOTE: trial.summary or trial.note,
     }
     return {name: text_of(value) for name, value in tags.items() if value not in (None, "")}
+
+
+def obsolete_tags(before: Mapping[str, str], now: Mapping[str, str], is_final: bool) -> list[str]:
+    """Return the names of the tags of this mirror that do not hold any more.
+
+    Args:
+        before: the tags that MLflow has of a run or a trial.
+        now: the tags that follow its state.
+        is_final: the run has ended, so that `now` has the tags of users.
+
+    Example:
+        >>> before = {"sparkdl.reason": "timeout", "sparkdl.tags": "a,b", "a": "true", "b": "true"}
+        >>> obsolete_tags(before, {"sparkdl.tags": "b", "b": "true"}, True)
+        ['sparkdl.reason', 'a']
+    """
+    names = ["sparkdl.reason", "sparkdl.best_trial", "sparkdl.failure"]
+    # In other states the note may be one that a user has written in MLflow.
+    if before.get("sparkdl.trial") and before.get("sparkdl.state") in _WITH_ERROR:
+        names.append(NOTE)
+    if is_final:
+        names += [USER_TAGS, *before.get(USER_TAGS, "").split(",")]
+    return [name for name in names if name in before and name not in now]
 
 
 def started_ms(description: Mapping[str, Any]) -> int:

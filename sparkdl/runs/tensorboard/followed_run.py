@@ -6,6 +6,7 @@ from sparkdl.runs.events import ReportsReceived
 from sparkdl.runs.history import load
 from sparkdl.runs.journal_tail import JournalTail
 from sparkdl.runs.layout import RunPaths
+from sparkdl.runs.owner import OwnerWatch
 from sparkdl.runs.run import Run
 
 __all__ = ["FollowedRun"]
@@ -28,11 +29,12 @@ class FollowedRun:
     def __init__(self, path: str) -> None:
         self._path = path
         self._tail = JournalTail(RunPaths(path).journal)
+        self._owner = OwnerWatch(RunPaths(path))
         self._read()
 
-    def _read(self) -> None:
+    def _read(self, watch: OwnerWatch | None = None) -> None:
         begun_s = time.monotonic()
-        self._run = load(self._path)
+        self._run = load(self._path, watch)
         self._is_old = False
         self._read_s = time.monotonic()
         self._took_s = self._read_s - begun_s
@@ -47,5 +49,6 @@ class FollowedRun:
         # What a trial reports changes neither its state nor its parameters.
         self._is_old |= any(not isinstance(event, ReportsReceived) for event in events)
         if self._is_old and time.monotonic() - self._read_s >= self._took_s / MAX_SHARE:
-            self._read()
+            # Whoever writes to the journal lives: no heartbeat is awaited.
+            self._read(self._owner)
         return self._run

@@ -19,10 +19,10 @@ export const showCompare = (ids) => {
   );
   let version = "", drawn = "", names = [], direction = null;
 
-  const headCell = (id, states) => {
-    const rest = ids.filter((other) => other !== id);
+  const headCell = (id, { states, folders }) => {
+    const rest = ids.filter((other) => other !== folders[id]);
     const cell = element("th", { scope: "col" },
-      element("a", { href: runAddress(id) }, id), element("br"), stateCell(states[id]));
+      element("a", { href: runAddress(folders[id]) }, id), element("br"), stateCell(states[id]));
     if (rest.length > 1) {
       cell.append(" ", element("a", { href: addressOf(rest), className: "remove", title: `Leave out ${id}` }, "\u00d7"));
     }
@@ -42,9 +42,9 @@ export const showCompare = (ids) => {
         return element("td", { title: text.length > 30 ? text : "", className: isBest ? "best" : "" }, text);
       })))];
   };
-  const tableOf = (groups, shown, states) => element("div", { className: "wide" },
+  const tableOf = (groups, shown, answer) => element("div", { className: "wide" },
     element("table", { className: "compared" },
-      element("thead", {}, element("tr", {}, element("th"), ...shown.map((id) => headCell(id, states)))),
+      element("thead", {}, element("tr", {}, element("th"), ...shown.map((id) => headCell(id, answer)))),
       element("tbody", {}, ...groups.flatMap(([group, rows]) => groupRows(group, rows, shown)))));
 
   const update = async () => {
@@ -60,13 +60,13 @@ export const showCompare = (ids) => {
       const main = groups.filter(([group]) => group !== "packages");
       const packages = groups.filter(([group]) => group === "packages");
       const same = answer.same.length ? `The same in all: ${answer.same.join(", ")}.` : "";
-      const parts = [section("What differs", tableOf(main, shown, answer.states),
+      const parts = [section("What differs", tableOf(main, shown, answer),
         element("p", { className: "soft" }, same))];
       if (packages.length) {
         const count = Object.keys(packages[0][1]).length;
         parts.push(element("section", {}, element("details", {},
           element("summary", {}, `${count} packages differ`),
-          tableOf(packages, shown, answer.states))));
+          tableOf(packages, shown, answer))));
       }
       byId("differences").replaceChildren(...parts);
       drawn = "";

@@ -2,8 +2,17 @@
 import { address, tell } from "./server.js";
 import { byId, confirmed, element, numberText } from "./dom.js";
 
-const parsed = (text) => {
-  try { return JSON.parse(text); } catch { return { True: true, False: false }[text] ?? text; }
+const WORDS = new Map([["True", "true"], ["False", "false"], ["None", "null"]]);
+
+// What the user has typed as JSON. A number stays as it was typed: to a browser, 1.0 is the whole
+// number 1, and of 20 digits it forgets some.
+const jsonOf = (text) => {
+  try {
+    JSON.parse(text);
+    return text;
+  } catch {
+    return WORDS.get(text) ?? JSON.stringify(text);
+  }
 };
 
 const field = (label, attributes = {}) => {
@@ -64,8 +73,8 @@ export const controls = (id, done) => {
     fields = made.map(([name, , input]) => [name, input]);
     return form("Add a trial", made.map(([, label]) => label), "Add", () => {
       const values = fields.filter(([, input]) => input.value.trim())
-        .map(([name, input]) => [name, parsed(input.value.trim())]);
-      return { action: "enqueue", params: Object.fromEntries(values) };
+        .map(([name, input]) => `${JSON.stringify(name)}: ${jsonOf(input.value.trim())}`);
+      return `{"action": "enqueue", "params": {${values.join(", ")}}}`;
     });
   };
   const tags = () => {

@@ -39,24 +39,24 @@ export const showRuns = () => {
   let all = [], rows = [], sort = { key: "started", descending: true }, version = "";
 
   const showChosen = () => {
-    const known = new Set(all.map((row) => row.run));
+    const known = new Set(all.map((row) => row.folder));
     for (const id of chosen) if (!known.has(id)) chosen.delete(id);
     byId("compare").textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
     byId("compare").disabled = chosen.size < 2;
   };
   const check = (row) => {
     const box = element("input", {
-      type: "checkbox", checked: chosen.has(row.run), "aria-label": `Compare ${row.run}`,
+      type: "checkbox", checked: chosen.has(row.folder), "aria-label": `Compare ${row.folder}`,
     });
     box.onchange = () => {
-      if (box.checked) chosen.add(row.run); else chosen.delete(row.run);
+      if (box.checked) chosen.add(row.folder); else chosen.delete(row.folder);
       showChosen();
     };
     return box;
   };
   const cells = {
     check,
-    run: (row) => element("a", { href: runAddress(row.run) }, row.run),
+    run: (row) => element("a", { href: runAddress(row.folder) }, row.folder),
     state: (row) => stateCell(row.state),
     started: (row) => timeText(row.started),
     seconds: (row) => durationText(row.seconds),
@@ -67,7 +67,7 @@ export const showRuns = () => {
   const table = longTable(byId("rows"), {
     rowAt: (index) => rows[index],
     cellOf: (row, key) => (cells[key] ? cells[key](row) : numberText(row[key])),
-    hrefOf: (row) => runAddress(row.run),
+    hrefOf: (row) => runAddress(row.folder),
     choose: (next) => { sort = next; draw(); },
   });
   const draw = () => {

@@ -28,8 +28,11 @@ export const ask = async (path, options = {}) => {
   return value;
 };
 
+// An order is an object, or already JSON.
 export const tell = (path, order) => ask(path, {
-  method: "POST", body: JSON.stringify(order), headers: { "Content-Type": "application/json" },
+  method: "POST",
+  body: typeof order === "string" ? order : JSON.stringify(order),
+  headers: { "Content-Type": "application/json" },
 });
 
 export const address = (...parts) => ["api", ...parts].map(encodeURIComponent).join("/");

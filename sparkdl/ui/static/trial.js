@@ -14,7 +14,7 @@ const cleaned = (text) => text
 
 export const trialDialog = (id) => {
   const dialog = byId("trial"), log = byId("log");
-  let number = null, offset = -1, version = "", names = "", canControl = false;
+  let number = null, offset = -1, version = "", names = "", canControl = false, attempts = 0;
 
   const place = () => address("runs", id, "trials", String(number));
   const facts = (trial) => {
@@ -69,6 +69,8 @@ export const trialDialog = (id) => {
     if (asked !== number) return;
     if (trial.version !== version) {
       version = trial.version;
+      if (attempts !== trial.attempts) offset = -1;  // The next attempt begins another log.
+      attempts = trial.attempts;
       facts(trial);
       const figure = await ask(`${place()}/curves`);
       if (asked !== number) return;

@@ -3,6 +3,7 @@
 import gc
 import inspect
 import os
+import select
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +98,10 @@ def test_run_goes_on_while_tensorboard_is_slow(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(display, "WAIT_S", 0.0)
+    # However long the run itself takes to begin.
+    look = select.select
+    slow = SimpleNamespace(select=lambda *ends: look(*ends) if ends[3] else ([], [], []))
+    monkeypatch.setattr(tensorboard_server, "select", slow)
     run = run_two(root)
     assert "run.tensorboard().url is its address" in capsys.readouterr().out
     assert run.tensorboard().url.startswith("http://127.0.0.1:")
