@@ -95,3 +95,25 @@ def test_a_trial_knows_its_project(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert tensorboard.logdir() == f"{folder}/tensorboard/"
     hdfs.dump("1", tensorboard.logdir() + "note.txt")
     assert (folder / "tensorboard" / "note.txt").read_text() == "1"
+
+
+def test_a_file_that_is_copied_to_its_own_place_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path))
+    hdfs.dump("1,2", "Resources/data.csv")
+    hdfs.dump("0", "Resources/sub/Resources/0.bin")
+    data = tmp_path / "Resources" / "data.csv"
+    (tmp_path / "link").symlink_to(data.parent)
+    hdfs.copy_to_hdfs(str(data), "Resources", overwrite=True)
+    hdfs.cp("Resources/data.csv", "Resources/", overwrite=True)
+    for folder in (data.parent, tmp_path / "link"):
+        copy = hdfs.copy_to_local("Resources/data.csv", str(folder), overwrite=True)
+        assert Path(copy).read_text() == "1,2"
+    inner = tmp_path / "Resources" / "sub" / "Resources"
+    with pytest.raises(OSError, match="the folder that contains it"):
+        hdfs.copy_to_hdfs(str(inner), "", overwrite=True)
+    with pytest.raises(OSError, match="the folder that contains it"):
+        hdfs.copy_to_local("Resources/sub/Resources", str(tmp_path), overwrite=True)
+    assert data.read_text() == "1,2"
+    assert (inner / "0.bin").exists()
