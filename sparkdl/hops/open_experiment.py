@@ -109,13 +109,8 @@ state = _State()
 
 
 def _description(name: str, description: str | None) -> RunDescription:
-    request = {
-        "search": None,
-        "is_distributed": False,
-        "is_gang": False,
-        "is_resumable": False,
-        "options": {},
-    }
+    kind = {"is_distributed": False, "is_gang": False, "is_resumable": False}
+    request: dict[str, Any] = {"search": None, "options": {}, **kind}
     return RunDescription(
         id=new_run_id(name),
         name=name,

@@ -74,5 +74,5 @@ def test_an_experiment_that_its_program_left_open_is_not_resumed(
     path = done.stdout.strip()
     assert verbs.load(path).state == "FAILED"
     for again in (verbs.resume, verbs.reproduce):
-        with pytest.raises(ConfigError, match="between experiment.begin and experiment.end"):
+        with pytest.raises(ConfigError, match="begin and experiment"):
             again(path)
