@@ -22,9 +22,7 @@ def values_of(trial: Trial) -> dict[str, Any]:
     Args:
         trial: the trial.
     """
-    values = dict(trial.outputs) or {"metric": None}
-    if list(values) == ["value"]:
-        values = {"metric": values["value"]}
+    values = trial.result if isinstance(trial.result, dict) else {"metric": trial.result}
     returned = {name: _relative(trial, value) for name, value in values.items()}
     return {**returned, "log": _from_root(_log_of(trial))}
 

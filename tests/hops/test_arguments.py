@@ -1,13 +1,16 @@
-"""The order of arguments of hops-util-py, without Spark."""
+"""The order of arguments and the returned values of hops-util-py, without Spark."""
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkdl.errors import ConfigError
 from sparkdl.hops import experiment
+from sparkdl.hops.results import values_of
+from sparkdl.runs import Trial
 
 NAMED = ["name", "local_logdir", "description"]
 SEARCH = [*NAMED, "optimization_key"]
@@ -42,3 +45,10 @@ def test_arguments_in_the_order_of_1_0_are_refused() -> None:
         experiment.launch(lambda: 1, None, "mine", False, ["Resources/a.csv"], "a description")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"\['Resources/a.csv'\]"):
         experiment.launch(lambda: 1, versioned_resources="Resources/a.csv")
+
+
+def test_values_have_the_names_that_the_function_returned(tmp_path: Path) -> None:
+    named = Trial(number=0, params={}, path=str(tmp_path), outputs={"value": 3}, _shape="dict")
+    assert values_of(named)["value"] == 3
+    single = Trial(number=0, params={}, path=str(tmp_path), outputs={"loss": 3}, _shape="value")
+    assert values_of(single)["metric"] == 3
