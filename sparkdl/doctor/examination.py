@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyspark
 from pyspark import SparkContext
@@ -264,7 +265,7 @@ class _Probe:
 @contextmanager
 def _probed(root: str) -> Iterator[_Probe]:
     """Write, read and delete files in the root, and leave nothing behind."""
-    is_new = storage.is_local(root) and not storage.local_path(root).exists()
+    new_folders = _new_folders(root)
     folder = probe_folder(root)
     driver, mark = probe_root(folder, "driver"), ""
     try:
@@ -275,8 +276,20 @@ def _probed(root: str) -> Iterator[_Probe]:
     finally:
         with suppress(OSError):
             within(LIMIT_S, lambda: storage.remove(folder))
-            if is_new:
-                storage.local_path(root).rmdir()
+            for path in new_folders:
+                path.rmdir()
+
+
+def _new_folders(root: str) -> list[Path]:
+    """Return the local folders that a file in the root would create, the innermost one first."""
+    if not storage.is_local(root):
+        return []
+    path = storage.local_path(root)
+    try:
+        missing = within(LIMIT_S, lambda: [p for p in (path, *path.parents) if not p.exists()])
+    except OSError:  # The user may not enter a folder, or its file system does not answer.
+        return []
+    return list(missing)
 
 
 def _unseen(probe: _Probe, executors: Sequence[Facts]) -> set[str]:
