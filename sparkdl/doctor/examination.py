@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
@@ -23,7 +22,7 @@ from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.cluster.spark_tasks import FailedTask, failed_tasks
 from sparkdl.doctor.executor_checks import check_executors
 from sparkdl.doctor.facts import Facts, collect_facts
-from sparkdl.doctor.java import check_java
+from sparkdl.doctor.java import NO_JAVA, check_java
 from sparkdl.doctor.report import MAX_NAMED, Check, HealthReport, State, fault, note, skipped
 from sparkdl.doctor.root_checks import check_root
 from sparkdl.doctor.root_probe import (
@@ -81,8 +80,7 @@ def examine(
     Returns:
         The checks, each with the remedy of its fault: `print` the report.
     """
-    # A session may be active in another thread only.
-    runs = bool(spark or SparkSession.getActiveSession() or SparkContext._active_spark_context)
+    runs = bool(spark or SparkSession.getActiveSession() or _has_context())
     java = check_java()
     if java.state is State.FAULT and not runs:
         return _without_spark([java], root)
@@ -91,11 +89,19 @@ def examine(
         cluster = SparkCluster(spark)
     except Exception as exc:  # noqa: BLE001 Whatever Spark raises is what the user must know.
         return _without_spark([java, start_failure(f"{type(exc).__name__}: {exc}")], root)
+    if cluster.tasks_outlive_driver:
+        java = skipped(java.subject, NO_JAVA)
     try:
         return HealthReport([java, *examine_cluster(cluster, root, say)])
     finally:
         if not runs:
             cluster.spark.stop()
+
+
+def _has_context() -> bool:
+    """Return True if this process has a session, which may be active in another thread only."""
+    classic = getattr(pyspark, "SparkContext", None)  # Clients of Spark Connect do not have it.
+    return classic is not None and classic._active_spark_context is not None
 
 
 def _without_spark(checks: list[Check], root: str | os.PathLike[str] | None) -> HealthReport:
