@@ -18,7 +18,11 @@ def root() -> str:
         True
     """
     me = context.current()
-    if trial := me.url or me.folder:
+    # The folder of `experiment.try_one` belongs to no run.
+    is_tried = me.folder is not None and me.run_path == me.folder
+    if me.run_path and not is_tried:
+        return storage.absolute(me.run_path).rpartition("/")[0]
+    if (trial := me.url or me.folder) and not is_tried:
         # The folder of a trial is `<root>/<run id>/trials/<number>`.
         return storage.absolute(trial).rsplit("/", 3)[0]
     return storage.absolute(_root_on_driver() or config.resolve("root") or "runs")

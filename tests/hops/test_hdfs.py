@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl import context
+from sparkdl import context, experiment
 from sparkdl.context import Context
 from sparkdl.hops import hdfs, tensorboard
 
@@ -117,3 +117,14 @@ def test_a_file_that_is_copied_to_its_own_place_stays(
         hdfs.copy_to_local("Resources/sub/Resources", str(tmp_path), overwrite=True)
     assert data.read_text() == "1,2"
     assert (inner / "0.bin").exists()
+
+
+def test_one_trial_in_this_process_has_the_project_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "demo"))
+    assert experiment.try_one(lambda: hdfs.project_path()) == f"{tmp_path}/demo/"
+    # As `trial.debug()` calls the function of a run in another folder.
+    me = Context(folder=str(tmp_path / "debug"), run_path="s3://bucket/project/a-run")
+    with context.acting_as(me):
+        assert hdfs.project_path() == "s3://bucket/project/"
