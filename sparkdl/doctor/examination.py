@@ -16,7 +16,7 @@ from sparkdl import config, storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.slots import Slots
-from sparkdl.cluster.spark import SparkCluster
+from sparkdl.cluster.spark import SparkCluster, active_session
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.cluster.spark_tasks import FailedTask, failed_tasks
@@ -80,7 +80,7 @@ def examine(
     Returns:
         The checks, each with the remedy of its fault: `print` the report.
     """
-    runs = bool(spark or SparkSession.getActiveSession() or _has_context())
+    runs = bool(spark or active_session())
     java = check_java()
     if java.state is State.FAULT and not runs:
         return _without_spark([java], root)
@@ -96,12 +96,6 @@ def examine(
     finally:
         if not runs:
             cluster.spark.stop()
-
-
-def _has_context() -> bool:
-    """Return True if this process has a session, which may be active in another thread only."""
-    classic = getattr(pyspark, "SparkContext", None)  # Clients of Spark Connect do not have it.
-    return classic is not None and classic._active_spark_context is not None
 
 
 def _without_spark(checks: list[Check], root: str | os.PathLike[str] | None) -> HealthReport:

@@ -30,11 +30,10 @@ def root() -> str:
 
 def _root_on_driver() -> str | None:
     """Return the folder of the active Spark session; None without a session."""
-    from pyspark.sql import SparkSession  # Importing pyspark would slow down training processes.
+    # Importing pyspark would slow down training processes.
+    from sparkdl.cluster.spark import SparkCluster, active_session
 
-    from sparkdl.cluster.spark import SparkCluster
-
-    active = SparkSession.getActiveSession()
+    active = active_session()
     return SparkCluster(active).root() if active else None
 
 
