@@ -47,6 +47,17 @@ def test_arguments_in_the_order_of_1_0_are_refused() -> None:
         experiment.launch(lambda: 1, versioned_resources="Resources/a.csv")
 
 
+def test_a_text_that_is_the_name_of_a_folder_stays(tmp_path: Path) -> None:
+    for name in ("work", "tensorboard"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "work" / "plot.png").touch()
+    returned = {"padding": "work", "kind": ".", "plot": "work/plot.png"}
+    trial = Trial(number=0, params={}, path=str(tmp_path), outputs=returned, _shape="dict")
+    values = values_of(trial)
+    assert (values["padding"], values["kind"]) == ("work", ".")
+    assert values["plot"].endswith(f"{tmp_path}/work/plot.png")
+
+
 def test_values_have_the_names_that_the_function_returned(tmp_path: Path) -> None:
     named = Trial(number=0, params={}, path=str(tmp_path), outputs={"value": 3}, _shape="dict")
     assert values_of(named)["value"] == 3
