@@ -50,8 +50,7 @@ def launch(
         6
     """
     options = options_of(name, versioned_resources, description, metric_key)
-    args = {key: list(values) for key, values in (args_dict or {}).items()}
-    return result_of(experiment.launch(train_fn, args or None, combine="zip", **options))
+    return result_of(experiment.launch(train_fn, args_dict or None, combine="zip", **options))
 
 
 @verb(map_fun="train_fn", args_dict="grid_dict")

@@ -47,6 +47,11 @@ def test_arguments_in_the_order_of_1_0_are_refused() -> None:
         experiment.launch(lambda: 1, versioned_resources="Resources/a.csv")
 
 
+def test_a_single_value_in_place_of_a_list_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Write \[3\] for a single value"):
+        experiment.launch(lambda x: x, {"x": 3})  # type: ignore[dict-item]
+
+
 def test_a_text_that_is_the_name_of_a_folder_stays(tmp_path: Path) -> None:
     for name in ("work", "tensorboard"):
         (tmp_path / name).mkdir()
