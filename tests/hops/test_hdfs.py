@@ -128,3 +128,14 @@ def test_one_trial_in_this_process_has_the_project_of_the_driver(
     me = Context(folder=str(tmp_path / "debug"), run_path="s3://bucket/project/a-run")
     with context.acting_as(me):
         assert hdfs.project_path() == "s3://bucket/project/"
+
+
+def test_a_file_with_brackets_is_not_taken_for_its_neighbors(project: str) -> None:
+    for name in ("data1.csv", "data[1].csv"):
+        hdfs.dump(name, f"Resources/{name}")
+    hdfs.move("Resources/data[1].csv", "Resources/moved.csv")
+    assert hdfs.load("Resources/moved.csv") == b"data[1].csv"
+    hdfs.dump("again", "Resources/data[1].csv")
+    hdfs.rmr("Resources/data[1].csv")
+    names = [path.rpartition("/")[2] for path in hdfs.ls("Resources")]
+    assert names == ["data1.csv", "moved.csv"]
