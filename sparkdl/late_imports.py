@@ -67,27 +67,29 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        actions = self.actions.pop(fullname, None)
-        if actions is None:
+        if fullname not in self.actions:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             if finder is not self and find and (spec := find(fullname, path, target)):
-                _act_after_import(spec.loader, actions)
+                _act_after_import(spec.loader, self.actions)
                 found: importlib.machinery.ModuleSpec = spec
                 return found
         return None
 
 
-def _act_after_import(loader: Any, actions: Sequence[Action]) -> None:
-    """Let this loader, which loads one module, call the functions when it was executed."""
+def _act_after_import(loader: Any, actions: dict[str, list[Action]]) -> None:
+    """Let this loader, which loads one module, call the functions when it was executed.
+
+    A module may be looked for and not be imported, so its functions wait until it was executed.
+    """
     execute = getattr(loader, "exec_module", None)
     if execute is None:
         return
 
     def execute_and_act(module: types.ModuleType) -> None:
         execute(module)
-        for action in actions:
+        for action in actions.pop(module.__name__, ()):
             action(module)
 
     with contextlib.suppress(AttributeError):  # A loader that is not written in Python.

@@ -212,6 +212,6 @@ def _visible(gpus: list[str]) -> Iterator[None]:
         yield
     finally:
         if earlier is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = earlier

@@ -312,8 +312,8 @@ def rename(url: str, new: str) -> None:
         else:
             # Other processes may remove files of a folder while it is copied.
             with suppress(FileNotFoundError):
-                filesystem.copy(path, target, recursive=True, on_error="ignore")
-                filesystem.rm(path, recursive=True)
+                stores.copy_all(filesystem, path, target)
+                stores.remove_all(url, filesystem, path)
         if stores.has_folders(url) and not filesystem.exists(target):
             raise OSError(f"the store has not renamed {url} to {new}")
 
@@ -329,7 +329,7 @@ def remove(url: str) -> None:
                 path.unlink(missing_ok=True)
         else:
             filesystem, target = stores.connect(url)
-            filesystem.rm(target, recursive=True)
+            stores.remove_all(url, filesystem, target)
 
 
 def remove_files(urls: Sequence[str]) -> None:
@@ -337,11 +337,7 @@ def remove_files(urls: Sequence[str]) -> None:
     with suppress(FileNotFoundError), store_errors(urls[0]):
         filesystem, _ = stores.connect(urls[0])
         paths = [stores.connect(url)[1] for url in urls]
-        if not stores.has_folders(urls[0]):
-            filesystem.rm(paths)
-            return
-        for path in paths:
-            filesystem.rm_file(path)
+        stores.remove_files(urls[0], filesystem, paths)
 
 
 # ---- copies

@@ -11,8 +11,9 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "appends",
     "connect",
     "content_of",
+    "copy_all",
     "create",
     "has_folders",
     "is_beyond_end",
@@ -30,6 +32,8 @@ __all__ = [
     "is_local",
     "local_path",
     "protocol_of",
+    "remove_all",
+    "remove_files",
     "replaces",
     "store_errors",
 ]
@@ -44,6 +48,9 @@ _FILE = re.compile(r"^(?:(?:file|local)://|file:(?=/))")
 _DBFS_MOUNT = Path("/dbfs")
 # In a store that cannot refuse to write a file that exists, a claim is read back after this time.
 CLAIM_S = 2.0
+
+# The servers of these remove a whole folder themselves, by its exact name.
+_OWN_REMOVE = {"hdfs", "viewfs", "webhdfs"}
 
 _EXTRAS = {"s3": "s3", "hdfs": "hdfs", "viewfs": "hdfs"}
 
@@ -124,6 +131,44 @@ def _hint(protocol: str) -> str:
 def has_folders(url: str) -> bool:
     """Return True if the folder of a new file must be created first."""
     return protocol_of(url) not in _OBJECT_STORES
+
+
+def remove_all(url: str, filesystem: Any, path: str) -> None:
+    """Remove a file, or a folder with its content.
+
+    fsspec takes a path with `*`, `?` or `[` for a pattern, and would remove what matches.
+    """
+    if protocol_of(url) in _OWN_REMOVE or not has_magic(path):
+        filesystem.rm(path, recursive=True)
+        return
+    entries = filesystem.find(path, withdirs=True, detail=True)
+    for name in sorted(entries, reverse=True):  # The content of a folder comes before the folder.
+        if entries[name]["type"] != "directory":
+            filesystem.rm_file(name)
+        elif has_folders(url):
+            filesystem.rmdir(name)
+
+
+def remove_files(url: str, filesystem: Any, paths: Sequence[str]) -> None:
+    """Remove files, with as few requests as the store allows; see `remove_all`."""
+    if not (has_folders(url) or has_magic("".join(paths))):
+        filesystem.rm(paths)
+        return
+    for path in paths:
+        filesystem.rm_file(path)
+
+
+def copy_all(filesystem: Any, path: str, target: str) -> None:
+    """Copy a file, or a folder with its content, within an object store.
+
+    Files that other processes remove meanwhile are left out.
+    """
+    if not has_magic(path):
+        filesystem.copy(path, target, recursive=True, on_error="ignore")
+        return
+    for name in filesystem.find(path):
+        with suppress(FileNotFoundError):
+            filesystem.cp_file(name, target + name[len(path) :])
 
 
 def appends(url: str) -> bool:

@@ -88,6 +88,19 @@ def test_mirror_uploads_changed_files(place: str, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_a_name_is_never_taken_for_a_pattern(place: str) -> None:
+    if "hdfs://" in place:
+        pytest.skip("the server of HDFS removes by the exact name; the fake one does not")
+    for name in ("data1.csv", "data[1].csv", "d1/x", "d[1]/x", "any", "*"):
+        storage.write(f"{place}/{name}", name)
+    storage.rename(f"{place}/data[1].csv", f"{place}/new.csv")
+    assert storage.read(f"{place}/new.csv") == b"data[1].csv"
+    storage.remove(f"{place}/d[1]")
+    storage.remove(f"{place}/*")
+    assert storage.list_names(place) == ["any", "d1", "data1.csv", "new.csv"]
+    assert storage.list_names(f"{place}/d1") == ["x"]
+
+
 def test_write_that_fails_leaves_the_old_file(root: str) -> None:
     url = storage.join(root, "f")
     storage.write(url, "old")

@@ -2,7 +2,9 @@
 
 import argparse
 import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from sparkdl.cli.output import add_json, print_json
@@ -33,10 +35,24 @@ def add(verbs: Any) -> None:
     parser.set_defaults(run=_run)
 
 
+@contextlib.contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """Let this process, and the processes that it starts, print to the standard error."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     use_spark_options(arguments)
     # What the program prints must not be taken for the JSON document.
-    with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
+    with _printing_to_stderr() if arguments.json else contextlib.nullcontext():
         plan = plan_program(arguments.program, arguments.arguments)
     if arguments.json:
         print_json(plan.to_dict())

@@ -45,5 +45,5 @@ def use_spark_options(arguments: argparse.Namespace) -> None:
     for setting in arguments.conf:
         words += ["--conf", setting]
     if words:
-        earlier = os.environ.get(_VARIABLE, "pyspark-shell").removesuffix("pyspark-shell")
+        earlier = os.environ.get(_VARIABLE, "pyspark-shell").rstrip().removesuffix("pyspark-shell")
         os.environ[_VARIABLE] = f"{earlier}{shlex.join(words)} pyspark-shell"

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import pyspark
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,7 +21,7 @@ from sparkdl.cluster.spark_settings import SparkSettings, check_speculation
 from sparkdl.cluster.spark_slots import SlotCounter
 from sparkdl.errors import FunctionError
 
-__all__ = ["SparkCluster"]
+__all__ = ["SparkCluster", "active_session"]
 
 # Spark Connect takes messages of 128 MiB, in which the function is the largest part.
 MAX_CONNECT_BYTES = 127 << 20
@@ -48,7 +49,7 @@ class SparkCluster:
     """
 
     def __init__(self, spark: SparkSession | None = None) -> None:
-        self.spark = spark or SparkSession.getActiveSession() or _new_session()
+        self.spark = spark or active_session() or _new_session()
         self._profiles: dict[Resources, Any] = {}
         # Spark Connect has no SparkContext.
         self._context: Any = getattr(self.spark, "_sc", None)
@@ -280,6 +281,18 @@ def _no_rows(batches: Iterable[Any]) -> Iterator[Any]:
     for _ in batches:
         pass
     yield from ()
+
+
+def active_session() -> SparkSession | None:
+    """Return the session of this thread, else that of this process; None without a session.
+
+    Spark itself knows a session only in the thread that has created it.
+    """
+    if active := SparkSession.getActiveSession():
+        return active
+    classic = getattr(pyspark, "SparkContext", None)  # Clients of Spark Connect do not have it.
+    runs = classic is not None and classic._active_spark_context is not None
+    return SparkSession.builder.getOrCreate() if runs else None
 
 
 def _new_session() -> SparkSession:

@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyspark
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl import config, storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.slots import Slots
-from sparkdl.cluster.spark import SparkCluster
+from sparkdl.cluster.spark import SparkCluster, active_session
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.cluster.spark_tasks import FailedTask, failed_tasks
 from sparkdl.doctor.executor_checks import check_executors
 from sparkdl.doctor.facts import Facts, collect_facts
-from sparkdl.doctor.java import check_java
+from sparkdl.doctor.java import NO_JAVA, check_java
 from sparkdl.doctor.report import MAX_NAMED, Check, HealthReport, State, fault, note, skipped
 from sparkdl.doctor.root_checks import check_root
 from sparkdl.doctor.root_probe import (
@@ -80,8 +80,7 @@ def examine(
     Returns:
         The checks, each with the remedy of its fault: `print` the report.
     """
-    # A session may be active in another thread only.
-    runs = bool(spark or SparkSession.getActiveSession() or SparkContext._active_spark_context)
+    runs = bool(spark or active_session())
     java = check_java()
     if java.state is State.FAULT and not runs:
         return _without_spark([java], root)
@@ -90,6 +89,8 @@ def examine(
         cluster = SparkCluster(spark)
     except Exception as exc:  # noqa: BLE001 Whatever Spark raises is what the user must know.
         return _without_spark([java, start_failure(f"{type(exc).__name__}: {exc}")], root)
+    if cluster.tasks_outlive_driver:
+        java = skipped(java.subject, NO_JAVA)
     try:
         return HealthReport([java, *examine_cluster(cluster, root, say)])
     finally:
@@ -264,7 +265,7 @@ class _Probe:
 @contextmanager
 def _probed(root: str) -> Iterator[_Probe]:
     """Write, read and delete files in the root, and leave nothing behind."""
-    is_new = storage.is_local(root) and not storage.local_path(root).exists()
+    new_folders = _new_folders(root)
     folder = probe_folder(root)
     driver, mark = probe_root(folder, "driver"), ""
     try:
@@ -275,8 +276,20 @@ def _probed(root: str) -> Iterator[_Probe]:
     finally:
         with suppress(OSError):
             within(LIMIT_S, lambda: storage.remove(folder))
-            if is_new:
-                storage.local_path(root).rmdir()
+            for path in new_folders:
+                path.rmdir()
+
+
+def _new_folders(root: str) -> list[Path]:
+    """Return the local folders that a file in the root would create, the innermost one first."""
+    if not storage.is_local(root):
+        return []
+    path = storage.local_path(root)
+    try:
+        missing = within(LIMIT_S, lambda: [p for p in (path, *path.parents) if not p.exists()])
+    except OSError:  # The user may not enter a folder, or its file system does not answer.
+        return []
+    return list(missing)
 
 
 def _unseen(probe: _Probe, executors: Sequence[Facts]) -> set[str]:

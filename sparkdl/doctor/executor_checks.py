@@ -1,5 +1,6 @@
 """Runs on the driver (pure). Judge the facts of the executors against those of the driver."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sparkdl.doctor.facts import Facts
@@ -88,7 +89,26 @@ def _check_python(driver: Facts, executors: Sequence[Facts]) -> Check:
     return note("Python", text, "Equal minor versions are enough, equal versions are better.")
 
 
+def _one_tensorflow(packages: Mapping[str, str]) -> dict[str, str]:
+    """Return packages of which `tensorflow-cpu`, a build of TensorFlow, is named `tensorflow`."""
+    known = {name: version for name, version in packages.items() if version != ABSENT}
+    build = known.pop("tensorflow-cpu", None)
+    return known if build is None else {"tensorflow": build, **known}
+
+
+def _with_one_tensorflow(driver: Facts, facts: Facts) -> Facts:
+    """Return the facts of an executor with the packages that differ, whichever the build."""
+    here = _one_tensorflow(driver.packages)
+    there = _one_tensorflow({**driver.packages, **facts.packages})
+    names = sorted({*facts.packages, "tensorflow"} - {"tensorflow-cpu"})
+    differing = {n: there.get(n, ABSENT) for n in names if there.get(n) != here.get(n)}
+    return dataclasses.replace(facts, packages=differing)
+
+
 def _check_packages(driver: Facts, executors: Sequence[Facts]) -> Iterator[Check]:
+    executors = [_with_one_tensorflow(driver, facts) for facts in executors]
+    driver = dataclasses.replace(driver, packages=_one_tensorflow(driver.packages))
+
     def missing(facts: Facts) -> str | None:
         return _names(facts, lambda name, there: there == ABSENT and name in COMPARED)
 

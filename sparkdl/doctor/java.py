@@ -11,10 +11,11 @@ import pyspark
 
 from sparkdl.doctor.report import Check, fault, ok, skipped
 
-__all__ = ["check_java"]
+__all__ = ["NO_JAVA", "check_java"]
 
 MIN_JAVA = 17
 SUBJECT = "Java"
+NO_JAVA = "Spark Connect needs no Java on the driver"
 # A Java that prints its version takes a fraction of a second.
 TIMEOUT_S = 60.0
 
@@ -31,7 +32,9 @@ def check_java(environ: Mapping[str, str] = os.environ) -> Check:
         environ: the environment variables of the driver.
     """
     if environ.get("SPARK_REMOTE"):
-        return skipped(SUBJECT, "Spark Connect needs no Java on the driver (SPARK_REMOTE is set)")
+        return skipped(SUBJECT, f"{NO_JAVA} (SPARK_REMOTE is set)")
+    if not hasattr(pyspark, "SparkContext"):
+        return skipped(SUBJECT, f"{NO_JAVA} (only pyspark-client is installed)")
     home = environ.get("JAVA_HOME") or _home_of_settings(environ)
     if home:
         java = str(Path(home, "bin", "java"))

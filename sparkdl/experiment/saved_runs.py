@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
-
 from sparkdl import config, storage
-from sparkdl.cluster.spark import SparkCluster
+from sparkdl.cluster.spark import SparkCluster, active_session
 from sparkdl.errors import ConfigError
 from sparkdl.options import Options
 from sparkdl.runner.handle import LoadedRunHandle
@@ -65,7 +63,7 @@ def _path_of(id_or_path: Run | str | os.PathLike[str] | None) -> str:
 
 def _root(root: str | os.PathLike[str] | None = None) -> str:
     """Return the folder of all runs: the argument, or the folder that `launch` uses."""
-    if root is None and (active := SparkSession.getActiveSession()):
+    if root is None and (active := active_session()):
         root = SparkCluster(active).root()
     return storage.absolute(config.resolve("root", root) or "runs")
 

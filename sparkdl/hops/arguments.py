@@ -62,9 +62,15 @@ def options_of(
         direction: `MAX` or `MIN`; None follows the name of the metric.
 
     Raises:
-        ConfigError: if the direction is another word.
+        ConfigError: if the direction is another word, or the description is no text.
         FileNotFoundError: if a file does not exist.
     """
+    if description is not None and not isinstance(description, str):
+        raise ConfigError(
+            f"description is {description!r}; expected a text. The order of arguments is that of "
+            "hops-util-py 2.5; for a program of version 1.0 pass versioned_resources= and "
+            "description= by name."
+        )
     if direction is None:
         direction = (metric and direction_of_name(metric)) or "max"
     elif str(direction).upper() not in (Direction.MAX, Direction.MIN):

@@ -17,10 +17,10 @@ def mirrored(
     train_fn: Callable[[], Any],
     name: str = NO_NAME,
     local_logdir: bool = False,
-    versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     evaluator: bool = False,
     metric_key: str | None = None,
+    versioned_resources: Sequence[str] | None = None,
 ) -> Result:
     """Run a training function on all executors, or with all GPUs of a single executor.
 
@@ -51,10 +51,10 @@ def multi_worker_mirrored(
     train_fn: Callable[[], Any],
     name: str = NO_NAME,
     local_logdir: bool = False,
-    versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     evaluator: bool = False,
     metric_key: str | None = None,
+    versioned_resources: Sequence[str] | None = None,
 ) -> Result:
     """Run a training function in several workers, with `TF_CONFIG` set.
 
@@ -90,7 +90,13 @@ def collective_all_reduce(
     description: str | None = None,
 ) -> Result:
     """Run a training function in several workers, see `multi_worker_mirrored`."""
-    return multi_worker_mirrored(map_fun, name, local_logdir, versioned_resources, description)
+    return multi_worker_mirrored(
+        map_fun,
+        name,
+        local_logdir,
+        description=description,
+        versioned_resources=versioned_resources,
+    )
 
 
 def _run_workers(
@@ -112,10 +118,10 @@ def parameter_server(
     train_fn: Callable[[], Any],
     name: str = NO_NAME,
     local_logdir: bool = False,
-    versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     evaluator: bool = False,
     metric_key: str | None = None,
+    versioned_resources: Sequence[str] | None = None,
 ) -> Result:
     """Run a training function in a chief, workers and parameter servers; each calls the function.
 

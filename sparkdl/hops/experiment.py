@@ -5,6 +5,7 @@ Each function returns the path of its results and what the training function ret
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sparkdl.hops.arguments import NO_NAME, Direction, verb
 from sparkdl.hops.distributed import (
@@ -17,6 +18,7 @@ from sparkdl.hops.open_experiment import OpenExperiment, state
 from sparkdl.hops.project import root
 from sparkdl.hops.resources import local_resources
 from sparkdl.hops.trials import differential_evolution, grid_search, launch, random_search
+from sparkdl.resources import distinct_names
 
 __all__ = [
     "Direction",
@@ -58,7 +60,9 @@ def begin(
         >>> experiment.load(path).trials[0].value
         3.0
     """
-    resources = {path.name: path for path in local_resources(versioned_resources)}
+    paths = local_resources(versioned_resources)
+    names = distinct_names(str(path.absolute()) for path in paths)
+    resources = {name: Path(path) for name, path in names.items()}
     state.opened = OpenExperiment.begin(root(), name, description, resources)
     return state.opened.opened.run.path
 
@@ -71,8 +75,10 @@ def end(metric: float | None = None) -> None:
 
     Raises:
         RuntimeError: if no experiment has begun.
+        TypeError, ValueError: if the metric is no number. The experiment goes on.
     """
     if state.opened is None:
         raise RuntimeError("no experiment is running: experiment.end follows experiment.begin.")
+    value = None if metric is None else float(metric)
     opened, state.opened = state.opened, None
-    opened.end(None if metric is None else float(metric))
+    opened.end(value)

@@ -137,8 +137,22 @@ def _copy(source: Path, target: str, overwrite: bool) -> None:
     if storage.exists(target):
         if not overwrite:
             raise FileExistsError(f"{target} exists. Pass overwrite=True to replace it.")
+        if storage.is_local(target) and _is_same(source, storage.local_path(target)):
+            return
         storage.remove(target)
     storage.copy(source, target)
+
+
+def _is_same(source: Path, copy: Path) -> bool:
+    """Return True if a file or folder would be replaced by itself.
+
+    Raises:
+        OSError: if a folder would be replaced by something in it, which would be removed, too.
+    """
+    source, copy = source.resolve(), copy.resolve()
+    if source != copy and source.is_relative_to(copy):
+        raise OSError(f"{source} cannot replace {copy}, the folder that contains it.")
+    return source == copy
 
 
 def copy_to_local(
@@ -169,6 +183,8 @@ def copy_to_local(
     copy = folder / url.rpartition("/")[2]
     if copy.exists():
         if not overwrite and _sizes(str(copy)) == _sizes(url):
+            return str(copy)
+        if storage.is_local(url) and _is_same(storage.local_path(url), copy):
             return str(copy)
         storage.remove(str(copy))
     _fetch(url, copy)

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import context, storage
+from sparkdl import resources as kept
 from sparkdl.context import Context
 from sparkdl.runner.preview import IN_PROCESS, end_program, is_previewing
 from sparkdl.runs import provenance
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.ids_and_seeds import new_run_id
 from sparkdl.runs.opening import OpenRun, RunDescription, open_run
-from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.states import RunState, TrialState, evaluate_metric
 
 __all__ = ["OpenExperiment", "state"]
 
@@ -55,8 +57,7 @@ class OpenExperiment:
         opened = open_run(root, _description(name, description), "error")
         with opened.failing():
             storage.write(opened.paths.environment, provenance.environment())
-            for file, path in resources.items():
-                storage.copy(path, storage.join(opened.paths.resources, file))
+            kept.keep(opened.run.path, resources, {})
             trial = opened.run.trials[0]
             is_local = storage.is_local(trial.path)
             folder = trial.path if is_local else tempfile.mkdtemp(prefix="sparkdl-")
@@ -67,26 +68,33 @@ class OpenExperiment:
         return cls(opened, folder, earlier, time.monotonic())
 
     def end(self, metric: float | None) -> None:
-        """Record the end of the run, with its metric if there is one."""
+        """Record the end of the run, with its metric if there is one.
+
+        As with any trial, a metric that is no finite number makes the trial INVALID.
+        """
         if self.earlier is None:
             os.environ.pop(context.VARIABLE, None)
         else:
             os.environ[context.VARIABLE] = self.earlier
         trial, duration_s = self.opened.run.trials[0], round(time.monotonic() - self.begun_s, 3)
         values: dict[str, Any] = {} if metric is None else {"metric": metric}
+        verdict = evaluate_metric(values, {}, None)
         with self.opened.failing():
             if self.folder != trial.path:
                 storage.copy(Path(self.folder), trial.path)
+                shutil.rmtree(self.folder, ignore_errors=True)
             event = TrialChanged(
                 number=0,
-                state=TrialState.COMPLETE,
-                value=metric,
+                state=verdict.state,
+                value=verdict.value,
                 outputs=values,
                 metrics=values,
+                error=verdict.reason,
                 usage={"running_s": duration_s},
             )
             self.opened.record(event)
-        self.opened.close(RunEnded(state=RunState.COMPLETE, reason=None, duration_s=duration_s))
+        state = RunState.FAILED if verdict.reason else RunState.COMPLETE
+        self.opened.close(RunEnded(state=state, reason=verdict.reason, duration_s=duration_s))
 
 
 @dataclass
@@ -101,7 +109,8 @@ state = _State()
 
 
 def _description(name: str, description: str | None) -> RunDescription:
-    request = {"search": None, "is_distributed": False, "is_gang": False, "is_resumable": False}
+    kind = {"is_distributed": False, "is_gang": False, "is_resumable": False}
+    request: dict[str, Any] = {"search": None, "options": {}, **kind}
     return RunDescription(
         id=new_run_id(name),
         name=name,
@@ -114,6 +123,7 @@ def _description(name: str, description: str | None) -> RunDescription:
         secrets=(),
         facts={
             "request": request,
+            "env": [],
             "versions": provenance.versions(),
             "git_commit": provenance.git_commit(Path.cwd()),
             **provenance.who(),

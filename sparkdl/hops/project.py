@@ -18,7 +18,11 @@ def root() -> str:
         True
     """
     me = context.current()
-    if trial := me.url or me.folder:
+    # The folder of `experiment.try_one` belongs to no run.
+    is_tried = me.folder is not None and me.run_path == me.folder
+    if me.run_path and not is_tried:
+        return storage.absolute(me.run_path).rpartition("/")[0]
+    if (trial := me.url or me.folder) and not is_tried:
         # The folder of a trial is `<root>/<run id>/trials/<number>`.
         return storage.absolute(trial).rsplit("/", 3)[0]
     return storage.absolute(_root_on_driver() or config.resolve("root") or "runs")
@@ -26,11 +30,10 @@ def root() -> str:
 
 def _root_on_driver() -> str | None:
     """Return the folder of the active Spark session; None without a session."""
-    from pyspark.sql import SparkSession  # Importing pyspark would slow down training processes.
+    # Importing pyspark would slow down training processes.
+    from sparkdl.cluster.spark import SparkCluster, active_session
 
-    from sparkdl.cluster.spark import SparkCluster
-
-    active = SparkSession.getActiveSession()
+    active = active_session()
     return SparkCluster(active).root() if active else None
 
 

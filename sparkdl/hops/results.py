@@ -22,9 +22,7 @@ def values_of(trial: Trial) -> dict[str, Any]:
     Args:
         trial: the trial.
     """
-    values = dict(trial.outputs) or {"metric": None}
-    if list(values) == ["value"]:
-        values = {"metric": values["value"]}
+    values = trial.result if isinstance(trial.result, dict) else {"metric": trial.result}
     returned = {name: _relative(trial, value) for name, value in values.items()}
     return {**returned, "log": _from_root(_log_of(trial))}
 
@@ -41,8 +39,12 @@ def best_of(run: Run) -> BestResult:
 
 
 def _relative(trial: Trial, value: Any) -> Any:
-    """Return the path of a file of the trial relative to the project, and other values as is."""
-    is_file = isinstance(value, str) and value and storage.exists(storage.join(trial.path, value))
+    """Return the path of a file of the trial relative to the project, and other values as is.
+
+    Files that were returned are in folders of the trial; a mere text may be the name of one.
+    """
+    is_path = isinstance(value, str) and "/" in value
+    is_file = is_path and storage.exists(storage.join(trial.path, value))
     return _from_root(storage.join(trial.path, value)) if is_file else value
 
 

@@ -20,9 +20,9 @@ def launch(
     args_dict: Mapping[str, Sequence[Any]] | None = None,
     name: str = NO_NAME,
     local_logdir: bool = False,
-    versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     metric_key: str | None = None,
+    versioned_resources: Sequence[str] | None = None,
 ) -> Result:
     """Run a training function once, or once for each position in the lists of arguments.
 
@@ -50,8 +50,7 @@ def launch(
         6
     """
     options = options_of(name, versioned_resources, description, metric_key)
-    args = {key: list(values) for key, values in (args_dict or {}).items()}
-    return result_of(experiment.launch(train_fn, args or None, combine="zip", **options))
+    return result_of(experiment.launch(train_fn, args_dict or None, combine="zip", **options))
 
 
 @verb(map_fun="train_fn", args_dict="grid_dict")
@@ -61,9 +60,9 @@ def grid_search(
     direction: str = Direction.MAX,
     name: str = NO_NAME,
     local_logdir: bool = False,
-    versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     optimization_key: str | None = "metric",
+    versioned_resources: Sequence[str] | None = None,
 ) -> BestResult:
     """Run a training function with every combination of parameters.
 
@@ -92,9 +91,9 @@ def random_search(
     samples: int = 10,
     name: str = NO_NAME,
     local_logdir: bool = False,
-    versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     optimization_key: str | None = "metric",
+    versioned_resources: Sequence[str] | None = None,
 ) -> BestResult:
     """Run a training function with random parameters. Equal combinations run once.
 
@@ -144,9 +143,9 @@ def differential_evolution(
     crossover: float = 0.7,
     name: str = NO_NAME,
     local_logdir: bool = False,
-    versioned_resources: Sequence[str] | None = None,
     description: str | None = None,
     optimization_key: str | None = "metric",
+    versioned_resources: Sequence[str] | None = None,
     cleanup_generations: bool = False,
 ) -> BestResult:
     """Improve a population of parameter combinations from generation to generation.

@@ -18,10 +18,8 @@ the folder as the base path of a model.
 import re
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-
 from sparkdl import config, storage
-from sparkdl.cluster.spark import SparkCluster
+from sparkdl.cluster.spark import SparkCluster, active_session
 from sparkdl.errors import ConfigError
 
 __all__ = ["FORMAT", "ModelPaths", "check_name", "models_folder"]
@@ -76,7 +74,7 @@ def models_folder(root: str | None) -> str:
         root: the folder that holds the runs and the models; by default the one that the verbs of
             `experiment` use.
     """
-    if root is None and (active := SparkSession.getActiveSession()):
+    if root is None and (active := active_session()):
         root = SparkCluster(active).root()
     return storage.join(storage.absolute(config.resolve("root", root) or "runs"), "models")
 

@@ -205,6 +205,11 @@ def _check_resumable(description: Mapping[str, Any]) -> None:
             f"run {run} was written by an earlier version of sparkdl and cannot be resumed by this "
             "one. experiment.load reads it; start a new run to continue."
         )
+    if description["kind"] == "begin":
+        raise ConfigError(
+            f"run {run} was a part of its program, between experiment.begin and experiment.end, "
+            "and has no training function. Run its program again."
+        )
     if not written["is_resumable"]:
         raise ConfigError(
             f"run {run} is a {description['kind']} cluster and cannot be resumed: its data feed "

@@ -24,7 +24,8 @@ def ranked(trials: Sequence[Trial], direction: str, repeats: int = 1) -> list[Tr
     """
     valued = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
     sign = -1.0 if direction == "max" else 1.0
-    mean, count = means(valued), num_complete(valued)
+    # The states of a live run change meanwhile, so that each is looked at once.
+    mean, count = _means_of(valued), Counter(trial.configuration for trial in valued)
     return sorted(
         valued,
         key=lambda t: (
@@ -38,9 +39,13 @@ def ranked(trials: Sequence[Trial], direction: str, repeats: int = 1) -> list[Tr
 
 def means(trials: Iterable[Trial]) -> dict[int, tuple[float, float]]:
     """Return the mean and the standard deviation of each configuration's COMPLETE trials."""
+    return _means_of(t for t in trials if t.state == TrialState.COMPLETE)
+
+
+def _means_of(trials: Iterable[Trial]) -> dict[int, tuple[float, float]]:
     values: dict[int, list[float]] = {}
     for trial in trials:
-        if trial.state == TrialState.COMPLETE and trial.value is not None:
+        if trial.value is not None:
             values.setdefault(trial.configuration, []).append(trial.value)
     return {
         number: (fmean(sample), stdev(sample)) if len(sample) > 1 else (sample[0], 0.0)

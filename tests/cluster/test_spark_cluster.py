@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparkdl import experiment
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.cluster.program.packaging import Program
-from sparkdl.cluster.spark import MAX_DESCRIPTION, SparkCluster
+from sparkdl.cluster.spark import MAX_DESCRIPTION, SparkCluster, active_session
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.spark_slots import default_parallelism
 from sparkdl.errors import FunctionError, PreflightError
@@ -31,6 +31,16 @@ def submit(cluster: SparkCluster, description: str = "a job") -> list[Any]:
     return cluster.submit(
         ones, "number long", resources=Resources(), description=description, tags=("ours",)
     )
+
+
+@pytest.mark.slow
+def test_the_session_is_that_of_all_threads(spark: SparkSession) -> None:
+    seen: list[Any] = []
+    thread = threading.Thread(target=lambda: seen.append(active_session()))
+    thread.start()
+    thread.join()
+    assert seen == [spark]
+    assert active_session() is spark
 
 
 class BrokenContext:

@@ -72,6 +72,21 @@ def test_packages_of_another_version_and_missing_packages_are_named() -> None:
     assert "pyspark 3.5.0 on b; the driver has pyspark" in fault.text
 
 
+def test_a_build_of_tensorflow_for_hosts_without_gpus_is_the_same_package() -> None:
+    driver = facts(packages={"python": "3.12.1", "tensorflow-cpu": "2.21.0"})
+
+    def checked(**packages: str) -> list[Check]:
+        named = {name.replace("_", "-"): version for name, version in packages.items()}
+        there = [executor(packages=named)]
+        return [c for c in check_executors(driver, there, 1000.0, 1000.0, 1) if c.state == "fault"]
+
+    assert not checked(tensorflow_cpu="absent", tensorflow="2.21.0")
+    (other,) = checked(tensorflow_cpu="absent", tensorflow="2.20.0")
+    assert "tensorflow 2.20.0 (driver: 2.21.0) on b" in other.text
+    (missing,) = checked(tensorflow_cpu="absent")
+    assert "absent on executors: tensorflow on b" in missing.text
+
+
 def test_other_packages_that_differ_are_a_note() -> None:
     packages = {f"package-{number}": "1.0" for number in range(7)}
     states = judged([executor(packages={**packages, "python": "3.12.2"})])

@@ -67,6 +67,29 @@ def test_root_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_session_of_spark_connect_needs_no_java(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Connect(Cluster):
+        tasks_outlive_driver = True
+
+    monkeypatch.setattr(examination, "SparkCluster", lambda spark: Connect())
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    report = examination.examine(root, spark=object())  # type: ignore[arg-type]
+    java = report.checks[0]
+    assert (java.subject, java.state) == ("Java", "skipped")
+    assert report.is_healthy
+
+
+def test_folders_above_a_new_root_are_not_made(tmp_path: Path) -> None:
+    assert examined(f"{tmp_path}/a/b/runs", Cluster())["Root"][0].state == "ok"
+    assert not [*tmp_path.iterdir()]
+
+
+def test_root_that_the_driver_may_not_look_at_is_a_fault(tmp_path: Path) -> None:
+    (check,) = examined(f"{tmp_path}/{'x' * 300}/runs", Cluster())["Root"]
+    assert check.state == "fault"
+    assert "File name too long" in check.text
+
+
 @pytest.mark.parametrize(
     ("operation", "text"),
     [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl import context
+from sparkdl import context, experiment
 from sparkdl.context import Context
 from sparkdl.hops import hdfs, tensorboard
 
@@ -95,3 +95,47 @@ def test_a_trial_knows_its_project(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert tensorboard.logdir() == f"{folder}/tensorboard/"
     hdfs.dump("1", tensorboard.logdir() + "note.txt")
     assert (folder / "tensorboard" / "note.txt").read_text() == "1"
+
+
+def test_a_file_that_is_copied_to_its_own_place_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path))
+    hdfs.dump("1,2", "Resources/data.csv")
+    hdfs.dump("0", "Resources/sub/Resources/0.bin")
+    data = tmp_path / "Resources" / "data.csv"
+    (tmp_path / "link").symlink_to(data.parent)
+    hdfs.copy_to_hdfs(str(data), "Resources", overwrite=True)
+    hdfs.cp("Resources/data.csv", "Resources/", overwrite=True)
+    for folder in (data.parent, tmp_path / "link"):
+        copy = hdfs.copy_to_local("Resources/data.csv", str(folder), overwrite=True)
+        assert Path(copy).read_text() == "1,2"
+    inner = tmp_path / "Resources" / "sub" / "Resources"
+    with pytest.raises(OSError, match="the folder that contains it"):
+        hdfs.copy_to_hdfs(str(inner), "", overwrite=True)
+    with pytest.raises(OSError, match="the folder that contains it"):
+        hdfs.copy_to_local("Resources/sub/Resources", str(tmp_path), overwrite=True)
+    assert data.read_text() == "1,2"
+    assert (inner / "0.bin").exists()
+
+
+def test_one_trial_in_this_process_has_the_project_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "demo"))
+    assert experiment.try_one(lambda: hdfs.project_path()) == f"{tmp_path}/demo/"
+    # As `trial.debug()` calls the function of a run in another folder.
+    me = Context(folder=str(tmp_path / "debug"), run_path="s3://bucket/project/a-run")
+    with context.acting_as(me):
+        assert hdfs.project_path() == "s3://bucket/project/"
+
+
+def test_a_file_with_brackets_is_not_taken_for_its_neighbors(project: str) -> None:
+    for name in ("data1.csv", "data[1].csv"):
+        hdfs.dump(name, f"Resources/{name}")
+    hdfs.move("Resources/data[1].csv", "Resources/moved.csv")
+    assert hdfs.load("Resources/moved.csv") == b"data[1].csv"
+    hdfs.dump("again", "Resources/data[1].csv")
+    hdfs.rmr("Resources/data[1].csv")
+    names = [path.rpartition("/")[2] for path in hdfs.ls("Resources")]
+    assert names == ["data1.csv", "moved.csv"]
