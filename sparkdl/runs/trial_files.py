@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from sparkdl import storage
 from sparkdl.checkpoints import Checkpoint
@@ -14,6 +14,9 @@ from sparkdl.errors import ConfigError, suggest
 from sparkdl.model_formats import is_model, is_model_file
 
 __all__ = ["artifact_url", "local_copy", "model_url"]
+
+# A longer text among the outputs of a trial is no path, and one with a longer part in bytes.
+MAX_PATH, MAX_NAME = 1000, 255
 
 
 def model_url(
@@ -61,7 +64,7 @@ def model_url(
 def _models(trial: str, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and the URL of each model among the outputs of a trial."""
     for name, value in outputs.items():
-        if isinstance(value, str) and is_model(url := storage.join(trial, value)):
+        if _is_path(value) and is_model(url := storage.join(trial, value)):
             yield name, url
 
 
@@ -77,14 +80,25 @@ def artifact_url(trial: str, outputs: Mapping[str, Any], name: str) -> str:
         ConfigError: if the function returned no such file.
     """
     value = outputs.get(name)
-    if isinstance(value, str) and value and storage.exists(url := storage.join(trial, value)):
-        return url
-    paths = [n for n, v in outputs.items() if isinstance(v, str)]
+    if _is_file(trial, value):
+        return storage.join(trial, str(value))
+    paths = [other for other, output in outputs.items() if _is_file(trial, output)]
     text = f"it is {value!r}" if name in outputs else "no value has this name"
     raise ConfigError(
         f"the trial {trial} has no artifact {name!r}: {text}. Expected the name of a returned "
         f"file: {', '.join(map(repr, paths)) or 'the trial returned none'}.{suggest(name, paths)}"
     )
+
+
+def _is_file(trial: str, output: Any) -> bool:
+    return _is_path(output) and storage.exists(storage.join(trial, output))
+
+
+def _is_path(output: Any) -> TypeGuard[str]:
+    """Return True if an output may be a path; disks and stores refuse longer names."""
+    if not isinstance(output, str) or not output or len(output) > MAX_PATH:
+        return False
+    return all(len(part.encode(errors="replace")) <= MAX_NAME for part in output.split("/"))
 
 
 def local_copy(url: str, to: str | PathLike[str] | None = None) -> str:

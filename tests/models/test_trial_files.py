@@ -32,6 +32,12 @@ def test_local_artifacts_are_where_they_are(root: str, files: Any, tmp_path: Pat
         run.best.artifact("plots")
     with pytest.raises(ConfigError, match=r"no artifact 'accuracy': it is 0\.9"):
         run.best.artifact("accuracy")
+    # Text among the outputs is no file, and may be too long for the name of one.
+    run.best.outputs = {"report": "precision " * 50, "optimizer": "adam", **run.best.outputs}
+    assert run.best.model_path == f"{run.best.path}/artifacts/model/0.keras"
+    for name in ("report", "optimizer"):
+        with pytest.raises(ConfigError, match="a returned file: 'plot', 'model'"):
+            run.best.artifact(name)
     without = run_with_outputs(f"{root}/other", {"accuracy": (0.9,)}, {})
     with pytest.raises(ConfigError, match="the trial returned none"):
         without.best.artifact("plot")
