@@ -31,7 +31,7 @@ from lib.machine import machine, resident_mb
 from lib.s3_server import S3Server
 from pyspark.sql import SparkSession
 
-from sparkdl import context, experiment
+from sparkdl import context, experiment, search
 
 SEARCHES = 32
 AIM_CALLS_PER_S = 15.0
@@ -76,7 +76,7 @@ def running_search(server: S3Server, seconds: int) -> Row:
         timer.start()
     run = experiment.search(
         reporting,
-        {"x": (0.0, 1.0), "seconds": [seconds]},
+        {"x": search.Float(0.0, 1.0), "seconds": [seconds]},
         algorithm="random",
         num_trials=SEARCHES,
         parallelism=SEARCHES,

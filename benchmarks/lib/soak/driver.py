@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from lib.machine import resident_mb
 from lib.soak import programs
-from sparkdl import experiment
+from sparkdl import experiment, search
 from sparkdl.errors import SparkDLError
 from sparkdl.tfos import TFCluster
 
@@ -126,7 +126,7 @@ class Driver:
         train = functools.partial(programs.objective, notes=self._notes)
         run = experiment.search(
             train,
-            {"x": (0.0, 1.0)},
+            {"x": search.Float(0.0, 1.0)},
             name="search",
             direction="min",
             num_trials=8,

@@ -1,5 +1,6 @@
 """Runs anywhere (pure). Define search spaces: a dimension for each parameter of a search."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 __all__ = ["Categorical", "Dimension", "Float", "Int", "Space"]
+
+_logger = logging.getLogger("sparkdl.search")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,13 @@ class Space:
     def _dimension(cls, name: str, value: Any) -> Dimension:
         if isinstance(value, Float | Int | Categorical):
             return value
+        if isinstance(value, tuple) and len(value) == 2 and {*map(type, value)} <= {int, float}:
+            low, high = sorted(value)
+            _logger.warning(
+                "space[%r] is %r, which stands for two choices. For a range, pass "
+                "search.Float(%r, %r) or search.Int; for two choices, pass a list.",
+                *(name, value, low, high),
+            )
         if isinstance(value, list | tuple | range) and value:
             return Categorical(list(value))
         raise ConfigError(

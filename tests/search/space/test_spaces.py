@@ -250,3 +250,13 @@ def test_bounds_may_be_numbers_of_numpy() -> None:
     real = Float(np.float32(0.5), np.float64(1.0))  # type: ignore[arg-type]
     assert Space.from_dict(json.loads(json.dumps(Space.of({"a": whole, "b": real}).to_dict())))
     assert (whole, real) == (Int(1, 4), Float(0.5, 1.0))
+
+
+def test_two_numbers_in_a_tuple_are_two_choices_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert Space.of({"lr": (0.1, 0.01)}).dimensions["lr"] == Categorical([0.1, 0.01])
+    assert "two choices. For a range, pass search.Float(0.01, 0.1)" in caplog.text
+    caplog.clear()
+    Space.of({"lr": [0.1, 0.01], "size": (1, 2, 3), "flag": (True, False), "name": ("a", "b")})
+    assert not caplog.text
