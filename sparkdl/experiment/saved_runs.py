@@ -1,5 +1,6 @@
 """Runs on the driver. Read, list and resume the runs that are stored in run directories."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl import config, storage
 from sparkdl.cluster.spark import SparkCluster, active_session
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, RunNotFoundError, suggest
 from sparkdl.options import Options
 from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runner.resume import continue_search
@@ -45,9 +46,23 @@ def load(id_or_path: Run | str | os.PathLike[str] | None = None) -> Run:
         >>> load(run.id).path == load().path == run.path
         True
     """
-    run = _history.load(_path_of(id_or_path))
+    path = _path_of(id_or_path)
+    try:
+        run = _history.load(path)
+    except RunNotFoundError as exc:
+        raise RunNotFoundError(f"{exc}{_meant(path)}") from None
     run.attach(LoadedRunHandle(run))
     return run
+
+
+def _meant(path: str) -> str:
+    """Return a hint at the run that was probably meant: the newest one whose id begins alike."""
+    folder, _, name = storage.absolute(path).rstrip("/").rpartition("/")
+    with contextlib.suppress(OSError):
+        names = sorted(storage.list_names(folder))
+        alike = [other for other in names if name and other.startswith(f"{name}-")]
+        return f" Did you mean {alike[-1]!r}?" if alike else suggest(name, names)
+    return ""
 
 
 def _path_of(id_or_path: Run | str | os.PathLike[str] | None) -> str:

@@ -65,8 +65,8 @@ def read_description(path: str) -> dict[str, Any]:
         number = description.get("format")
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFoundError(
-            f"no run at {path}: it holds no run.json. experiment.history() lists the runs below a "
-            "root."
+            f"no run at {path}: it holds no run.json. `sparkdl runs` and "
+            "experiment.history() list the runs below a root."
         ) from None
     except (ValueError, AttributeError) as exc:
         raise RunDamagedError(f"{RunPaths(path).run} is damaged: {exc}") from exc

@@ -96,6 +96,21 @@ def test_exit_codes_are_1_for_failed_runs_and_2_for_errors(root: str, capsys: An
         main(["fly"])
 
 
+def test_name_of_a_run_in_place_of_its_id_is_answered_with_the_newest_id(
+    root: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKDL_ROOT", root)
+    for run_id in ("digits-20261121-a1", "digits-20261122-b2", "other-20261123-c3"):
+        Path(root, run_id).mkdir(parents=True)
+    for name, hint in (
+        ("digits", " Did you mean 'digits-20261122-b2'?"),
+        ("oter-20261123-c3", " Did you mean 'other-20261123-c3'?"),
+        ("nothing/like-it", "`sparkdl runs` and experiment.history() list the runs below a root."),
+    ):
+        assert main(["show", name]) == 2
+        assert capsys.readouterr().err.rstrip().endswith(hint)
+
+
 def test_logs_follow_a_run_that_adds_trials_and_repeats_one(root: str, capsys: Any) -> None:
     paths = RunPaths(make_run(root, "COMPLETE"))
     opened = continue_run(paths.folder, reopen=True)
