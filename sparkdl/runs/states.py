@@ -1,5 +1,6 @@
 """Runs anywhere (pure). The states of runs and trials, and the state that a result leads to."""
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -149,7 +150,9 @@ def evaluate_metric(
     value = outputs.get(metric, reported.get(metric))
     if metric not in outputs and metric not in reported:
         names = ", ".join({**outputs, **reported}) or "nothing"
-        reason = f"{_missing(metric)}; got {names}"
+        near = difflib.get_close_matches(metric, [*outputs, *reported], n=1)
+        mend = f". Return it under this name, or pass metric={near[0]!r}" if near else ""
+        reason = f"{_missing(metric)}; got {names}{mend}"
         return Verdict(TrialState.INVALID, None, reason)
     if not _is_number(value) or not math.isfinite(value):
         return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")
@@ -175,7 +178,8 @@ def _missing(metric: str) -> str:
 
 def _note_on_list(outputs: Mapping[str, Any]) -> str | None:
     for name, value in outputs.items():
-        if isinstance(value, list):
+        # A returned list that is no part of a dict has a note with its type already.
+        if isinstance(value, list) and name != "value":
             return (
                 f"{_NO_VALUE}: the returned {name!r} is a list, which is kept in "
                 "trial.outputs. Return one number, or a dict of numbers, to compare trials"

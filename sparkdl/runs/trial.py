@@ -112,6 +112,12 @@ class Trial:
     # Seconds of an attempt that has ended, until it is known whether its usage was measured.
     _unmeasured_s: float = field(default=0.0, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        result = {} if self.value is None else {self.metric or "value": f"{self.value:.6g}"}
+        shown = {**result, **self.params}
+        words = [f"Trial {self.number}", self.state, *(f"{k}={v}" for k, v in shown.items())]
+        return f"<{' '.join(words)}>"
+
     @property
     def duration_s(self) -> float:
         """Seconds from the start of the task to its end, in all attempts."""

@@ -375,3 +375,9 @@ def test_a_resumed_run_is_loaded_with_the_time_of_all_sessions(root: str) -> Non
     assert run.repeats == 2
     assert run.reason == "ValueError: a ***, password=***"
     assert table.text(run.view()).startswith("Run one: COMPLETE (ValueError: a ***")
+
+
+def test_a_trial_is_shown_in_one_line() -> None:
+    trial = Trial(3, {"lr": 0.1}, "/r/3", state=TrialState.COMPLETE, value=0.9754321, metric="acc")
+    assert repr(trial) == "<Trial 3 COMPLETE acc=0.975432 lr=0.1>"
+    assert repr(Trial(4, {"lr": 0.2}, "/r/4")) == "<Trial 4 WAITING lr=0.2>"

@@ -25,7 +25,9 @@ def test_evaluate_metric_finds_the_metric() -> None:
     assert evaluate_metric({"file": "a.txt", "only": 2}, {}, None).value == 2.0
     assert evaluate_metric({"a": 1, "b": 2}, {}, None).value is None
     assert evaluate_metric({}, {}, None).state == "COMPLETE"
-    assert "got loss" in (evaluate_metric({"loss": 1}, {}, "accuracy").reason or "")
+    assert (evaluate_metric({"loss": 1}, {}, "accuracy").reason or "").endswith("; got loss")
+    misspelt = evaluate_metric({"acuracy": 1}, {}, "accuracy").reason or ""
+    assert misspelt.endswith("got acuracy. Return it under this name, or pass metric='acuracy'")
 
 
 @pytest.mark.parametrize(
