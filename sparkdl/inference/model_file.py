@@ -131,7 +131,7 @@ def local_copy(url: str) -> Iterator[Path]:
             raise FileNotFoundError(
                 f"{path} does not exist on host {socket.gethostname()}. Put the model where the "
                 "driver and the executors can read it (NFS, HDFS, an object store), or load the "
-                "model and pass the model itself."
+                "model and pass the model itself. A registered model is models.get(name)."
             )
         yield path
         return
