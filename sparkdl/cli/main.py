@@ -46,7 +46,11 @@ def main(words: list[str] | None = None) -> int:
         >>> main(["show", "/nowhere"])
         2
     """
-    arguments = make_parser().parse_args(words)
+    parser = make_parser()
+    if not (sys.argv[1:] if words is None else words):
+        parser.print_help()
+        return 2
+    arguments = parser.parse_args(words)
     try:
         code = int(arguments.run(arguments))
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Runs on the driver. `sparkdl show RUN`: print the table of a run."""
+"""Runs on the driver. `sparkdl show [RUN]`: print the table of a run."""
 
 import argparse
 from typing import Any
@@ -12,7 +12,8 @@ __all__ = ["add"]
 def add(verbs: Any) -> None:
     """Add this verb to the parser."""
     parser = verbs.add_parser("show", help="print the table of a run")
-    parser.add_argument("name", metavar="RUN", help="folder of the run, or its id below the root")
+    help_text = "folder of the run, or its id below the root; default: the newest run"
+    parser.add_argument("name", nargs="?", metavar="RUN", help=help_text)
     add_json(parser)
     parser.set_defaults(run=_run)
 

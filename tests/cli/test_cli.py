@@ -75,8 +75,8 @@ def test_runs_show_and_logs_print_a_run(
     monkeypatch.setenv("SPARKDL_ROOT", root)
     assert main(["runs"]) == 0
     assert "one launch COMPLETE" in " ".join(capsys.readouterr().out.split())
-    for name in ("one", path):
-        assert main(["show", name]) == 0
+    for name in (["one"], [path], []):
+        assert main(["show", *name]) == 0
         assert "Best: trial 1, acc 0.75, lr=0.2" in capsys.readouterr().out
     assert main(["logs", "one"]) == 0
     assert capsys.readouterr().out == "==> trial 0\nepoch of 0\n==> trial 1\nepoch of 1\n"
@@ -94,6 +94,8 @@ def test_exit_codes_are_1_for_failed_runs_and_2_for_errors(root: str, capsys: An
     assert "no runs found" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["fly"])
+    assert main([]) == 2
+    assert "finish an unfinished run" in capsys.readouterr().out
 
 
 def test_name_of_a_run_in_place_of_its_id_is_answered_with_the_newest_id(
