@@ -109,6 +109,7 @@ def test_pause_starts_no_trial_until_unpause(root: str, how: str) -> None:
         run.pause()
         assert run.is_paused
         assert "RUNNING (paused)" in repr(experiment.load(run.path))
+        assert eventually(lambda: cluster.cancelled)  # Trial 1 has left the queue.
         first.end(returned(0.0))
         assert eventually(lambda: loop.run.trials[0].state == "COMPLETE")
         time.sleep(0.1)
