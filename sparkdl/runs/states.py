@@ -178,8 +178,7 @@ def _missing(metric: str) -> str:
 
 def _note_on_list(outputs: Mapping[str, Any]) -> str | None:
     for name, value in outputs.items():
-        # A returned list that is no part of a dict has a note with its type already.
-        if isinstance(value, list) and name != "value":
+        if isinstance(value, list):
             return (
                 f"{_NO_VALUE}: the returned {name!r} is a list, which is kept in "
                 "trial.outputs. Return one number, or a dict of numbers, to compare trials"
