@@ -40,7 +40,7 @@ _LISTED = re.compile(
     rf"{_NAME}(?:\\?[\"'])?\s*\]?\s*(?:=|:)\s*[\[(](?P<values>\s*\\?[\"'][^\[\](){{}}]{{0,2000}})[\])]",
     re.IGNORECASE,
 )
-_ONE = re.compile(_QUOTED)
+_VALUE = re.compile(_QUOTED)
 # setdefault("NAME", "value"), conf.set("NAME", "value"), IDENTIFIED BY 'value', PASSWORD 'value'
 _PASSED = re.compile(
     r"(?:\b(?:option|config|set|setdefault|setenv|putenv|getenv|get|header|add_?header|setConf"
@@ -125,20 +125,26 @@ def _mask_known(text: str, secrets: Iterable[str]) -> str:
 def _mask_quoted(match: re.Match[str]) -> str:
     if not is_secret(match["name"] or "password", match["value"]):
         return match[0]
-    start, end = match.start("value") - match.start(), match.end("value") - match.start()
-    return match[0][:start] + MASK + match[0][end:]
+    return _replaced(match, "value", MASK)
+
+
+def _replaced(match: re.Match[str], group: str, text: str) -> str:
+    """Return the matched text with another text in place of a group."""
+    start, end = match.start(group) - match.start(), match.end(group) - match.start()
+    return match[0][:start] + text + match[0][end:]
 
 
 def _mask_listed(match: re.Match[str]) -> str:
     """Return a list of values with the credentials in it masked."""
 
-    def mask(one: re.Match[str]) -> str:
-        is_one = is_secret(match["name"], one["value"])
-        return one[0].replace(one["value"], MASK) if is_one else one[0]
+    def mask(value: re.Match[str]) -> str:
+        return (
+            _replaced(value, "value", MASK)
+            if is_secret(match["name"], value["value"])
+            else value[0]
+        )
 
-    masked = _ONE.sub(mask, match["values"])
-    start, end = match.start("values") - match.start(), match.end("values") - match.start()
-    return match[0][:start] + masked + match[0][end:]
+    return _replaced(match, "values", _VALUE.sub(mask, match["values"]))
 
 
 def _mask_bare(match: re.Match[str]) -> str:

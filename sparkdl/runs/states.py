@@ -151,8 +151,8 @@ def evaluate_metric(
     if metric not in outputs and metric not in reported:
         names = ", ".join({**outputs, **reported}) or "nothing"
         near = difflib.get_close_matches(metric, [*outputs, *reported], n=1)
-        mend = f". Return it under this name, or pass metric={near[0]!r}" if near else ""
-        reason = f"{_missing(metric)}; got {names}{mend}"
+        remedy = f". Return it under this name, or pass metric={near[0]!r}" if near else ""
+        reason = f"{_missing(metric)}; got {names}{remedy}"
         return Verdict(TrialState.INVALID, None, reason)
     if not _is_number(value) or not math.isfinite(value):
         return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")

@@ -60,7 +60,7 @@ class Usage:
         return Usage(**{**sums, "peak_memory_mb": max(self.peak_memory_mb, other.peak_memory_mb)})
 
 
-@dataclass
+@dataclass(repr=False)
 class Trial:
     """A trial: one parameter combination of a run.
 
@@ -104,13 +104,13 @@ class Trial:
     failure: str | None = None
     attempts: int = 0
     usage: Usage = Usage()
-    spans: list[tuple[float, float | None]] = field(default_factory=list, repr=False)
-    metric: str | None = field(default=None, repr=False)
-    direction: str = field(default="max", repr=False)
-    exception: BaseException | None = field(default=None, repr=False, compare=False)
-    _shape: str | None = field(default=None, repr=False, compare=False)
+    spans: list[tuple[float, float | None]] = field(default_factory=list)
+    metric: str | None = None
+    direction: str = "max"
+    exception: BaseException | None = field(default=None, compare=False)
+    _shape: str | None = field(default=None, compare=False)
     # Seconds of an attempt that has ended, until it is known whether its usage was measured.
-    _unmeasured_s: float = field(default=0.0, repr=False, compare=False)
+    _unmeasured_s: float = field(default=0.0, compare=False)
 
     def __repr__(self) -> str:
         result = {} if self.value is None else {self.metric or "value": f"{self.value:.6g}"}
