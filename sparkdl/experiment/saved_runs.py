@@ -50,13 +50,13 @@ def load(id_or_path: Run | str | os.PathLike[str] | None = None) -> Run:
     try:
         run = _history.load(path)
     except RunNotFoundError as exc:
-        raise RunNotFoundError(f"{exc}{_meant(path)}") from None
+        raise RunNotFoundError(f"{exc}{_hint_at_run(path)}") from None
     run.attach(LoadedRunHandle(run))
     return run
 
 
-def _meant(path: str) -> str:
-    """Return a hint at the run that was probably meant: the newest one whose id begins alike."""
+def _hint_at_run(path: str) -> str:
+    """Return a hint at the newest run whose id starts with the given name, or at a similar id."""
     folder, _, name = storage.absolute(path).rstrip("/").rpartition("/")
     with contextlib.suppress(OSError):
         names = sorted(storage.list_names(folder))

@@ -59,7 +59,7 @@ def client(server: str) -> Any:
 
 
 class Content:
-    """What MLflow has of an experiment.
+    """The runs of an experiment in MLflow.
 
     Attributes:
         num_parents: the number of runs without a parent.

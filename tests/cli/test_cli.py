@@ -163,7 +163,7 @@ def test_resume_exits_with_1_for_a_run_that_is_not_complete(
 
 
 def as_json(words: list[str], capsys: Any, code: int = 0) -> Any:
-    """What a command prints with `--json`."""
+    """Return the JSON that a command prints with `--json`."""
     capsys.readouterr()
     assert main([*words, "--json"]) == code
     return json.loads(capsys.readouterr().out)

@@ -37,7 +37,7 @@ def run(root: str, tmp_path: Path) -> Run:
 
 
 def served(version: models.ModelVersion, **inputs: Any) -> Any:
-    """What the serving function answers, as TensorFlow Serving calls it."""
+    """Call the serving function as TensorFlow Serving does, and return its answer."""
     import tensorflow as tf
 
     function = tf.saved_model.load(version.path).signatures["serving_default"]
