@@ -45,6 +45,8 @@ def test_examples_in_docstrings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # An active Spark session of another test has a folder of its own.
+    monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "runs"))
     if name in SPARK:
         request.getfixturevalue("spark")
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
