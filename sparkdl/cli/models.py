@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkdl import models, storage
 from sparkdl.cli import find
+from sparkdl.cli.output import fact_lines
 from sparkdl.errors import ConfigError
 from sparkdl.jsonl import to_json
 from sparkdl.model_formats import is_model
@@ -92,6 +93,8 @@ def _metric(text: str) -> tuple[str, float]:
 
 def _list(arguments: argparse.Namespace) -> int:
     versions = models.list(arguments.name, root=arguments.root)
+    if arguments.name and not versions:
+        find_version(arguments.name, arguments.root)  # It raises, with the names that there are.
     return _print_table(versions, arguments)
 
 
@@ -120,10 +123,8 @@ def _show(arguments: argparse.Namespace) -> int:
     print(f"{version.name}/{version.version} {' '.join('@' + alias for alias in version.aliases)}")
     # The export and the run each have a user and versions of packages.
     facts = {**content, **content.pop("lineage"), "exported": content.pop("exported")}
-    del facts["lineage"]
-    for name, value in facts.items():
-        if name not in ("format", "name", "version", "aliases", "files") and value is not None:
-            print(f"  {name:12} {to_json(value) if isinstance(value, dict | list) else value}")
+    left_out = {"format", "name", "version", "aliases", "files", "lineage"}
+    print("\n".join(fact_lines({k: v for k, v in facts.items() if k not in left_out}, "  ")))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.jsonl import to_json
@@ -10,7 +11,7 @@ from sparkdl.runs import Run, Trial
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["add_json", "print_json", "rows_of", "run_to_dict", "size_text"]
+__all__ = ["add_json", "fact_lines", "print_json", "rows_of", "run_to_dict", "size_text"]
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "one JSON document") -> None:
@@ -21,6 +22,27 @@ def add_json(parser: argparse.ArgumentParser, what: str = "one JSON document") -
 def print_json(value: Any, indent: int | None = 1) -> None:
     """Print a value as JSON."""
     sys.stdout.write(to_json(value, indent) + "\n")
+
+
+def fact_lines(facts: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Return a line for each fact that has a value; what belongs to a fact stands below it.
+
+    Example:
+        >>> list(fact_lines({"user": "ann", "in": {"x": {"dtype": "int8", "shape": [None, 2]}}}))
+        ['user         ann', 'in', '  x            dtype=int8 shape=[null, 2]']
+    """
+    for name, value in facts.items():
+        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
+            yield f"{indent}{name}"
+            yield from fact_lines(value, f"{indent}  ")
+        elif value not in (None, {}, []):
+            pairs = value.items() if isinstance(value, dict) else ()
+            text = " ".join(f"{key}={_text(inner)}" for key, inner in pairs) or _text(value)
+            yield f"{indent}{name:12} {text}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else to_json(value)
 
 
 def rows_of(frame: "pd.DataFrame") -> list[dict[str, Any]]:

@@ -45,5 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
         none = [state for state in ("FAILED", "PRUNED") if not table[state].any()]
         left_out = ["path", "name", "direction", "git_commit", *none]
         columns = table.drop(columns=left_out).dropna(axis="columns", how="all")
+        whole = columns.select_dtypes("Int64").columns  # Printed with <NA> for a missing value.
+        columns[whole] = columns[whole].astype(str).replace("<NA>", "")
         print(columns.to_string(index=False, na_rep="", max_colwidth=40))
     return 0

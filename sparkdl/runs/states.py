@@ -139,7 +139,7 @@ def evaluate_metric(
             reason = f"a search needs one number, but the trial has: {names}. Name it with metric="
             return Verdict(TrialState.INVALID, None, reason)
         if len(numbers) != 1:
-            note = _note_on_list(outputs) if direction and not numbers else None
+            note = _note_on_no_number(outputs) if direction and not numbers else None
             return Verdict(TrialState.COMPLETE, None, note=note)
         metric = next(iter(numbers))
         if direction and direction_of_name(metric) not in (None, direction):
@@ -176,11 +176,14 @@ def _missing(metric: str) -> str:
     return f"metric {metric!r} was neither returned nor reported"
 
 
-def _note_on_list(outputs: Mapping[str, Any]) -> str | None:
+def _note_on_no_number(outputs: Mapping[str, Any]) -> str | None:
+    """Return a note about a list, or about a text that is all that the function returned."""
     for name, value in outputs.items():
-        if isinstance(value, list):
+        is_list = isinstance(value, list)
+        if is_list or (isinstance(value, str) and [*outputs] == ["value"]):
+            kind = "a list" if is_list else "text"
             return (
-                f"{_NO_VALUE}: the returned {name!r} is a list, which is kept in "
+                f"{_NO_VALUE}: the returned {name!r} is {kind}, which is kept in "
                 "trial.outputs. Return one number, or a dict of numbers, to compare trials"
             )
     return None

@@ -19,7 +19,7 @@ from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import RunDescription, continue_run, open_run
 from sparkdl.runs.states import RunState, TrialState
-from tests.helpers.stored_runs import ended, shift
+from tests.helpers.stored_runs import ended, shift, started
 
 
 def make_run(root: str, state: str) -> str:
@@ -204,6 +204,19 @@ def test_readers_print_json(two: str, capsys: Any) -> None:
 def test_show_json_of_a_run_that_failed_has_exit_code_1(root: str, capsys: Any) -> None:
     path = make_run(root, "FAILED")
     assert as_json(["show", path], capsys, code=1)["state"] == "FAILED"
+
+
+def test_whole_numbers_of_some_runs_are_shown_as_such(root: str, capsys: Any) -> None:
+    for run_id, params in (("a", {"units": 16}), ("b", {"layers": 3})):
+        opened = started(root, run_id, [params])
+        opened.close(RunEnded(state=RunState.COMPLETE))
+    rows = {row["run"]: row for row in as_json(["runs", "--root", root], capsys)}
+    assert (rows["a"]["param.units"], rows["b"]["param.units"]) == (16, None)
+    assert type(rows["a"]["param.units"]) is int
+    assert main(["runs", "--root", root]) == 0
+    words = capsys.readouterr().out.split()
+    assert "16" in words
+    assert not {"16.0", "<NA>", "NaN"} & set(words)
 
 
 def test_runs_are_found_by_conditions(two: str, capsys: Any) -> None:

@@ -77,8 +77,9 @@ def test_a_run_is_exported_by_its_id_below_the_given_root(
     printed = run_cli("export", "nightly", "--name", "digits", "--json", *root)
     assert json.loads(printed)["metrics"] == {"accuracy": 0.75}
     # The user of the run is not the user who has exported the model.
-    lines = [line.split(maxsplit=1) for line in run_cli("show", "digits", *root).splitlines()]
-    names = [words[0] for words in lines[1:]]
+    shown = run_cli("show", "digits", *root).splitlines()[1:]
+    lines = [line.split(maxsplit=1) for line in shown if not line.startswith("   ")]
+    names = [words[0] for words in lines]
     assert len(set(names)) == len(names)
     assert ["user", "ann"] in lines
     assert "no run at" in run_cli("export", "nightlyy", "--name", "digits", *root, code=2)
@@ -92,11 +93,12 @@ def test_a_version_is_shown_named_and_copied(run_cli: Any, tmp_path: Path) -> No
     assert "stable  version 2" in run_cli("alias", "digits", "stable", "2")
     shown = run_cli("show", "digits@stable")
     assert shown.startswith("digits/2 @stable\n")
-    assert '"dtype": "float32"' in shown
+    assert "\n      inputs\n        x            dtype=float32 shape=[null, 4]\n" in shown
     assert json.loads(run_cli("show", "digits/2", "--json"))["aliases"] == ["stable"]
     moves = json.loads(run_cli("alias", "digits", "stable", "--remove", "--json"))
     assert [move["version"] for move in moves] == [1, 2, None]
     assert "no alias 'stable'" in run_cli("show", "digits@stable", code=2)
+    assert "digits" in run_cli("list", "digts", code=2)
     assert "no version 7" in run_cli("alias", "digits", "stable", "7", code=2)
     copied = run_cli("pull", "digits/1", "--to", str(tmp_path / "local")).strip()
     assert copied == str(tmp_path / "local" / "1")

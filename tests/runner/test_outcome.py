@@ -179,12 +179,15 @@ def test_conclude_failed_job_of_a_spark_that_has_ended_can_be_resumed() -> None:
     assert conclusion.spark_ended == "Spark has ended: SparkContext was shut down"
 
 
-def test_a_list_in_place_of_a_number_is_noted_where_trials_are_compared() -> None:
-    outcome = Outcome(status=Status.RETURNED, outputs={"value": [0.5, 0.25]}, shape="value")
+@pytest.mark.parametrize(("returned", "kind"), [([0.5, 0.25], "a list"), ("done", "text")])
+def test_a_list_or_text_in_place_of_a_number_is_noted_where_trials_are_compared(
+    returned: object, kind: str
+) -> None:
+    outcome = Outcome(status=Status.RETURNED, outputs={"value": returned}, shape="value")
     run = run_of()
     event = conclude([outcome], 0, 1.0, run).event
     assert (event.state, event.note) == ("COMPLETE", None)
     run.trials += [Trial(0, {}, ""), Trial(1, {}, "")]
     event = conclude([outcome], 0, 1.0, run).event
     assert (event.state, event.value) == ("COMPLETE", None)
-    assert "the returned 'value' is a list, which is kept in trial.outputs" in (event.note or "")
+    assert f"the returned 'value' is {kind}, which is kept in trial.outputs" in (event.note or "")

@@ -82,11 +82,6 @@ def collect_outputs(returned: Any, metrics: Sequence[str | None], folder: str | 
     for name, value in returned.items():
         kept, note = _output(str(name), value, Path(folder))
         outputs.values[str(name)] = kept
-        if outputs.shape == "value" and metrics[0] is None and isinstance(kept, list):
-            note = (
-                f"the returned {type(value).__name__} is kept, but it is no number, so that the "
-                "trial has no value: return a number, or a dict with one"
-            )
         if note:
             outputs.notes.append(note)
             _logger.warning("%s.", note)
