@@ -158,11 +158,14 @@ class SlotCounter:
             return  # Embedded Spark has its only executor; dynamic allocation adds some on demand.
         num_expected = settings.num_executors or 1
         per_executor = max(1, self._executor_cores() // settings.task_cpus)
-        num_needed = size if size <= num_expected * per_executor else 1
+        fits = size <= num_expected * per_executor
+        # A standalone cluster gives an application all cores, and its executors come one by one.
+        num_needed = size if fits or settings.num_executors is None else 1
+        num_enough = num_needed if fits else 1
         most_slots = 0
         changed_s = time.monotonic()
         while time.monotonic() - changed_s < (
-            SETTLED_S if most_slots >= num_needed else REGISTER_S
+            SETTLED_S if most_slots >= num_enough else REGISTER_S
         ):
             count = self._num_tasks()
             # Spark lists a lost executor for a moment after its slots have gone: check both.

@@ -95,3 +95,22 @@ def test_server_that_shows_nothing_is_named() -> None:
     session.parallelism = "?"  # type: ignore[assignment]
     with pytest.raises(SlotsError, match=re.escape("Set SPARKDL_SLOTS to that number")):
         slots.slots(Resources())
+
+
+@pytest.mark.parametrize(("size", "waited_for"), [(3, 3), (9, 4)])
+def test_executors_of_a_standalone_cluster_come_one_by_one(
+    size: int, waited_for: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No setting tells how many will come, and four do."""
+    slots, session = counter("spark://host:7077", 1)
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        session.parallelism = min(4, 1 + int(clock[0]))
+
+    monkeypatch.setattr(spark_slots.time, "sleep", sleep)
+    monkeypatch.setattr(spark_slots.time, "monotonic", lambda: clock[0])
+    slots.wait_for_executors(size)
+    assert slots.slots(Resources()).count == waited_for
+    assert clock[0] < 3 + 1.2 * spark_slots.SETTLED_S
