@@ -294,7 +294,8 @@ class InMemoryCluster:
         with self._changed:
             self._queue.append(job)
             self._changed.notify_all()
-            while self._queue[0] is not job or not self._fits(job):
+            # A slot may become free before this thread hears of the cancellation.
+            while job.is_cancelled or self._queue[0] is not job or not self._fits(job):
                 if job.is_cancelled:
                     self._queue.remove(job)
                     self._changed.notify_all()
