@@ -1,10 +1,14 @@
 """Runs on the driver. `sparkdl runs`: list the runs below a root."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkdl import experiment
 from sparkdl.cli.output import add_json, print_json, rows_of
+from sparkdl.runs.summary import PARAM
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["add"]
 
@@ -35,6 +39,7 @@ def _run(arguments: argparse.Namespace) -> int:
         since=arguments.since,
         tags=arguments.tag,
     )
+    _restore_whole_numbers(table)
     if arguments.json:
         print_json(rows_of(table))
     elif table.empty:
@@ -49,3 +54,12 @@ def _run(arguments: argparse.Namespace) -> int:
         columns[whole] = columns[whole].astype(str).replace("<NA>", "")
         print(columns.to_string(index=False, na_rep="", max_colwidth=40))
     return 0
+
+
+def _restore_whole_numbers(table: "pd.DataFrame") -> None:
+    """Undo that pandas turns whole numbers into floats where a run has none."""
+    for name in table.columns:
+        if name.startswith(PARAM) and table[name].dtype.kind == "f":
+            known = table[name].dropna()
+            if known.size and (known % 1 == 0).all() and known.abs().max() < 2**53:
+                table[name] = table[name].astype("Int64")

@@ -257,11 +257,6 @@ def _frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
     names = list(dict.fromkeys(name for row in rows for name in row))
     values = [name for prefix in (PARAM, METRIC) for name in names if name.startswith(prefix)]
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "heartbeat_s", *values, "path"])
-    for name in values:
-        # pandas turns whole numbers into floats where a row has none.
-        is_whole = all(type(row.get(name)) in (int, type(None)) for row in rows)
-        if is_whole and frame[name].dtype.kind == "f":
-            frame[name] = frame[name].astype("Int64")
     # Without a format, pandas takes 20:26 for the year 2026.
     times = pd.to_datetime(frame["started"], format="ISO8601", utc=True, errors="coerce")
     frame["started"] = times
