@@ -36,12 +36,12 @@ def fact_lines(facts: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}"
             yield from fact_lines(value, f"{indent}  ")
         elif value not in (None, {}, []):
-            pairs = value.items() if isinstance(value, dict) else ()
-            text = " ".join(f"{key}={_text(inner)}" for key, inner in pairs) or _text(value)
-            yield f"{indent}{name:12} {text}"
+            yield f"{indent}{name:12} {_text(value)}"
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_text(inner)}" for name, inner in value.items())
     return value if isinstance(value, str) else to_json(value)
 
 
