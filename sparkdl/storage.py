@@ -123,7 +123,7 @@ def read_many(urls: Iterable[str]) -> dict[str, bytes]:
 
 
 def read_new(offsets: Mapping[str, int]) -> dict[str, bytes]:
-    """Return the new content of many files, without the files that have none.
+    """Return the content of each file beyond its offset; files without any are left out.
 
     A remote store is asked for all files at once. A file that cannot be read now has no new
     content: whoever polls files asks again.
