@@ -26,6 +26,9 @@ ALIGNMENT = 64
 # The votes of the ranks before a step. All ranks act on the smallest vote.
 _STOP, _ADMIT, _STEP = range(3)
 
+# Part of the error of TensorFlow's collectives that another rank has interrupted.
+_ABORTED = "Collective ops is aborted"
+
 
 class Pool:
     """Memory for results, reused after TensorFlow has released it.
@@ -226,6 +229,18 @@ class Reducer:
         if not self._is_over:
             self._vote(_STOP)
         self._is_over = False
+
+    def ring_error(self, exc: Exception) -> Exception | None:
+        """Return the error that has broken the ring, which names a lost rank; None if it works.
+
+        Args:
+            exc: the exception that has ended a step.
+        """
+        if self._group and _ABORTED in str(exc):
+            # TensorFlow's collective may notice a lost rank before the ring does: ask the ring.
+            with contextlib.suppress(Exception):  # The ring keeps the error.
+                self._vote(_STOP)
+        return self.ring.broken
 
 
 def _row_bytes(array: Any) -> Any:

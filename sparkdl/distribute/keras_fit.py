@@ -78,8 +78,8 @@ def _with_synchronized_ranks(fit: Callable[..., Any], base: Any) -> Callable[...
                 return fit(*bound.args, **bound.kwargs)
         except Exception as exc:
             # The error of the ring names the lost rank; TensorFlow's error does not.
-            if reducer.ring.broken:
-                raise reducer.ring.broken from exc
+            if ring_error := reducer.ring_error(exc):
+                raise ring_error from exc
             raise
 
     return fit_together

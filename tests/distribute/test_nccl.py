@@ -93,7 +93,7 @@ def test_choose_group_returns_none_outside_a_plain_ring() -> None:
 
 def test_a_killed_rank_raises_the_error_of_the_ring_within_a_second(tmp_path: Path) -> None:
     codes = (0, -9)
-    *survivors, killed = launch("nccl.dies_in_fit", tmp_path, *["worker"] * 3, codes=codes)
+    *survivors, killed = launch("nccl.dies_in_collective", tmp_path, *["worker"] * 3, codes=codes)
     assert killed is None
     for got in survivors:
         assert "lost connection to rank" in got["error"]

@@ -95,12 +95,32 @@ def late(folder: Path) -> Any:
     return {**answer, "said": said, "tensors": seen["tensors"]}
 
 
-def dies_in_fit(folder: Path) -> Any:
-    from sparkdl import distribute
+def dies_in_collective(folder: Path) -> Any:
+    """Kill one rank when it should begin a collective, for which the others wait by then."""
+    import tensorflow as tf
+
+    from sparkdl import context, distribute
+    from sparkdl.distribute import nccl
 
     through_tensorflow()
     distribute.strategy()
-    return ring.breaks(folder)
+    reduce, calls = nccl.Group.reduce, []
+
+    def die(flat: Any) -> Any:
+        calls.append(flat.shape)
+        if len(calls) == 7:
+            ring.die(folder)
+        return flat
+
+    def reduce_or_die(self: Any, flat: Any, op: str) -> Any:
+        if context.rank == context.world_size - 1:
+            shape = flat.shape
+            flat = tf.numpy_function(die, [flat], flat.dtype)
+            flat.set_shape(shape)
+        return reduce(self, flat, op)
+
+    nccl.Group.reduce = reduce_or_die  # type: ignore[method-assign]
+    return ring.lost_peer(folder)
 
 
 def xla(folder: Path) -> Any:

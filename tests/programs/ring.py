@@ -341,16 +341,27 @@ def breaks(folder: Path) -> Any:
     import keras
 
     from sparkdl import context
-    from sparkdl.errors import PeerLostError
 
     class Die(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if batch == 7 and context.rank == context.world_size - 1:
-                (folder / "died").write_text(str(time.time()))
-                os.kill(os.getpid(), signal.SIGKILL)
+                die(folder)
+
+    return lost_peer(folder, callbacks=[Die()])
+
+
+def die(folder: Path) -> None:
+    """Kill this process, and leave the time of its death."""
+    (folder / "died").write_text(str(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lost_peer(folder: Path, **kwargs: Any) -> Any:
+    """Fit until a rank dies, and return the error on this rank and its delay."""
+    from sparkdl.errors import PeerLostError
 
     try:
-        fit(build("sgd"), callbacks=[Die()])
+        fit(build("sgd"), **kwargs)
     except PeerLostError as exc:
         return {"error": str(exc), "after_s": time.time() - float((folder / "died").read_text())}
     return {}
