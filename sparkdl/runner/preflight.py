@@ -20,6 +20,7 @@ from sparkdl.cluster.preflight import (
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError
+from sparkdl.polling import Outages
 from sparkdl.runs import provenance
 from sparkdl.runs.machine import installed, together
 from sparkdl.runs.opening import OpenRun
@@ -69,6 +70,7 @@ def preflight(
             return []  # The job of the first trial says so, and ends the run as one can be resumed.
         raise PreflightError(f"Spark could not run the preflight job: {failed}") from failed
     finally:
-        storage.remove(opened.paths.preflight)
+        with Outages("remove the files of the preflight").tolerated():
+            storage.remove(opened.paths.preflight)
     raise_for_problems(row["problem"] for row in rows)
     return together(json.loads(row["executor"]) for row in rows)

@@ -1,11 +1,13 @@
 """Runs on the driver. Start an opened run: keep the program, check the executors, run."""
 
+import functools
 import math
 import tempfile
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from sparkdl import checkpoints
+from sparkdl.polling import retry
 from sparkdl.runner.callbacks import CallbackObserver
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.reports import Reports
@@ -25,6 +27,11 @@ from sparkdl.runs.retry import not_tried_again
 from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["start"]
+
+T = TypeVar("T")
+
+# Seconds for which a store that fails is tried again before the first trial.
+START_S = 30.0
 
 
 def start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None = None) -> Run:
@@ -70,27 +77,32 @@ def _prepare_loop(
     options = prepared.request.options
     with opened.failing():
         if new:
-            new.keep_code(prepared, opened.paths)
-        _keep_initial_checkpoint(prepared, opened)
+            _kept(new.keep_code, prepared, opened.paths)
+        _kept(_keep_initial_checkpoint, prepared, opened)
         logs = logs_of(options, _num_trials(prepared, opened.run), prepared.plan.is_gang)
         progress = Progress(opened.run, prepared.plan, options.progress, logs)
-        notes = keep_program(prepared, opened.paths)
+        notes = _kept(keep_program, prepared, opened.paths)
         loop = _make_loop(prepared, opened, progress, callbacks, notes)
     with loop.failing():
         if options.tensorboard:
             open_tensorboard(opened.run)
         if new:
-            new.keep(prepared, opened.paths)
+            _kept(new.keep, prepared, opened.paths)
         executors: list[dict[str, Any]] = []
         # The tasks of a gang check their executors when they meet.
         if loop.has_more and (not prepared.plan.is_gang or (new and new.ancestor)):
             with waiting_for_executors(prepared.cluster, progress.say):
                 executors = preflight(opened, prepared.cluster, prepared.plan, prepared.program)
         if new:
-            new.compare(opened.paths, executors, progress.say)
+            _kept(new.compare, opened.paths, executors, progress.say)
         if options.tensorboard:
             announce_tensorboard(opened.run, progress.say, options.progress)
     return loop
+
+
+def _kept(write: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that writes files of a run, again while the store fails for a moment."""
+    return retry(functools.partial(write, *arguments), "write the files of a new run", START_S)
 
 
 def _num_trials(prepared: PreparedRun, run: Run) -> float:

@@ -1,22 +1,29 @@
-"""A store of which one call in two hundred fails, in every process."""
+"""Runs in a store that fails now and then."""
 
 import inspect
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec  # noqa: F401 It fills its registry.
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment
+from sparkdl import experiment, storage
+from sparkdl.runner.execute import description_of
+from sparkdl.runner.new_run import NewRun
+from sparkdl.runner.prepare import prepare
+from sparkdl.runner.start import start
+from sparkdl.runs.opening import open_run
 from tests.helpers import failing_store
+from tests.helpers.in_memory_cluster import InMemoryCluster, returned
+from tests.helpers.loops import packed, request_of
 from tests.helpers.runs import quiet
 from tests.helpers.spark import start_session
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_application")]
-
+# One call in so many fails, in every process.
 ONE_IN = 200
 
 
@@ -42,6 +49,32 @@ def store(tmp_path: Path) -> Iterator[Path]:
     known.update(before)
 
 
+def test_a_run_starts_although_the_store_fails_for_a_moment(
+    root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = storage.write
+
+    def write_at_the_second_attempt(url: str, data: Any) -> None:
+        if url in fails:
+            fails.remove(url)
+            raise OSError(5, "Input/output error")
+        write(url, data)
+
+    cluster = InMemoryCluster(lambda attempt: returned(1.0), 1)
+    prepared = prepare(request_of(2), packed(), cluster)
+    opened = open_run(root, description_of(prepared), "error")
+    kept = (opened.paths.program, opened.paths.environment, opened.paths.executors)
+    fails = set(kept)
+    monkeypatch.setattr(storage, "write", write_at_the_second_attempt)
+    run = start(prepared, opened, NewRun())
+    assert run.counts() == {"COMPLETE": 2}
+    assert not fails
+    assert all(map(storage.exists, kept))
+    assert "failed to write the files of a new run" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_application")
 def test_all_trials_complete_and_their_logs_are_whole(store: Path) -> None:
     def train(x: int) -> dict[str, float]:
         print(f"x is {x}")
