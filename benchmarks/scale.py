@@ -1,4 +1,4 @@
-"""Measure the memory and CPU time of the driver for 10 000 trials, and for thousands of slots.
+"""Measure how much memory and CPU time the driver needs for 10 000 trials and for 1000 slots.
 
 1. 10 000 trials that do nothing, on embedded Spark with two slots: `experiment.launch` of so many
    combinations, and `experiment.search` with `algorithm="random"`. Once a second the memory of the

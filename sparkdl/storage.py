@@ -123,10 +123,10 @@ def read_many(urls: Iterable[str]) -> dict[str, bytes]:
 
 
 def read_new(offsets: Mapping[str, int]) -> dict[str, bytes]:
-    """Return the content of each file beyond its offset; files without any are left out.
+    """Return the new content of files, by URL; a file without new content has no entry.
 
-    A remote store is asked for all files at once. A file that cannot be read now has no new
-    content: whoever polls files asks again.
+    A remote store is asked for all files at once. A file that cannot be read now has no entry
+    either, because callers poll the files again.
 
     Args:
         offsets: number of bytes to skip, by the URL of the file. All remote files are in one store.

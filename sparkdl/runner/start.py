@@ -77,31 +77,31 @@ def _prepare_loop(
     options = prepared.request.options
     with opened.failing():
         if new:
-            _kept(new.keep_code, prepared, opened.paths)
-        _kept(_keep_initial_checkpoint, prepared, opened)
+            _with_retries(new.keep_code, prepared, opened.paths)
+        _with_retries(_keep_initial_checkpoint, prepared, opened)
         logs = logs_of(options, _num_trials(prepared, opened.run), prepared.plan.is_gang)
         progress = Progress(opened.run, prepared.plan, options.progress, logs)
-        notes = _kept(keep_program, prepared, opened.paths)
+        notes = _with_retries(keep_program, prepared, opened.paths)
         loop = _make_loop(prepared, opened, progress, callbacks, notes)
     with loop.failing():
         if options.tensorboard:
             open_tensorboard(opened.run)
         if new:
-            _kept(new.keep, prepared, opened.paths)
+            _with_retries(new.keep, prepared, opened.paths)
         executors: list[dict[str, Any]] = []
         # The tasks of a gang check their executors when they meet.
         if loop.has_more and (not prepared.plan.is_gang or (new and new.ancestor)):
             with waiting_for_executors(prepared.cluster, progress.say):
                 executors = preflight(opened, prepared.cluster, prepared.plan, prepared.program)
         if new:
-            _kept(new.compare, opened.paths, executors, progress.say)
+            _with_retries(new.compare, opened.paths, executors, progress.say)
         if options.tensorboard:
             announce_tensorboard(opened.run, progress.say, options.progress)
     return loop
 
 
-def _kept(write: Callable[..., T], *arguments: Any) -> T:
-    """Call a function that writes files of a run, again while the store fails for a moment."""
+def _with_retries(write: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that writes files of a run, again if the store fails for a moment."""
     return retry(functools.partial(write, *arguments), "write the files of a new run", START_S)
 
 
