@@ -3,7 +3,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := trial_overhead gang ring feed parquet predict pruning search scale history store clusters
+BENCHMARKS := trial_overhead gang ring feed parquet predict serving monitoring pruning search scale simulated history store clusters
 SECONDS := 120
 SITE := build/docs
 # Spark listens on the loopback interface only.
@@ -11,7 +11,10 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # Three processes run the tests on two cores: many tests wait most of the time. Each has its own Spark.
 LANES := -n 3
 
-.PHONY: help setup demo notebooks test test-fast soak check format docs bench clean
+# Tests that need hosts, servers or Spark applications of their own are in a target of their own.
+CLUSTERS := tests/clusters
+
+.PHONY: help setup demo circle notebooks test test-fast test-clusters compat soak check format docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
@@ -19,7 +22,7 @@ help:  ## list the targets
 setup: $(VENV)/.done  ## create .venv with all dependencies, and check for Java
 
 $(VENV)/.done: setup.cfg pyproject.toml scripts/setup.sh
-	@bash scripts/setup.sh $(VENV)
+	@bash scripts/setup.sh $(VENV) test
 	@touch $@
 
 # The JVMs of the tests start faster with it.
@@ -29,6 +32,9 @@ $(VENV)/spark-classes.jsa: $(VENV)/.done scripts/spark_classes.py
 demo: setup  ## train six Keras models on embedded Spark
 	@. scripts/java.sh && $(BIN)/python examples/grid_search.py
 
+circle: setup  ## train, serve, watch, train again and roll out, once around in three minutes
+	@. scripts/java.sh && $(BIN)/python examples/train_and_serve.py
+
 notebooks: setup  ## open the notebooks in JupyterLab
 	@. scripts/java.sh && $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
@@ -37,6 +43,16 @@ test: setup $(VENV)/spark-classes.jsa  ## run all tests
 
 test-fast: setup $(VENV)/spark-classes.jsa  ## run the tests that need no cluster and no TensorFlow
 	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES) -m "not slow"
+
+# Hosts hide /tmp, so that what they share lies elsewhere.
+test-clusters: setup $(VENV)/spark-classes.jsa  ## run the tests with clusters, servers and programs of their own
+	@bash scripts/iproute.sh
+	@mkdir -p build/tests
+	@. scripts/java.sh && TMPDIR=$(CURDIR)/build/tests $(BIN)/python -m pytest $(LANES) $(CLUSTERS)
+
+# An environment for each end of the allowed versions; installing them takes minutes.
+compat:  ## run the core of the tests on the oldest and newest versions, or ENVIRONMENTS="oldest"
+	@. scripts/java.sh && python3 scripts/compatibility.py $(ENVIRONMENTS)
 
 soak: setup  ## disturb runs with faults for SECONDS=120, and check how they end
 	@. scripts/java.sh && $(BIN)/python benchmarks/soak.py --seconds $(SECONDS) --faults $$(($(SECONDS) / 3))
@@ -52,7 +68,7 @@ format: setup  ## let ruff correct and format the code
 
 # The pages import sparkdl, whose docstrings are the reference.
 $(VENV)/.docs: $(VENV)/.done
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	@bash scripts/setup.sh $(VENV) docs
 	@touch $@
 
 docs: $(VENV)/.docs  ## build the site of the documentation in SITE=build/docs, which needs no network

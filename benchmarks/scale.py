@@ -39,12 +39,12 @@ import numpy as np
 import optuna
 from lib.floor import session
 from lib.machine import machine, resident_mb
+from lib.slots import SlotsWithoutSpark
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.cluster.plan import Plan, Resources, Role
-from sparkdl.cluster.program.packaging import Program, pack
-from sparkdl.cluster.slots import Slots
+from sparkdl.cluster.plan import Role
+from sparkdl.cluster.program.packaging import pack
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.options import Options
 from sparkdl.runner.display.progress import Progress
@@ -226,7 +226,7 @@ class Asked(optuna.pruners.BasePruner):
         return False
 
 
-class SimulatedCluster:
+class SimulatedCluster(SlotsWithoutSpark):
     """A cluster without Spark, whose trials run until they are cancelled.
 
     Args:
@@ -238,53 +238,14 @@ class SimulatedCluster:
         writer: the program.
     """
 
-    spark: SparkSession | None = None
-    version = "0"
-    master = "simulated"
-    application = "simulated"
-    tasks_outlive_driver = False
-
     def __init__(self, slots: int, seconds: float) -> None:
-        self._slots = slots
+        super().__init__(slots)
         self._seconds = seconds
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._numbers: set[int] = set()
         self.writing = threading.Event()
         self.writer: subprocess.Popen[bytes] | None = None
-
-    def conf(self, key: str) -> str | None:
-        """Return None for every key."""
-        return None
-
-    def root(self) -> str:
-        """Return the default folder of runs, which is not used."""
-        return "runs"
-
-    def check(self, plan: Plan, program: Program | None = None) -> None:
-        """Accept every plan."""
-
-    def share(self, value: object) -> Callable[[], None]:
-        """Do nothing: no object is sent."""
-        return lambda: None
-
-    def wait_for_executors(self, size: int) -> None:
-        """Return at once."""
-
-    def slots(self, resources: Resources, override: int | None = None) -> Slots:
-        """Return the number of slots."""
-        return Slots(self._slots, self._slots, "simulated")
-
-    def slots_now(self, resources: Resources) -> int:
-        """Return the number of slots."""
-        return self._slots
-
-    def executors(self) -> tuple[int, int]:
-        return 1, 1
-
-    def enforces(self, resources: Resources) -> bool:
-        """Return True: no more trials run than there are slots."""
-        return True
 
     def submit(self, task: Any, schema: str, **_: Any) -> list[Any]:
         """Run until `cancel` is called."""

@@ -20,6 +20,7 @@ navigation = {
         "docs/clusters/yarn",
         "docs/clusters/kubernetes",
         "docs/clusters/spark-connect",
+        "docs/batch-jobs",
         "conf/README",
     ],
     "Guides": [
@@ -31,6 +32,9 @@ navigation = {
         "docs/finding-runs",
         "docs/reproducing",
         "docs/models",
+        "docs/serving",
+        "docs/monitoring",
+        "docs/workflow",
     ],
     "Coming from": [
         "docs/tensorflowonspark",
@@ -44,7 +48,10 @@ navigation = {
     "Project": [
         "docs/architecture",
         "docs/acceptance",
+        "docs/compatibility",
+        "docs/scale",
         "benchmarks/results/README",
+        "SECURITY",
         "CONTRIBUTING",
         "CHANGELOG",
     ],

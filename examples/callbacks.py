@@ -9,6 +9,7 @@ On a laptop, with embedded Spark:     python examples/callbacks.py
 As a batch job on a cluster:          spark-submit --master <master> examples/callbacks.py
 """
 
+import argparse
 import os
 
 from sparkdl import experiment
@@ -42,12 +43,21 @@ def train(strength: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run-id", help="a run of this name is finished, not repeated")
+    args = parser.parse_args()
     callbacks: list[Callback] = [Announce()]
     if url := os.environ.get("WEBHOOK_URL"):
         callbacks.append(Webhook(url, events=["run_end"]))
     if "MLFLOW_TRACKING_URI" in os.environ:
         callbacks.append(MLflow(experiment="digits"))
     run = experiment.launch(
-        train, {"strength": [0.001, 1.0]}, name="digits", metric="accuracy", callbacks=callbacks
+        train,
+        {"strength": [0.001, 1.0]},
+        name="digits",
+        run_id=args.run_id,
+        if_exists="resume",
+        metric="accuracy",
+        callbacks=callbacks,
     )
     print(f"accuracy {run.best.value:.4f} on unseen digits")

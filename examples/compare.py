@@ -7,6 +7,8 @@ parameters, values, seconds, environment. `compare.html` shows the runs over one
 `sparkdl ui` shows all of this in a browser.
 """
 
+import argparse
+
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Perceptron
 from sklearn.model_selection import cross_val_score
@@ -33,6 +35,7 @@ def scores(model: object) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     near = experiment.launch(
         neighbors, {"num_neighbors": [1, 3], "power": [1, 2]}, metric="accuracy", progress=False
     )

@@ -4,6 +4,8 @@ On a laptop, with embedded Spark:     python examples/dataframe.py
 As a batch job on a cluster:          spark-submit --master <master> examples/dataframe.py
 """
 
+import argparse
+
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import data, distribute, experiment
@@ -40,9 +42,12 @@ def train() -> float:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
+    args = parser.parse_args()
     spark = SparkSession.builder.appName("digits").getOrCreate()
     train_rows, validation_rows = digits(spark).randomSplit([0.75, 0.25], seed=0)
     run = experiment.allreduce(
-        train, num_workers=2, data={"train": train_rows, "validation": validation_rows}
+        train, num_workers=args.workers, data={"train": train_rows, "validation": validation_rows}
     )
     print(f"accuracy {run.result:.4f} on unseen digits")

@@ -9,6 +9,7 @@ On a laptop, with embedded Spark:     python examples/export_model.py
 As a batch job on a cluster:          spark-submit --master <master> examples/export_model.py
 """
 
+import argparse
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -53,8 +54,19 @@ def dataframe(spark: SparkSession, images: Any, labels: Any) -> DataFrame:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run-id", help="a run of this name is finished, not repeated")
+    args = parser.parse_args()
     spark = SparkSession.builder.appName("digits").getOrCreate()
-    run = experiment.launch(train, {"hidden": [32, 128]}, name="digits", metric="accuracy", seed=7)
+    run = experiment.launch(
+        train,
+        {"hidden": [32, 128]},
+        name="digits",
+        run_id=args.run_id,
+        if_exists="resume",
+        metric="accuracy",
+        seed=7,
+    )
     run.raise_for_failures()
 
     x_train, x_test, y_train, y_test = load_split()

@@ -7,6 +7,8 @@ The exit code is 0 only if the run completed: a run that stops early raises an e
 `run.raise_for_failures()` raises one if a trial has failed.
 """
 
+import argparse
+
 from sparkdl import context, experiment, tensorboard
 
 
@@ -50,10 +52,15 @@ def train(learning_rate: float, dropout: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run-id", help="a run of this name is finished, not repeated")
+    args = parser.parse_args()
     run = experiment.launch(
         train,
         {"learning_rate": [0.001, 0.005, 0.01], "dropout": [0.2, 0.5]},
         name="digits",
+        run_id=args.run_id,
+        if_exists="resume",
         metric="accuracy",
         direction="max",
         seed=7,

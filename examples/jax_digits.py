@@ -4,6 +4,8 @@ python examples/jax_digits.py
 spark-submit --master <master> examples/jax_digits.py
 """
 
+import argparse
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,5 +62,8 @@ def train() -> float:
 
 
 if __name__ == "__main__":
-    run = experiment.allreduce(train, num_workers=2, framework="jax")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
+    args = parser.parse_args()
+    run = experiment.allreduce(train, num_workers=args.workers, framework="jax")
     print(f"accuracy {run.result:.4f} on unseen digits")

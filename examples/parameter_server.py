@@ -8,6 +8,7 @@ epoch is committed as a checkpoint; if the parameter server is lost, all process
 the last checkpoint.
 """
 
+import argparse
 import os
 import tempfile
 from pathlib import Path
@@ -100,7 +101,12 @@ def commit(state: tf.train.Checkpoint, epoch: int, loss: float) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run-id", help="a run of this name is finished, not repeated")
+    args = parser.parse_args()
     # Three slots for plain Python; spark-submit ignores this variable.
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[3] pyspark-shell")
-    run = experiment.parameter_server(train, num_workers=1, num_ps=1, name="digits")
+    run = experiment.parameter_server(
+        train, num_workers=1, num_ps=1, name="digits", run_id=args.run_id, if_exists="resume"
+    )
     print(f"accuracy {run.result:.4f} on unseen digits")

@@ -7,8 +7,8 @@ The folder is one that all executors see: a path or an fsspec URL. `data.tfrecor
 `data.images` take the same arguments.
 """
 
+import argparse
 import os
-import sys
 from functools import partial
 
 import keras
@@ -51,7 +51,12 @@ def train(folder: str) -> float:
 
 
 if __name__ == "__main__":
-    folder = sys.argv[1] if len(sys.argv) > 1 else os.path.abspath("digits.parquet")
-    write_digits(folder)
-    run = experiment.allreduce(partial(train, folder), num_workers=2)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "folder", nargs="?", default=os.path.abspath("digits.parquet"), help="path or fsspec URL"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
+    args = parser.parse_args()
+    write_digits(args.folder)
+    run = experiment.allreduce(partial(train, args.folder), num_workers=args.workers)
     print(f"accuracy {run.result:.4f} on unseen digits")

@@ -7,6 +7,7 @@ On a laptop, with embedded Spark:     python examples/predict.py
 As a batch job on a cluster:          spark-submit --master <master> examples/predict.py
 """
 
+import argparse
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -56,9 +57,18 @@ def digits(spark: SparkSession) -> DataFrame:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run-id", help="a run of this name is finished, not repeated")
+    args = parser.parse_args()
     spark = SparkSession.builder.appName("digits").getOrCreate()
     run = experiment.launch(
-        train, {"learning_rate": [0.001, 0.003, 0.01]}, name="digits", metric="accuracy", seed=7
+        train,
+        {"learning_rate": [0.001, 0.003, 0.01]},
+        name="digits",
+        run_id=args.run_id,
+        if_exists="resume",
+        metric="accuracy",
+        seed=7,
     )
     run.raise_for_failures()
 

@@ -7,6 +7,8 @@ It prints the table of the run twice, first with 2 of 3 trials complete, then wi
 continues a run that Ctrl-C interrupted or whose driver was killed.
 """
 
+import argparse
+
 from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
@@ -34,6 +36,7 @@ def corrected(neighbors: int, pixels: str) -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     values = {"neighbors": [1, 3, 5], "pixels": ["raw", "scaled", "binary"]}
     run = experiment.launch(train, values, combine="zip", name="neighbors")
     print(run)

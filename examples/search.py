@@ -4,6 +4,8 @@ On a laptop, with embedded Spark:     python examples/search.py
 As a batch job on a cluster:          spark-submit --master <master> examples/search.py
 """
 
+import argparse
+
 from sparkdl import experiment, search
 
 
@@ -42,10 +44,16 @@ SPACE = {
 }
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run-id", help="a run of this name is finished, not repeated")
+    parser.add_argument("--trials", type=int, default=12)
+    args = parser.parse_args()
     run = experiment.search(
         train,
         SPACE,
-        num_trials=12,
+        num_trials=args.trials,
+        run_id=args.run_id,
+        if_exists="resume",
         pruner="asha",
         metric="val_accuracy",
         seed=7,

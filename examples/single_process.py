@@ -8,6 +8,8 @@ workers at once on Spark; `diff single_process.py allreduce.py` shows the four l
     spark-submit --master <master> examples/allreduce.py
 """
 
+import argparse
+
 import keras
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -40,5 +42,6 @@ def train() -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     accuracy = train()
     print(f"accuracy {accuracy:.4f} on unseen digits")

@@ -7,6 +7,8 @@
 `framework="torch"` sets the variables that `init_process_group` reads.
 """
 
+import argparse
+
 import torch
 import torch.distributed
 from sklearn.datasets import load_digits
@@ -51,5 +53,8 @@ def train() -> float:
 
 
 if __name__ == "__main__":
-    run = experiment.allreduce(train, num_workers=2, framework="torch")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
+    args = parser.parse_args()
+    run = experiment.allreduce(train, num_workers=args.workers, framework="torch")
     print(f"accuracy {run.result:.4f} on unseen digits")

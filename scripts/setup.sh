@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Creates a virtual environment with sparkdl and the dependencies of its tests: setup.sh VENV
+# Creates a virtual environment with sparkdl and the dependencies of an extra: setup.sh VENV EXTRA
 set -euo pipefail
-venv=$1
+venv=$1 extra=$2
 . "$(dirname "$0")/java.sh"
 
 suits() {
@@ -21,6 +21,9 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
     exit 1
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-echo "Installing sparkdl and its dependencies into $venv (takes minutes the first time) ..."
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+echo "Installing sparkdl and its dependencies into $venv ..."
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+# uv chooses among the versions within seconds, where pip may take ten minutes. It does not read pip's settings.
+index=${PIP_INDEX_URL:-$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
+if [ -n "$index" ]; then export UV_DEFAULT_INDEX=$index; fi
+"$venv/bin/python" -m uv pip install --quiet --compile-bytecode --python "$venv/bin/python" --editable ".[$extra]"

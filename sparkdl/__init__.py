@@ -21,8 +21,10 @@ __all__ = [
     "experiment",
     "keras",
     "models",
+    "monitoring",
     "runs",
     "search",
+    "serving",
     "tensorboard",
     "tfos",
 ]

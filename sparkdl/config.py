@@ -50,6 +50,19 @@ def _boolean(text: str) -> bool:
     raise ValueError(text)
 
 
+def _at_least_20(text: str) -> float:
+    if not float(text) >= 20:
+        raise ValueError(text)
+    return float(text)
+
+
+def _permissions(text: str) -> str:
+    mode = int(text, 8)
+    if mode & 0o700 != 0o700 or mode > 0o7777:
+        raise ValueError(text)  # The driver itself must read, write and enter the directory.
+    return text
+
+
 SETTINGS = {
     setting.name: setting
     for setting in (
@@ -68,13 +81,29 @@ SETTINGS = {
             "seconds within which a gang must start, and the function of a trial",
         ),
         Setting("collective_timeout_s", float, 600.0, "seconds for which a rank may show no life"),
+        Setting(
+            "client_silence_s",
+            _at_least_20,
+            300.0,
+            "seconds without a sign of life of a Spark Connect client, after which its trials end",
+        ),
         Setting("interface", str, None, "the network interface or address of gangs"),
         Setting(
             "allow_untested", _boolean, False, "allow gangs with untested versions of a framework"
         ),
+        Setting(
+            "permissions",
+            _permissions,
+            "700",
+            "the permissions of a run directory, as octal digits such as 700 or 2770",
+        ),
         Setting("slots", int, None, "number of tasks at once, if Spark does not report it"),
     )
 }
+
+
+def _expected(setting: Setting) -> str:
+    return setting.parse.__name__.strip("_").replace("_", " ")
 
 
 def resolve(
@@ -106,7 +135,7 @@ def resolve(
                 return setting.parse(text)
             except ValueError:
                 raise ConfigError(
-                    f"{place} is {text!r}; expected {setting.parse.__name__.strip('_')}: "
+                    f"{place} is {text!r}; expected {_expected(setting)}: "
                     f"{setting.meaning}. Set a valid value, or remove the setting."
                 ) from None
     return setting.default

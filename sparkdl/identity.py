@@ -129,7 +129,7 @@ class Context(Wiring):
         """
         name = "tensorboard" if self.is_chief else f"tensorboard/{self.role}-{self.index}"
         path = Path(self.folder or LOCAL, name).absolute()
-        path.mkdir(parents=True, exist_ok=True)
+        storage.make_directory(str(path))
         return str(path)
 
     @property
@@ -156,7 +156,7 @@ class Context(Wiring):
         path = Path(self.folder or LOCAL, name).absolute()
         if not path.exists() and self.url and not storage.is_local(self.url):
             storage.download(storage.join(self.url, name), path)
-        path.mkdir(parents=True, exist_ok=True)
+        storage.make_directory(str(path))
         return str(path)
 
     @property

@@ -68,6 +68,9 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
     The model must have weights before `fit`: start a Sequential with an Input layer, or call the
     model on a batch.
 
+    Where Spark decommissions the executor (`context.should_stop`), the callback also commits at the
+    end of the next batch. A restart then begins the same epoch again, with the weights that it had.
+
     Args:
         every_epochs: number of epochs from one commit to the next; the last epoch is always
             committed.
@@ -85,6 +88,8 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         if every_epochs < 1:
             raise ValueError(f"`every_epochs >= 1` must hold, but got ({every_epochs=}).")
         self.every_epochs = every_epochs
+        self._epoch = 0
+        self._has_left = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restore the last committed checkpoint, if any.
@@ -113,22 +118,39 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         _restore(self.model, directory)
         set_initial_epoch(self.model, json.loads(file.read_text())["epochs_done"])
 
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Store the number of the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Commit once in the middle of an epoch, if the executor is about to end."""
+        reporter = context.this_reporter()
+        if self._has_left or not reporter.is_leaving():
+            return
+        self._has_left = True
+        with tempfile.TemporaryDirectory() as directory:
+            self._save(directory, epochs_done=self._epoch)
+            context._commit(reporter, directory)
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Commit after every `every_epochs` epochs, and after the last epoch."""
         is_last = epoch + 1 == self.params["epochs"] or self.model.stop_training
-        if not is_last and (epoch + 1) % self.every_epochs:
+        if not (is_last or self._has_left) and (epoch + 1) % self.every_epochs:
             return
         # All ranks save, because reading some variables is a collective; the chief's checkpoint is
         # committed.
         with tempfile.TemporaryDirectory() as directory:
-            _store(self.model, directory)
-            Path(directory, "epoch.json").write_text(json.dumps({"epochs_done": epoch + 1}))
+            self._save(directory, epochs_done=epoch + 1)
             metrics = {name: float(value) for name, value in (logs or {}).items()}
             context.report(metrics, step=epoch, checkpoint=directory)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Reset the initial epoch for a later `fit` without this callback."""
         set_initial_epoch(self.model, None)
+
+    def _save(self, directory: str, epochs_done: int) -> None:
+        _store(self.model, directory)
+        Path(directory, "epoch.json").write_text(json.dumps({"epochs_done": epochs_done}))
 
 
 def _store(model: Any, directory: str) -> None:

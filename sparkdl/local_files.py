@@ -4,12 +4,24 @@
 """
 
 import os
+import shutil
+import stat
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["append", "below", "create", "fsync", "read_beyond", "write", "write_fully"]
+__all__ = [
+    "append",
+    "below",
+    "copy",
+    "create",
+    "fsync",
+    "make_directory",
+    "read_beyond",
+    "write",
+    "write_fully",
+]
 
 
 def read_beyond(path: Path, offset: int) -> bytes | OSError | None:
@@ -43,11 +55,12 @@ def _write_aside(path: Path, data: bytes) -> Path:
         try:
             aside.write_bytes(data)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             aside.write_bytes(data)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+    _share(aside)
     return aside
 
 
@@ -73,18 +86,78 @@ def create(path: Path, data: bytes) -> None:
             raise
         finally:
             os.close(descriptor)
+        _share(path)
     finally:
         aside.unlink(missing_ok=True)
 
 
+def copy(source: Path, path: Path) -> None:
+    """Copy the content of a file; the copy has the rights of its folder, not of the file."""
+    make_directory(path.parent)
+    shutil.copyfile(source, path)
+    _share(path)
+
+
+def make_directory(path: Path, permissions: int | None = None) -> None:
+    """Create a folder and the folders above it.
+
+    Args:
+        path: the folder.
+        permissions: the permissions of a folder that does not exist yet, whatever the umask says.
+            Mounts that refuse to change them are tolerated. None for those that the umask leaves,
+            with all rights that the group and others have on the folder above it: a run directory
+            that several users may write to stays so in its folders.
+    """
+    if permissions is None:
+        _make_like_the_one_above(path)
+        return
+    with suppress(FileExistsError):
+        try:
+            path.mkdir(mode=0o700)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+        with suppress(OSError):
+            path.chmod(permissions)
+
+
+def _make_like_the_one_above(path: Path) -> None:
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    except FileNotFoundError:
+        _make_like_the_one_above(path.parent)
+        _make_like_the_one_above(path)
+    else:
+        _share(path)
+
+
+def _share(path: Path) -> None:
+    """Give group and others the rights on a new file or folder that they have on its folder.
+
+    A folder like `/tmp`, in which users cannot remove the files of others, says nothing.
+    """
+    with suppress(OSError):
+        above = path.parent.stat().st_mode
+        if above & stat.S_ISVTX or not above & 0o077:
+            return
+        mode = path.stat().st_mode
+        rights = above & (0o077 if stat.S_ISDIR(mode) else 0o066)
+        if rights & ~mode:
+            path.chmod(stat.S_IMODE(mode | rights))
+
+
 def append(path: Path, data: bytes) -> None:
     """Add data to the end of a file that has a single writer; after an error it is as before."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    flags = os.O_WRONLY | os.O_APPEND
     try:
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = os.open(path, flags)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, flags, 0o644)
+        make_directory(path.parent)
+        descriptor = os.open(path, flags | os.O_CREAT, 0o644)
+        _share(path)
     try:
         size = os.fstat(descriptor).st_size
         try:

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import context, devices, distribute, experiment
 from sparkdl.cluster.spark import SparkCluster
+from sparkdl.cluster.spark_context import raw_context
 from sparkdl.cuda_visibility import as_seen_by_executor
 from sparkdl.errors import ConfigError, PreflightError
 from sparkdl.runner.preview import IN_PROCESS, end_program, is_previewing
@@ -86,7 +87,7 @@ class MirroredStrategyRunner:
     @property
     def sc(self) -> Any:
         """The SparkContext; None with Spark Connect."""
-        return getattr(self._cluster.spark, "_sc", None)
+        return raw_context(self._cluster.spark)
 
     def get_num_tasks(self) -> int:
         """Return the number of workers: as many as have `num_slots` GPUs together.

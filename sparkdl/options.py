@@ -77,7 +77,8 @@ class Options:
             reported last; or `best`, the best one that it returned or reported. `trial.checkpoint`
             has the weights of that value, if a checkpoint was reported with the value.
         parallelism: largest number of trials at the same time; by default the number of slots.
-        num_gpus: number of GPUs per process; by default `spark.task.resource.gpu.amount`.
+        num_gpus: number of GPUs per process; by default `spark.task.resource.gpu.amount`. A number
+            below 1, such as 0.5, lets trials share a GPU where Spark schedules GPUs.
         num_cpus: number of CPU cores per process; by default `spark.task.cpus`.
         timeout_s: time limit for all trials together, in seconds; trials that have not ended by
             then are CANCELLED.
@@ -128,7 +129,7 @@ class Options:
     direction: str | None = None
     trial_value: str = "last"
     parallelism: int | None = None
-    num_gpus: int | None = None
+    num_gpus: float | None = None
     num_cpus: int | None = None
     timeout_s: float | None = None
     trial_timeout_s: float | None = None
@@ -185,7 +186,6 @@ class Options:
 
     def _check_numbers(self) -> None:
         least = {
-            "num_gpus": 0,
             "max_failed_trials": 0,
             "max_restarts": 0,
             "max_losses": 0,
@@ -198,6 +198,11 @@ class Options:
             value = getattr(self, name)
             if value is not None:
                 check_count(name, value, minimum)
+        if self.num_gpus is not None and not _is_gpu_count(self.num_gpus):
+            raise ConfigError(
+                f"num_gpus is {self.num_gpus!r}; expected a whole number of at least 0, or a "
+                "number between 0 and 1 for trials that share a GPU."
+            )
         for name in ("timeout_s", "trial_timeout_s"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
@@ -339,6 +344,10 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
 def _is_count(value: Any, least: int) -> bool:
     # The whole numbers of NumPy are integral, too.
     return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+
+
+def _is_gpu_count(value: Any) -> bool:
+    return _is_count(value, 0) or (isinstance(value, float) and 0 < value < 1)
 
 
 def plain_number(value: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 __all__ = [
     "adopt_orphans",
     "die_with",
+    "in_yarn_container",
     "kill",
     "kill_marked",
     "parent",
@@ -62,6 +63,11 @@ def this_node() -> str:
     """Return a name of this host or container; its processes share a network and devices."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/net')}/{socket.gethostname()}"
+
+
+def in_yarn_container() -> bool:
+    """Return True in a process that YARN has started, and in all its descendants."""
+    return "CONTAINER_ID" in os.environ
 
 
 def user_name() -> str:

@@ -12,9 +12,10 @@ absence of a message in a listing proves nothing; ask for the message by its nam
 """
 
 import ctypes
+import errno
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sparkdl import storage
@@ -141,6 +142,23 @@ class RankFiles:
             FileNotFoundError: if there is none.
         """
         return storage.read(self.of_numbers(topic, *numbers))
+
+    def read_all_numbered(self, topic: str, messages: Sequence[tuple[int, ...]]) -> list[bytes]:
+        """Return messages about numbered things, with one look at the store.
+
+        Args:
+            topic: the topic of the messages.
+            messages: the numbers of each message.
+
+        Raises:
+            FileNotFoundError: if one of the messages does not exist.
+        """
+        urls = [self.of_numbers(topic, *numbers) for numbers in messages]
+        found = storage.read_many(urls)
+        for url in urls:
+            if url not in found:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+        return [found[url] for url in urls]
 
     def has_posted(self, rank: int, topic: str) -> bool:
         """Return True if a rank has posted a message, whatever a listing says.

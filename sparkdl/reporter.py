@@ -167,6 +167,7 @@ class Reporter:
         self._num_requests = 0
         self._num_reports = 0
         self._is_stopped = False
+        self._is_leaving = False
         self.step = -1
         self.metrics: dict[str, float] = {}
         self.spent_s = 0.0
@@ -211,9 +212,15 @@ class Reporter:
         self._read_messages()
         return self._is_stopped
 
+    def is_leaving(self) -> bool:
+        """Return True if the executor of this process is about to end."""
+        self._read_messages()
+        return self._is_leaving
+
     def _read_messages(self) -> None:
         for _, message in self._messages.read(self._message_files):
             self._is_stopped = self._is_stopped or "stop" in message
+            self._is_leaving = self._is_leaving or "notice" in message
             if "id" in message:
                 self._answers[message["id"]] = message
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from sparkdl import local_files, stores
 from sparkdl.local_files import below, fsync, write_fully
-from sparkdl.stores import advice, appends, is_local, local_path, store_errors
+from sparkdl.stores import advice, appends, file_sizes, is_local, local_path, store_errors
 
 __all__ = [
     "absolute",
@@ -30,6 +30,7 @@ __all__ = [
     "create",
     "download",
     "exists",
+    "file_sizes",
     "filesystem",
     "fsync",
     "is_local",
@@ -279,27 +280,31 @@ def append(url: str, data: bytes) -> None:
             write(url, content + data)
 
 
-def make_directory(url: str) -> None:
-    """Create a folder and the folders above it. Object stores have no folders and need none."""
+def make_directory(url: str, permissions: int | None = None) -> None:
+    """Create a folder and the folders above it. Object stores have no folders and need none.
+
+    Args:
+        url: the folder.
+        permissions: those of a new folder on local disks and HDFS; None for the usual ones.
+    """
     with store_errors(url):
         if is_local(url):
-            local_path(url).mkdir(parents=True, exist_ok=True)
+            local_files.make_directory(local_path(url), permissions)
         elif stores.has_folders(url):
-            filesystem, path = stores.connect(url)
-            filesystem.makedirs(path, exist_ok=True)
+            stores.make_directory(url, permissions)
 
 
 def rename(url: str, new: str) -> None:
     """Move a file or folder to a new name within its store; without `url`, do nothing.
 
     Raises:
-        OSError: if nothing is at `new` afterwards, as some stores refuse without an error.
+        OSError: if the store has refused, which some stores do without an error.
     """
     if not exists(url):
         return
     with store_errors(url):
         if is_local(url):
-            local_path(new).parent.mkdir(parents=True, exist_ok=True)
+            local_files.make_directory(local_path(new).parent)
             local_path(url).rename(local_path(new))
             return
         filesystem, path = stores.connect(url)
@@ -314,7 +319,7 @@ def rename(url: str, new: str) -> None:
             with suppress(FileNotFoundError):
                 stores.copy_all(filesystem, path, target)
                 stores.remove_all(url, filesystem, path)
-        if stores.has_folders(url) and not filesystem.exists(target):
+        if stores.has_folders(url) and (filesystem.exists(path) or not filesystem.exists(target)):
             raise OSError(f"the store has not renamed {url} to {new}")
 
 
@@ -364,9 +369,7 @@ def put(folder: Path, name: str, url: str) -> None:
 def _put(source: Path, url: str) -> None:
     with store_errors(url):
         if is_local(url):
-            path = local_path(url)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, path)
+            local_files.copy(source, local_path(url))
             return
         filesystem, target = stores.connect(url)
         _make_parent(url, filesystem, target)

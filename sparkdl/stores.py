@@ -26,6 +26,7 @@ __all__ = [
     "content_of",
     "copy_all",
     "create",
+    "file_sizes",
     "has_folders",
     "is_beyond_end",
     "is_hdfs_native",
@@ -133,6 +134,16 @@ def has_folders(url: str) -> bool:
     return protocol_of(url) not in _OBJECT_STORES
 
 
+def make_directory(url: str, permissions: int | None) -> None:
+    """Create a folder, see `storage.make_directory`."""
+    filesystem, path = connect(url)
+    is_new = permissions is not None and not filesystem.exists(path)
+    filesystem.makedirs(path, exist_ok=True)
+    if is_new and is_hdfs_native(filesystem):
+        with suppress(Exception):  # Its own errors; a cluster may give permissions by other rules.
+            filesystem.client.set_permission(filesystem._strip_protocol(path), permissions)
+
+
 def remove_all(url: str, filesystem: Any, path: str) -> None:
     """Remove a file, or a folder with its content.
 
@@ -169,6 +180,24 @@ def copy_all(filesystem: Any, path: str, target: str) -> None:
     for name in filesystem.find(path):
         with suppress(FileNotFoundError):
             filesystem.cp_file(name, target + name[len(path) :])
+
+
+def file_sizes(url: str, max_depth: int | None = None) -> dict[str, int]:
+    """Return the bytes of the files below a remote folder, by their paths relative to it.
+
+    The store tells them with the listing, so that no file is asked for its size.
+
+    Args:
+        url: the folder.
+        max_depth: 1 for the files in the folder itself; None for all.
+    """
+    filesystem, path = connect(url)
+    try:
+        with store_errors(url):
+            found = filesystem.find(path, maxdepth=max_depth, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {name[len(path) :].lstrip("/"): int(entry["size"]) for name, entry in found.items()}
 
 
 def appends(url: str) -> bool:

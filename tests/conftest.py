@@ -1,11 +1,13 @@
 """Fixtures: real Spark sessions, a root folder with a nasty name, and what a run leaves behind."""
 
+import atexit
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkdl.callbacks import webhook
 from tests.helpers.groups import GROUPS, write_groups
 from tests.helpers.processes import eventually
+from tests.helpers.receiver import Receiver
 from tests.helpers.spark import Applications, submit_options
 from tests.helpers.standalone import standalone_cluster
 
@@ -28,6 +32,8 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 TEMPORARY = tempfile.mkdtemp(prefix="sdl-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
 os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
+# Registered before multiprocessing registers the end of its folders, which so comes first.
+atexit.register(shutil.rmtree, TEMPORARY, ignore_errors=True)
 os.environ.setdefault(GROUPS, str(Path(TEMPORARY, "groups.json")))
 
 # Python processes of the tests begin with its sitecustomize.py.
@@ -83,10 +89,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.helpers.lanes import ByApplication
 
     return ByApplication(config, log)
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -197,3 +199,16 @@ def s3() -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A server for what webhooks post; they try again after a short pause."""
+    monkeypatch.setattr(webhook, "PAUSE_S", 0.01)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

@@ -14,10 +14,10 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Each room may import itself and what stands below it.
 ROOMS = [
     {"cli", "hops", "horovod", "mirrored_strategy_runner", "tfos"},
-    {"experiment"},
-    {"doctor", "ui"},
-    {"runner", "models"},
-    {"callbacks", "cluster", "inference", "search"},
+    {"experiment", "monitoring"},
+    {"doctor", "serving", "ui"},
+    {"runner", "models", "request_logs"},
+    {"callbacks", "cluster", "inference", "profiles", "search"},
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
     {
@@ -27,7 +27,15 @@ ROOMS = [
     {"reporter", "resources", "identity"},
     {"checkpoints"},
     {"metric_names"},
-    {"attempts", "folders", "jsonl", "model_formats", "rank_files", "tensorflow_noise"},
+    {
+        "attempts",
+        "folders",
+        "jsonl",
+        "kafka_topic",
+        "model_formats",
+        "rank_files",
+        "tensorflow_noise",
+    },
     {"polling"},
     {"storage"},
     {"local_files", "stores"},
@@ -144,6 +152,28 @@ def test_no_room_below_these_names_them(path: Path, room: str, words: str) -> No
         assert not re.search(words, path.read_text()), path
 
 
+# Spark Connect has no SparkContext and no Java objects. Users of TensorFlowOnSpark pass their own.
+JAVA_NAMES = re.compile(
+    r"_sc|_jsc|_jvm|_jdf|_j\w+_?[sS]ession|_active_spark_context|[sS]parkContext"
+)
+
+
+@pytest.mark.parametrize("path", MODULES[1:], ids=ids)
+def test_one_module_uses_the_spark_context(path: Path) -> None:
+    if name_of(path) == "cluster.spark_context" or name_of(path).startswith("tfos."):
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Attribute):
+            names = [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [node.value]  # As in `getattr(spark, "_sc", None)`.
+        used = [name for name in names if JAVA_NAMES.fullmatch(name)]
+        assert not used, f"{path}:{node.lineno} uses {used[0]}; see cluster/spark_context.py"
+
+
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
@@ -175,7 +205,7 @@ def test_driver_and_task_modules_need_no_framework() -> None:
 
 
 def test_task_side_imports_no_driver_room() -> None:
-    """What executors load stays small: no optuna, no tqdm, no pandas."""
+    """Executors load little: no optuna, no tqdm, no pandas."""
     done = run_python(
         "import sparkdl.cluster.process.fork_server, sys\n"
         "heavy = {'numpy', 'pandas', 'pyspark', 'pyarrow', 'fsspec', 'cloudpickle'}\n"

@@ -25,8 +25,12 @@ SETTING = re.compile(r"^(?P<off># )?(?P<key>spark\.\S+)(?: +(?P<value>\S.*))?$",
 # Spark builds these names from parts, so no class file contains them. The test of the standalone
 # template runs with the settings of GPUs.
 COMPOSED = re.compile(
-    r"spark\.(worker|executor|task)\.resource\.gpu\.(amount|discoveryScript)"
-    r"|spark\.(executorEnv|yarn\.appMasterEnv)\.[A-Z_]+"
+    r"spark\.(worker|executor|task)\.resource\.gpu\.(amount|discoveryScript|vendor)"
+    r"|spark\.(executorEnv|yarn\.appMasterEnv|kubernetes\.driverEnv)\.[A-Z_]+"
+    r"|spark\.kubernetes\.authenticate\.driver\.serviceAccountName"
+    r"|spark\.kubernetes\.(driver|executor)\.secretKeyRef\.[A-Z_]+"
+    r"|spark\.kubernetes\.(driver|executor)\.volumes\.persistentVolumeClaim\.runs"
+    r"\.(options\.claimName|mount\.path)"
 )
 
 # Each trial waits for the other to have started, so that both hold their GPUs at once.
@@ -57,7 +61,7 @@ def classes() -> list[bytes]:
     """Return the bytes of all classes of the installed Spark that name settings."""
     contents = []
     for jar in SPARK.glob("jars/spark-*.jar"):
-        if re.match(r"spark-(core|common|sql|yarn|launcher)", jar.name):
+        if re.match(r"spark-(core|common|sql|yarn|kubernetes|launcher)", jar.name):
             with zipfile.ZipFile(jar) as archive:
                 names = [name for name in archive.namelist() if name.endswith(".class")]
                 contents += [archive.read(name) for name in names]
@@ -122,10 +126,15 @@ def test_gpu_discovery(tmp_path: Path, answer: str | None, addresses: list[str])
     assert done.stderr == b""
 
 
-def test_gpu_discovery_numbers_the_visible_gpus_from_zero() -> None:
-    environ = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "4,6,7"}
+@pytest.mark.parametrize(
+    ("visible", "addresses"), [("4,6,7", ["0", "1", "2"]), ("-1", []), ("2,-1,3", ["0"])]
+)
+def test_gpu_discovery_numbers_the_visible_gpus_from_zero(
+    visible: str, addresses: list[str]
+) -> None:
+    environ = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": visible}
     done = subprocess.run([CONF / "gpu_discovery.sh"], env=environ, capture_output=True, check=True)
-    assert json.loads(done.stdout)["addresses"] == ["0", "1", "2"]
+    assert json.loads(done.stdout)["addresses"] == addresses
 
 
 def _commands(tmp_path: Path, nvidia_smi: str | None) -> str:

@@ -25,6 +25,8 @@ SPARK = {
         "sparkdl.experiment.trials",
     ),
     *("sparkdl.inference.prediction", "sparkdl.tfos.dfutil", "sparkdl.tfos.pipeline"),
+    *("sparkdl.monitoring.drift", "sparkdl.monitoring.performance"),
+    *("sparkdl.monitoring.read_log", "sparkdl.profiles.profile"),
     *("sparkdl.hops.trials", "sparkdl.tfos.reservation"),
 }
 # These import TensorFlow.

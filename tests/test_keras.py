@@ -54,6 +54,35 @@ def test_checkpoint_rejects_invalid_use(tmp_path: Path) -> None:
     context.report({}, step=1, checkpoint=other)
 
 
+def test_checkpoint_commits_at_the_next_batch_after_a_notice(tmp_path: Path) -> None:
+    import keras
+    import numpy as np
+
+    from sparkdl import context
+    from sparkdl.keras import Checkpoint
+
+    made = model()
+    found: list[tuple[int, int, bool]] = []
+
+    class Watch(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if len(found) == 2:
+                (tmp_path / "orders.jsonl").write_text('{"notice": "decommissioning"}\n')
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            directory = context.get_checkpoint()
+            file = Path(directory, "epoch.json") if directory else None
+            done = json.loads(file.read_text())["epochs_done"] if file else -1
+            found.append((batch, done, context.should_stop()))
+
+    data = [np.zeros((16, 1), "float32")] * 2
+    made.fit(*data, batch_size=4, epochs=3, verbose=0, callbacks=[Checkpoint(9), Watch()])
+    # Nothing is committed before the notice; afterwards, each epoch is committed at its end.
+    assert found[:2] == [(0, -1, False), (1, -1, False)]
+    assert [done for _, done, _ in found[2:]] == [0, 0, *[1] * 4, *[2] * 4]
+    assert all(stops for _, _, stops in found[2:])
+
+
 def test_save_rejects_other_endings_and_leaves_no_file_behind(tmp_path: Path) -> None:
     from sparkdl.keras import save
 

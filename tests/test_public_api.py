@@ -1,4 +1,4 @@
-"""What people's programs may rest on. A change here needs its reason in the changelog."""
+"""The names that programs of users may rest on. A change needs its reason in the changelog."""
 
 import importlib
 import inspect
@@ -22,12 +22,13 @@ PUBLIC = {
         ),
         "keras",
         "models",
-        *("runs", "search", "tensorboard", "tfos"),
+        "monitoring",
+        *("runs", "search", "serving", "tensorboard", "tfos"),
     ],
     "sparkdl.callbacks": ["Callback", "MLflow", "Webhook"],
     "sparkdl.context": [
         *("VARIABLE", "Context", "acting_as", "activate", "current", "elect", "get_checkpoint"),
-        *("report", "resource", "this_reporter"),
+        *("report", "resource", "should_stop", "this_reporter"),
     ],
     "sparkdl.data": [
         *("csv", "dataset", "images", "local", "parquet", "petastorm", "read_tfrecord"),
@@ -91,10 +92,15 @@ PUBLIC = {
     ],
     "sparkdl.models": [
         *("AliasMove", "ModelVersion", "alias", "alias_history", "best", "compare", "export"),
-        *("get", "list"),
+        *("get", "list", "promote", "roll_back"),
+    ],
+    "sparkdl.monitoring": [
+        *("Decision", "Drift", "Watch", "drift", "performance", "profile", "read_log", "results"),
+        *("should_retrain", "thresholds", "watch"),
     ],
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
     "sparkdl.search": ["Categorical", "Float", "Int"],
+    "sparkdl.serving": ["Batching", "KafkaSink", "Log", "LogSink", "Server", "kserve", "start"],
     "sparkdl.tensorboard": ["logdir"],
     "sparkdl.tfos.TFCluster": ["InputMode", "TFCluster", "run", "tf_status"],
     "sparkdl.tfos.TFNode": [

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
 
 from sparkdl import storage, stores
 from sparkdl.cluster.process.trial_folder import Mirror
@@ -127,6 +129,9 @@ def test_urls_as_spark_and_databricks_print_them(monkeypatch: pytest.MonkeyPatch
         storage.read("dbfs:/x")
     monkeypatch.setattr(stores, "_DBFS_MOUNT", Path("/tmp"))
     assert storage.absolute("dbfs:/x/y") == "/tmp/x/y"
+    for module in ("hdfs_native", "hdfs_native.fsspec"):  # As if it were not installed.
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(_registry, "viewfs", raising=False)
     with pytest.raises(ConfigError, match=r"sparkdl\[hdfs\]"):
         storage.read("viewfs://cluster/x")
     with pytest.raises(ConfigError, match="nosuch://"):
@@ -284,10 +289,11 @@ def test_create_where_the_store_cannot_refuse_is_read_back(
 def test_create_sees_through_a_store_that_ignores_the_condition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stores, "CLAIM_S", 0.1)
     with fake_stores(Careless):
         url = f"gcs://host/{uuid4().hex}"
+        monkeypatch.setattr(stores, "CLAIM_S", 0.1)
         storage.create(f"{url}-alone", "mine")
+        monkeypatch.setattr(stores, "CLAIM_S", 2.0)
         other = threading.Timer(0.05, lambda: storage.write(url, "another"))
         other.start()
         with pytest.raises(FileExistsError):
@@ -414,3 +420,34 @@ def test_a_run_on_s3(s3: str, tmp_path: Path) -> None:
     assert storage.read(f"{again.best.path}/tensorboard/events") == b"e"
     assert storage.read(f"{again.best.path}/{again.best.outputs['model']}") == b"weights 3"
     assert experiment.history(f"{s3}/runs")["state"].tolist() == ["COMPLETE"]
+
+
+def test_folders_and_files_of_a_shared_folder_are_shared(tmp_path: Path) -> None:
+    shared, secret = tmp_path / "shared", tmp_path / "secret"
+    storage.make_directory(str(shared), 0o2770)
+    storage.make_directory(str(secret), 0o700)
+    (tmp_path / "model.keras").write_bytes(b"1")
+    umask = os.umask(0o077)
+    try:
+        for folder in (shared, secret):
+            storage.append(f"{folder}/trials/0/metrics.jsonl", b"1\n")
+            storage.write(f"{folder}/journal/0.jsonl", b"1\n")
+            storage.create(f"{folder}/journal/1.jsonl", b"1\n")
+            storage.put(tmp_path, "model.keras", f"{folder}/models")
+    finally:
+        os.umask(umask)
+
+    def group_may(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode) & 0o070
+
+    assert [group_may(shared / name) for name in ("trials", "trials/0", "journal")] == [0o070] * 3
+    files = ("trials/0/metrics.jsonl", "journal/0.jsonl", "journal/1.jsonl", "models/model.keras")
+    assert [group_may(shared / name) for name in files] == [0o060] * 4
+    assert [group_may(secret / name) for name in ("trials/0", *files)] == [0] * 5
+
+
+def test_folders_below_a_folder_like_tmp_are_the_owners(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all").chmod(0o1777)
+    storage.make_directory(str(tmp_path / "all/runs"))
+    assert not (tmp_path / "all/runs").stat().st_mode & 0o022

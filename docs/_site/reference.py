@@ -34,7 +34,7 @@ NOT_CONSTRUCTED = {
     *("sparkdl.context.Context", "sparkdl.data.batching.Batches", "sparkdl.options.Options"),
     *("sparkdl.models.AliasMove", "sparkdl.models.ModelVersion", "sparkdl.runs.Run"),
     *("sparkdl.runs.Trial", "sparkdl.runs.Usage", "sparkdl.runs.comparison.Comparison"),
-    "sparkdl.tfos.TFCluster.TFCluster",
+    *("sparkdl.serving.Server", "sparkdl.tfos.TFCluster.TFCluster"),
 }
 HIDDEN_MEMBERS = (
     *("apply", "attach", "view", "how_to_finish", "raise_unless_complete", "annotations"),

@@ -6,6 +6,8 @@ Only its import lines differ from a program for hops-util-py.
     spark-submit --master <master> examples/hops/grid_digits.py
 """
 
+import argparse
+
 from sparkdl.hops import experiment, hdfs
 
 
@@ -37,6 +39,7 @@ def train(learning_rate: float, units: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     grid = {"learning_rate": [0.001, 0.003], "units": [64]}
     path, params, values = experiment.grid_search(
         train,

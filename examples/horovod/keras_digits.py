@@ -6,6 +6,8 @@ Two things differ from the program for Horovod: the import of `hvd`, and the cal
     python examples/horovod/keras_digits.py
 """
 
+import argparse
+
 import keras
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -51,5 +53,8 @@ def train() -> float:
 
 
 if __name__ == "__main__":
-    accuracy = experiment.horovod(train, num_workers=2).result
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
+    args = parser.parse_args()
+    accuracy = experiment.horovod(train, num_workers=args.workers).result
     print(f"accuracy {accuracy:.4f} on unseen digits")

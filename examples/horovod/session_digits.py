@@ -3,6 +3,8 @@
 python examples/horovod/session_digits.py
 """
 
+import argparse
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 from sklearn.datasets import load_digits
@@ -52,5 +54,8 @@ def train() -> float:
 
 
 if __name__ == "__main__":
-    accuracy = experiment.horovod(train, num_workers=2).result
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
+    args = parser.parse_args()
+    accuracy = experiment.horovod(train, num_workers=args.workers).result
     print(f"accuracy {accuracy:.4f} on unseen digits")

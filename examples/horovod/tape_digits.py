@@ -3,6 +3,8 @@
 python examples/horovod/tape_digits.py
 """
 
+import argparse
+
 import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -57,5 +59,8 @@ def train() -> float:
 
 
 if __name__ == "__main__":
-    accuracy = experiment.horovod(train, num_workers=2).result
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
+    args = parser.parse_args()
+    accuracy = experiment.horovod(train, num_workers=args.workers).result
     print(f"accuracy {accuracy:.4f} on unseen digits")

@@ -63,7 +63,7 @@ def digits() -> list[Any]:
 
 def main() -> None:
     """Feed the digits to a cluster of two nodes; test the saved model."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cluster_size", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)

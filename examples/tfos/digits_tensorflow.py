@@ -51,7 +51,7 @@ def main_fun(args: Any, ctx: Any) -> None:
 
 def main() -> None:
     """Train on a cluster of two nodes; test the saved model."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cluster_size", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)

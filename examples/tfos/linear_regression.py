@@ -39,7 +39,7 @@ def main_fun(args: Any, ctx: Any) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cluster_size", type=int, default=1, help="nodes, each in a slot")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--export_dir", default=os.path.abspath("linear_model"))

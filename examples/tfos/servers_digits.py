@@ -55,7 +55,7 @@ def main_fun(args: Any, ctx: Any) -> None:
 
 def main() -> None:
     """Feed the digits to two workers and a parameter server."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()

@@ -37,7 +37,7 @@ def main_fun(args: Any, ctx: Any) -> None:
 
 def main() -> None:
     """Write the digits to files; learn from the stream of files."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()

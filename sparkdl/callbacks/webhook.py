@@ -108,13 +108,23 @@ class Webhook(Callback):
         content = {"event": event, "time": time.time(), "text": text, "run": _run_facts(run)}
         if trial is not None:
             content["trial"] = _trial_facts(trial)
+        self.post(content)
+
+    def post(self, content: dict[str, Any]) -> None:
+        """Post an object with the key `event`.
+
+        Raises:
+            ConnectionError: if it was not taken, after a second try.
+        """
         body = content if self._body is None else self._body(content)
         problem = self._send(to_json(body).encode())
         if problem is not None and problem.is_temporary:
             time.sleep(PAUSE_S)
             problem = self._send(to_json(body).encode())
         if problem is not None:
-            raise ConnectionError(f"{self._shown} did not take {event!r}: {problem.text}")
+            raise ConnectionError(
+                f"{self._shown} did not take {content['event']!r}: {problem.text}"
+            )
 
     def _send(self, data: bytes) -> "_Problem | None":
         """Post data; return the problem, as exceptions of urllib may contain the URL."""

@@ -14,12 +14,14 @@ from sparkdl.cli import (
     logs,
     mlflow,
     models,
+    monitor,
     pause,
     plan,
     pull,
     reproduce,
     resume,
     runs,
+    serve,
     set_limits,
     show,
     tensorboard,
@@ -39,8 +41,8 @@ def main(words: list[str] | None = None) -> int:
 
     Returns:
         0; 1 if the shown or resumed run is not COMPLETE, if `doctor` finds a fault, if a run of
-        `plan` would be refused, or if a tracking server does not answer; 2 after an error; 99 if an
-        exported model is not better.
+        `plan` would be refused, if `monitor` finds drift, or if a tracking server does not answer;
+        2 after an error; 99 if an exported model is not better.
 
     Example:
         >>> main(["show", "/nowhere"])
@@ -70,15 +72,15 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with all verbs."""
     parser = argparse.ArgumentParser(
         prog="sparkdl",
-        description="List, show, compare, control, reproduce, copy and delete runs; export models; "
-        "check a cluster, and see what a program would run.",
+        description="List, show, compare, control, reproduce, copy and delete runs; export and "
+        "serve and monitor models; check a cluster, and see what a program would run.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in (
         *(runs, show, logs, compare, ui, tensorboard),
         *(cancel, set_limits, enqueue, pause, unpause),
-        *(resume, reproduce, models, mlflow, pull, gc, doctor, plan),
+        *(resume, reproduce, models, serve, monitor, mlflow, pull, gc, doctor, plan),
     ):
         verb.add(verbs)
     return parser

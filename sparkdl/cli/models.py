@@ -51,6 +51,13 @@ def add(verbs: Any) -> None:
         "version", metavar="VERSION", nargs="?", type=int, help="number of a version"
     )
     moved.add_argument("--remove", action="store_true", help="remove the alias")
+    promoted = action("promote", _promote, "let an alias name the version of another alias")
+    promoted.add_argument("name", metavar="NAME", help="name of a model")
+    promoted.add_argument("--alias", default="canary", help="default: %(default)s")
+    promoted.add_argument("--to", default="stable", help="the alias to move; default: %(default)s")
+    back = action("roll-back", _roll_back, "let an alias name the version before its last move")
+    back.add_argument("name", metavar="NAME", help="name of a model")
+    back.add_argument("--alias", default="stable", help="default: %(default)s")
     _add_export(action("export", _export, "export the model of a run as a new version"))
 
 
@@ -148,6 +155,21 @@ def _alias(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _promote(arguments: argparse.Namespace) -> int:
+    version = models.promote(arguments.name, arguments.alias, arguments.to, root=arguments.root)
+    return _print_version(version, arguments)
+
+
+def _roll_back(arguments: argparse.Namespace) -> int:
+    version = models.roll_back(arguments.name, arguments.alias, root=arguments.root)
+    return _print_version(version, arguments)
+
+
+def _print_version(version: ModelVersion, arguments: argparse.Namespace) -> int:
+    print(to_json(version.to_dict(), indent=1) if arguments.json else version)
+    return 0
+
+
 def _export(arguments: argparse.Namespace) -> int:
     version = models.export(
         _model_of(arguments),
@@ -161,8 +183,7 @@ def _export(arguments: argparse.Namespace) -> int:
     if version is None:
         print(f"not exported: {arguments.if_better} is not better than before", file=sys.stderr)
         return NOT_BETTER
-    print(to_json(version.to_dict(), indent=1) if arguments.json else version)
-    return 0
+    return _print_version(version, arguments)
 
 
 def _path_below(root: str | None, name: str) -> str:

@@ -63,11 +63,26 @@ class Cluster(Protocol):
             FunctionError: if the program is larger than what the cluster can send.
         """
 
-    def wait_for_executors(self, size: int) -> None:
-        """Wait until `size` tasks fit at once, or until no more executors are to be expected."""
+    def wait_for_executors(self, size: int, num_cpus: int | None = None) -> None:
+        """Wait until `size` tasks fit at once, or until no more executors are to be expected.
+
+        Args:
+            size: number of slots that are needed at once.
+            num_cpus: number of CPU cores of each slot; None for Spark's default.
+        """
 
     def executors(self) -> tuple[int, int]:
         """Return the number of executors that have registered, and the number to be expected."""
+        ...
+
+    @property
+    def executor_ids(self) -> frozenset[str] | None:
+        """The ids of the executors that the application has now; None if they are not known."""
+        ...
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The ids of the executors that are about to end."""
         ...
 
     def slots(self, resources: Resources, override: int | None = None) -> Slots:

@@ -8,8 +8,6 @@ from sparkdl.runs.owner import read_beat
 
 __all__ = ["DriverWatch"]
 
-# A driver on a suspended laptop may come back. Its heartbeat is due every few seconds.
-SILENCE_S = 300.0
 LOOK_S = 10.0
 
 
@@ -22,15 +20,18 @@ class DriverWatch:
         paths: the run directory.
         number: the number of the driver among the owners of the run; 0 if Spark itself ends the
             tasks of a driver that has gone.
+        silence_s: seconds without a heartbeat after which the driver has gone. A driver on a
+            suspended laptop may come back; its heartbeat is due every few seconds.
 
     Attributes:
         has_gone: True if a call has returned a reason.
     """
 
-    def __init__(self, paths: RunPaths, number: int) -> None:
+    def __init__(self, paths: RunPaths, number: int, silence_s: float) -> None:
         self.has_gone = False
         self._paths = paths
         self._number = number
+        self._silence_s = silence_s
         self._beat: bytes | None = b""
         self._looked_s = -math.inf
         self._alive_s = time.monotonic()
@@ -52,7 +53,7 @@ class DriverWatch:
         if beat != self._beat:
             self._beat, self._alive_s = beat, now
         silent_s = now - self._alive_s
-        if silent_s < SILENCE_S:
+        if silent_s < self._silence_s:
             return None
         self.has_gone = True
         return f"the driver that started this attempt has been silent for {silent_s:.0f} s"

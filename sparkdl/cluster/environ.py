@@ -1,11 +1,50 @@
 """Runs anywhere (pure). The environment variables of a training process."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from sparkdl.cluster.plan import Member
 
-__all__ = ["gang_variables", "jax_variables", "tf_config", "thread_counts", "torch_variables"]
+__all__ = [
+    "gang_variables",
+    "jax_variables",
+    "shared_gpu_variables",
+    "tf_config",
+    "thread_counts",
+    "torch_variables",
+    "without_credentials",
+]
+
+# The variables by which Spark hands its own secrets to executors and Python workers: those of
+# SecurityManager and SSLOptions, of the Python gateway and workers, of Spark Connect, and the
+# options of the JVM, in which Kubernetes has the passwords of `spark.ssl`.
+_SECRETS_OF_SPARK = re.compile(
+    r"_SPARK_\w*(SECRET|PASSWORD)\w*|SPARK_JAVA_OPT_\d+|PYTHON_WORKER_FACTORY_SECRET"
+    r"|PYSPARK_GATEWAY_SECRET|SPARK_CONNECT_AUTHENTICATE_TOKEN"
+)
+# The file with the tokens of Kerberos, which only Hadoop's own file systems need.
+_TOKENS = "HADOOP_TOKEN_FILE_LOCATION"
+_HADOOP = re.compile(r"(hdfs|viewfs|webhdfs|swebhdfs|har|abfss?|wasbs?|gs|ofs|o3fs)://")
+
+
+def without_credentials(environ: Mapping[str, str], root: str) -> dict[str, str]:
+    """Return the environment of a Spark task without the credentials that training does not need.
+
+    Args:
+        environ: the environment of the task.
+        root: the path or URL of the run: on a file system of Hadoop, Hadoop's tokens are needed.
+
+    Example:
+        >>> without_credentials({"_SPARK_AUTH_SECRET": "x", "HOME": "/home/me"}, "/shared/runs")
+        {'HOME': '/home/me'}
+    """
+    removed = () if _HADOOP.match(root) else (_TOKENS,)
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in removed and not _SECRETS_OF_SPARK.fullmatch(name)
+    }
 
 
 def thread_counts(cores: int, given: Mapping[str, str]) -> dict[str, str]:
@@ -25,6 +64,19 @@ def thread_counts(cores: int, given: Mapping[str, str]) -> dict[str, str]:
     """
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return {name: str(cores) for name in names if name not in given}
+
+
+def shared_gpu_variables() -> dict[str, str]:
+    """Return the variables that let several processes use the memory of one GPU.
+
+    TensorFlow then takes memory as it needs it, in place of all at once (gpu_process_state.cc), and
+    so does JAX (its page "GPU memory allocation"). PyTorch does so anyway.
+
+    Example:
+        >>> sorted(shared_gpu_variables())
+        ['TF_FORCE_GPU_ALLOW_GROWTH', 'XLA_PYTHON_CLIENT_PREALLOCATE']
+    """
+    return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def tf_config(members: Sequence[Member], endpoints: Sequence[str], rank: int) -> dict[str, str]:

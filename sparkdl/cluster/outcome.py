@@ -35,7 +35,7 @@ _FOLLOW_UP = re.compile(
 _IN_GRAPH = "Graph execution error"
 _GPU = re.compile(
     r"CUDA_ERROR|cudaError|CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL (error|operation)|"
-    r"ncclSystemError|ncclUnhandledCudaError|Xid \d"
+    r"ncclSystemError|ncclUnhandledCudaError|Xid \d|GPU (is )?lost|fallen off the bus"
 )
 _GPU_MEMORY = re.compile(r"ResourceExhaustedError|CUDA_ERROR_OUT_OF_MEMORY|OutOfMemoryError")
 _PORT_TAKEN = re.compile(r"Address already in use|EADDRINUSE|Could not start gRPC server")
@@ -97,6 +97,7 @@ class Outcome:
         reported: the last value of each metric that was reported.
         attempt: the number of the attempt, from 0.
         who: the rank; None for a trial of a single process.
+        host: the name of the host; None for a gang.
         ended_s: the time of the end, in seconds since 1970.
         note: a remark about a result that is complete, such as files that could not be copied, or a
             returned object that was not kept.
@@ -119,6 +120,7 @@ class Outcome:
     reported: Mapping[str, float] = field(default_factory=dict)
     attempt: int = 0
     who: RankInfo | None = None
+    host: str | None = None
     ended_s: float = 0.0
     note: str | None = None
 

@@ -13,14 +13,14 @@ class Resources:
 
     Attributes:
         num_cpus: the number of CPU cores.
-        num_gpus: the number of GPUs.
+        num_gpus: the number of GPUs; a fraction for processes that share one.
         default_gpus: the GPUs of a process without `num_gpus` where Spark assigns none and the
             search for GPUs is on: `visible` leaves all of the host visible without reserving any,
             `share` reserves a share of the host's GPUs, `one` reserves at most one.
     """
 
     num_cpus: int | None = None
-    num_gpus: int | None = None
+    num_gpus: float | None = None
     default_gpus: Literal["visible", "share", "one"] = "visible"
 
     def __str__(self) -> str:
@@ -102,6 +102,7 @@ class Plan:
         env: environment variables of the training processes. Their values are never shown.
         secrets: texts that are masked in all that is stored or shown, see `known_secrets`.
         detect_gpus: let processes use GPUs that Spark did not assign to their tasks.
+        shares_gpus: processes share a GPU, so that none may take all of its memory.
         fork_server: fork processes from a server that has imported the framework.
         trial_timeout_s: seconds in the training function after which a trial is ended.
         is_gang: the processes run at the same time and know of each other.
@@ -110,6 +111,8 @@ class Plan:
         collective_timeout_s: seconds for which a rank may show no life in a collective of the ring.
         interface: the network interface, or address, at which the processes of a gang meet.
         elastic: the gang goes on without a process that is lost, and takes it in again.
+        client_silence_s: seconds without a sign of life of a Spark Connect client, after which the
+            processes end.
         timeline: each rank of the ring records where the time of its collectives goes.
         meets_by_files: the ranks meet by files in the run directory, rather than by a barrier.
         ends_by_order: the driver orders the end of the gang; it does not end by itself.
@@ -131,11 +134,13 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     detect_gpus: bool = False
+    shares_gpus: bool = False
     fork_server: bool = True
     trial_timeout_s: float | None = None
     is_gang: bool = False
     start_timeout_s: float = 300.0
     collective_timeout_s: float = 600.0
+    client_silence_s: float = 300.0
     interface: str | None = None
     elastic: bool = False
     timeline: bool = False

@@ -87,6 +87,12 @@ def _cannot_read(run_id: str, paths: RunPaths, patience_s: float) -> str | None:
         data = retry(lambda: storage.read(paths.run), activity, patience_s)
         seen = json.loads(data)["id"]
     except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
+        if isinstance(exc, PermissionError) and storage.is_local(paths.run):
+            return (
+                f" may not read the run directory {paths.folder} as user {user_name()} ({exc}). "
+                "Its owner opens run directories to others with SPARKDL_PERMISSIONS=2770 (for the "
+                "group of the root) or 777."
+            )
         return (
             f", working in {os.getcwd()}, does not see the run directory "
             f"{paths.folder} ({type(exc).__name__}: {exc}). Set root= (or SPARKDL_ROOT) to a "

@@ -7,19 +7,22 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 from sparkdl import config
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark_broadcasts import SparkBroadcasts
+from sparkdl.cluster.spark_context import ClassicContext, is_classic_running
 from sparkdl.cluster.spark_errors import job_failed
+from sparkdl.cluster.spark_explained import user_of_connect
 from sparkdl.cluster.spark_settings import SparkSettings, check_speculation
 from sparkdl.cluster.spark_slots import SlotCounter
-from sparkdl.errors import FunctionError
+from sparkdl.errors import FunctionError, PreflightError
 
 __all__ = ["SparkCluster", "active_session"]
 
@@ -51,18 +54,17 @@ class SparkCluster:
     def __init__(self, spark: SparkSession | None = None) -> None:
         self.spark = spark or active_session() or _new_session()
         self._profiles: dict[Resources, Any] = {}
-        # Spark Connect has no SparkContext.
-        self._context: Any = getattr(self.spark, "_sc", None)
+        self._context = ClassicContext.of(self.spark)
         # Reading a value from Spark takes some milliseconds, and the values do not change.
         self._conf: dict[str, str | None] = {}
         if self._context:
-            self._conf.update(self._context.getConf().getAll())
+            self._conf.update(self._context.conf)
         self._settings = SparkSettings(self.conf, self.master)
-        self._counter = SlotCounter(self.spark, self._settings)
+        self._counter = SlotCounter(self.spark, self._settings, self._context)
         self._broadcasts = SparkBroadcasts(self._context)
         self._labels = self._labels_of_thread(_INHERITED)
         if self._context and self.is_local and "PYSPARK_PYTHON" not in os.environ:
-            self._context.pythonExec = sys.executable
+            self._context.use_python(sys.executable)
 
     @property
     def version(self) -> str:
@@ -88,7 +90,7 @@ class SparkCluster:
     @property
     def application(self) -> str:
         """The id of the Spark application."""
-        return self._context.applicationId if self._context else str(self.conf("spark.app.id"))
+        return self._context.application if self._context else str(self.conf("spark.app.id"))
 
     @property
     def tasks_outlive_driver(self) -> bool:
@@ -103,12 +105,16 @@ class SparkCluster:
         """
         if root := config.resolve("root", None, self.conf):
             return str(root)
-        if self.is_local or not self._context:
+        if self.is_local:
             return "runs"
-        hadoop = self._context._jsc.sc().hadoopConfiguration()
-        filesystem = hadoop.get("fs.defaultFS", "file:///").rstrip("/")
-        user = self._context.sparkUser()
-        return "runs" if filesystem.startswith("file:") else f"{filesystem}/user/{user}/sparkdl"
+        if self._context:
+            filesystem = self._context.filesystem.rstrip("/")
+        else:  # Spark Connect shows what Spark's own settings say, but not `core-site.xml`.
+            filesystem = (self.conf("spark.hadoop.fs.defaultFS") or "file:").rstrip("/")
+        if filesystem.startswith("file:"):
+            return "runs"
+        user = self._context.user if self._context else user_of_connect(self.spark)
+        return f"{filesystem}/user/{user}/sparkdl"
 
     def check(self, plan: Plan, program: Program | None = None) -> None:
         """Validate that Spark can run the processes of a plan.
@@ -126,7 +132,7 @@ class SparkCluster:
     def _check_size(self, program: Program) -> None:
         limit, reason = MAX_CONNECT_BYTES, "Spark Connect takes messages of 128 MiB"
         if self._context:
-            heap = self._context._jvm.java.lang.Runtime.getRuntime().maxMemory()
+            heap = self._context.heap_bytes
             limit = heap // HEAP_SHARE
             reason = f"spark.driver.memory is {heap >> 20} MiB"
         if program.num_bytes > limit:
@@ -145,8 +151,24 @@ class SparkCluster:
         """Return the number of executors that have registered, and the number to be expected."""
         if not self._context or self._settings.is_embedded:
             return 1, 1
-        infos = self._context._jsc.sc().statusTracker().getExecutorInfos()
-        return len(infos) - 1, self._settings.num_executors or 1  # One of them is the driver.
+        return self._context.num_executors, self._settings.num_executors or 1
+
+    @property
+    def executor_ids(self) -> frozenset[str] | None:
+        """The ids of the present executors; None if Spark does not tell, as on Spark Connect."""
+        if not self._context or self._settings.is_embedded:
+            return None
+        try:
+            return self._context.executor_ids
+        except Exception:  # noqa: BLE001 A Spark that has ended says so at the next job.
+            return None
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The ids of the executors that Spark is decommissioning."""
+        if not self._context or self.conf("spark.decommission.enabled") != "true":
+            return frozenset()
+        return self._context.decommissioned
 
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         """Return the number of processes with these resources that Spark can run at once."""
@@ -156,13 +178,14 @@ class SparkCluster:
         """Return the number of processes that fit on the present executors, at least one."""
         return self._counter.slots_now(resources)
 
-    def wait_for_executors(self, size: int) -> None:
+    def wait_for_executors(self, size: int, num_cpus: int | None = None) -> None:
         """Wait for executors to register, in a new session or after the loss of an executor.
 
         Args:
             size: number of slots that are needed at once.
+            num_cpus: number of CPU cores of each slot; None for Spark's default.
         """
-        self._counter.wait_for_executors(size)
+        self._counter.wait_for_executors(size, num_cpus)
 
     def enforces(self, resources: Resources) -> bool:
         """Return True if Spark itself never runs more such processes than it has slots."""
@@ -227,8 +250,7 @@ class SparkCluster:
         if not self._context:
             return False  # The server of Spark Connect says so in its errors.
         try:
-            java_context = self._context._jsc
-            return java_context is None or bool(java_context.sc().isStopped())
+            return self._context.has_ended
         except Exception:  # noqa: BLE001 The error of the job itself tells more.
             return False
 
@@ -240,13 +262,13 @@ class SparkCluster:
         context do.
         """
         before = self._labels_of_thread((*_INHERITED, _DESCRIPTION))
-        add_tag = self._context.addJobTag if self._context else self.spark.addTag
+        add_tag = self._context.add_tag if self._context else self.spark.addTag
         self._set_labels(self._labels)
         try:
             if self._context:
                 begin = description[: 4 * MAX_DESCRIPTION]
                 text = textwrap.shorten(begin, MAX_DESCRIPTION, placeholder=" ...")
-                self._context.setJobDescription(text)
+                self._context.describe(text)
             for tag in tags:
                 add_tag(tag)
             yield
@@ -257,7 +279,7 @@ class SparkCluster:
         """Return the properties of this thread; for Spark Connect its tags."""
         if not self._context:
             return {"tags": set(self.spark.getTags())}
-        return {key: self._context.getLocalProperty(key) for key in keys}
+        return self._context.properties(keys)
 
     def _set_labels(self, labels: Mapping[str, Any]) -> None:
         if not self._context:
@@ -265,13 +287,12 @@ class SparkCluster:
             for tag in labels["tags"]:
                 self.spark.addTag(tag)
             return
-        for key, value in labels.items():
-            self._context.setLocalProperty(key, value)
+        self._context.set_properties(labels)
 
     def cancel(self, tag: str) -> None:
         """End all jobs that carry the tag; their training processes end with their tasks."""
         if self._context:
-            self._context.cancelJobsWithTag(tag)
+            self._context.cancel(tag)
         else:
             self.spark.interruptTag(tag)
 
@@ -287,12 +308,24 @@ def active_session() -> SparkSession | None:
     """Return the session of this thread, else that of this process; None without a session.
 
     Spark itself knows a session only in the thread that has created it.
+
+    Raises:
+        PreflightError: if the session is one of Spark Connect, whose packages are not installed.
     """
-    if active := SparkSession.getActiveSession():
-        return active
-    classic = getattr(pyspark, "SparkContext", None)  # Clients of Spark Connect do not have it.
-    runs = classic is not None and classic._active_spark_context is not None
-    return SparkSession.builder.getOrCreate() if runs else None
+    try:
+        if active := SparkSession.getActiveSession():
+            return active
+    except ImportError as exc:  # `SPARK_REMOTE` is set.
+        raise PreflightError(
+            f"Spark Connect needs a package that is not installed: {exc}. Install the packages of "
+            "its clients with: pip install 'sparkdl[connect]'"
+        ) from exc
+    if is_classic_running():
+        return SparkSession.builder.getOrCreate()
+    if is_remote():
+        with contextlib.suppress(PySparkRuntimeError):  # There is none in other threads either.
+            return SparkSession.active()
+    return None
 
 
 def _new_session() -> SparkSession:

@@ -67,8 +67,8 @@ class SparkBroadcasts:
     """The broadcast variables of the tasks of one cluster.
 
     Args:
-        context: the SparkContext; None for Spark Connect, which has no broadcast variables and
-            sends all of a task with each job.
+        context: makes broadcast variables, see `ClassicContext`; None for Spark Connect, which
+            has none and sends all of a task with each job.
     """
 
     def __init__(self, context: Any) -> None:

@@ -6,10 +6,13 @@ from enum import Enum
 
 from sparkdl.errors import PreflightError
 
-__all__ = ["STORE_FAILED", "JobEnd", "JobFailed", "is_spark_ended", "job_failed"]
+__all__ = ["AVOIDED", "STORE_FAILED", "JobEnd", "JobFailed", "is_spark_ended", "job_failed"]
 
 # The beginning of the error of a task that could not use the run directory.
 STORE_FAILED = "the run directory cannot be used"
+
+# The end of the error of a task that does not run on an executor that is excluded.
+AVOIDED = "gets no more trials of this run; Spark starts the trial elsewhere"
 
 
 class JobEnd(Enum):
@@ -17,6 +20,7 @@ class JobEnd(Enum):
 
     CANCELLED = "cancelled"
     LOST = "lost"
+    AVOIDED = "avoided"
     SPARK_ENDED = "Spark ended"
     MEMORY = "memory"
     ERROR = "error"
@@ -34,9 +38,10 @@ _SPARK_ENDED = re.compile(
 class JobFailed(Exception):
     """A Spark job ended without its rows. Users never see this exception itself."""
 
-    def __init__(self, end: JobEnd, message: str) -> None:
+    def __init__(self, end: JobEnd, message: str, rank: int | None = None) -> None:
         super().__init__(message)
         self.end = end
+        self.rank = rank  # Of the gang, if Spark tells which task was lost.
 
 
 def job_failed(exc: BaseException, has_ended: bool = False) -> JobFailed:
@@ -56,9 +61,9 @@ def job_failed(exc: BaseException, has_ended: bool = False) -> JobFailed:
         <JobEnd.LOST: 'lost'>
         >>> job_failed(RuntimeError("Job 5 cancelled because SparkContext was shut down")).end
         <JobEnd.SPARK_ENDED: 'Spark ended'>
-        >>> why = "Container killed by YARN for exceeding physical memory limits."
-        >>> job_failed(RuntimeError(f"ExecutorLostFailure ({why})")).end
-        <JobEnd.MEMORY: 'memory'>
+        >>> failed = job_failed(RuntimeError(": a.B.Exception: exceeding physical memory limits."))
+        >>> failed.end, str(failed)
+        (<JobEnd.MEMORY: 'memory'>, '... its memory: exceeding physical memory limits. Raise ...')
     """
     text = str(exc)
     if refusal := _refusal(text):
@@ -69,11 +74,42 @@ def job_failed(exc: BaseException, has_ended: bool = False) -> JobFailed:
         return JobFailed(JobEnd.SPARK_ENDED, "the SparkContext was stopped")
     if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
         return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
+    if re.search(f"{AVOIDED}|cannot run anywhere due to node and executor excludeOnFailure", text):
+        return JobFailed(JobEnd.AVOIDED, "Spark has no executor that is not excluded")
+    if shortage := _shortage(text):
+        return shortage
+    if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
+        return _lost_executor(text)
+    if match := re.search(rf"{STORE_FAILED}: [^\n]*", text):
+        return JobFailed(JobEnd.LOST, match[0])
+    if re.search(r"\bFetchFailed|FetchFailedException", text):
+        return JobFailed(JobEnd.LOST, "an executor with a part of its rows was lost")
+    return JobFailed(JobEnd.ERROR, _with_summary(text))
+
+
+def _shortage(text: str) -> JobFailed | None:
+    """Return the error of a job for which the cluster has too little; None for any other text.
+
+    Example:
+        >>> print(_shortage("(TID 5) (10.0.0.3 executor 1): java...: No space left on device"))
+        the disk of host 10.0.0.3, on which Spark keeps its own files, is full: No space left on \
+device. Free space there, or let spark.local.dir name another disk
+    """
     if match := re.search(
         r"[^\n]*(exceeding \w* ?memory limits|OOMKilled|container OOM)[^\n]*", text
     ):
-        why = f"the cluster ended its executor for its memory: {match[0].strip()}"
-        return JobFailed(JobEnd.MEMORY, f"{why}. Raise spark.executor.memoryOverhead")
+        why = _without_exception(match[0].strip()).rstrip(".")
+        return JobFailed(
+            JobEnd.MEMORY,
+            f"the cluster ended its executor for its memory: {why}. "
+            "Raise spark.executor.memoryOverhead",
+        )
+    if match := re.search(r"\(([^()\s]+) executor \S+\): [^\n]*No space left on device", text):
+        return JobFailed(
+            JobEnd.ERROR,
+            f"the disk of host {match[1]}, on which Spark keeps its own files, is full: No space "
+            "left on device. Free space there, or let spark.local.dir name another disk",
+        )
     if "SPARK-24819" in text:
         return JobFailed(
             JobEnd.LOST,
@@ -86,13 +122,24 @@ def job_failed(exc: BaseException, has_ended: bool = False) -> JobFailed:
             "ones failed too (spark.deploy.maxExecutorRetries). The logs of the executors are in "
             "the work folders of Spark's workers",
         )
-    if re.search(r"ExecutorLostFailure|worker exited unexpectedly|Executor .* lost", text):
-        return JobFailed(JobEnd.LOST, "its executor was lost")
-    if match := re.search(rf"{STORE_FAILED}: [^\n]*", text):
-        return JobFailed(JobEnd.LOST, match[0])
-    if re.search(r"\bFetchFailed|FetchFailedException", text):
-        return JobFailed(JobEnd.LOST, "an executor with a part of its rows was lost")
-    return JobFailed(JobEnd.ERROR, _with_summary(text))
+    return None
+
+
+def _lost_executor(text: str) -> JobFailed:
+    """Return the error of a job whose executor was lost, with what Spark says of its place.
+
+    Example:
+        >>> print(_lost_executor("(TID 5) (10.0.0.3 executor 1): ExecutorLostFailure (...)"))
+        its executor on host 10.0.0.3 was lost
+        >>> _lost_executor("barrier task ResultTask(4, 2) finished unsuccessfully. Exec...").rank
+        2
+    """
+    place = re.search(r"\(([^()\s]+) executor [^()\s]+\): ExecutorLostFailure", text)
+    task = re.search(r"barrier task \w+\(\d+, (\d+)\)", text)
+    where = f" on host {place[1]}" if place else ""
+    return JobFailed(
+        JobEnd.LOST, f"its executor{where} was lost", int(task[1]) if task and not place else None
+    )
 
 
 def is_spark_ended(exc: BaseException) -> bool:
@@ -114,7 +161,7 @@ def is_spark_ended(exc: BaseException) -> bool:
 
 def _refusal(text: str) -> PreflightError | None:
     """Return the error of executors that cannot run sparkdl at all; None for any other text."""
-    if "No module named 'sparkdl" in text:
+    if re.search(r"No module named 'sparkdl['.]", text):
         return PreflightError(
             "the executors cannot import sparkdl, or find an archived Databricks package of the "
             "same name in its place. Install this one there (the same version as on the driver), "
@@ -137,7 +184,11 @@ def _reason_of_end(text: str) -> str:
         'SparkContext was shut down'
     """
     lines = text.strip().split("\n")
-    line = next(filter(_SPARK_ENDED.search, lines), lines[0])
+    return _without_exception(next(filter(_SPARK_ENDED.search, lines), lines[0]))
+
+
+def _without_exception(line: str) -> str:
+    """Return a line without the name of a Java exception before it."""
     return re.sub(r"^(: )?([\w.]+(Exception|Error): )?", "", line)
 
 

@@ -3,18 +3,19 @@
 No count runs a Spark job: a job would wait for a slot behind the running trials.
 """
 
-import re
+import math
 import time
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.slots import Slots
+from sparkdl.cluster.spark_context import ClassicContext
+from sparkdl.cluster.spark_explained import default_parallelism
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.errors import SlotsError
 
-__all__ = ["SlotCounter", "default_parallelism"]
+__all__ = ["SlotCounter"]
 
 # Executors need some time to register, and some never register: the wait for executors ends after
 # REGISTER_S without any new slot, or after SETTLED_S once there are enough slots for one trial.
@@ -31,13 +32,18 @@ class SlotCounter:
     Args:
         spark: the session.
         settings: the settings of its application.
+        context: its SparkContext; None for Spark Connect.
     """
 
-    def __init__(self, spark: SparkSession, settings: SparkSettings) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: SparkSettings,
+        context: ClassicContext | None = None,
+    ) -> None:
         self._spark = spark
         self._settings = settings
-        # Spark Connect has no SparkContext.
-        self._context: Any = getattr(spark, "_sc", None)
+        self._context = context
 
     def check(self, plan: Plan) -> None:
         """Validate that one executor can hold one process of the plan.
@@ -54,11 +60,13 @@ class SlotCounter:
             )
         have = settings.executor_gpus
         need = resources.num_gpus or 0
+        if 0 < need < 1:
+            self._check_fraction(plan, need)
         if need > have and not (plan.detect_gpus and not have):
             raise SlotsError(
-                f"num_gpus={need} was requested for each process, but an executor of Spark has "
+                f"num_gpus={need:g} was requested for each process, but an executor of Spark has "
                 f"{have} GPUs. Lower num_gpus, or start Spark with "
-                f"spark.executor.resource.gpu.amount={need} (and "
+                f"spark.executor.resource.gpu.amount={need:g} (and "
                 "spark.executor.resource.gpu.discoveryScript, see conf/). Embedded Spark "
                 "schedules no GPUs; set SPARKDL_DETECT_GPUS=1 there."
             )
@@ -70,21 +78,33 @@ class SlotCounter:
                 f"{resources.num_cpus}."
             )
 
+    def _check_fraction(self, plan: Plan, need: float) -> None:
+        """Validate that processes may share a GPU, which needs Spark to count its parts."""
+        if plan.is_gang:
+            raise SlotsError(
+                f"num_gpus={need:g} was requested for each rank, but ranks that share a GPU cannot "
+                "communicate through it. Pass a whole number of GPUs, or 0."
+            )
+        if not self._settings.executor_gpus:
+            raise SlotsError(
+                f"num_gpus={need:g} was requested for each process, but Spark schedules no GPUs "
+                "here, so that nothing counts how many processes share one. Start Spark with "
+                "spark.executor.resource.gpu.amount (see conf/), or pass a whole number."
+            )
+
     def _executor_cores(self) -> int:
         if self._settings.is_embedded and not self._settings.conf("spark.executor.cores"):
             return self._num_tasks() * self._settings.task_cpus
         return self._settings.executor_cores
 
     def _num_tasks(self) -> int:
-        """Return the number of tasks of the default profile that Spark runs at once.
+        """Return the number of tasks of the default profile that Spark runs at once."""
+        return self._context.num_tasks if self._context else self._num_tasks_of_connect()
 
-        The number is the one with which Spark checks whether a barrier job fits.
-        """
-        if not self._context:
-            return self._num_tasks_of_connect()
-        context = self._context._jsc.sc()
-        profile = context.resourceProfileManager().defaultResourceProfile()
-        return int(context.maxNumConcurrentTasks(profile))
+    def _num_cores(self, num_tasks: int) -> int:
+        if self._context and self._settings.executor_gpus:
+            return self._context.num_cores  # There may be fewer GPUs than cores.
+        return num_tasks * self._settings.task_cpus
 
     def _num_tasks_of_connect(self) -> int:
         """Return the number of tasks at once that follows from what Spark Connect shows.
@@ -105,8 +125,7 @@ class SlotCounter:
         if settings.is_embedded:
             return 1
         if self._context:
-            tracker = self._context._jsc.sc().statusTracker()
-            return max(1, len(tracker.getExecutorInfos()) - 1)  # One of them is the driver.
+            return max(1, self._context.num_executors)
         if settings.executor_cores:
             return max(1, self._num_tasks() * settings.task_cpus // settings.executor_cores)
         return settings.num_executors or 1
@@ -118,9 +137,9 @@ class SlotCounter:
         if override:
             return Slots(override, override * cpus, "SPARKDL_SLOTS")
         if settings.adds_executors:
-            return self._slots_to_come(cpus)
+            return self._slots_to_come(cpus, settings.gpus_of(resources))
         num_tasks = self._num_tasks()
-        cores = num_tasks * settings.task_cpus
+        cores = self._num_cores(num_tasks)
         place = settings.master
         if not self._context:
             place += ", as far as Spark Connect shows; SPARKDL_SLOTS sets another number"
@@ -128,18 +147,21 @@ class SlotCounter:
             return Slots(num_tasks, cores, f"{num_tasks} slots of {place}")
         executors = self._num_executors()
         count = executors * (max(cores // executors, 1) // cpus)
-        if resources.num_gpus and settings.executor_gpus:
-            count = min(count, executors * (settings.executor_gpus // resources.num_gpus))
+        if (gpus := settings.gpus_of(resources)) and settings.executor_gpus:
+            count = min(count, executors * _num_shares(settings.executor_gpus, gpus))
         return Slots(count, cores, f"{count} slots with {resources} of {place}")
 
-    def _slots_to_come(self, cpus: int) -> Slots:
+    def _slots_to_come(self, cpus: int, gpus: float) -> Slots:
         """Return the slots that dynamic allocation may bring, as it adds executors on demand."""
         most = self._settings.conf("spark.dynamicAllocation.maxExecutors")
         max_executors = int(most or MAX_SLOTS_TO_COME)
-        per_executor = max(1, self._executor_cores() // cpus)
+        cores = self._executor_cores()
+        per_executor = max(1, cores // cpus)
+        if gpus and self._settings.executor_gpus:
+            per_executor = min(per_executor, _num_shares(self._settings.executor_gpus, gpus))
         count = min(max_executors * per_executor, MAX_SLOTS_TO_COME)
         reason = f"dynamic allocation of at most {max_executors} executors"
-        return Slots(count, count * cpus, reason, on_demand=True)
+        return Slots(count, count * max(cpus, cores // per_executor), reason, on_demand=True)
 
     def slots_now(self, resources: Resources) -> int:
         """Return the number of processes that fit on the present executors, at least one."""
@@ -147,15 +169,18 @@ class SlotCounter:
             return max(1, min(self._num_tasks(), MAX_SLOTS_TO_COME))
         return max(1, min(self.slots(resources).count, MAX_SLOTS_TO_COME))
 
-    def wait_for_executors(self, size: int) -> None:
+    def wait_for_executors(self, size: int, num_cpus: int | None = None) -> None:
         """Wait for executors to register, in a new session or after the loss of an executor.
 
         Args:
             size: number of slots that are needed at once.
+            num_cpus: number of CPU cores of each slot; None for Spark's default.
         """
         settings = self._settings
         if settings.is_embedded or settings.adds_executors:
             return  # Embedded Spark has its only executor; dynamic allocation adds some on demand.
+        # Spark counts slots of the default size only.
+        size *= math.ceil((num_cpus or settings.task_cpus) / settings.task_cpus)
         num_expected = settings.num_executors or 1
         per_executor = max(1, self._executor_cores() // settings.task_cpus)
         fits = size <= num_expected * per_executor
@@ -177,15 +202,11 @@ class SlotCounter:
             time.sleep(0.1)
 
 
-def default_parallelism(spark: SparkSession) -> int:
-    """Return the number of partitions into which Spark divides a range, without running a job.
+def _num_shares(gpus: int, each: float) -> int:
+    """Return the number of processes with GPUs, or with a part of one each, on an executor.
 
-    Raises:
-        SlotsError: if Spark does not tell.
+    Example:
+        >>> _num_shares(2, 0.5), _num_shares(2, 0.3), _num_shares(5, 2)
+        (4, 6, 2)
     """
-    plan: str = spark.sql("EXPLAIN SELECT * FROM range(1048576)").collect()[0][0]
-    if match := re.search(r"splits=(?:Some\()?(\d+)", plan):
-        return int(match[1])
-    raise SlotsError(
-        "Spark Connect does not show how many tasks run at once. Set SPARKDL_SLOTS to that number."
-    )
+    return gpus * int(1 / each) if each < 1 else int(gpus // each)

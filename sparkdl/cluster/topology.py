@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.gang.elastic_policy import ElasticPolicy
 from sparkdl.cluster.gang.membership import Membership
 from sparkdl.cluster.gang.policies import BarrierPolicy, RankPolicy
@@ -62,13 +63,13 @@ class Topology(Protocol):
         """Return what Spark executes for each process of a trial."""
         ...
 
-    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
+    def job(self, plan: Plan, files: RankFiles, cluster: Cluster) -> Job:
         """Return the job of one attempt.
 
         Args:
             plan: the plan of the run.
             files: the files by which the ranks of the attempt talk.
-            submit: hands a job to Spark and returns the rows of its tasks.
+            cluster: runs the job.
         """
         ...
 
@@ -118,8 +119,8 @@ class SingleTopology:
     def task(self, task: TrialTask) -> Task:
         return task
 
-    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
-        return SparkJob(submit)
+    def job(self, plan: Plan, files: RankFiles, cluster: Cluster) -> Job:
+        return SparkJob(cluster.submit)
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,8 @@ class GangTopology:
     def task(self, task: TrialTask) -> Task:
         return RankTask(task, self.policy)
 
-    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
-        return SparkJob(submit)
+    def job(self, plan: Plan, files: RankFiles, cluster: Cluster) -> Job:
+        return SparkJob(cluster.submit)
 
 
 @dataclass(frozen=True)
@@ -142,5 +143,7 @@ class ElasticTopology:
     def task(self, task: TrialTask) -> Task:
         return RankTask(task, ElasticPolicy())
 
-    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
-        return ElasticJob(submit, Membership(files, plan.size, plan.collective_timeout_s))
+    def job(self, plan: Plan, files: RankFiles, cluster: Cluster) -> Job:
+        patience_s = plan.collective_timeout_s
+        membership = Membership(files, plan.size, patience_s, lambda: cluster.executor_ids)
+        return ElasticJob(cluster.submit, membership)

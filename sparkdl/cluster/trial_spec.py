@@ -42,6 +42,7 @@ class TrialSpec:
         direction: `max` or `min`, for the first metric.
         keep_checkpoints: the checkpoints to keep, such as `best+last`.
         init_from: the folder of a trial and the number of its checkpoint to begin with.
+        avoid: the ids of the executors that must not run the trial.
         secret: the key by which the ranks of this attempt recognise each other, if the task
             carries one.
     """
@@ -54,4 +55,5 @@ class TrialSpec:
     direction: str = "max"
     keep_checkpoints: str | int = "best+last"
     init_from: tuple[str, int] | None = None
+    avoid: tuple[str, ...] = ()
     secret: bytes = field(default=b"", repr=False)

@@ -19,7 +19,8 @@ from pyspark import TaskContext
 
 from sparkdl import attempts, checkpoints, storage
 from sparkdl.cluster.driver_watch import DriverWatch
-from sparkdl.cluster.environ import thread_counts
+from sparkdl.cluster.environ import shared_gpu_variables, thread_counts, without_credentials
+from sparkdl.cluster.executor_name import this_executor
 from sparkdl.cluster.gpus.assignment import AssignedGpus, assigned_gpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status, classify_failure, describe_exit
 from sparkdl.cluster.plan import Plan
@@ -27,6 +28,7 @@ from sparkdl.cluster.preflight import check_executor, spare_collector
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
+from sparkdl.cluster.spark_errors import AVOIDED
 from sparkdl.cluster.task_outcome import (
     failure_of_task,
     files_in,
@@ -51,6 +53,7 @@ from sparkdl.runs.states import Failure
 __all__ = [
     "OUTCOME_SCHEMA",
     "PER_ATTEMPT",
+    "AvoidedExecutorError",
     "TrialTask",
     "exhaust",
     "feed_sockets",
@@ -74,6 +77,10 @@ PER_ATTEMPT = frozenset(
         TIMELINE,
     )
 )
+
+
+class AvoidedExecutorError(RuntimeError):
+    """The trial must not run on this executor, which is excluded or suspected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +108,12 @@ class TrialTask:
     feed: Feed | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the trial and yield its outcome as one row of `OUTCOME_SCHEMA`."""
+        """Run the trial and yield its outcome as one row of `OUTCOME_SCHEMA`.
+
+        Raises:
+            AvoidedExecutorError: if the trial must not run on this executor.
+        """
+        self._avoid(this_executor())
         if self.feed is None:
             exhaust(batches)
         spare_collector()
@@ -116,6 +128,12 @@ class TrialTask:
     def secrets(self) -> tuple[str, ...]:
         """The texts that are masked in all that this trial stores or shows."""
         return (*self.plan.secrets, *secrets_in(self.trial.params))
+
+    def _avoid(self, executor: str | None) -> None:
+        if executor in self.trial.avoid:
+            # Spark starts the task again, on another executor with spark.excludeOnFailure.
+            where = f"executor {executor} on host {socket.gethostname()}"
+            raise AvoidedExecutorError(f"{where} {AVOIDED}")
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         attempt = self.trial.attempt
@@ -137,7 +155,7 @@ class TrialTask:
             self.paths.folder, self.run.application, self.trial.attempt, task_id
         )
         self._move_away(attempt)
-        self.begin(attempt, {"host": socket.gethostname()})
+        self.begin(attempt, {"host": socket.gethostname(), "executor_id": this_executor()})
         return attempt
 
     def _run_attempt(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Outcome:
@@ -149,7 +167,8 @@ class TrialTask:
                 self.feeding(batches, 0) as feeder,
             ):
                 outcome = self._train(folder, attempt, gpus, feeder, files.watch)
-            outcome = with_reported(replace(outcome, attempt=attempt), folder)
+            outcome = replace(outcome, attempt=attempt, host=socket.gethostname())
+            outcome = with_reported(outcome, folder)
         attempts.check(self.paths.folder, attempt)
         outcome = with_note(outcome, files.note)
         results = {self.paths.outputs: to_json(dict(outcome.outputs), indent=1)}
@@ -181,7 +200,8 @@ class TrialTask:
 
     def driver_watch(self) -> DriverWatch:
         """Return what tells when the driver has gone; Spark itself may end the task before."""
-        return DriverWatch(RunPaths(self.run.path), self.run.owner)
+        silence_s = self.plan.client_silence_s
+        return DriverWatch(RunPaths(self.run.path), self.run.owner, silence_s)
 
     @property
     def _start_timeout_s(self) -> float:
@@ -275,8 +295,9 @@ class TrialTask:
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         cores = max(1, min(self.cores, len(os.sched_getaffinity(0))))
         return {
+            **(shared_gpu_variables() if self.plan.shares_gpus else {}),
             # The fork server is shared by the executors of a host and has the environment of one.
-            **os.environ,
+            **without_credentials(os.environ, self.run.path),
             **self.plan.env,
             **thread_counts(cores, self.plan.env),
             **environ,

@@ -17,9 +17,9 @@ from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark import SparkCluster, active_session
+from sparkdl.cluster.spark_context import FailedTask, failed_tasks
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.spark_settings import SparkSettings
-from sparkdl.cluster.spark_tasks import FailedTask, failed_tasks
 from sparkdl.doctor.executor_checks import check_executors
 from sparkdl.doctor.facts import Facts, collect_facts
 from sparkdl.doctor.java import NO_JAVA, check_java

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyspark
 
+from sparkdl.cluster.spark_context import has_java_part
 from sparkdl.doctor.report import Check, fault, ok, skipped
 
 __all__ = ["NO_JAVA", "check_java"]
@@ -33,7 +34,7 @@ def check_java(environ: Mapping[str, str] = os.environ) -> Check:
     """
     if environ.get("SPARK_REMOTE"):
         return skipped(SUBJECT, f"{NO_JAVA} (SPARK_REMOTE is set)")
-    if not hasattr(pyspark, "SparkContext"):
+    if not has_java_part():
         return skipped(SUBJECT, f"{NO_JAVA} (only pyspark-client is installed)")
     home = environ.get("JAVA_HOME") or _home_of_settings(environ)
     if home:

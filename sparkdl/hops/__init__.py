@@ -1,7 +1,7 @@
 """The API of HopsML, on the driver and in trials. Programs change only their import lines.
 
 ```python
-from sparkdl.hops import experiment, tensorboard, devices, hdfs, model
+from sparkdl.hops import experiment, tensorboard, devices, hdfs, model, serving, kafka
 ```
 
 Modules, functions, arguments and defaults are those of hops-util-py 2.5 and, where 2.5 has dropped
@@ -12,7 +12,7 @@ first used.
 import importlib
 from types import ModuleType
 
-__all__ = ["devices", "experiment", "hdfs", "model", "tensorboard", "util"]
+__all__ = ["devices", "experiment", "hdfs", "kafka", "model", "serving", "tensorboard", "util"]
 
 
 def __getattr__(name: str) -> ModuleType:

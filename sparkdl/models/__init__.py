@@ -14,6 +14,7 @@ from sparkdl.models.comparison import compare
 from sparkdl.models.exporting import export
 from sparkdl.models.registry import alias, alias_history, best, get
 from sparkdl.models.registry import list_versions as list  # noqa: A004
+from sparkdl.models.rollout import promote, roll_back
 from sparkdl.models.version import ModelVersion
 
 __all__ = [
@@ -26,4 +27,6 @@ __all__ = [
     "export",
     "get",
     "list",
+    "promote",
+    "roll_back",
 ]

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
+from sparkdl import profiles, storage
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.inference.model_file import local_copy
 from sparkdl.inference.resolve import leave_gpus_to_tasks
 from sparkdl.jsonl import to_json
 from sparkdl.model_formats import SAVED_MODEL, library_of, library_of_object, load_keras
-from sparkdl.models import profile as profiles
 from sparkdl.models import registry, saved_model, source
 from sparkdl.models.layout import FORMAT, ModelPaths, check_name
 from sparkdl.models.numbered import create, numbers, take_next, who_and_when

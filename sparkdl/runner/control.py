@@ -161,12 +161,9 @@ class Control:
         # A driver whose run was taken over leaves all commands to its successor.
         if not names or owner.newest_claim(paths).number != self._opened.owner.number:
             return []
-        contents = storage.read_many([command_url(paths, name) for name in names])
         new = []
         for name in names:
-            data = contents.get(command_url(paths, name))
-            # A file that is missing was withdrawn.
-            if data is not None and (given := self._parse(name, data)):
+            if given := self._read(name):
                 self._handled.add(name)
                 new.append(given)
         return new
@@ -178,8 +175,14 @@ class Control:
         events = [event for event in journal.events if isinstance(event, CommandHandled)]
         return {event.id for event in events if event.id}
 
-    def _parse(self, name: str, data: bytes) -> GivenCommand | None:
-        """Return the command in a file; None if the file may not be complete yet."""
+    def _read(self, name: str) -> GivenCommand | None:
+        """Return the command in a file; None if the file may not be complete or readable yet."""
+        try:
+            data = storage.read(command_url(self._opened.paths, name))
+        except FileNotFoundError:  # It was withdrawn.
+            return None
+        except OSError:  # It keeps no other command waiting: the store has just been listed.
+            data = b""
         if given := parse_command(name, data):
             return given
         now = time.monotonic()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from sparkdl import storage
+from sparkdl import config, storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.errors import ConfigError
@@ -135,6 +135,7 @@ def description_of(prepared: PreparedRun) -> RunDescription:
         seed=secrets.randbits(31) if options.seed is None else options.seed,
         secrets=prepared.secrets,
         facts=_facts(prepared, function),
+        permissions=int(config.resolve("permissions", None, prepared.cluster.conf), 8),
     )
 
 

@@ -3,15 +3,17 @@
 import atexit
 import dataclasses
 import math
-import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from sparkdl.errors import ConfigError
 from sparkdl.polling import poll_s, retry
+from sparkdl.runner import sigterm
 from sparkdl.runner.asking import ask_driver
 from sparkdl.runner.commands import plain_command
+from sparkdl.runner.sigterm import exit_at_exit
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run, RunState
 from sparkdl.runs.control import Command
@@ -42,12 +44,18 @@ class RunHandle:
         self._raised: BaseException | None = None
         self._is_expected = False
 
-    def start(self) -> None:
-        """Start the loop in the background. Python does not exit before the loop has ended."""
-        self._thread = threading.Thread(target=self._run, name="sparkdl-run", daemon=False)
+    def start(self, at_end: Callable[[], None] = lambda: None) -> None:
+        """Start the loop in the background. Python does not exit before the loop has ended.
+
+        Args:
+            at_end: called by the thread of the loop when the loop has ended.
+        """
+        self._thread = threading.Thread(
+            target=self._run, args=(at_end,), name="sparkdl-run", daemon=False
+        )
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run(self, at_end: Callable[[], None]) -> None:
         try:
             self._loop.execute()
         except BaseException as exc:  # noqa: BLE001 `wait` raises the exception again.
@@ -56,19 +64,14 @@ class RunHandle:
             # The program can look at a run that has ended before it, but not at any other.
             if self._loop.outlives_program and not self._is_expected:
                 atexit.register(self._exit_with_failure)
+        finally:
+            at_end()
 
     def _exit_with_failure(self) -> None:
-        """Exit with code 1, after all other exit functions, as the program has not seen the error.
-
-        The last exit function that was registered is called first; it cannot change the exit code
-        in another way.
-        """
+        """Exit with code 1, as the program has not seen the error."""
         print(f"{type(self._raised).__name__}: {self._raised}", file=sys.stderr)
         atexit.unregister(self._exit_with_failure)
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        exit_at_exit(sigterm.EXIT_CODE if sigterm.has_terminated() else 1)
 
     def wait(self) -> None:
         """Return when the run has ended; raise what `TrialLoop.execute` raised."""

@@ -43,6 +43,7 @@ class Conclusion:
         may_retry: another attempt may not meet this failure.
         fatal: the reason for which no trial can run.
         is_outside: the Spark job was cancelled, but not by this driver.
+        is_avoided: no executor ran the trial, as Spark had none that is not excluded.
         spark_ended: the reason for which Spark runs no more trials; empty if it does.
     """
 
@@ -51,6 +52,7 @@ class Conclusion:
     may_retry: bool = True
     fatal: PreflightError | None = None
     is_outside: bool = False
+    is_avoided: bool = False
     spark_ended: str = ""
 
 
@@ -86,6 +88,7 @@ def conclude(
         number=number,
         usage={**used, "queued_s": round(max(0.0, queued_s), 4)},
         attempt=outcome.attempt,
+        host=outcome.host,
         **{"note": outcome.note, **_result(outcome, run, how)},
     )
     if outcome.status is Status.FAILED:
@@ -142,8 +145,8 @@ def conclude_failed_job(
             is_outside=not (stopped or reason),
             spark_ended=reason,
         )
-    failures = {JobEnd.LOST: Failure.LOST, JobEnd.MEMORY: Failure.MEMORY}
-    failure = failures.get(failed.end, Failure.EXCEPTION)
+    failures = {JobEnd.ERROR: Failure.EXCEPTION, JobEnd.MEMORY: Failure.MEMORY}
+    failure = failures.get(failed.end, Failure.LOST)
     event = TrialChanged(
         number=number,
         state=TrialState.FAILED,
@@ -151,7 +154,12 @@ def conclude_failed_job(
         error=error,
         failure=str(failure),
     )
-    return Conclusion(event, exception_of(None, error), failed.end is not JobEnd.ERROR)
+    return Conclusion(
+        event,
+        exception_of(None, error),
+        failed.end is not JobEnd.ERROR,
+        is_avoided=failed.end is JobEnd.AVOIDED,
+    )
 
 
 def _result(outcome: Outcome, run: Run, how: str) -> dict[str, Any]:

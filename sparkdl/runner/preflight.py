@@ -5,7 +5,10 @@ modules of the driver.
 """
 
 import json
+import logging
 import platform
+from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait
 from typing import Any
 
 from sparkdl import storage
@@ -21,11 +24,20 @@ from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.errors import PreflightError
 from sparkdl.polling import Outages
+from sparkdl.runner.job_threads import JobThreads
 from sparkdl.runs import provenance
 from sparkdl.runs.machine import installed, together
 from sparkdl.runs.opening import OpenRun
 
 __all__ = ["preflight"]
+
+# Imports of a cold executor take some ten seconds.
+WAIT_S = 60.0
+
+# A job that was cancelled ends soon.
+CANCEL_S = 10.0
+
+_logger = logging.getLogger("sparkdl.runner")
 
 
 def preflight(
@@ -40,7 +52,9 @@ def preflight(
         program: the user's program.
 
     Returns:
-        The hardware and the packages of the executors, see `runs.machine.together`.
+        The hardware and the packages of the executors, see `runs.machine.together`. The list is
+        empty if the job has not ended after `WAIT_S`, as when it waits behind the trials of other
+        runs: the run would take no orders meanwhile, and each trial checks its executor again.
 
     Raises:
         PreflightError: if at least one executor cannot run the plan.
@@ -57,13 +71,15 @@ def preflight(
         packages={"python": platform.python_version(), **installed()},
     )
     try:
-        rows = cluster.submit(
+        rows = _rows_within(
+            WAIT_S,
+            cluster,
             task,
             REPORT_SCHEMA,
             num_tasks=count,
             resources=plan.resources,
             description=f"{opened.run.id} preflight",
-            tags=(f"sparkdl:{opened.run.id}",),
+            tags=(f"sparkdl:{opened.run.id}", f"sparkdl:{opened.run.id}:preflight"),
         )
     except JobFailed as failed:
         if failed.end is JobEnd.SPARK_ENDED:
@@ -74,3 +90,21 @@ def preflight(
             storage.remove(opened.paths.preflight)
     raise_for_problems(row["problem"] for row in rows)
     return together(json.loads(row["executor"]) for row in rows)
+
+
+def _rows_within(limit_s: float, cluster: Cluster, *job: Any, **options: Any) -> list[Any]:
+    """Return the rows of a job, none if the job had to be cancelled after `limit_s` seconds.
+
+    Raises:
+        JobFailed: if the job failed.
+    """
+    threads = JobThreads("sparkdl-preflight")
+    rows = threads.submit(cluster.submit, *job, **options)
+    threads.close()
+    try:
+        return rows.result(limit_s)
+    except FutureTimeout:
+        _logger.info("the executors were not checked within %g s; trials check them", limit_s)
+    cluster.cancel(options["tags"][-1])
+    wait([rows], CANCEL_S)
+    return rows.result() if rows.done() and not rows.exception() else []

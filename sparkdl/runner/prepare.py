@@ -100,7 +100,7 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
     cluster.check(plan, program)
     check_pair(plan, config.resolve("allow_untested", None, cluster.conf))
     with waiting_for_executors(cluster, print if options.progress else lambda line: None):
-        cluster.wait_for_executors(plan.size)
+        cluster.wait_for_executors(plan.size, plan.resources.num_cpus)
     concurrency = make_concurrency(request, plan, cluster)
     if plan.is_gang:
         check_gang(plan, concurrency.slots, cluster.conf, cluster.master)
@@ -134,11 +134,13 @@ def make_plan(request: Request, program: Program, cluster: Cluster) -> Plan:
         env=dict(options.env),
         secrets=known_secrets(options.env, options.secrets),
         detect_gpus=detect_gpus,
+        shares_gpus=_shares_gpus(request, cluster),
         fork_server=config.resolve("fork_server", None, cluster.conf),
         trial_timeout_s=options.trial_timeout_s,
         is_gang=request.is_gang,
         start_timeout_s=config.resolve("start_timeout_s", None, cluster.conf),
         collective_timeout_s=config.resolve("collective_timeout_s", None, cluster.conf),
+        client_silence_s=config.resolve("client_silence_s", None, cluster.conf),
         interface=config.resolve("interface", None, cluster.conf),
         elastic=request.elastic,
         timeline=request.timeline,
@@ -146,6 +148,12 @@ def make_plan(request: Request, program: Program, cluster: Cluster) -> Plan:
         ends_by_order=request.ends_by_order,
         repeatable=request.is_resumable,
     )
+
+
+def _shares_gpus(request: Request, cluster: Cluster) -> bool:
+    amounts = [role.resources.num_gpus for role in request.roles]
+    by_default = float(cluster.conf("spark.task.resource.gpu.amount") or 0)
+    return any(0 < (by_default if amount is None else amount) < 1 for amount in amounts)
 
 
 def make_concurrency(request: Request, plan: Plan, cluster: Cluster) -> Concurrency:

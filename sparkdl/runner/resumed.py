@@ -8,6 +8,7 @@ from sparkdl import storage
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.errors import ConfigError, SparkDLError
 from sparkdl.options import Options
+from sparkdl.runner.display.batch_log import summarize_at_exit
 from sparkdl.runner.display.tensorboard import announce_tensorboard, open_tensorboard
 from sparkdl.runner.handle import LoadedRunHandle
 from sparkdl.runs import Run, RunState, TrialState, provenance
@@ -36,6 +37,7 @@ def ended_before(run: Run, retry: Retry, is_shown: bool, tensorboard: bool = Fal
         announce_tensorboard(run, print if is_shown else lambda line: None, is_shown)
     note = " ".join(["Nothing was run.", not_tried_again(run.trials, retry)]).strip()
     if is_shown:
+        summarize_at_exit(run)
         print(f"Run {run.id} ended before, {run.state}: {run.counts_text()}. {note}", flush=True)
     try:
         run.raise_unless_complete()

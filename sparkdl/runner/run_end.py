@@ -16,7 +16,7 @@ from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.step_time import where_time_went
 
-__all__ = ["close_run", "conclusion_of", "end_event", "write_missing_error"]
+__all__ = ["conclusion_of", "finish_run", "write_missing_error"]
 
 
 def conclusion_of(
@@ -47,20 +47,24 @@ def conclusion_of(
     return with_value(conclusion, trial, trial_value)
 
 
-def end_event(
-    event: RunEnded, run: Run, limit: int, running_s: float, has_timeline: bool
-) -> RunEnded:
-    """Return the event of the end of a run, with sentences about the use of its time.
+def finish_run(
+    opened: OpenRun, event: RunEnded, limit: int, running_s: float, has_timeline: bool
+) -> None:
+    """Record the end of a run, with sentences about the use of its time, and close the run.
 
     Args:
-        event: the event without them.
-        run: the run.
+        opened: the run directory.
+        event: the event without the sentences.
         limit: number of trials at once.
         running_s: seconds since the first trial was submitted.
         has_timeline: the run was started with `timeline=True`.
     """
-    idle = idle_now(run.trials, limit, running_s)
-    return replace(event, idle=idle, timeline=where_time_went(run) if has_timeline else None)
+    run = opened.run
+    try:
+        idle = idle_now(run.trials, limit, running_s)
+        event = replace(event, idle=idle, timeline=where_time_went(run) if has_timeline else None)
+    finally:
+        _close_run(opened, event)
 
 
 def write_missing_error(trial: Trial, is_gang: bool) -> None:
@@ -75,7 +79,7 @@ def write_missing_error(trial: Trial, is_gang: bool) -> None:
             storage.write(error, trial.error)
 
 
-def close_run(opened: OpenRun, event: RunEnded) -> None:
+def _close_run(opened: OpenRun, event: RunEnded) -> None:
     """Close a run; `opened.run` has ended also if the run directory cannot be written."""
     try:
         opened.close(event)

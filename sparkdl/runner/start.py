@@ -4,11 +4,14 @@ import functools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from sparkdl import checkpoints
 from sparkdl.polling import retry
+from sparkdl.runner import sigterm
 from sparkdl.runner.callbacks import CallbackObserver
+from sparkdl.runner.display.batch_log import summarize_at_exit
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.display.reports import Reports
 from sparkdl.runner.display.tensorboard import announce_tensorboard, open_tensorboard
@@ -44,11 +47,12 @@ def start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None = None) -> 
 
     Raises:
         Exception: the error that has ended the run, with the run as its attribute `run`.
+        SystemExit: if SIGTERM has ended the run, see `sigterm`.
     """
     try:
         return _start(prepared, opened, new)
-    except KeyboardInterrupt as exc:
-        exc.run = opened.run  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, SystemExit) as exc:
+        exc.run = opened.run  # type: ignore[union-attr]
         # The line of the loop that was interrupted tells the user nothing.
         raise exc.with_traceback(None) from None
     except BaseException as exc:
@@ -58,20 +62,29 @@ def start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None = None) -> 
 
 def _start(prepared: PreparedRun, opened: OpenRun, new: NewRun | None) -> Run:
     options = prepared.request.options
-    callbacks = CallbackObserver(opened.run, options.callbacks, prepared.secrets)
-    with callbacks.ending_if_raised():
-        loop = _prepare_loop(prepared, opened, new, callbacks)
-    handle = RunHandle(loop)
-    opened.run.attach(handle)
-    if options.wait:
-        loop.execute()
-    else:
-        handle.start()
+    if options.progress:
+        summarize_at_exit(opened.run)
+    running = sigterm.running(prepared.cluster, opened.run.id)
+    with ExitStack() as stack:
+        stack.callback(running.close)
+        callbacks = CallbackObserver(opened.run, options.callbacks, prepared.secrets)
+        with callbacks.ending_if_raised():
+            loop = _prepare_loop(prepared, opened, new, callbacks, running)
+        handle = RunHandle(loop)
+        opened.run.attach(handle)
+        if options.wait:
+            loop.execute()
+        else:
+            handle.start(stack.pop_all().close)
     return opened.run
 
 
 def _prepare_loop(
-    prepared: PreparedRun, opened: OpenRun, new: NewRun | None, callbacks: CallbackObserver
+    prepared: PreparedRun,
+    opened: OpenRun,
+    new: NewRun | None,
+    callbacks: CallbackObserver,
+    running: sigterm.RunningRun,
 ) -> TrialLoop:
     """Return the loop of a run whose program was kept and whose executors were checked."""
     options = prepared.request.options
@@ -83,6 +96,7 @@ def _prepare_loop(
         progress = Progress(opened.run, prepared.plan, options.progress, logs)
         notes = _with_retries(keep_program, prepared, opened.paths)
         loop = _make_loop(prepared, opened, progress, callbacks, notes)
+    running.loop = loop
     with loop.failing():
         if options.tensorboard:
             open_tensorboard(opened.run)

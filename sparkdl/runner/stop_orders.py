@@ -12,7 +12,10 @@ from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.retry import OUTSIDE, STOPPED
 from sparkdl.runs.states import Failure, natural_state
 
-__all__ = ["StopOrders", "no_slots_event"]
+__all__ = ["TAKEN_OVER", "StopOrders", "no_slots_event"]
+
+# The reason for which a run ends whose directory another driver owns.
+TAKEN_OVER = "another driver has taken over this run"
 
 
 @dataclass

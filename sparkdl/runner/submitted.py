@@ -1,10 +1,12 @@
 """Runs on the driver. The trials that were handed to Spark: a thread and a job for each."""
 
+import contextlib
+import json
 import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +21,13 @@ from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.topology import Job, Topology
 from sparkdl.cluster.trial_task import OUTCOME_SCHEMA, TrialTask
 from sparkdl.errors import SparkDLError
+from sparkdl.jsonl import from_json
 from sparkdl.polling import Outages, retry, shared_s
 from sparkdl.rank_files import RankFiles
+from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.job_threads import JobThreads
 from sparkdl.runner.outcome import READ_S
+from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.trial import Trial
 
@@ -30,6 +35,12 @@ __all__ = ["SubmittedTrial", "SubmittedTrials"]
 
 # Seconds between two looks, on a remote store, for a running trial that Spark has started again.
 REPEATED_S = 30.0
+
+# Number of trials at once for which a run in the background has its threads from the beginning.
+MAX_READY = 100
+
+# Seconds for which `abandon` waits for ends at a time.
+ABANDON_S = 0.2
 
 # A job whose training is over gets this long to end by itself.
 EXIT_GRACE_S = 5.0
@@ -48,6 +59,8 @@ class SubmittedTrial:
         submitted_s: the time of the submission, on the monotonic clock.
         first: the number of its first attempt; Spark may make more by itself.
         seen: the number of the last attempt whose start was seen; `first - 1` before any.
+        executor: the id of the executor that runs the last attempt; None if it is not known.
+        host: the host of that executor.
         over_s: the time at which its training was seen to be over while Spark goes on; None before.
         is_recalled: its job is cancelled, unless it starts first, and the trial waits again.
     """
@@ -58,6 +71,8 @@ class SubmittedTrial:
     submitted_s: float
     first: int
     seen: int
+    executor: str | None = None
+    host: str = ""
     over_s: float | None = None
     is_recalled: bool = False
 
@@ -65,6 +80,13 @@ class SubmittedTrial:
     def has_started(self) -> bool:
         """True if the start of an attempt was seen."""
         return self.seen >= self.first
+
+    def begin(self, text: bytes) -> None:
+        """Note where an attempt has started, from the content of the file of its start."""
+        start: Mapping[str, Any] = {}
+        with contextlib.suppress(ValueError):  # A file that cannot be read names no executor.
+            start = json.loads(text)
+        self.executor, self.host = start.get("executor_id"), start.get("host", "")
 
 
 class SubmittedTrials:
@@ -102,6 +124,25 @@ class SubmittedTrials:
         self._is_local = storage.is_local(paths.folder)
         self._looked_s = -math.inf
 
+    @classmethod
+    def of(cls, prepared: PreparedRun, paths: RunPaths, num_trials: float) -> "SubmittedTrials":
+        """Return the trials of a prepared run, of which none was submitted yet.
+
+        Args:
+            prepared: the request, the plan and the cluster.
+            paths: the run directory.
+            num_trials: the number of trials that the run may have.
+        """
+        limit, request = prepared.concurrency.limit, prepared.request
+        return cls(
+            prepared.cluster,
+            prepared.plan,
+            request.topology,
+            paths,
+            prepared.rows(num_trials),
+            num_ready=0 if request.options.wait else min(limit, MAX_READY),
+        )
+
     def __len__(self) -> int:
         return len(self._submitted)
 
@@ -113,7 +154,7 @@ class SubmittedTrials:
         params = ", ".join(f"{name}={value}" for name, value in trial.params.items())
         first = trial.attempts
         files = RankFiles(self._paths.trial(trial.number).ranks(first))
-        job = self._topology.job(self._plan, files, self._cluster.submit)
+        job = self._topology.job(self._plan, files, self._cluster)
         rows = self._threads.submit(
             job.run,
             self._topology.task(task),
@@ -173,6 +214,8 @@ class SubmittedTrials:
             rows = submitted.rows.result()
         except Exception as exc:
             if submitted.over_s is None:
+                if isinstance(exc, JobFailed) and exc.rank is not None:
+                    raise self._with_host(exc, submitted) from exc
                 if isinstance(exc, JobFailed | SparkDLError):
                     raise
                 # Spark tells of a failed job with JobFailed. Its own end may raise anything.
@@ -186,6 +229,19 @@ class SubmittedTrials:
                 raise JobFailed(JobEnd.LOST, f"{url} could not be read: {failed}") from failed
             return [Outcome.from_json(content).without_exception()]
         return [Outcome.from_json(row["outcome"]) for row in rows]
+
+    def _with_host(self, failed: JobFailed, submitted: SubmittedTrial) -> JobFailed:
+        """Return the error of a gang that has lost a rank, with the host of the rank."""
+        if not submitted.has_started:
+            return failed  # The file of an earlier attempt names the hosts of that attempt.
+        members = {member.rank: str(member) for member in self._plan.members}
+        name = members.get(failed.rank or 0, "")
+        url = self._paths.trial(submitted.trial.number).attempt(submitted.seen)
+        try:
+            host = from_json(storage.read(url))["ranks"][name]["host"]
+        except (OSError, KeyError, TypeError, ValueError):
+            return failed  # The gang was lost before its ranks had met.
+        return JobFailed(failed.end, f"the executor of {name} on host {host} was lost", failed.rank)
 
     def forget(self, number: int) -> None:
         """Remove a trial whose end has been recorded; one that is not here is no error."""
@@ -221,11 +277,13 @@ class SubmittedTrials:
         while waiting:
             # A store is asked for all files at once; a trial may have started more than once.
             urls = {self._attempt_file(submitted): submitted for submitted in waiting}
-            waiting = []
+            files: dict[str, bytes] = {}
             with self._outages.tolerated():
-                waiting = [urls[url] for url in storage.read_new(dict.fromkeys(urls, 0))]
-            for submitted in waiting:
+                files = storage.read_new(dict.fromkeys(urls, 0))
+            waiting = [urls[url] for url in files]
+            for submitted, text in zip(waiting, files.values(), strict=True):
                 submitted.seen += 1
+                submitted.begin(text)
                 yield submitted, submitted.seen
 
     def _attempt_file(self, submitted: SubmittedTrial) -> str:
@@ -248,6 +306,23 @@ class SubmittedTrials:
             self._cluster.cancel(tag)
         except Exception as exc:  # noqa: BLE001 The jobs of a Spark that has ended end by themselves.
             _logger.debug("Spark cannot cancel %s: %r", tag, exc)
+
+    def abandon(
+        self, read: Callable[[list[Trial]], object], end: Callable[[SubmittedTrial], object]
+    ) -> None:
+        """Cancel all trials, wait for their ends, and forget them; what fails is logged.
+
+        Args:
+            read: reads the last messages of trials that have ended.
+            end: is called with each trial that has ended, after `read`.
+        """
+        while self:
+            self.cancel()
+            for submitted in self.ended(ABANDON_S):
+                with tolerated(f"record the end of trial {submitted.trial.number}"):
+                    read([submitted.trial])
+                    end(submitted)
+                self.forget(submitted.trial.number)
 
     def close(self) -> None:
         """Accept no more trials."""

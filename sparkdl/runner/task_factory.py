@@ -2,7 +2,7 @@
 
 import functools
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkdl.cluster.preflight import start_of
@@ -32,18 +32,19 @@ class TaskFactory:
     opened: OpenRun
     source: TrialSource
 
-    def make(self, trial: Trial, at_once: int) -> TrialTask:
+    def make(self, trial: Trial, at_once: int, avoid: tuple[str, ...] = ()) -> TrialTask:
         """Return the task of the next attempt at a trial.
 
         Args:
             trial: the trial.
             at_once: number of trials that run at once, and share cores and store.
+            avoid: the ids of the executors that must not run the trial.
         """
         return TrialTask(
             plan=self.prepared.plan,
             program=self.prepared.program,
             run=self._run,
-            trial=self._spec(trial),
+            trial=replace(self._spec(trial), avoid=avoid),
             start=self._start,
             cores=self.prepared.concurrency.cores(at_once),
             at_once=at_once,

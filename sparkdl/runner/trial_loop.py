@@ -9,15 +9,17 @@ from dataclasses import replace
 
 from sparkdl.cluster.spark_errors import JobEnd, job_failed
 from sparkdl.polling import poll_s
+from sparkdl.runner.bad_executors import BadExecutors, EndedAttempt
 from sparkdl.runner.commands import RunCommands
 from sparkdl.runner.control import Control
 from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.display.progress import Progress
+from sparkdl.runner.notices import Notices
 from sparkdl.runner.observers import Observers, RunObserver
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
-from sparkdl.runner.run_end import close_run, conclusion_of, end_event, write_missing_error
-from sparkdl.runner.stop_orders import StopOrders, no_slots_event
+from sparkdl.runner.run_end import conclusion_of, finish_run, write_missing_error
+from sparkdl.runner.stop_orders import TAKEN_OVER, StopOrders, no_slots_event
 from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runner.task_factory import TaskFactory
@@ -34,9 +36,6 @@ __all__ = ["TrialLoop"]
 
 LOCAL_POLL_S = 0.2
 REMOTE_POLL_S = 3.0
-
-# Number of trials at once for which a run in the background has its threads from the beginning.
-MAX_READY = 100
 
 
 class TrialLoop:
@@ -70,39 +69,33 @@ class TrialLoop:
         self._concurrency = prepared.concurrency
         self._progress = progress
         self._observers = Observers([progress, *observers])
+        self._notices = Notices(prepared.cluster, progress.say)
         self._source = source
         self._messages = TrialMessages(source, opened.journal, plan.is_gang)
         self._tasks = TaskFactory(prepared, opened, source)
         self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
         num_trials = len(self._waiting) + source.num_left
         self._release_program = prepared.cluster.share(prepared.program)
-        self._submitted = SubmittedTrials(
-            prepared.cluster,
-            plan,
-            request.topology,
-            opened.paths,
-            prepared.rows(num_trials),
-            num_ready=0 if request.options.wait else min(self._concurrency.limit, MAX_READY),
-        )
+        self._submitted = SubmittedTrials.of(prepared, opened.paths, num_trials)
         self._prepared = prepared
+        self._bad_executors = BadExecutors(prepared.cluster, self, opened.record, progress.say)
         self._retries = Retries(request.options, plan.is_gang)
-        self._max_losses = request.options.max_losses
         ended = [trial for trial in run.trials if trial.state.is_final]
         rules = (request.options, request.search, run.directions, plan.size)
         self._stopping = Stopping(*rules, ended, run.trials)
         self._num_started = 0
         self._orders = StopOrders()
-        self._begun_s = time.monotonic()
-        self._trials_begun_s = self._begun_s
+        self._begun_s = self._trials_begun_s = time.monotonic()
         changed = (self._orders, self._stopping, self._waiting, self._submitted)
         self._commands = RunCommands(
             prepared, opened, source, *changed, self._elapsed_s, progress.say
         )
         self._control = Control(opened, self._commands.perform, self._submitted.wake)
-        opened.owner.when_taken_over(self._be_taken_over)
+        opened.owner.when_taken_over(lambda: self.stop(RunState.FAILED, TAKEN_OVER))
 
-    def _be_taken_over(self) -> None:
-        self._orders.end_run(RunState.FAILED, "another driver has taken over this run")
+    def stop(self, state: RunState, reason: str) -> None:
+        """Let the run end soon, in this state and for this reason."""
+        self._orders.end_run(state, reason)
         self._submitted.wake()
 
     @property
@@ -172,7 +165,7 @@ class TrialLoop:
     def _goes_on(self) -> bool:
         """Carry out the commands of users; return False after the last trial."""
         self._control.take()
-        return self.has_more or bool(self._submitted)
+        return self.has_more or bool(self._submitted) or bool(self._bad_executors)
 
     # ---- submitting trials
 
@@ -183,7 +176,7 @@ class TrialLoop:
         if self.has_more:
             with suppress(Exception):  # A Spark that has ended lets the next job say so.
                 self._concurrency.recount()
-        while self.has_more and (self._next_is_stopped() or self._has_room()):
+        while self.has_more and self._has_room():
             if not self._waiting:
                 self._waiting.append(self._source.next())
             trial = self._waiting[0]
@@ -198,7 +191,8 @@ class TrialLoop:
         num_left = len(self._waiting) + self._source.num_left
         at_once = int(min(self._concurrency.limit, num_left + len(self._submitted)))
         try:
-            self._submitted.submit(trial, self._tasks.make(trial, at_once))
+            avoid = self._bad_executors.avoided(trial.number)
+            self._submitted.submit(trial, self._tasks.make(trial, at_once, avoid))
         except Exception as exc:
             failed = job_failed(exc)
             if failed.end is not JobEnd.SPARK_ENDED:
@@ -207,11 +201,9 @@ class TrialLoop:
             return False
         return True
 
-    def _next_is_stopped(self) -> bool:
-        """Return True if the next trial needs no room, as it was cancelled."""
-        return bool(self._waiting) and self._stop_event(self._waiting[0]) is not None
-
     def _has_room(self) -> bool:
+        if self._waiting and self._stop_event(self._waiting[0]):
+            return True  # A trial that was cancelled needs no room.
         if self._commands.is_paused:
             return False
         short_s = self._concurrency.short_s() if self._plan.is_gang else 0.0
@@ -225,8 +217,7 @@ class TrialLoop:
 
     def _give_up_on_slots(self) -> None:
         """End the next trial, or a whole search: a gang has not got its slots for too long."""
-        shortage = self._concurrency.shortage(self._plan.start_timeout_s)
-        why = f"start deadline: {shortage}"
+        why = f"start deadline: {self._concurrency.shortage(self._plan.start_timeout_s)}"
         if self.run.is_search:  # No trial is to blame, and the search can be resumed.
             self._orders.end_run(RunState.FAILED, why)
             return
@@ -237,11 +228,15 @@ class TrialLoop:
 
     def _take(self) -> None:
         """Wait a moment for attempts to end, and record what came out of them."""
-        default_s = poll_s(self.run.path, LOCAL_POLL_S, REMOTE_POLL_S)
-        if ended := self._submitted.ended(self._messages.poll_s(default_s)):
+        wait_s = self._messages.poll_s(poll_s(self.run.path, LOCAL_POLL_S, REMOTE_POLL_S))
+        if ended := self._submitted.ended(wait_s):
             self._record_starts()
+            self._messages.read_last([submitted.trial for submitted in ended])
         for submitted in ended:
             self._end_attempt(submitted)
+        may_start = self.has_more and not self._concurrency.others_wait()
+        is_last = bool(self._orders.run) or not (self._submitted or may_start)
+        self._bad_executors.look(self._orders.numbers, is_last)
 
     def _follow(self) -> None:
         """Record starts and losses, show output, and cancel the trials that must end."""
@@ -250,6 +245,7 @@ class TrialLoop:
         running = [s.trial for s in self._submitted if s.trial.state == TrialState.RUNNING]
         if self._progress.shown or self._source.prunes or self._source.answers_requests:
             self._messages.read(running)
+        self._notices.look(self._submitted, self._messages)
         self._progress.show_outputs(running)
         self._progress.show_counts(running, self._messages.newest, self._messages.steps)
         if (stop := self._stopping.used_up(running, self._elapsed_s())) and (
@@ -264,14 +260,13 @@ class TrialLoop:
             trial = submitted.trial
             if attempt > submitted.first:  # Spark has repeated the task by itself.
                 if not self._retries.allow(trial.number, Failure.LOST):
-                    self._orders.give_up(trial.number, self._max_losses)
+                    self._orders.give_up(trial.number, self._prepared.request.options.max_losses)
                     continue
                 self._record_loss(trial, attempt - 1, "its executor was lost")
             self._num_started += 1
             self._messages.trial_started(trial, attempt)
-            self._opened.record(
-                TrialChanged(number=trial.number, state=TrialState.RUNNING, attempt=attempt)
-            )
+            state = TrialState.RUNNING
+            self._opened.record(TrialChanged(number=trial.number, state=state, attempt=attempt))
             self._observers.trial_started(trial, attempt)
 
     def _record_loss(self, trial: Trial, attempt: int, why: str) -> None:
@@ -289,29 +284,42 @@ class TrialLoop:
         if trial.state.is_final:  # Recorded, but the loop was interrupted then.
             self._submitted.forget(trial.number)
             return
-        self._messages.read([trial], ended=True)
         stopped, options = self._stop_event(trial), self._prepared.request.options
         conclusion = conclusion_of(
             submitted, self._submitted, self.run, stopped, options.trial_value, self._plan.secrets
         )
         trial.exception = conclusion.exception
         event = self._orders.attempt_ended(trial, conclusion)
-        if conclusion.is_outside and submitted.is_recalled and not submitted.has_started:
+        is_recalled = conclusion.is_outside and submitted.is_recalled and not submitted.has_started
+        is_avoided = conclusion.is_avoided and not self._orders.run
+        if is_recalled or (is_avoided and self._bad_executors.run_anywhere(trial.number)):
             self._commands.wait_again(trial)
             return
         failure = OUTSIDE if conclusion.is_outside else event.failure or str(Failure.EXCEPTION)
-        is_failure = event.state == TrialState.FAILED and conclusion.may_retry
-        if (is_failure or conclusion.is_outside) and self._may_retry(submitted, failure):
+        ended = EndedAttempt(submitted, event, failure if conclusion.may_retry else "")
+        if self._orders.run or not self._bad_executors.takes(ended):
+            self.settle(ended)
+        self._submitted.forget(trial.number)
+
+    def settle(self, ended: EndedAttempt) -> None:
+        """Let the end of an attempt count: run the trial again if that may help."""
+        submitted, event, failure = ended.submitted, ended.event, ended.failure
+        is_failure = (event.state == TrialState.FAILED and failure) or failure == OUTSIDE
+        if is_failure and not self._orders.run and self._allows(submitted, failure):
             self._retry(submitted, event, failure)
         else:
-            self._conclude(trial, event)
+            self._conclude(submitted.trial, event)
 
-    def _may_retry(self, submitted: SubmittedTrial, failure: str) -> bool:
+    def run_elsewhere(self, ended: EndedAttempt) -> None:
+        """Run a trial again, before all that wait, as its executor may be at fault."""
+        self._retry(ended.submitted, ended.event, ended.failure)
+        self._waiting.appendleft(self._waiting.pop())
+
+    def _allows(self, submitted: SubmittedTrial, failure: str) -> bool:
         if failure == OUTSIDE and submitted.is_recalled:
-            return not self._orders.run  # It started while its job was being cancelled.
+            return True  # It started while its job was being cancelled.
         lived_s = time.monotonic() - submitted.submitted_s
-        number = submitted.trial.number
-        return not self._orders.run and self._retries.allow(number, failure, lived_s)
+        return self._retries.allow(submitted.trial.number, failure, lived_s)
 
     def _stop_event(self, trial: Trial) -> TrialChanged | None:
         """Return the event of a trial that was ordered to end; None for any other trial."""
@@ -371,14 +379,12 @@ class TrialLoop:
     def _abandon(self) -> None:
         """Cancel everything that has not ended, then record the ends; each step is tried."""
         self._submitted.cancel()
+        while self._bad_executors:
+            with tolerated("record the ends of trials that have failed"):
+                self._bad_executors.release()
         with tolerated("record that waiting trials are cancelled"):
             self._drop_waiting()
-        while self._submitted:
-            self._submitted.cancel()
-            for submitted in self._submitted.ended(LOCAL_POLL_S):
-                with tolerated(f"record the end of trial {submitted.trial.number}"):
-                    self._end_attempt(submitted)
-                self._submitted.forget(submitted.trial.number)
+        self._submitted.abandon(self._messages.read_last, self._end_attempt)
 
     def _finish(self) -> None:
         """Record the end of the run and give up its ownership."""
@@ -390,8 +396,5 @@ class TrialLoop:
         state, reason = self._orders.outcome(self.run.trials)
         duration_s = round(time.monotonic() - self._begun_s, 3)
         event = RunEnded(state=state, reason=reason, duration_s=duration_s)
-        try:
-            limit, elapsed_s = self._concurrency.limit, self._elapsed_s()
-            event = end_event(event, self.run, limit, elapsed_s, self._plan.timeline)
-        finally:
-            close_run(self._opened, event)
+        limit, elapsed_s = self._concurrency.limit, self._elapsed_s()
+        finish_run(self._opened, event, limit, elapsed_s, self._plan.timeline)

@@ -104,6 +104,13 @@ class TrialMessages:
         if is_read and not ended:
             self._unanswered = [ask for ask in self._unanswered if not self._answer(*ask)]
 
+    def read_last(self, trials: Sequence[Trial]) -> None:
+        """Process what trials have written until their attempts ended.
+
+        A remote store is asked once for all of them.
+        """
+        self.read([trial for trial in trials if not trial.state.is_final], ended=True)
+
     def _is_due(self, trials: Sequence[Trial]) -> bool:
         """Return True if it is time to read: on a remote store, each file costs a request."""
         if not trials or storage.is_local(trials[0].path):
@@ -137,6 +144,10 @@ class TrialMessages:
         if not self._is_gang:
             # A trial that does not get the order is ended after STOP_GRACE_S.
             self._send(trial, {"stop": "pruned"})
+
+    def notify(self, trial: Trial) -> bool:
+        """Tell a trial that its executor is about to end; return False if the store failed."""
+        return self._send(trial, {"notice": "decommissioning"})
 
     def _send(self, trial: Trial, order: dict[str, Any]) -> bool:
         is_sent = False

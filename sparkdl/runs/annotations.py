@@ -10,6 +10,7 @@ on a store then costs no request for the runs that have none.
 """
 
 import getpass
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -152,7 +153,15 @@ def read_all(root: str, names: Sequence[str]) -> dict[str, Annotations]:
     if not storage.is_local(root):
         index = storage.list_names(storage.join(root, INDEX)) if INDEX in names else []
         annotated = [name for name in names if name in set(index)]
-    return _read([storage.join(root, name) for name in annotated], _readable)
+    paths = [storage.join(root, name) for name in annotated]
+    return _read([path for path in paths if _may_read(path)], _readable)
+
+
+def _may_read(path: str) -> bool:
+    """Return False for the run directory of another user, which only its owner may read."""
+    return not storage.is_local(path) or os.access(
+        storage.local_path(path), os.R_OK | os.X_OK, effective_ids=True
+    )
 
 
 def _readable(urls: Iterable[str]) -> dict[str, bytes]:

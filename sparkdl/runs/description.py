@@ -33,6 +33,7 @@ class RunDescription:
         count: largest number of configurations, for a search.
         retry: ended trials that an existing run runs again.
         changed: the arguments that differ from those of an existing run, see `RunStarted`.
+        permissions: the permissions of the run directory, where folders have permissions.
     """
 
     id: str
@@ -48,6 +49,7 @@ class RunDescription:
     count: int | None = None
     retry: Retry = frozenset()
     changed: Mapping[str, Any] | None = None
+    permissions: int = 0o700
 
     def content(self) -> dict[str, Any]:
         """Return the content of `run.json`."""

@@ -16,6 +16,7 @@ __all__ = [
     "CommandHandled",
     "Event",
     "EventKind",
+    "ExecutorExcluded",
     "NewTrial",
     "ParameterSuggested",
     "ReportsReceived",
@@ -39,6 +40,7 @@ class EventKind(str, Enum):
     ATTRIBUTES = "told"
     STOP = "stop"
     CONTROL = "control"
+    EXCLUDED = "excluded"
     END = "end"
 
     def __str__(self) -> str:
@@ -157,6 +159,7 @@ class TrialChanged(Event):
         error: the error message; its first line is a summary.
         failure: the kind of a failure, see `Failure`.
         usage: the fields of `Usage`.
+        host: the name of the host on which the attempt ended.
         ended: seconds since 1970 at which the attempt ended, if it ended before the event.
         note: a remark about a result that is complete, such as files that could not be copied, or a
             returned object that was not kept.
@@ -174,6 +177,7 @@ class TrialChanged(Event):
     error: str | None = None
     failure: str | None = None
     usage: Mapping[str, float] | None = None
+    host: str | None = None
     ended: float | None = None
     note: str | None = None
 
@@ -278,6 +282,24 @@ class CommandHandled(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExecutorExcluded(Event):
+    """An executor gets no more trials of the run.
+
+    Attributes:
+        executor: the id of the executor.
+        host: its host.
+        reason: the failure of the trials that ran there.
+        trials: the numbers of these trials, which run again on other executors.
+    """
+
+    kind = EventKind.EXCLUDED
+    executor: str
+    host: str
+    reason: str
+    trials: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
     """The run ends.
 
@@ -315,6 +337,7 @@ _TYPES: dict[str, type[Event]] = {
         AttributesStored,
         StopRequested,
         CommandHandled,
+        ExecutorExcluded,
         RunEnded,
     )
 }

@@ -173,6 +173,7 @@ def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> Ope
     """Create a run; return None if another driver has created the run in the meantime."""
     content = description.content()
     try:
+        storage.make_directory(paths.folder, description.permissions)
         owner = _claim(paths, description.id, earlier)
         # What starts have written that were killed before they wrote run.json is not read.
         journal = Journal(paths.journal, owner.number)
@@ -193,9 +194,8 @@ def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> Ope
             opened.record(RunStarted(), TrialsAdded(trials=description.trials()))
             journal.flush(OPEN_S)
             # Only with this file the folder is a run, so it is written last.
-            if not polling.create_once(
-                paths.run, to_json(content, indent=1), "create a run", OPEN_S
-            ):
+            data = to_json(content, indent=1)
+            if not polling.create_once(paths.run, data, "create a run", OPEN_S):
                 raise FileExistsError(paths.run)
     except RunExistsError:
         raise

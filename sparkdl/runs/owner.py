@@ -43,6 +43,8 @@ BEAT_S = 5.0
 # A driver on another host that has been silent for so long, by the clocks of both hosts, is dead.
 SILENT_S = 600.0
 
+# How long a release waits for a heartbeat that is being written.
+JOIN_S = 5.0
 # How long a run is tried to be released in a store that fails.
 RELEASE_S = 3600.0
 
@@ -79,6 +81,7 @@ class Owner:
         self._released = threading.Event()
         self._outages = Outages("write the heartbeat of the run's owner")
         self._calls: list[Callable[[], object]] = []
+        self._thread: threading.Thread | None = None
         self.number = 0
         self.is_taken_over = False
 
@@ -112,7 +115,8 @@ class Owner:
         if not is_own:
             raise FileExistsError(url)
         self.number = number
-        threading.Thread(target=self._keep, name="sparkdl-owner", daemon=True).start()
+        self._thread = threading.Thread(target=self._keep, name="sparkdl-owner", daemon=True)
+        self._thread.start()
 
     def when_taken_over(self, call: Callable[[], object]) -> None:
         """Call a function, in another thread, as soon as another driver has taken the run over."""
@@ -148,6 +152,9 @@ class Owner:
         if not self.number or self._released.is_set():
             return
         self._released.set()
+        # A thread that is inside `hdfs-native` when Python ends aborts the process.
+        if self._thread and self._thread is not threading.current_thread():
+            self._thread.join(JOIN_S)
         try:
             self._write_end()
         except OSError:

@@ -18,6 +18,7 @@ from sparkdl.runs.differences import Differences, read_differences
 from sparkdl.runs.events import (
     CommandHandled,
     Event,
+    ExecutorExcluded,
     ParameterSuggested,
     RunEnded,
     RunStarted,
@@ -71,6 +72,8 @@ class Run(Controllable, RunFolder, Viewable):
         is_distributed: the run is one trial of a distributed verb.
         is_resumable: the run can be resumed.
         reproduces: the id of the run that this one reproduces; None for any other.
+        excluded: the executors that got no more trials, such as `executor 3 on host b`, each with
+            the reason.
     """
 
     id: str
@@ -94,6 +97,7 @@ class Run(Controllable, RunFolder, Viewable):
     is_distributed: bool = False
     is_resumable: bool = True
     reproduces: str | None = None
+    excluded: dict[str, str] = field(default_factory=dict)
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     _tensorboard: "TensorBoard | None" = field(default=None, repr=False, compare=False)
     # The times of the first and the last event of a session that has not ended.
@@ -297,6 +301,9 @@ class Run(Controllable, RunFolder, Viewable):
                 trial.params = {**trial.params, event.name: event.value}
             case CommandHandled(refused=None):
                 self._apply_command(event.action, event.arguments)
+            case ExecutorExcluded():
+                name = f"executor {event.executor} on host {event.host}"
+                self.excluded = {**self.excluded, name: event.reason}
             case RunEnded():
                 self.state = event.state
                 self.is_paused = False
@@ -348,18 +355,11 @@ class Run(Controllable, RunFolder, Viewable):
             means=ranking.means(trials) if self.repeats > 1 else {},
             num_complete=ranking.num_complete(trials),
             repeats=self.repeats,
-            unnamed=self._unnamed(trials),
+            unnamed=table.unnamed(trials, self.metric),
+            excluded=self.excluded,
             why_no_best=self._why_no_best() if has_results else "",
-            pareto=ranking.pareto(trials, self.objectives, self.repeats)
-            if len(self.objectives) > 1
-            else [],
+            pareto=self.pareto if len(self.objectives) > 1 else [],
         )
-
-    def _unnamed(self, trials: list[Trial]) -> list[str]:
-        """Return the names of the trials' numbers if none of the numbers counts as the metric."""
-        if self.metric or any(trial.last_value is not None for trial in trials):
-            return []
-        return list(dict.fromkeys(name for trial in trials for name in trial.metrics))
 
     def plot(self, what: str | None = None) -> Any:
         """Return a plotly figure, which a notebook shows.

@@ -12,7 +12,7 @@ from sparkdl.runs.trial import Trial
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["View", "cell", "frame", "grid", "html", "padded", "running", "text"]
+__all__ = ["View", "cell", "frame", "grid", "html", "padded", "running", "text", "unnamed"]
 
 # A longer run shows its best trials and its failures; to_pandas() has all trials.
 MAX_ROWS = 40
@@ -52,6 +52,7 @@ class View:
         pareto: the trials that no other trial dominates, for a run with several metrics.
         unnamed: the names of the numbers of the trials, if none of them counts as the metric.
         why_no_best: the reason for which COMPLETE trials have no value, and what to do.
+        excluded: the executors that got no more trials, each with the reason.
     """
 
     headline: str
@@ -67,6 +68,7 @@ class View:
     pareto: Sequence[Trial] = ()
     unnamed: Sequence[str] = ()
     why_no_best: str = ""
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def starred(self) -> Sequence[Trial]:
@@ -108,6 +110,7 @@ class View:
         if len(self.unnamed) > MAX_UNNAMED:
             rest = len(self.unnamed) - MAX_UNNAMED
             lines.append(f"{rest} more numbers are in trial.metrics and run.to_pandas()")
+        lines += [f"Excluded: {name}, {reason}" for name, reason in self.excluded.items()]
         return [*lines, f"Everything is in {self.path}"]
 
     def mean(self, trial: Trial) -> str:
@@ -149,6 +152,7 @@ def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
         last: dict[str, Any] = {
             "value": trial.value,
             "attempts": trial.attempts,
+            "host": trial.host,
             "seed": trial.seed,
             "duration_s": trial.duration_s,
             **asdict(trial.usage),
@@ -205,11 +209,20 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
     columns.append(("seconds", seconds))
     if any(t.failure for t in trials):
         columns.append(("failure", [t.failure or "" for t in trials]))
+        if len({t.host for t in trials if t.host}) > 1:
+            columns.append(("host", [t.host or "" for t in trials]))
     if any(t.error for t in trials):
         columns.append(("error", [cell(t.summary, 60) for t in trials]))
     if any(t.note for t in trials):
         columns.append(("note", [cell(t.note or "", MAX_NOTE) for t in trials]))
     return columns
+
+
+def unnamed(trials: Sequence[Trial], metric: str | None) -> list[str]:
+    """Return the names of the trials' numbers if none of the numbers counts as the metric."""
+    if metric or any(trial.last_value is not None for trial in trials):
+        return []
+    return list(dict.fromkeys(name for trial in trials for name in trial.metrics))
 
 
 def running(

@@ -81,6 +81,8 @@ class Trial:
             kept; None if there is none.
         failure: the kind of a failure: `exception`, `exit`, `signal`, `out of memory`,
             `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
+        host: the name of the host on which the last attempt ended; None if it is unknown, and for
+            the trials of distributed runs, whose errors name the ranks and their hosts.
         attempts: number of attempts that were started; above 1 after a lost executor or a retry.
         usage: the time and the resources that the trial used.
         spans: the start and the end of each attempt, in seconds since 1970; the end of a running
@@ -102,6 +104,7 @@ class Trial:
     error: str | None = None
     note: str | None = None
     failure: str | None = None
+    host: str | None = None
     attempts: int = 0
     usage: Usage = Usage()
     spans: list[tuple[float, float | None]] = field(default_factory=list)
@@ -313,6 +316,7 @@ class Trial:
         self.error = event.error
         self.note = event.note
         self.failure = event.failure
+        self.host = event.host or self.host
         if event.params is not None:
             self.params = event.params
         if event.attempt is not None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from sparkdl.models.registry import alias_history, get
 from sparkdl.models.version import ModelVersion
+from sparkdl.ui.model_drift import drift_rows
 from sparkdl.ui.plain import shown
 
 __all__ = ["details", "row"]
@@ -45,6 +46,7 @@ def details(name: str, number: int, root: str) -> dict[str, Any]:
         "files": {name: file.get("bytes") for name, file in files.items()},
         "moves": [vars(move) for move in moves],
         "features": _features(version.profile),
+        "drift": drift_rows(version),
     }
 
 

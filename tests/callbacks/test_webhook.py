@@ -1,74 +1,20 @@
 """A webhook posts events as JSON, and shows nothing of its URL but the host."""
 
 import json
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkdl.callbacks import Webhook, webhook
+from sparkdl.callbacks import Webhook
 from sparkdl.errors import ConfigError
 from sparkdl.runner.execute import execute
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import request_of
+from tests.helpers.receiver import Receiver
 
 SECRET = "T0/B0/s3cr3tpath"
-
-
-class Receiver(ThreadingHTTPServer):
-    """A server on loopback that remembers what it gets.
-
-    Attributes:
-        posts: the path, the headers and the JSON value of each post.
-        codes: the answers to the first posts; later ones are answered with 200.
-    """
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.posts: list[tuple[str, dict[str, str], Any]] = []
-        self.codes: list[int] = []
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.posts.append((self.path, dict(self.headers), body))
-        self.send_response(self.server.codes.pop(0) if self.server.codes else 200)
-        self.send_header("Content-Length", "0")
-        self.send_header("Location", f"{self.server.address}/other")
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.server.posts.append((self.path, dict(self.headers), None))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setattr(webhook, "PAUSE_S", 0.01)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def run_with(root: str, *hooks: Webhook) -> None:

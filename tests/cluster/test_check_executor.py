@@ -71,6 +71,21 @@ def test_store_that_goes_on_failing_is_named_after_the_given_time(
     assert "does not see the run directory" in problem
 
 
+def test_run_directory_that_is_closed_to_the_user_is_told_with_the_setting(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(storage, "read", refuse)
+    problem = check_executor("run", paths, {}, (), None) or ""
+    assert f"may not read the run directory {paths.folder} as user" in problem
+    assert "SPARKDL_PERMISSIONS" in problem
+    # An object store that refuses has no permissions of folders.
+    problem = check_executor("run", RunPaths("s3://bucket/run"), {}, (), None) or ""
+    assert "does not see the run directory s3://bucket/run (PermissionError" in problem
+
+
 def test_executor_that_sees_another_run_or_lacks_a_module_is_named(paths: RunPaths) -> None:
     assert "sees another run, run, in" in (check_executor("other", paths, {}, (), None) or "")
     problem = check_executor("run", paths, {"python": "2.7"}, (), None) or ""

@@ -1,17 +1,20 @@
 """Tasks of Spark Connect, which Spark does not end when the client has gone."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 
 from sparkdl import storage
 from sparkdl.cluster import driver_watch
-from sparkdl.cluster.driver_watch import LOOK_S, SILENCE_S, DriverWatch
+from sparkdl.cluster.driver_watch import LOOK_S, DriverWatch
+from sparkdl.errors import ConfigError
+from sparkdl.runner.execute import execute
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner
 from tests.helpers.in_memory_cluster import InMemoryCluster, returned
-from tests.helpers.loops import run_trials
+from tests.helpers.loops import request_of, run_trials
+
+SILENCE_S = 300.0
 
 
 @pytest.fixture
@@ -24,14 +27,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.fixture
 def owner(root: str, monkeypatch: pytest.MonkeyPatch) -> Owner:
     """A driver that owns a run, and writes a heartbeat only when the test asks for one."""
-    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(Owner, "_keep", lambda self: None)
     owner = Owner(RunPaths(root))
     owner.claim(1)
     return owner
 
 
 def test_silent_driver_has_gone(root: str, owner: Owner, clock: SimpleNamespace) -> None:
-    watch = DriverWatch(RunPaths(root), 1)
+    watch = DriverWatch(RunPaths(root), 1, SILENCE_S)
     for _ in range(3):  # It lives.
         clock.now += SILENCE_S - 1
         owner._write_beat(1)
@@ -45,7 +48,7 @@ def test_silent_driver_has_gone(root: str, owner: Owner, clock: SimpleNamespace)
 def test_driver_that_has_released_the_run_has_ended(
     root: str, owner: Owner, clock: SimpleNamespace
 ) -> None:
-    watch = DriverWatch(RunPaths(root), 1)
+    watch = DriverWatch(RunPaths(root), 1, SILENCE_S)
     assert watch() is None
     owner.release()
     assert watch() is None  # The store is asked rarely.
@@ -59,7 +62,7 @@ def test_store_that_fails_says_nothing_about_the_driver(
     def fails(*_: object) -> bytes:
         raise OSError("the store is busy")
 
-    watch = DriverWatch(RunPaths(root), 1)
+    watch = DriverWatch(RunPaths(root), 1, SILENCE_S)
     assert watch() is None
     with monkeypatch.context() as patch:
         patch.setattr(storage, "read", fails)
@@ -78,3 +81,23 @@ def test_only_tasks_that_outlive_their_driver_watch_it(root: str, outlives: bool
     assert task.run.owner == int(outlives)
     # The driver has ended by now.
     assert (task.driver_watch()() is not None) is outlives
+
+
+@pytest.mark.parametrize("value", ["5", "nan", "soon"])
+def test_silence_that_is_too_short_is_refused_before_any_job(
+    root: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = InMemoryCluster(lambda attempt: returned(1.0))
+    monkeypatch.setenv("SPARKDL_CLIENT_SILENCE_S", value)
+    with pytest.raises(ConfigError, match=f"CLIENT_SILENCE_S is '{value}'; expected at least 20"):
+        execute(request_of(1, root=root), cluster)
+    assert cluster.submitted == []
+
+
+def test_tasks_know_the_silence_that_the_user_has_set(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKDL_CLIENT_SILENCE_S", "25")
+    cluster = InMemoryCluster(lambda attempt: returned(1.0))
+    execute(request_of(1, root=root), cluster)
+    assert cluster.attempt(0).task.plan.client_silence_s == 25

@@ -26,6 +26,8 @@ def raised(error: str) -> ProcessExit:
         (raised("ValueError: no"), Failure.EXCEPTION),
         (raised("InternalError: CUDA_ERROR_ILLEGAL_ADDRESS"), Failure.GPU),
         (raised("DistBackendError: NCCL error in: ProcessGroupNCCL.cpp"), Failure.GPU),
+        (raised("RuntimeError: GPU is lost. Reboot the system to recover this GPU"), Failure.GPU),
+        (raised("RuntimeError: Xid 79: GPU has fallen off the bus"), Failure.GPU),
         (raised("ResourceExhaustedError: OOM when allocating tensor"), Failure.MEMORY),
         (raised("MemoryError: unable to allocate"), Failure.MEMORY),
         (raised("OSError: [Errno 98] Address already in use"), Failure.PORT),

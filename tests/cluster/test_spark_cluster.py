@@ -11,11 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
+from sparkdl.cluster import spark as spark_module
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.spark import MAX_DESCRIPTION, SparkCluster, active_session
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
-from sparkdl.cluster.spark_slots import default_parallelism
+from sparkdl.cluster.spark_explained import default_parallelism
 from sparkdl.errors import FunctionError, PreflightError
 from tests.helpers.runs import quiet
 
@@ -90,17 +91,45 @@ def test_speculation_is_refused_where_it_copies_the_processes_of_a_plan() -> Non
         cluster.check(PLAN)
 
 
-def test_program_that_spark_connect_cannot_send_is_refused() -> None:
-    class Connect:
-        class conf:
-            @staticmethod
-            def get(key: str, default: Any) -> Any:
-                return default
+class Connect:
+    """A session of Spark Connect with one setting."""
 
+    class conf:
         @staticmethod
-        def getTags() -> set[str]:
-            return set()
+        def get(key: str, default: Any) -> Any:
+            return "hdfs://name:8020/" if key == "spark.hadoop.fs.defaultFS" else default
 
+    @staticmethod
+    def getTags() -> set[str]:
+        return set()
+
+    def sql(self, text: str) -> Any:
+        assert text == "EXPLAIN SELECT current_user()"
+        return self
+
+    def collect(self) -> list[tuple[str]]:
+        return [("*(1) Project [ann AS current_user()#0]",)]
+
+
+def test_default_root_of_spark_connect_is_on_the_filesystem_of_its_settings() -> None:
+    session: Any = Connect()
+    assert SparkCluster(session).root() == "hdfs://name:8020/user/ann/sparkdl"
+
+
+def test_packages_that_a_client_lacks_are_named_with_their_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Lacking:
+        @staticmethod
+        def getActiveSession() -> None:
+            raise ImportError("zstandard >= 0.25.0 must be installed; however, it was not found.")
+
+    monkeypatch.setattr(spark_module, "SparkSession", Lacking)
+    with pytest.raises(PreflightError, match=r"zstandard.*pip install 'sparkdl\[connect\]'"):
+        active_session()
+
+
+def test_program_that_spark_connect_cannot_send_is_refused() -> None:
     session: Any = Connect()
     program = Program(bytes(128 << 20), {}, largest="table")
     with pytest.raises(FunctionError) as refused:

@@ -3,7 +3,7 @@
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from sparkdl.cluster.spark_errors import JobEnd, job_failed
+from sparkdl.cluster.spark_errors import AVOIDED, JobEnd, job_failed
 
 JAVA = "An error occurred while calling o71.collectToPython.\n: org.apache.spark.SparkException: "
 STAGE = f"{JAVA}Job aborted due to stage failure: "
@@ -80,8 +80,32 @@ def test_executors_that_are_gone_for_good_are_told_in_a_sentence(text: str, mess
     assert "org.apache.spark" not in str(failed)
 
 
+def test_full_disk_of_a_host_is_told_with_the_host() -> None:
+    text = (
+        "Job aborted due to stage failure: Task 2 in stage 6.0 failed 4 times, most recent "
+        "failure: Lost task 2.3 in stage 6.0 (TID 17) (10.152.73.3 executor 0): "
+        "java.io.IOException: No space left on device"
+    )
+    failed = job_failed(RuntimeError(text + FRAME))
+    assert failed.end is JobEnd.ERROR
+    assert str(failed).startswith("the disk of host 10.152.73.3, on which Spark keeps its own")
+    assert "\n" not in str(failed)
+
+
 def test_error_of_a_job_whose_spark_has_ended_is_no_loss() -> None:
     """The workers of a Spark that stops are killed before it says that it stops."""
     error = RuntimeError(f"{STAGE}Task 0 failed: Python worker exited unexpectedly (crashed)")
     assert job_failed(error).end is JobEnd.LOST
     assert job_failed(error, has_ended=True).end is JobEnd.SPARK_ENDED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"sparkdl.cluster.trial_task.AvoidedExecutorError: executor 1 on host a {AVOIDED}",
+        "Aborting TaskSet 3.0 because task 0 (partition 0)\n"
+        "cannot run anywhere due to node and executor excludeOnFailure.",
+    ],
+)
+def test_job_whose_executors_are_all_excluded_can_run_on_any_of_them(text: str) -> None:
+    assert job_failed(RuntimeError(text)).end is JobEnd.AVOIDED

@@ -9,13 +9,17 @@ import pytest
 from sparkdl.cluster import spark_slots
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.cluster.slots import check_gang
+from sparkdl.cluster.spark_explained import user_of_connect
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.cluster.spark_slots import SlotCounter
 from sparkdl.errors import SlotsError
+from sparkdl.os_processes import user_name
 
 
 class ConnectSession:
     """A session without a SparkContext; whatever would run a job is missing."""
+
+    user_line = "Project [ann AS current_user()#0]"
 
     def __init__(self, parallelism: int) -> None:
         self.parallelism = parallelism
@@ -24,9 +28,12 @@ class ConnectSession:
     def sql(self, text: str) -> "ConnectSession":
         assert text.startswith("EXPLAIN ")
         self.num_questions += 1
+        self.asks_user = "current_user" in text
         return self
 
     def collect(self) -> list[tuple[str]]:
+        if self.asks_user:
+            return [(f"== Physical Plan ==\n*(1) {self.user_line}\n+- Scan OneRowRelation[]\n",)]
         return [(f"*(1) Range (0, 1048576, step=1, splits={self.parallelism})\n",)]
 
 
@@ -97,9 +104,18 @@ def test_server_that_shows_nothing_is_named() -> None:
         slots.slots(Resources())
 
 
-@pytest.mark.parametrize(("size", "waited_for"), [(3, 3), (9, 4)])
+def test_user_of_spark_connect_is_read_without_a_job() -> None:
+    session: Any = ConnectSession(2)
+    assert user_of_connect(session) == "ann"
+    session.user_line = "another form of the plan"
+    assert user_of_connect(session) == user_name()
+
+
+@pytest.mark.parametrize(
+    ("size", "num_cpus", "waited_for"), [(3, None, 3), (9, None, 4), (2, 2, 4)]
+)
 def test_executors_of_a_standalone_cluster_come_one_by_one(
-    size: int, waited_for: int, monkeypatch: pytest.MonkeyPatch
+    size: int, num_cpus: int | None, waited_for: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No setting tells how many will come, and four do."""
     slots, session = counter("spark://host:7077", 1)
@@ -111,6 +127,46 @@ def test_executors_of_a_standalone_cluster_come_one_by_one(
 
     monkeypatch.setattr(spark_slots.time, "sleep", sleep)
     monkeypatch.setattr(spark_slots.time, "monotonic", lambda: clock[0])
-    slots.wait_for_executors(size)
+    slots.wait_for_executors(size, num_cpus)
     assert slots.slots(Resources()).count == waited_for
     assert clock[0] < 3 + 1.2 * spark_slots.SETTLED_S
+
+
+class GpuContext:
+    """A context of three executors with 4 cores and 2 GPUs each."""
+
+    num_tasks, num_cores, num_executors = 6, 12, 3
+
+
+@pytest.mark.parametrize(
+    ("resources", "count"),
+    [
+        (Resources(), 6),
+        (Resources(num_gpus=1), 6),
+        (Resources(num_gpus=0.5), 12),
+        (Resources(num_gpus=2), 3),
+        (Resources(num_cpus=4), 3),
+        # Spark assigns the GPUs of its default also to processes that ask for cores only.
+        (Resources(num_cpus=1), 6),
+    ],
+)
+def test_slots_where_executors_have_more_cores_than_gpus(resources: Resources, count: int) -> None:
+    conf = {"spark.executor.resource.gpu.amount": "2", "spark.task.resource.gpu.amount": "1"}
+    context: Any = GpuContext()
+    session: Any = None
+    slots = SlotCounter(session, SparkSettings(conf.get, "spark://a:7077"), context)
+    assert (slots.slots(resources).count, slots.slots(resources).cores) == (count, 12)
+
+
+def test_slots_to_come_are_limited_by_gpus_and_have_all_cores() -> None:
+    conf = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.maxExecutors": "20",
+        "spark.executor.cores": "8",
+        "spark.executor.resource.gpu.amount": "2",
+    }
+    session: Any = None
+    slots = SlotCounter(session, SparkSettings(conf.get, "spark://a:7077")).slots(
+        Resources(num_gpus=1)
+    )
+    assert (slots.count, slots.cores) == (40, 160)

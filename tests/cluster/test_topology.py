@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.gang.placement import Placement
 from sparkdl.cluster.gang.policies import BarrierPolicy
 from sparkdl.cluster.outcome import Outcome
@@ -53,8 +54,8 @@ class PhoneBookTopology(GangTopology):
 
     seen: Any = None
 
-    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
-        return WatchedJob(submit, files, self.seen)
+    def job(self, plan: Plan, files: RankFiles, cluster: Cluster) -> Job:
+        return WatchedJob(cluster.submit, files, self.seen)
 
 
 def request_of(train: Any, root: str, seen: set[int]) -> Request:

@@ -22,6 +22,7 @@ MODULES = {
     "experiment": "sparkdl.experiment",
     "models": "sparkdl.models",
     "search": "sparkdl.search",
+    "serving": "sparkdl.serving",
     "tensorboard": "sparkdl.tensorboard",
 }
 # Other names, with their class; None stands for anything.

@@ -11,8 +11,8 @@ import pyspark
 import pytest
 
 from sparkdl import storage
+from sparkdl.cluster.spark_context import FailedTask
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
-from sparkdl.cluster.spark_tasks import FailedTask
 from sparkdl.doctor import examination, root_probe
 from sparkdl.doctor.examination import examine_cluster
 from sparkdl.doctor.report import Check

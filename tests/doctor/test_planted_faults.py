@@ -235,7 +235,7 @@ def test_healthy_executors_are_told_on_the_command_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(examination, "HOLD_S", 0.3)
+    monkeypatch.setattr(examination, "HOLD_S", 3.0)
     assert main(["doctor", "--root", root, "--json"]) == 0, capsys.readouterr().out
     captured = capsys.readouterr()
     report = json.loads(captured.out)

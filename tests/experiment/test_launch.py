@@ -148,6 +148,8 @@ def test_outputs_keep_files_and_unusual_values(root: str, tmp_path: Path) -> Non
         (lambda: experiment.launch(lambda: 0, parallelism=0), ConfigError, "parallelism is 0"),
         (lambda: experiment.launch(lambda: 0, direction="up"), ConfigError, "direction is 'up'"),
         (lambda: experiment.launch(lambda: 0, num_gpus=1), SlotsError, "Spark has 0 GPUs"),
+        (lambda: experiment.launch(lambda: 0, num_gpus=0.5), SlotsError, "Spark schedules no GPUs"),
+        (lambda: experiment.launch(lambda: 0, num_gpus=1.5), ConfigError, "whole number"),
         (lambda: experiment.launch(lambda: 0, env={"A": 1}), ConfigError, r"env\['A'\]"),
     ],
 )

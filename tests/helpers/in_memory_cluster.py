@@ -87,14 +87,18 @@ class Attempt:
         number: the number of the trial.
         attempt: the number of the attempt.
         paths: the files of the trial.
+        executor: the id of its executor.
         num_reports: the number of reports of this attempt.
     """
 
-    def __init__(self, task: TrialTask, end: "SimpleQueue[Outcome | BaseException]") -> None:
+    def __init__(
+        self, task: TrialTask, end: "SimpleQueue[Outcome | BaseException]", executor: str
+    ) -> None:
         self.task = task
         self.number = task.trial.number
         self.attempt = task.trial.attempt
         self.paths: TrialPaths = task.paths
+        self.executor = executor
         self.num_reports = 0
         self._end = end
 
@@ -110,6 +114,7 @@ class Attempt:
                 storage.rename(old, new)
         ranks = {str(member): {"endpoint": "127.0.0.1:1"} for member in self.task.plan.members}
         who = {"attempt": self.attempt, "pid": 1, "host": "localhost", "ranks": ranks}
+        who["executor_id"] = self.executor
         storage.write(self.paths.attempt(self.attempt), json.dumps(who))
 
     def repeat(self) -> None:
@@ -189,6 +194,8 @@ class InMemoryCluster:
         max_running: the largest number of trials at once.
         cancelled: the tags that were cancelled.
         problems: what the preflight finds.
+        executors_in_order: the ids of the executors; an attempt runs on the first that its task
+            does not avoid.
         executor: the facts of every executor, as the preflight finds them.
     """
 
@@ -216,6 +223,7 @@ class InMemoryCluster:
         self.max_running = 0
         self.cancelled: list[str] = []
         self.problems: list[str | None] = [None]
+        self.executors_in_order = ["1"]
         self.executor: dict[str, Any] = {
             "host": "memory",
             "cpu": "test",
@@ -238,11 +246,19 @@ class InMemoryCluster:
     def share(self, value: object) -> Callable[[], None]:
         return lambda: None
 
-    def wait_for_executors(self, size: int) -> None:
+    def wait_for_executors(self, size: int, num_cpus: int | None = None) -> None:
         pass
 
     def executors(self) -> tuple[int, int]:
         return 1, 1
+
+    @property
+    def executor_ids(self) -> frozenset[str]:
+        return frozenset(self.executors_in_order)
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        return frozenset()
 
     def slots(self, resources: Resources, override: int | None = None) -> Slots:
         count = override or self.num_slots
@@ -277,7 +293,9 @@ class InMemoryCluster:
         with self._slots_of(job):
             if not isinstance(trial_task, TrialTask):
                 return _run_anything(task, job)
-            attempt = Attempt(trial_task, job.end)
+            avoid = trial_task.trial.avoid
+            executor = next(name for name in self.executors_in_order if name not in avoid)
+            attempt = Attempt(trial_task, job.end, executor)
             # Spark's numbers begin at 0 again when a whole job is repeated.
             attempt.attempt = max(attempt.attempt, attempt.paths.num_attempts())
             attempt.start()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 __all__ = [
@@ -132,6 +133,15 @@ class Applications:
         if self._session is not None and self._is_running():
             self._session.stop()
         self._session = None
+
+    def end_jvm(self) -> None:
+        """Stop the application, and the JVM of this process: the next one has other jars."""
+        self.stop()
+        if gateway := SparkContext._gateway:
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(30)
+            SparkContext._gateway = SparkContext._jvm = None
 
     def _is_running(self) -> bool:
         session = self._session

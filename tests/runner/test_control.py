@@ -424,6 +424,7 @@ def test_damaged_file_is_refused_and_a_late_one_is_read(
     monkeypatch.setattr("sparkdl.runner.control.TORN_S", 0.2)
     with background(new_loop(root, InMemoryCluster(), request_of(1))) as loop:
         folder = Path(loop.run.path, "control")
+        (folder / "0-0.json").mkdir()  # Cannot be read as a file.
         (folder / "1-a.json").write_text('{"action": "pau')
         (folder / "2-b.json").write_text('{"action": "pau')
         (folder / "3-c.json").write_text('{"action": "fly", "arguments": {}, "by": "a@b"}')
@@ -431,11 +432,12 @@ def test_damaged_file_is_refused_and_a_late_one_is_read(
         (folder / "2-b.json").write_text(given)
         given = given.replace("pause", "set").replace('"arguments": {}', '"arguments": {"z": 1}')
         (folder / "4-d.json").write_text(given)
-        assert eventually(lambda: len(controls(loop.run)) == 4)
+        assert eventually(lambda: len(controls(loop.run)) == 5)
         assert loop.run.is_paused
         loop.cancel(None)
     answers = {event["id"]: event.get("refused") for event in controls(loop.run) if "id" in event}
     assert answers["2-b"] is None
+    assert "'unreadable' is not a command" in answers["0-0"]
     assert "'unreadable' is not a command" in answers["1-a"]
     assert "'unreadable' is not a command" in answers["3-c"]
     assert "z cannot be set" in answers["4-d"]

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JNetworkError
 
 from sparkdl import storage
 from sparkdl.cluster.plan import Resources, Role
+from sparkdl.cluster.preflight import REPORT_SCHEMA
 from sparkdl.cluster.spark_errors import job_failed
 from sparkdl.errors import (
     AllTrialsFailedError,
@@ -23,6 +24,7 @@ from sparkdl.errors import (
     TrainingFailedError,
 )
 from sparkdl.jsonl import LogTail
+from sparkdl.runner import preflight
 from sparkdl.runner.execute import execute
 from sparkdl.runner.handle import RunHandle
 from sparkdl.runner.submitted import SubmittedTrials
@@ -588,6 +590,29 @@ def test_preflight_problem_is_raised_before_any_trial(root: str) -> None:
     run = load(f"{root}/run")
     assert run.state == "FAILED"
     assert {str(t.state) for t in run.trials} == {"CANCELLED"}
+
+
+def test_preflight_that_waits_for_a_slot_is_left_to_the_trials(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(InMemoryCluster):
+        is_cancelled = threading.Event()
+
+        def submit(self, task: Any, schema: str, **kwargs: Any) -> Any:
+            if schema != REPORT_SCHEMA:
+                return super().submit(task, schema, **kwargs)
+            assert self.is_cancelled.wait(20)
+            raise killed()
+
+        def cancel(self, tag: str) -> None:
+            if tag == "sparkdl:run:preflight":
+                self.is_cancelled.set()
+
+    monkeypatch.setattr(preflight, "WAIT_S", 0.1)
+    cluster = Busy(same)
+    run = execute(request_of(2, root=root), cluster)
+    assert cluster.is_cancelled.is_set()
+    assert run.counts() == {"COMPLETE": 2}
 
 
 def test_spark_that_ends_during_the_preflight_is_no_failure(root: str) -> None:

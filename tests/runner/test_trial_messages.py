@@ -19,6 +19,7 @@ from sparkdl.runs import Trial
 from sparkdl.runs.history import load
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import open_run
+from sparkdl.runs.states import TrialState
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from sparkdl.search.trial_source import TrialSource
@@ -72,6 +73,20 @@ def test_many_trials_share_the_requests_to_a_store(
         assert len(counting_store.requests) == requests
     messages.read(trials[:1], ended=True)  # The last reports of a trial are not waited for.
     assert len(counting_store.requests) == 1
+
+
+def test_last_reports_of_trials_that_ended_together_are_read_once(
+    counting_store: CountingStore,  # noqa: F811
+) -> None:
+    trials = [Trial(number, {}, counting_store.url(str(number))) for number in range(3)]
+    for trial in trials:
+        line = '{"step": 0, "metrics": {"loss": 1.0}}'
+        storage.write(TrialPaths(trial.path).metrics, f"{line}\n")
+    trials[2].state = TrialState.COMPLETE  # Recorded before.
+    counting_store.requests.clear()
+    TrialMessages(TrialSource(), None, is_gang=False).read_last(trials)  # type: ignore[arg-type]
+    assert [trial.metrics for trial in trials] == [{"loss": 1.0}, {"loss": 1.0}, {}]
+    assert len(counting_store.requests) == 2
 
 
 def test_pruner_orders_a_trial_to_stop(root: str) -> None:

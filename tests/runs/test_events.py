@@ -10,6 +10,7 @@ from sparkdl.runs.events import (
     CommandHandled,
     Event,
     EventKind,
+    ExecutorExcluded,
     NewTrial,
     ParameterSuggested,
     ReportsReceived,
@@ -137,6 +138,23 @@ LINES: list[tuple[dict[str, Any], Event]] = [
             asked=9.25,
             refused="no",
             number=3,
+        ),
+    ),
+    (
+        {
+            "time": 9.75,
+            "event": "excluded",
+            "executor": "2",
+            "host": "gpu-4",
+            "reason": "the GPU fell off the bus",
+            "trials": [3, 5],
+        },
+        ExecutorExcluded(
+            time=9.75,
+            executor="2",
+            host="gpu-4",
+            reason="the GPU fell off the bus",
+            trials=[3, 5],
         ),
     ),
     (

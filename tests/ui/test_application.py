@@ -12,6 +12,7 @@ import pytest
 from werkzeug.test import Client
 
 from sparkdl import models, storage
+from sparkdl.models.watch_files import folder_of
 from sparkdl.runs import Run, owner
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.history import load
@@ -23,6 +24,7 @@ from tests.helpers.loops import background, new_loop, request_of, run_trials
 from tests.helpers.processes import eventually
 from tests.helpers.saved_models import write_saved_model
 from tests.helpers.stored_runs import ended, started
+from tests.helpers.watch_results import write_windows
 from tests.ui.pages import HEADERS, client, get, mixed
 
 
@@ -221,6 +223,20 @@ def test_more_runs_than_are_kept_are_compared(root: str, monkeypatch: pytest.Mon
     assert get(page, f"/api/compare?{query}&version={version}") == {"version": version}
     load(f"{root}/run-2").tag("baseline")
     assert "differences" in get(page, f"/api/compare?{query}&version={version}")
+
+
+def test_a_model_shows_the_drift_of_its_requests(root: str, tmp_path: Path) -> None:
+    version = models.export(write_saved_model(tmp_path / "saved"), "digits", root=root)
+    assert version is not None
+    page = client(root)
+    assert get(page, "/api/models/digits/1")["drift"] == []
+    hours = {"age": ["ok"] * 49 + ["too few rows"], "word": ["ok"] * 49 + ["drift"]}
+    write_windows(folder_of(version), hours)
+    word, age = get(page, "/api/models/digits/1")["drift"]
+    assert (word["feature"], word["status"], word["value"]) == ("word", "drift", 0.3)
+    assert (age["feature"], age["status"], age["rows"]) == ("age", "too few rows", 600)
+    assert [window["status"] for window in age["windows"]] == ["ok"] * 47 + ["too few rows"]
+    assert word["windows"][-1]["start"] == "2026-11-25 11:00 UTC"
 
 
 def test_models_have_versions_aliases_and_lineage(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkdl import storage
+from sparkdl.cluster.executor_name import this_executor
 from sparkdl.cluster.gang.elastic_seat import ALL_LOST, LEFT_BEHIND, ElasticSeat, post_request
 from sparkdl.cluster.gang.membership import (
     JoinRequest,
@@ -58,6 +59,7 @@ class ElasticPolicy:
                 address=mine.address,
                 port=mine.ring_port,
                 node=mine.node,
+                executor=this_executor(),
             )
             post_request(files, 0, request)
         while not generations(files.look()):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from sparkdl.cluster.executor_name import this_executor
 from sparkdl.cluster.gang.membership import (
     Generation,
     JoinRequest,
@@ -30,6 +31,7 @@ __all__ = ["ALL_LOST", "LEFT_BEHIND", "ElasticSeat", "post_request"]
 LEFT_BEHIND = "the other ranks went on without it"
 REPLACED = "Spark has started this rank elsewhere"
 ALL_LOST = "all ranks of the gang were lost at once"
+GIVEN_UP = "Spark has given up the executor of this rank"
 
 
 def post_request(files: RankFiles, generation: int, request: JoinRequest) -> None:
@@ -100,6 +102,9 @@ class ElasticSeat(RingSeat):
         begun = incarnations(seen)
         if begun.get(rank, incarnation) > incarnation:
             return REPLACED
+        gone = set(seen.numbered("gone"))
+        if self._process in gone:
+            return GIVEN_UP
         if self._asked:
             return self._request(seen, newest, self._asked)
         if newest > self._current >= 0:
@@ -111,9 +116,10 @@ class ElasticSeat(RingSeat):
         if asking and f"alive-{following}" not in self._sent:
             self._files.post_numbered("alive", following, rank, incarnation)
             self._sent.add(f"alive-{following}")
-        if asking - self._members:
+        if asking - self._members - gone:
             self._notify("waiting")
-        if asking & self._members or any(begun.get(r, inc) > inc for r, inc in self._members):
+        is_lost = any(begun.get(r, inc) > inc for r, inc in self._members)
+        if is_lost or self._members & (asking | gone):
             self._notify("off")
         return None
 
@@ -149,6 +155,7 @@ class ElasticSeat(RingSeat):
             node=self._peer.node,
             between_steps=asked["is_calm"],
             has_state=asked["has_state"],
+            executor=this_executor(),
         )
 
     def _invite(self, formed: Generation) -> None:

@@ -4,14 +4,14 @@ Each process of a rank is an incarnation of the rank. Its task posts `began-<ran
 later incarnation of a rank means that the one before has ended. `here-<generation>-<rank>-
 <incarnation>` asks for a place in the ring of that generation, and `alive-...` reports that a
 process is busy and will ask. Only the driver decides: when no process is missing, it writes
-`generation-<number>` with the processes that form that ring.
+`generation-<number>` with the processes that form that ring, and `gone-<rank>-<incarnation>` for a
+process whose executor Spark has given up.
 """
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from sparkdl.rank_files import Listing, RankFiles
 
@@ -42,6 +42,7 @@ class JoinRequest:
         node: the name of its host, see `Endpoint`.
         between_steps: it has no collective that was cut short.
         has_state: it has the state of the training.
+        executor: the id of its executor; None if it is not known.
     """
 
     rank: int
@@ -51,6 +52,7 @@ class JoinRequest:
     node: str
     between_steps: bool = True
     has_state: bool = True
+    executor: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,15 +109,27 @@ class Membership:
         files: the files by which the ranks of the attempt talk.
         size: the number of ranks at the beginning.
         patience_s: seconds that other ranks wait for a rank that is busy, or hangs.
+        executor_ids: returns the ids of the present executors; None if Spark does not tell.
     """
 
-    def __init__(self, files: RankFiles, size: int, patience_s: float) -> None:
+    def __init__(
+        self,
+        files: RankFiles,
+        size: int,
+        patience_s: float,
+        executor_ids: Callable[[], Collection[str] | None] = lambda: None,
+    ) -> None:
         self._files = files
         self._size = size
         self._patience_s = patience_s
         self._silence_s = files.patience_s(SILENCE_TIMEOUT_S)
         self._number = -1
         self._members: dict[int, int] = {}
+        self._executor_ids = executor_ids
+        self._executors: dict[tuple[int, int], str | None] = {}
+        self._gone: set[tuple[int, int]] = set()
+        # Some launchers of executors give them another name on the command line than Spark knows.
+        self._known: set[str] = set()
         self._waiting_since: float | None = None
 
     def look(self) -> None:
@@ -127,13 +141,15 @@ class Membership:
         asking = {(rank, inc) for rank, inc in asking if newest.get(rank) == inc}
         if number == 0:
             if len(asking) == self._size:
-                self._publish(asking)
+                self._publish(self._requests(number, asking))
             return
         ended = seen.ranks("done") | seen.ranks("failed")
+        self._note_lost(number, asking)
+        asking -= self._gone
         members = {(r, inc) for r, inc in self._members.items() if newest.get(r) == inc}
-        members = {member for member in members if member[0] not in ended}
+        members = {member for member in members - self._gone if member[0] not in ended}
         if not members and not ended and self._members and not self._have_ended():
-            self._publish(set())  # No process is left that has the state.
+            self._publish([])  # No process is left that has the state.
             return
         present, missing = members & asking, members - asking
         if present and missing and self._waited_s() > min(self._silence_s, self._patience_s):
@@ -142,15 +158,34 @@ class Membership:
             is_late = self._waited_s() > self._patience_s
             missing = set() if is_late else self._posted("alive", number, missing)
         if present and not missing:
-            between_steps = all(self._request(number, *m).between_steps for m in present)
+            requests = self._requests(number, asking)
+            stays = [r for r in requests if (r.rank, r.incarnation) in present]
             # A process that was just let in cannot repeat a collective that was cut short.
-            self._publish(asking if between_steps else self._with_state(number, present))
+            are_between_steps = all(request.between_steps for request in stays)
+            self._publish(requests if are_between_steps else [r for r in stays if r.has_state])
 
     def _posted(
         self, topic: str, number: int, processes: set[tuple[int, int]]
     ) -> set[tuple[int, int]]:
         """Return the processes that have posted a message about the next ring."""
         return {p for p in processes if self._files.has_numbered(topic, number, *p)}
+
+    def _note_lost(self, number: int, asking: set[tuple[int, int]]) -> None:
+        """Post the members and asking processes whose executors Spark has given up.
+
+        Such a process may live on, on a host that is cut off from the others, and reach the store.
+        """
+        executors = self._executor_ids()
+        if executors is None:
+            return
+        if new := asking - self._executors.keys():
+            self._executors |= _executors_of(self._requests(number, new))
+        self._known.update(executors)
+        gone = self._known - set(executors)
+        lost = {process for process, executor in self._executors.items() if executor in gone}
+        for process in lost - self._gone:
+            self._files.post_numbered("gone", *process)
+            self._gone.add(process)
 
     def _have_ended(self) -> bool:
         """Return True if a rank of the last ring has ended by itself."""
@@ -161,17 +196,14 @@ class Membership:
         self._waiting_since = self._waiting_since or time.monotonic()
         return time.monotonic() - self._waiting_since
 
-    def _request(self, number: int, rank: int, incarnation: int) -> JoinRequest:
-        data = self._files.read_numbered("here", number, rank, incarnation)
-        fields: dict[str, Any] = json.loads(data)
-        return JoinRequest(**fields)
+    def _requests(self, number: int, processes: set[tuple[int, int]]) -> list[JoinRequest]:
+        """Return the requests of processes for a ring, by rank, with one look at the store."""
+        asked = [(number, rank, incarnation) for rank, incarnation in sorted(processes)]
+        return [JoinRequest(**json.loads(d)) for d in self._files.read_all_numbered("here", asked)]
 
-    def _with_state(self, number: int, processes: set[tuple[int, int]]) -> set[tuple[int, int]]:
-        return {process for process in processes if self._request(number, *process).has_state}
-
-    def _publish(self, processes: set[tuple[int, int]]) -> None:
+    def _publish(self, requests: Sequence[JoinRequest]) -> None:
         number = self._number + 1
-        requests = [self._request(number, *process) for process in sorted(processes)]
+        self._known.update(self._executor_ids() or ())
         record = {
             "members": [asdict(request) for request in requests],
             "between_steps": all(request.between_steps for request in requests),
@@ -179,5 +211,10 @@ class Membership:
         self._files.post_numbered("generation", number, data=json.dumps(record))
         # Only now: if the store failed above, the decision is taken again.
         self._number = number
-        self._members = dict(processes)
+        self._members = {request.rank: request.incarnation for request in requests}
+        self._executors = _executors_of(requests)
         self._waiting_since = None
+
+
+def _executors_of(requests: Iterable[JoinRequest]) -> dict[tuple[int, int], str | None]:
+    return {(request.rank, request.incarnation): request.executor for request in requests}

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkdl import attempts, checkpoints
+from sparkdl import attempts, checkpoints, storage
 from sparkdl.cluster.driver_watch import DriverWatch
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.policies import SHARES_PORT, RankPolicy
@@ -161,7 +161,7 @@ def supervise_rank(
         feeder: sends the rows of the rank to its training process, if it gets any.
     """
     local = Path(TrialPaths(str(folder)).ranks(placement.attempt))
-    local.mkdir(parents=True, exist_ok=True)
+    storage.make_directory(str(local))
     supervisor = Supervisor(task.plan, placement.rank, placement.files, local)
     try:
         if placement.rank == 0:

@@ -81,7 +81,7 @@ def assigned_gpus(
             candidates = share(candidates, *local) if local else candidates
             count = min(1, len(candidates)) if default == "one" else len(candidates)
         wait_s = plan.start_timeout_s if local else None
-        with locked_devices(candidates, count, holder, wait_s, ended) as devices:
+        with locked_devices(candidates, int(count), holder, wait_s, ended) as devices:
             yield _shown(devices)
     else:
         yield AssignedGpus(visible_devices([], plan.detect_gpus))

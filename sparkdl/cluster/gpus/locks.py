@@ -176,7 +176,7 @@ def _take(
     taken = LockedDevices()
     with contextlib.ExitStack() as all_locks:
         try:  # Two runs that take some GPUs each would wait for each other.
-            all_locks.enter_context(_locked(folder, "all.lock"))
+            all_locks.enter_context(_locked(folder, _name("all")))
         except BlockingIOError:
             return taken
         for device in candidates:
@@ -226,7 +226,12 @@ def _open(folder: int, name: str) -> int:
 
 
 def _name(device: str) -> str:
-    return f"{device.replace('/', '_')}.lock"
+    """Return the name of a lock file: hosts may share `/tmp`, and number their GPUs alike.
+
+    Containers of one machine share its GPUs, and the boot id.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return f"{boot[:8]}-{device.replace('/', '_')}.lock"
 
 
 def _holders(folder: int, candidates: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl import context
+from sparkdl import context, storage
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.process.framework_errors import error_line
 from sparkdl.cluster.process.outputs import collect_outputs
@@ -81,7 +81,7 @@ def set_up(request: Mapping[str, Any]) -> None:
     """Take over the environment and the import path of a task, and enter a working directory."""
     os.environ.clear()  # The fork server may have the environment of another executor of the host.
     os.environ.update(request["environ"])
-    os.makedirs(request["cwd"], exist_ok=True)
+    storage.make_directory(request["cwd"])
     os.chdir(request["cwd"])
     tempfile.tempdir = None  # The fork server may have asked for it.
     sys.path[:] = request["path"]

@@ -29,7 +29,12 @@ from typing import Any
 
 from sparkdl.cluster.process.monitor import Wakeup, answer, fork, monitor, remove_folders
 from sparkdl.cluster.process.server_folder import locked, peer, sweep
-from sparkdl.os_processes import adopt_orphans, process_start, stop_descendants
+from sparkdl.os_processes import (
+    adopt_orphans,
+    in_yarn_container,
+    process_start,
+    stop_descendants,
+)
 
 __all__ = ["PACKET_BYTES", "main"]
 
@@ -234,7 +239,10 @@ def main(folder: str) -> None:
     os.close(descriptor)
     if os.fork():
         os._exit(0)
-    os.setsid()
+    if in_yarn_container():
+        os.setpgid(0, 0)  # YARN counts the memory of the processes in the session of a container.
+    else:
+        os.setsid()
     os.chdir("/")
     log = os.open(Path(folder) / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):

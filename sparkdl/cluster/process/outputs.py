@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sparkdl import storage
 from sparkdl.polling import retry
 
 __all__ = ["Outputs", "collect_outputs"]
@@ -186,9 +187,9 @@ def _copy(name: str, source: Path, folder: Path) -> str:
     if source.is_relative_to(folder):
         return source.relative_to(folder).as_posix()
     target = folder / "artifacts" / quote(name, safe="") / source.name
+    storage.make_directory(str(target.parent))
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target)
     return target.relative_to(folder).as_posix()

@@ -42,8 +42,13 @@ def private_folder() -> Path:
         PermissionError: if another user has made a folder of that name.
     """
     folder = Path(tempfile.gettempdir()) / f"sparkdl-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
+    status = None
+    while status is None:
+        # The last fork server of the user may remove the folder at any moment.
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(
             f"{folder} belongs to user {status.st_uid} with mode {status.st_mode & 0o777:o}; "

@@ -20,13 +20,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from sparkdl.cluster.environ import without_credentials
 from sparkdl.cluster.outcome import Outcome, ProcessExit
 from sparkdl.cluster.process.fork_server import PACKET_BYTES
 from sparkdl.cluster.process.monitor import remove_temporary
 from sparkdl.cluster.process.server_folder import dial, locked, private_folder, sweep
 from sparkdl.cluster.process.time_limits import Kill, TimeLimits
 from sparkdl.data.dataframe.spool import local_disk
-from sparkdl.os_processes import kill, kill_marked, process_start, process_state
+from sparkdl.os_processes import (
+    in_yarn_container,
+    kill,
+    kill_marked,
+    process_start,
+    process_state,
+    this_node,
+)
 
 __all__ = ["Start", "StartTimeoutError", "TrainingProcess", "connect", "packet", "warm"]
 
@@ -68,11 +76,18 @@ class Start:
 
 
 def _server_key(start: Start) -> str:
-    """Return the name of a fork server: by application, container, interpreter and imports."""
+    """Return the name of a fork server: by application, host, interpreter and imports.
+
+    Hosts and containers may share the folder of the servers, but a process that is forked on
+    another host would have the network of that host.
+    """
     parts = [
         start.application,
+        this_node(),
         Path("/proc/self/cgroup").read_text(),
         os.readlink("/proc/self/ns/pid"),
+        # Each container of YARN has a server, as YARN counts the memory of a container.
+        os.getsid(0) if in_yarn_container() else None,
         sys.executable,
         start.framework,
         sorted(start.env.items()),
@@ -106,7 +121,8 @@ def _start_server(folder: Path, env: Mapping[str, str]) -> None:
     )
     subprocess.run(
         [sys.executable, "-c", start],
-        env={**os.environ, **env},
+        # The processes that it forks inherit this, whatever they change in `os.environ`.
+        env={**without_credentials(os.environ, ""), **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         check=True,

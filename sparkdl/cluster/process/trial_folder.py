@@ -152,7 +152,7 @@ class local_folder:
         self.note: str | None = None
         if storage.is_local(trial.folder):
             self.folder = storage.local_path(trial.folder)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            storage.make_directory(str(self.folder))
             return
         self.folder = Path(tempfile.mkdtemp(prefix="sparkdl-", dir=local_disk()))
         self._mirror = Mirror(self.folder, trial.folder, _NOT_MIRRORED, self._fence.look)

@@ -44,7 +44,10 @@ def imported_by(name: str, source: Source) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
-                base = importlib.util.resolve_name("." * node.level + base, package)
+                try:
+                    base = importlib.util.resolve_name("." * node.level + base, package)
+                except ImportError:
+                    continue  # It leaves the package. Running the line will raise the error.
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return names
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 import sys
 import threading
 import time
@@ -214,8 +215,10 @@ class Progress:
         last, name = trial.last_value, self._run.metric or "value"
         value = _numbers(trial, self._run.metric) if last is None else f": {name} {last:.5g}"
         why = f" ({trial.summary[:100]})" if trial.error else ""
+        is_elsewhere = trial.host not in (None, socket.gethostname())
+        where = f" on {trial.host}" if why and is_elsewhere else ""
         number = f"[{self._num_done}{total}] trial {trial.number}"
-        self.say(f"{number}{params} {trial.state}{value}{why}{more}")
+        self.say(f"{number}{params} {trial.state}{value}{where}{why}{more}")
 
     def _beats(self, value: float) -> bool:
         best = self._best or 0.0

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from sparkdl import storage
+from sparkdl.runner.store_calls import StoreCalls
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.layout import TrialPaths
 
@@ -16,6 +17,8 @@ REPORT_S = 30.0
 class Reports:
     """The reports about a run. A report that cannot be written never harms the run.
 
+    On a remote store, the events of trials are written by threads, while the run goes on.
+
     Args:
         run: the run.
         say: shows the user a line.
@@ -25,6 +28,7 @@ class Reports:
         self._run = run
         self._say = say
         self._is_working = True
+        self._calls = StoreCalls(run.path)
 
     def trial_started(self, trial: Trial, attempt: int) -> None:
         """Do nothing; reports show results only."""
@@ -33,13 +37,17 @@ class Reports:
         """Write a trial for TensorBoard's HParams tab, of a search or of a trial with events."""
         if self._run.is_distributed or not trial.params or not trial.attempts:
             return
+        self._calls.call(lambda: self._try("TensorBoard's HParams", lambda: self._add(trial)))
+
+    def _add(self, trial: Trial) -> None:
         if self._run.is_search or storage.exists(TrialPaths(trial.path).tensorboard):
             from sparkdl.runs.hparams import write_hparams
 
-            self._try("TensorBoard's HParams", lambda: write_hparams(self._run, trial))
+            write_hparams(self._run, trial)
 
     def run_ended(self) -> None:
         """Write the report of a search, and of a long run of several trials."""
+        self._calls.wait()
         is_long = self._run.duration_s > REPORT_S
         if self._run.is_search or (len(self._run.trials) > 1 and is_long):
             self._try("report.html", lambda: self._say(f"Look at {self._run.report()}"))

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.gang.task import RankTask
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.topology import Job, SparkJob, Submit, Task
+from sparkdl.cluster.topology import Job, SparkJob, Task
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.rank_files import RankFiles
 from sparkdl.tfos.cluster.detached_job import DetachedJob
@@ -32,9 +33,9 @@ class NodeTopology:
             task = replace(task, start=replace(task.start, preload=preload))
         return RankTask(task, NodePolicy(hand_over=hand_over if self.detached else None))
 
-    def job(self, plan: Plan, files: RankFiles, submit: Submit) -> Job:
+    def job(self, plan: Plan, files: RankFiles, cluster: Cluster) -> Job:
         if self.detached:
-            return DetachedJob(plan, files, submit)
+            return DetachedJob(plan, files, cluster.submit)
         if any(role.on_driver for role in plan.roles):
-            return DriverNodesJob(plan, files, submit)
-        return SparkJob(submit)
+            return DriverNodesJob(plan, files, cluster.submit)
+        return SparkJob(cluster.submit)

@@ -42,6 +42,20 @@ export const showModels = () => {
 
 const FEATURES = ["name", "kind", "n", "nulls", "mean", "std", "min", "max", "num_distinct"];
 
+const STATUS_CLASS = { drift: "window drift", ok: "window" };
+
+// A mark for each of the last windows, the newest one at the right.
+const windowMarks = (windows) => element("span", { className: "windows" }, ...windows.map((window) =>
+  element("span", {
+    className: STATUS_CLASS[window.status] || "window few",
+    title: `${window.start}: ${window.status}, ${window.value}`,
+  })));
+
+const driftTable = (rows) => plainTable(
+  ["feature", "role", "metric", "version", "value", "threshold", "rows", "status", "last windows"],
+  rows.map((row) => [row.feature, row.role, row.metric, row.version, row.value, row.threshold, row.rows,
+    row.status, windowMarks(row.windows)]));
+
 export const showModel = (name, number) => {
   byId("page").replaceChildren(element("div", { id: "model" }));
   document.title = `${name}/${number} - sparkdl`;
@@ -66,6 +80,7 @@ export const showModel = (name, number) => {
         model.moves.map((move) => [move.alias, move.version ?? "removed", timeOf(move.time), move.user, move.host])))] : []),
       ...(model.features.length ? [section("Features of the training data", plainTable(FEATURES,
         model.features.map((feature) => FEATURES.map((key) => feature[key]))))] : []),
+      ...(model.drift.length ? [section("Drift of its requests", driftTable(model.drift))] : []),
       section("Files", plainTable(["file", "size"],
         Object.entries(model.files).map(([file, bytes]) => [file, sizeText(bytes)]))),
     ];

@@ -1,6 +1,7 @@
 """The decisions on the next ring of an elastic gang, from the files that its tasks write."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,14 @@ from sparkdl.cluster.gang.membership import (
     read_generation,
 )
 from sparkdl.rank_files import RankFiles
+from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
 
 
 def begin(files: RankFiles, rank: int, incarnation: int) -> None:
     files.post_numbered("began", rank, incarnation)
 
 
-def ask(files: RankFiles, number: int, rank: int, incarnation: int, **state: bool) -> None:
+def ask(files: RankFiles, number: int, rank: int, incarnation: int, **state: Any) -> None:
     request = JoinRequest(
         rank=rank, incarnation=incarnation, address="127.0.0.1", port=1, node="a", **state
     )
@@ -132,3 +134,55 @@ def test_the_newest_incarnation_is_found_behind_an_old_listing(
     begin(files, 0, 1)
     begin(files, 0, 2)
     assert newest_incarnation(files, 0) == 2
+
+
+def test_ring_of_many_ranks_in_a_store_is_decided_with_one_look_at_the_requests(
+    counting_store: CountingStore,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[int] = []
+    read_many = storage.read_many
+
+    def counted(urls: list[str]) -> dict[str, bytes]:
+        looks.append(len(urls))
+        return read_many(urls)
+
+    monkeypatch.setattr(storage, "read_many", counted)
+    started(RankFiles(counting_store.url("ranks")), 50)
+    assert looks == [50]
+
+
+def test_process_of_a_lost_executor_is_left_out_although_it_asks(tmp_path: Path) -> None:
+    files, present = RankFiles(str(tmp_path)), {"1", "2", "3"}
+    membership = Membership(files, 3, 60, lambda: present)
+    for rank, executor in enumerate("123"):
+        begin(files, rank, 0)
+        ask(files, 0, rank, 0, executor=executor)
+    membership.look()
+    for rank, executor in enumerate("123"):
+        ask(files, 1, rank, 0, between_steps=False, executor=executor)
+    present.remove("3")
+    membership.look()
+    assert ranks(files, 1) == [0, 1]
+    ask(files, 2, 0, 0, between_steps=False, executor="1")
+    present.remove("2")
+    membership.look()
+    assert ranks(files, 2) == [0]
+    begin(files, 2, 1)  # The task on the host that is cut off starts a new process.
+    for rank, incarnation, executor in [(0, 0, "1"), (2, 1, "3")]:
+        ask(files, 3, rank, incarnation, executor=executor)
+    membership.look()
+    assert ranks(files, 3) == [0]
+    gone = sorted(path.name for path in tmp_path.glob("gone-*"))
+    assert gone == ["gone-1-0", "gone-2-0", "gone-2-1"]
+
+
+def test_process_whose_executor_spark_knows_by_another_name_stays(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = Membership(files, 2, 60, lambda: {"1", "2"})
+    for rank in range(2):
+        begin(files, rank, 0)
+        ask(files, 0, rank, 0, executor="EXECID")
+    membership.look()
+    membership.look()
+    assert not list(tmp_path.glob("gone-*"))

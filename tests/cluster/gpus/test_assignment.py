@@ -74,6 +74,29 @@ def test_two_gpus_each(gpu_session: SparkSession, root: str) -> None:
     assert {visible for _, visible in pins(run)} == {"0,1"}
 
 
+def test_trials_share_a_gpu(gpu_session: SparkSession, root: str, tmp_path: Path) -> None:
+    def train(x: int) -> dict[str, Any]:
+        (tmp_path / f"{x}").touch()
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("[0-9]"))) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        growth = os.environ["TF_FORCE_GPU_ALLOW_GROWTH"], os.environ["SHARED"]
+        return {"visible": os.environ["CUDA_VISIBLE_DEVICES"], "growth": growth}
+
+    options: dict[str, Any] = {"num_gpus": 0.5, "env": {"SHARED": "yes"}}
+    run = experiment.launch(train, {"x": [0, 1, 2, 3]}, root=root, progress=False, **options)
+    assert len(list(tmp_path.glob("[0-9]"))) == 4
+    # Spark fills one GPU of an executor before it gives a task another one.
+    assert [trial.outputs["visible"] for trial in run.trials] == ["0"] * 4
+    assert run.trials[0].outputs["growth"] == ["true", "yes"]
+
+
+def test_ranks_of_a_gang_share_no_gpu(gpu_session: SparkSession, root: str) -> None:
+    with pytest.raises(SlotsError, match=r"num_gpus=0\.5.*whole number"):
+        experiment.allreduce(lambda: 0, num_workers=2, num_gpus=0.5, root=root, progress=False)
+    assert list(Path(root).iterdir()) == []
+
+
 def test_no_gpus_wanted(gpu_session: SparkSession, root: str) -> None:
     def train() -> dict[str, Any]:
         return {"host": 0, "visible": os.environ["CUDA_VISIBLE_DEVICES"]}

@@ -134,11 +134,11 @@ def test_a_lock_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     victim.write_text("precious")
     folder = tmp_path / "locks"
     folder.mkdir()
-    (folder / "0.lock").symlink_to(victim)
+    (folder / locks._name("0")).symlink_to(victim)
     monkeypatch.setattr(locks, "FOLDER", folder)
     with pytest.raises(OSError, match=r"0\.lock"), locked_devices(["0"], 1, "me"):
         pass
-    (folder / "1.lock").hardlink_to(victim)
+    (folder / locks._name("1")).hardlink_to(victim)
     with pytest.raises(PermissionError, match="no plain file"), locked_devices(["1"], 1, "me"):
         pass
     assert victim.read_text() == "precious"

@@ -41,3 +41,17 @@ def test_a_device_that_is_never_freed_is_used_all_the_same(
     ):
         assert devices.names == ["0"]
     assert "is still held by run one" in caplog.text
+
+
+def test_locks_of_another_host_that_shares_the_folder_hold_no_device_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "FOLDER", tmp_path / "locks")
+    other = "12345678-1234-1234-1234-123456789012"
+    with monkeypatch.context() as there:
+        there.setattr(locks.Path, "read_text", lambda path: other)
+        held = locked_devices(["0"], 1, "run one, process 1")
+        held.__enter__()
+    with locked_devices(["0"], 1, "run two, process 2", timeout_s=0) as devices:
+        assert devices.names == ["0"]
+    held.__exit__(None, None, None)

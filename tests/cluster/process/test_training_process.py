@@ -1,5 +1,6 @@
 """Training processes without Spark: how they start, end, and take everything with them."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -74,6 +75,43 @@ def test_exit_functions_run_and_stdin_is_empty(tmp_path: Path) -> None:
 def test_signals(number: signal.Signals, tmp_path: Path) -> None:
     end = run(lambda: os.kill(os.getpid(), number), tmp_path)
     assert (end.code, end.outcome) == (-number, None)
+
+
+def test_folder_that_an_ending_server_removes_is_made_again() -> None:
+    folder, is_over = private_folder(), threading.Event()
+
+    def remove() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    try:
+        for _ in range(2000):
+            private_folder()
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("container", ["container_1_0001_01_000002", None])
+def test_yarn_finds_the_fork_server_in_the_session_of_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str | None
+) -> None:
+    """YARN counts the descendants of the processes that are in the session of a container."""
+
+    def train() -> int:
+        from sparkdl.os_processes import parent
+
+        server = parent(os.getppid())
+        assert server and os.getpgid(server) == server  # Ctrl-C at a terminal does not reach it.
+        return os.getsid(server)
+
+    if container:
+        monkeypatch.setenv("CONTAINER_ID", container)
+    session = outputs_of(run(train, tmp_path))["value"]
+    assert (session == os.getsid(0)) is bool(container)
 
 
 def test_timeout_kills_descendants_too(tmp_path: Path) -> None:
@@ -172,6 +210,21 @@ def test_locks(tmp_path: Path) -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+
+
+KEY = """
+from sparkdl.cluster.process.training_process import Start, _server_key
+print(_server_key(Start(application="app")))
+"""
+
+
+def test_hosts_that_share_a_disk_have_fork_servers_of_their_own() -> None:
+    here = [sys.executable, "-c", KEY]
+    alone = ["unshare", "--user", "--map-root-user", "--net", *here]
+    if subprocess.run([*alone[:4], "true"], capture_output=True).returncode:
+        pytest.skip("network namespaces cannot be made here")
+    keys = [subprocess.check_output(command) for command in (here, here, alone)]
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_a_stale_socket_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

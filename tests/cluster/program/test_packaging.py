@@ -84,16 +84,16 @@ def test_whatever_holds_the_reference(local_package: Path) -> None:
 
 
 @pytest.fixture
-def local_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def local_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "mine"
     package.mkdir()
     options = "class Options:\n    A = 1\n"
     (package / "__init__.py").write_text(f"from .net import build\n\n{options}")
     (package / "net.py").write_text("import json\n\ndef build(x):\n    return json.dumps(x)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield package
-    for name in ("mine", "mine.net"):
+    for name in ("mine", "mine.net"):  # Of the test before.
         sys.modules.pop(name, None)
+    return package
 
 
 def test_local_modules_are_imported_from_memory(
@@ -114,6 +114,15 @@ def test_local_modules_are_imported_from_memory(
     assert again is not mine.build
     assert again([1]) == "[1]"
     assert sys.modules["mine.net"].__file__ == str(local_package / "net.py")
+
+
+def test_relative_import_that_leaves_the_package_is_left_to_python(local_package: Path) -> None:
+    with (local_package / "net.py").open("a") as file:
+        file.write("\ndef legacy():\n    from ...elsewhere import thing\n    return thing\n")
+    import mine
+
+    packed = pack(mine.build)
+    assert set(packed.modules) == {"mine", "mine.net"}
 
 
 def test_a_large_function_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

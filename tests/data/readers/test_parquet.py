@@ -230,7 +230,7 @@ def test_petastorm_reads_timestamps_of_spark_too(int96: Path) -> None:
 
 
 def test_files_may_differ_in_the_unit_and_zone_of_a_timestamp(int96: Path) -> None:
-    moment = datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)
+    moment = datetime.datetime(2024, 1, 2, tzinfo=datetime.timezone.utc)
     for number, kind in enumerate((pa.timestamp("us", "UTC"), pa.timestamp("ms")), 2):
         table = pa.table({"id": [2 * number, 2 * number + 1], "t": pa.array([moment] * 2, kind)})
         pq.write_table(table, int96 / str(number))

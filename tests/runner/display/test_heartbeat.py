@@ -1,6 +1,7 @@
 """Lines that show, in a log, that a run goes on."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,13 +40,14 @@ def test_log_without_a_terminal_has_a_line_now_and_then(root: str, capsys: Any) 
 
 def test_failures_of_a_large_run_are_shown_and_others_counted(root: str, capsys: Any) -> None:
     def some(attempt: Attempt) -> Outcome:
-        return raised("ValueError: no") if attempt.number in (30, 31) else returned(1.0)
+        failed = replace(raised("ValueError: no"), host="gpu-4")
+        return {30: raised("ValueError: no"), 31: failed}.get(attempt.number, returned(1.0))
 
     run = execute(request_of(60, root=root, progress=True), InMemoryCluster(some))
     assert run.counts() == {"COMPLETE": 58, "FAILED": 2}
     out = capsys.readouterr().out
     assert "trial 30 x=30 FAILED (ValueError: no)" in out
-    assert "trial 31 x=31 FAILED (ValueError: no)" in out
+    assert "trial 31 x=31 FAILED on gpu-4 (ValueError: no)" in out
     assert "more have ended)" in out
 
 

@@ -6,6 +6,7 @@ with the Unischema, a pickle, and the number of row groups of each file; petasto
 
 import functools
 import importlib
+import io
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sparkdl import storage
 from sparkdl.data.readers.petastorm import compat
@@ -113,17 +115,23 @@ def _write_metadata(url: str, schema: Any) -> None:
     """Write the file `_common_metadata`.
 
     petastorm's `materialize_dataset` writes the same file, but it needs a SparkContext, which is
-    missing in Spark Connect, and changes Hadoop's configuration for the whole session.
+    missing in Spark Connect, and changes Hadoop's configuration for the whole session. It also
+    writes to the store through pyarrow, which asks for positions that files on HDFS do not tell.
     """
     metadata: Any = importlib.import_module("petastorm.etl.dataset_metadata")
-    utils: Any = importlib.import_module("petastorm.utils")
     filesystem, path = storage.filesystem(url)
     dataset = compat.ParquetDataset(path, filesystem)
     names = [os.path.relpath(piece.path, path) for piece in dataset.pieces]
-    groups = [footer.num_row_groups for footer in dataset.footers()]
-    counts = json.dumps(dict(zip(names, groups, strict=True)))
-    utils.add_to_dataset_metadata(dataset, metadata.UNISCHEMA_KEY, pickle.dumps(schema))
-    utils.add_to_dataset_metadata(dataset, metadata.ROW_GROUPS_PER_FILE_KEY, counts)
+    footers = dataset.footers()
+    counts = {name: f.num_row_groups for name, f in zip(names, footers, strict=True)}
+    stored = footers[0].schema.to_arrow_schema()
+    added = {
+        metadata.UNISCHEMA_KEY: pickle.dumps(schema),
+        metadata.ROW_GROUPS_PER_FILE_KEY: json.dumps(counts),
+    }
+    buffer = io.BytesIO()
+    pq.write_metadata(stored.with_metadata({**(stored.metadata or {}), **added}), buffer)
+    storage.write(storage.join(url, "_common_metadata"), buffer.getvalue())
 
 
 def _derive_unischema(df: "DataFrame") -> Any:

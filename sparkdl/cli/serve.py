@@ -1,0 +1,162 @@
+"""Runs on the driver. `sparkdl serve MODEL`: serve models until SIGTERM or Ctrl-C."""
+
+import argparse
+import contextlib
+import functools
+import logging
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from sparkdl import storage
+from sparkdl.cli import kserve_options
+from sparkdl.errors import ConfigError
+from sparkdl.serving import Log, start
+
+__all__ = ["add"]
+
+
+def add(verbs: Any) -> None:
+    """Add this verb to the parser."""
+    parser = verbs.add_parser(
+        "serve",
+        help="serve models over HTTP",
+        description="Serve models over HTTP, with TensorFlow Serving's REST API and the Open "
+        "Inference Protocol v2, until SIGTERM or Ctrl-C; requests that have come are answered. "
+        "With --kserve, write what a Kubernetes cluster needs to serve the model.",
+    )
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="name of a model of the registry, or the path of a .keras file, of a SavedModel or of "
+        "a folder with numbered SavedModels",
+    )
+    parser.add_argument(
+        "--root", help="folder of runs and models; default: $SPARKDL_ROOT, otherwise ./runs"
+    )
+    parser.add_argument("--model-version", type=int, help="a version; default: the newest one")
+    parser.add_argument("--alias", help="serve the version that an alias names")
+    parser.add_argument(
+        "--weight",
+        metavar="VERSION=PERCENT",
+        action="append",
+        default=[],
+        type=_weight,
+        help="send a share of the requests to another version or alias; may be repeated",
+    )
+    _add_addresses(parser)
+    parser.add_argument(
+        "--log", help="folder, URL or kafka://host:9092/topic for a record of each request"
+    )
+    parser.add_argument(
+        "--log-sample", type=float, default=1.0, help="share of the requests; default: %(default)s"
+    )
+    _add_limits(parser)
+    kserve_options.add_options(parser)
+    parser.set_defaults(run=functools.partial(_run, parser=parser))
+
+
+def _add_addresses(parser: Any) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=8501, help="0 takes a free one; default: 8501")
+    parser.add_argument(
+        "--grpc-port", type=int, help="port of the gRPC API, usually 8500; default: no gRPC"
+    )
+    parser.add_argument(
+        "--token-file", help="file with the secret that requests need; by default one is made"
+    )
+
+
+def _add_limits(parser: Any) -> None:
+    parser.add_argument(
+        "--batching", action="store_true", help="compute rows of several requests at once"
+    )
+    parser.add_argument("--max-batch-size", type=int, help="rows at once, with --batching")
+    parser.add_argument(
+        "--batch-timeout-ms", type=float, help="milliseconds that rows wait for others"
+    )
+    parser.add_argument("--max-body-mb", type=float, default=64, help="default: %(default)s")
+    parser.add_argument(
+        "--memory-limit-mb",
+        type=float,
+        help="load models at their first request, and unload others beyond this size",
+    )
+
+
+def _weight(text: str) -> tuple[int | str, float]:
+    name, _, percent = text.rpartition("=")
+    return int(name) if name.isdecimal() else name, float(percent)
+
+
+def _batching(arguments: argparse.Namespace) -> Any:
+    options = {
+        "max_batch_size": arguments.max_batch_size,
+        "timeout_ms": arguments.batch_timeout_ms,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    if given and not arguments.batching:
+        raise ConfigError("an option of batching is given without --batching.")
+    return given or arguments.batching
+
+
+def _run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    kserve_options.check_options(arguments, parser)
+    batching = _batching(arguments)
+    return kserve_options.write(arguments) if arguments.kserve else _serve(arguments, batching)
+
+
+def _serve(arguments: argparse.Namespace, batching: Any) -> int:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("sparkdl").setLevel(logging.INFO)
+    token = None
+    if arguments.token_file:
+        token = storage.read(arguments.token_file).decode(errors="replace").strip()
+    is_ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: is_ended.set())
+    with (
+        contextlib.ExitStack() as folder,
+        start(
+            arguments.models if len(arguments.models) > 1 else arguments.models[0],
+            version=arguments.model_version,
+            alias=arguments.alias,
+            weights=dict(arguments.weight),
+            host=arguments.host,
+            port=arguments.port,
+            grpc_port=arguments.grpc_port,
+            log=Log(arguments.log, sample=arguments.log_sample) if arguments.log else None,
+            token=token,
+            batching=batching,
+            max_body_mb=arguments.max_body_mb,
+            memory_limit_mb=arguments.memory_limit_mb,
+            root=arguments.root,
+        ) as server,
+    ):
+        print(f"{', '.join(server.models)} is served at {server.url}")
+        if server.grpc_address:
+            print(f"TensorFlow Serving's gRPC API is at {server.grpc_address}")
+        if server.token and not arguments.token_file:
+            path = folder.enter_context(_file_of(server.token))
+            print(f"Requests need the header Authorization: Bearer TOKEN. The token is in {path}")
+        sys.stdout.flush()
+        # A signal interrupts a wait with a time limit only.
+        while not is_ended.wait(1.0):
+            pass
+    return 0
+
+
+@contextlib.contextmanager
+def _file_of(token: str) -> Iterator[str]:
+    """Write the token into a file that other users cannot read, as what is printed may be logged.
+
+    Yields:
+        The path of the file, which is removed at the end.
+    """
+    with tempfile.TemporaryDirectory(prefix="sparkdl-serving-") as folder:
+        path = storage.join(folder, "token")
+        storage.write(path, token)
+        yield path

@@ -1,0 +1,232 @@
+"""Runs on the driver. The only module that uses a SparkContext and its Java objects.
+
+Spark Connect has neither: everything else works without them, or asks this module whether they are
+there.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyspark
+from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+from pyspark.sql import SparkSession
+
+__all__ = [
+    "ClassicContext",
+    "FailedTask",
+    "failed_tasks",
+    "has_java_part",
+    "is_classic_running",
+    "raw_context",
+]
+
+# Spark stores the ends of tasks some moments later.
+STORED_MS = 10_000
+MAX_TASKS = 10_000
+
+_logger = logging.getLogger("sparkdl.cluster")
+
+
+@dataclass(frozen=True)
+class FailedTask:
+    """A task that has failed.
+
+    Attributes:
+        host: the host of its executor, as Spark knows it.
+        executor: the id of the executor.
+        error: the error of the task.
+    """
+
+    host: str
+    executor: str
+    error: str
+
+
+class ClassicContext:
+    """The SparkContext of a session that is not one of Spark Connect.
+
+    Args:
+        context: the SparkContext.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    @staticmethod
+    def of(spark: SparkSession | None) -> "ClassicContext | None":
+        """Return the context of a session; None for Spark Connect, and without a session."""
+        context = raw_context(spark)
+        return None if context is None else ClassicContext(context)
+
+    @property
+    def _java(self) -> Any:
+        return self._context._jsc.sc()
+
+    # ---- the application
+
+    @property
+    def master(self) -> str:
+        """The master URL."""
+        return str(self._context.master)
+
+    @property
+    def application(self) -> str:
+        """The id of the application."""
+        return str(self._context.applicationId)
+
+    @property
+    def user(self) -> str:
+        """The name of the user to whom the application belongs."""
+        return str(self._context.sparkUser())
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """The settings of the application."""
+        return dict(self._context.getConf().getAll())
+
+    @property
+    def filesystem(self) -> str:
+        """The URL of the default filesystem of the cluster."""
+        hadoop = self._java.hadoopConfiguration()
+        return str(hadoop.get("fs.defaultFS", "file:///"))
+
+    @property
+    def heap_bytes(self) -> int:
+        """The largest size of the heap of the driver's Java process."""
+        return int(self._context._jvm.java.lang.Runtime.getRuntime().maxMemory())
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the application has been stopped, or is about to stop."""
+        java_context = self._context._jsc
+        return java_context is None or bool(java_context.sc().isStopped())
+
+    def use_python(self, path: str) -> None:
+        """Let executors run this Python."""
+        self._context.pythonExec = path
+
+    # ---- executors and tasks
+
+    @property
+    def num_executors(self) -> int:
+        """The number of executors that have registered."""
+        return len(self._java.statusTracker().getExecutorInfos()) - 1  # One is the driver.
+
+    @property
+    def executor_ids(self) -> frozenset[str]:
+        """The ids of the executors that have registered and are not lost."""
+        ids = str(self._java.getExecutorIds().mkString(" "))
+        return frozenset(ids.split())
+
+    @property
+    def decommissioned(self) -> frozenset[str]:
+        """The ids of the executors that Spark is decommissioning."""
+        pending = self._java.taskScheduler().executorsPendingDecommission()
+        return frozenset(str(pending.keySet().mkString(" ")).split())
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of tasks of the default profile that Spark runs at once.
+
+        The number is the one with which Spark checks whether a barrier job fits.
+        """
+        profile = self._java.resourceProfileManager().defaultResourceProfile()
+        return int(self._java.maxNumConcurrentTasks(profile))
+
+    @property
+    def num_cores(self) -> int:
+        """The number of CPU cores of all executors, also where GPUs limit the number of tasks."""
+        return int(self._java.maxNumConcurrentTasks(self._one_core))
+
+    @cached_property
+    def _one_core(self) -> Any:
+        """A profile of tasks with one core and no GPU, which Spark must know before it counts."""
+        profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(1)).build
+        java_profile = profile._java_resource_profile
+        self._java.resourceProfileManager().addResourceProfile(java_profile)
+        return java_profile
+
+    def failed_tasks(self, tag: str) -> list[FailedTask]:
+        """Return the failed tasks of the jobs with a tag, also of jobs that have succeeded later.
+
+        Raises:
+            Exception: if this version of Spark does not tell.
+        """
+        java_context = self._java
+        java_context.listenerBus().waitUntilEmpty(STORED_MS)
+        tracker, store = java_context.statusTracker(), java_context.statusStore()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag)]
+        stages = sorted({stage for job in jobs for stage in job.get().stageIds()})
+        lists = [store.taskList(stage, 0, MAX_TASKS) for stage in stages]
+        tasks = [tasks.apply(number) for tasks in lists for number in range(tasks.size())]
+        return [
+            FailedTask(task.host(), task.executorId(), task.errorMessage().get())
+            for task in tasks
+            if task.status() == "FAILED" and task.errorMessage().isDefined()
+        ]
+
+    # ---- jobs
+
+    def broadcast(self, value: Any) -> Any:
+        """Return a broadcast variable."""
+        return self._context.broadcast(value)
+
+    def properties(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return the properties of this thread by which its jobs are scheduled and grouped."""
+        return {key: self._context.getLocalProperty(key) for key in keys}
+
+    def set_properties(self, properties: Mapping[str, Any]) -> None:
+        """Set properties of this thread; None removes a property."""
+        for key, value in properties.items():
+            self._context.setLocalProperty(key, value)
+
+    def describe(self, text: str) -> None:
+        """Set the description of the jobs of this thread."""
+        self._context.setJobDescription(text)
+
+    def add_tag(self, tag: str) -> None:
+        """Add a tag to the jobs of this thread. Tags of the session do not reach their jobs."""
+        self._context.addJobTag(tag)
+
+    def cancel(self, tag: str) -> None:
+        """End all jobs with a tag."""
+        self._context.cancelJobsWithTag(tag)
+
+
+def failed_tasks(spark: SparkSession | None, tag: str) -> list[FailedTask]:
+    """Return the failed tasks of the jobs with a tag, also of jobs that have succeeded later.
+
+    The error of a DataFrame's job does not name the executor on which the job's task has failed.
+    The list is empty where Spark does not tell, such as on Spark Connect.
+
+    Args:
+        spark: the session that has run the jobs.
+        tag: the tag of the jobs.
+    """
+    context = ClassicContext.of(spark)
+    if context is None:
+        return []
+    try:
+        return context.failed_tasks(tag)
+    except Exception as exc:  # noqa: BLE001 Other versions of Spark may lack these methods.
+        _logger.debug("Spark does not tell which tasks have failed: %s", exc)
+        return []
+
+
+def raw_context(spark: SparkSession | None) -> Any:
+    """Return the SparkContext of a session; None for Spark Connect, and without a session."""
+    return getattr(spark, "_sc", None)
+
+
+def has_java_part() -> bool:
+    """Return False if pyspark is the client of Spark Connect only."""
+    return hasattr(pyspark, "SparkContext")
+
+
+def is_classic_running() -> bool:
+    """Return True if this process has a SparkContext that has not been stopped."""
+    classic = getattr(pyspark, "SparkContext", None)
+    return classic is not None and classic._active_spark_context is not None

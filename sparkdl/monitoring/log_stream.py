@@ -1,0 +1,105 @@
+"""Runs on the driver. A log of a model server as a DataFrame of lines, still or streaming."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from sparkdl import storage
+from sparkdl.errors import ConfigError
+from sparkdl.kafka_topic import SCHEME, KafkaTopic
+from sparkdl.request_logs import tick_source
+from sparkdl.request_logs.counting import COUNTS_SCHEMA
+from sparkdl.request_logs.folder_source import FORMAT, LogFolder, hour_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["check_source", "lines_of", "with_ticks"]
+
+DAY_MS = 86_400_000
+_COLUMNS = [column.split() for column in COUNTS_SCHEMA.split(", ")]
+
+
+def check_source(source: Any) -> str:
+    """Return the source of a log.
+
+    Raises:
+        ConfigError: if the folder does not exist, or the URL names no topic.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise ConfigError(
+            f"the log is {source!r}; expected a folder, or 'kafka://host:9092/topic'."
+        )
+    text = str(os.fspath(source))
+    if text.startswith(SCHEME):
+        KafkaTopic.of(text)
+        return text
+    folder = storage.absolute(text)
+    if not storage.exists(folder):
+        raise ConfigError(f"the log {folder} does not exist. Is the server's log= elsewhere?")
+    return folder
+
+
+def lines_of(
+    spark: "SparkSession",
+    source: str,
+    options: Mapping[str, Any] | None = None,
+    is_stream: bool = False,
+    since_ms: int = 0,
+) -> "DataFrame":
+    """Return the lines of a log.
+
+    Args:
+        spark: the session.
+        source: the log, see `check_source`.
+        options: further options of Spark's source for Kafka.
+        is_stream: return a stream.
+        since_ms: the time from which on a stream reads a folder, in milliseconds since 1970.
+            Lines of the day before, and earlier ones of Kafka, are read, too.
+
+    Returns:
+        A DataFrame with the columns `value`, `file` and `offset`; from Kafka with `value`,
+        `headers`, `timestamp`, `partition` and `offset`.
+
+    Raises:
+        ConfigError: if Spark has no source for Kafka.
+    """
+    reader = spark.readStream if is_stream else spark.read
+    if not source.startswith(SCHEME):
+        spark.dataSource.register(LogFolder)
+        # The folders of other systems may be named by the hour of another time zone.
+        since = hour_of(since_ms - DAY_MS) if since_ms > DAY_MS else ""
+        return reader.format(FORMAT).options(path=source, since=since).load()
+    topic = KafkaTopic.of(source)
+    known = {"kafka.bootstrap.servers": topic.brokers, "subscribe": topic.name}
+    known["includeHeaders"] = "true"
+    start = {"startingOffsets": "earliest"}
+    try:
+        frame = reader.format("kafka").options(**{**start, **(options or {}), **known}).load()
+    except AnalysisException as exc:
+        if "kafka" not in str(exc).lower():
+            raise
+        raise ConfigError(
+            "Spark has no source for Kafka. Start it with the package of its version: spark-submit "
+            f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}"
+        ) from exc
+    return frame.select("value", "headers", "timestamp", "partition", "offset")
+
+
+def with_ticks(counts: "DataFrame", folder: str) -> "DataFrame":
+    """Return a stream of counts in which ticks end windows, too.
+
+    Args:
+        counts: the counts, see `LogCounter`.
+        folder: the folder of the ticks.
+    """
+    spark = counts.sparkSession
+    spark.dataSource.register(tick_source.Ticks)
+    ticks = spark.readStream.format(tick_source.FORMAT).option("path", folder).load()
+    values = {"time": F.timestamp_millis("ms"), "feature": F.lit(tick_source.TICK)}
+    values |= {"part": F.lit("n"), "bin": F.lit(0), "num": F.lit(0)}
+    columns = [values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in _COLUMNS]
+    return counts.union(ticks.select(*columns))

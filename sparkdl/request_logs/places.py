@@ -1,0 +1,194 @@
+"""Runs anywhere. The places of a model's features in the inputs and outputs of its requests."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkdl.errors import ConfigError
+from sparkdl.request_logs.log_forms import Event, Tensors
+
+__all__ = ["Names", "Place", "places_of", "rows_of"]
+
+# The feature that a tensor is, or the features that the elements of its rows are.
+Names = Mapping[str, str | Sequence[str]]
+
+# A tensor, True if it is an output, and the element of its rows.
+_Place = tuple[str, bool, int | None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a feature.
+
+    Attributes:
+        feature: the name of the feature.
+        kind: its kind in the profile: `number`, `array` or `category`.
+        tensor: the name of the tensor.
+        is_output: the tensor is an output.
+        element: the place in a row of the tensor; None if the whole row is the feature.
+        is_boolean: the feature is one of `true` and `false`, for which a model may get 1 and 0.
+    """
+
+    feature: str
+    kind: str
+    tensor: str
+    is_output: bool = False
+    element: int | None = None
+    is_boolean: bool = False
+
+    def column(self, tensors: Tensors) -> list[Any] | None:
+        """Return the value of each row; None if the tensor is not there."""
+        rows = tensors.get(self.tensor, tensors.get(""))
+        if not isinstance(rows, list):
+            return None
+        if self.element is not None:
+            rows = [_element(row, self.element) for row in rows]
+        conversion = _boolean if self.is_boolean else _CONVERSIONS[self.kind]
+        return [conversion(row) for row in rows]
+
+
+def places_of(
+    features: Mapping[str, Mapping[str, Any]],
+    signature: Mapping[str, Any] | None,
+    columns: Sequence[str] | None = None,
+    inputs: Names | None = None,
+    outputs: Names | None = None,
+    has_others: bool = False,
+) -> tuple[Place, ...]:
+    """Return the places of the features of a profile.
+
+    Args:
+        features: the features of the profile by name.
+        signature: the `inputs` and `outputs` of the model; None if they are not known.
+        columns: the features to look for; by default all that the model has.
+        inputs, outputs: the features that tensors are, where the names differ.
+        has_others: these may name others than the features of the profile.
+
+    Raises:
+        ConfigError: if a feature is no input and no output of the model.
+
+    Example:
+        >>> features = {"age": {"kind": "number"}, "p": {"kind": "number"}}
+        >>> [(p.tensor, p.element) for p in places_of(features, None, inputs={"x": ["p", "age"]})]
+        [('x', 1), ('x', 0)]
+    """
+    known: dict[str, Any] = {"inputs": {}, "outputs": {}, **(signature or {})}
+    named: dict[str, _Place] = {**_named(inputs or {}, False), **_named(outputs or {}, True)}
+    others = _others(named, known, features) if has_others else {}
+    chosen = list(columns or (n for n in features if features[n]["kind"] in _CONVERSIONS))
+    chosen += [name for name in others if name not in chosen]
+    features = {**features, **others}
+    if unknown := [name for name in (*chosen, *named) if name not in features]:
+        raise ConfigError(f"the reference has no feature {unknown[0]!r}; it has {list(features)}.")
+    for side, is_output in (("inputs", False), ("outputs", True)):
+        for tensor in known[side]:
+            named.setdefault(tensor, (tensor, is_output, None))
+    if signature is None:
+        named = {**{name: (name, False, None) for name in chosen}, **named}
+    missing = [name for name in chosen if name not in named]
+    if missing and (columns or len(missing) == len(chosen)):
+        raise ConfigError(
+            f"the feature {missing[0]!r} of the reference is no input and no output of the model, "
+            f"which has the inputs {list(known['inputs'])} and the outputs "
+            f"{list(known['outputs'])}. Say which features they are: "
+            "inputs={'x': ['age', 'income']}, outputs={'output_0': 'score'}."
+        )
+    return tuple(
+        Place(name, features[name]["kind"], *named[name], features[name].get("type") == "boolean")
+        for name in chosen
+        if name in named
+    )
+
+
+def _others(
+    named: Mapping[str, _Place], known: Mapping[str, Any], features: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return features for names that are in no profile: texts, or else numbers."""
+    kinds = {}
+    for name, (tensor, is_output, _) in named.items():
+        if name in features:
+            continue
+        described = known["outputs" if is_output else "inputs"].get(tensor, {})
+        kinds[name] = {"kind": "category" if described.get("dtype") == "string" else "number"}
+    return kinds
+
+
+def _named(names: Names, is_output: bool) -> dict[str, _Place]:
+    found: dict[str, _Place] = {}
+    for tensor, value in names.items():
+        if isinstance(value, str):
+            found[value] = tensor, is_output, None
+        else:
+            found |= {name: (tensor, is_output, i) for i, name in enumerate(value)}
+    return found
+
+
+def rows_of(event: Event, places: Sequence[Place]) -> dict[str, list[Any]] | None:
+    """Return the values of the rows of an event by feature.
+
+    A feature of the side that an event does not tell of is left out.
+
+    Returns:
+        The values; None if the event has tensors, and none of them is a feature.
+    """
+    found: dict[str, list[Any]] = {}
+    sides = {False: event.inputs, True: event.outputs}
+    for place in places:
+        if tensors := sides[place.is_output]:
+            column = place.column(tensors)
+            if column is not None:
+                found[place.feature] = column
+    num_rows = max(map(len, found.values()), default=0)
+    if not found:
+        tells = any(sides[place.is_output] for place in places)
+        return None if tells else {}
+    return {
+        place.feature: column if len(column) == num_rows else [None] * num_rows
+        for place in places
+        if sides[place.is_output]
+        for column in [found.get(place.feature, [])]
+    }
+
+
+# ---- values
+
+
+def _element(row: Any, element: int) -> Any:
+    return row[element] if isinstance(row, list) and element < len(row) else None
+
+
+def _single(value: Any) -> Any:
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value
+
+
+def _number(value: Any) -> float | None:
+    value = _single(value)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _text(value: Any) -> str | None:
+    value = _single(value)
+    if isinstance(value, bool):
+        return str(value).lower()  # As Spark casts it.
+    if value is None or isinstance(value, list | dict):
+        return None
+    return str(value)
+
+
+def _boolean(value: Any) -> str | None:
+    value = _single(value)
+    return _text(bool(value) if value in (0, 1) else value)
+
+
+def _array(value: Any) -> list[float | None] | None:
+    if not isinstance(value, list):
+        return None
+    numbers: list[float | None] = []
+    for item in value:
+        numbers += (_array(item) or []) if isinstance(item, list) else [_number(item)]
+    return numbers
+
+
+_CONVERSIONS = {"number": _number, "category": _text, "array": _array}

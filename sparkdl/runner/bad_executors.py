@@ -1,0 +1,172 @@
+"""Runs on the driver. Keep trials away from executors on which they fail, and record which."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sparkdl.cluster.base import Cluster
+from sparkdl.runner.display.harmless import tolerated
+from sparkdl.runner.exclusion import Excluded, Exclusion, Ruling, signature_of
+from sparkdl.runner.submitted import SubmittedTrial
+from sparkdl.runs.events import Event, ExecutorExcluded, TrialChanged
+from sparkdl.runs.states import TrialState
+
+__all__ = ["BadExecutors", "EndedAttempt", "excludes_executors"]
+
+_PASSED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.INVALID)
+
+
+@dataclass(frozen=True)
+class EndedAttempt:
+    """The end of an attempt at a trial.
+
+    Attributes:
+        submitted: the trial as it was handed to Spark.
+        event: the event for the journal, if the failure counts.
+        failure: the kind of the failure, by which the user's budgets are counted.
+    """
+
+    submitted: SubmittedTrial
+    event: TrialChanged
+    failure: str
+
+
+class _Loop(Protocol):
+    """Carry out the decisions on trials that have failed."""
+
+    def run_elsewhere(self, ended: EndedAttempt) -> None: ...
+
+    def settle(self, ended: EndedAttempt) -> None: ...
+
+
+def excludes_executors(cluster: Cluster) -> bool:
+    """Return True if Spark starts a task that an executor refuses on another executor."""
+    keys = ("enabled", "taskAndStage.enabled")
+    return any(cluster.conf(f"spark.excludeOnFailure.{key}") == "true" for key in keys)
+
+
+class BadExecutors:
+    """The executors of a run that are excluded or suspected, and the trials that wait for that.
+
+    Nothing is excluded without `spark.excludeOnFailure.enabled`, nor in runs of gangs: Spark starts
+    no barrier stage again, and the executors of ranks are not known.
+
+    Args:
+        cluster: the cluster.
+        loop: runs trials again, or lets their failures count.
+        record: writes an event to the journal.
+        say: shows a line to the user.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        loop: _Loop,
+        record: Callable[[Event], object],
+        say: Callable[[str], None],
+    ) -> None:
+        self._is_on = excludes_executors(cluster)
+        self._cluster = cluster
+        self._exclusion = Exclusion(self._present, self._is_needed)
+        self._loop = loop
+        self._record = record
+        self._say = say
+        self._held: dict[int, EndedAttempt] = {}
+        self._hosts: dict[str, str] = {}
+        self._anywhere: set[int] = set()
+        self._num_recorded = 0
+
+    def __len__(self) -> int:
+        """Return the number of trials whose failure may not count."""
+        return len(self._held)
+
+    def avoided(self, number: int) -> tuple[str, ...]:
+        """Return the ids of the executors that must not run a trial."""
+        return () if number in self._anywhere else self._exclusion.avoided
+
+    def run_anywhere(self, number: int) -> bool:
+        """Let a trial run on any executor, as Spark has no other one; return False if it may."""
+        if number in self._anywhere:
+            return False
+        self._anywhere.add(number)
+        self._exclusion.abandon(number)
+        return True
+
+    def _present(self) -> frozenset[str]:
+        return self._cluster.executor_ids or frozenset()
+
+    def _is_needed(self, executor: str) -> bool:
+        """Return True if Spark might exclude the only host that is left.
+
+        Spark excludes a host with two executors that are excluded
+        (spark.excludeOnFailure.application.maxFailedExecutorsPerNode).
+        """
+        hosts = {self._hosts[other] for other in self._present() if other in self._hosts}
+        avoided = {self._hosts[other] for other in self._exclusion.avoided}
+        return self._hosts[executor] in avoided and hosts <= avoided
+
+    def takes(self, ended: EndedAttempt) -> bool:
+        """Decide on an attempt that has ended; return True if its failure does not count now."""
+        submitted, event = ended.submitted, ended.event
+        number, executor = submitted.trial.number, submitted.executor
+        if not self._is_on or executor is None:
+            return False
+        self._hosts[executor] = submitted.host
+        failure = signature_of(event.failure, event.error)
+        ruling = Ruling.CONCLUDE
+        if event.state in _PASSED:
+            self._exclusion.passed(number, executor)
+        elif event.state == TrialState.FAILED and failure:
+            ruling = self._exclusion.failed(number, executor, failure)
+        else:  # It was cancelled or lost, or took too long, and shows nothing about executors.
+            self._exclusion.abandon(number)
+        self._record_exclusions()
+        if ruling is Ruling.HOLD:
+            self._held[number] = ended
+        elif ruling is Ruling.ELSEWHERE:
+            where = f"executor {executor} on host {submitted.host}"
+            self._say(f"[trial {number}] {failure} on {where}; it is run again on another one")
+            self._loop.run_elsewhere(ended)
+        return ruling is not Ruling.CONCLUDE
+
+    def look(self, ended: Iterable[int], is_last: bool) -> None:
+        """Let the loop go on with the trials on which a decision was taken.
+
+        Args:
+            ended: the numbers of the trials that were ordered to end.
+            is_last: the run ends, or no other trial runs or may be started.
+        """
+        for number in ended:
+            self._exclusion.abandon(number)
+            if held := self._held.pop(number, None):
+                self._loop.settle(held)
+        for number, runs_again in self._exclusion.decided(is_last).items():
+            if held := self._held.pop(number, None):
+                (self._loop.run_elsewhere if runs_again else self._loop.settle)(held)
+        if is_last:
+            self.release()
+
+    def release(self) -> None:
+        """Let all failures count, as the run ends; after an error, the remaining ones stay."""
+        while self._held:
+            self._loop.settle(self._held.popitem()[1])
+
+    def _record_exclusions(self) -> None:
+        for excluded in self._exclusion.excluded[self._num_recorded :]:
+            self._num_recorded += 1
+            event = self._event_of(excluded)
+            with tolerated("record that an executor is excluded"):
+                self._record(event)
+            where = f"executor {event.executor} on host {event.host}"
+            self._say(f"{where} gets no more trials: {event.reason}")
+
+    def _event_of(self, excluded: Excluded) -> ExecutorExcluded:
+        numbers = ", ".join(map(str, excluded.trials))
+        trials = f"trial {numbers}" if len(excluded.trials) == 1 else f"trials {numbers}"
+        reason = f"{excluded.failure} in {trials}, and not on another executor"
+        return ExecutorExcluded(
+            executor=excluded.executor,
+            host=self._hosts[excluded.executor],
+            reason=reason,
+            trials=list(excluded.trials),
+        )

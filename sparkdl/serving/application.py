@@ -1,0 +1,196 @@
+"""Runs anywhere. Answers of the model server to requests in HTTP: access, errors, limits."""
+
+import asyncio
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from urllib.parse import urlsplit
+
+from sparkdl.serving.access import check_token, is_loopback
+from sparkdl.serving.calls import Call, Catalog, Observer, Work, call_of, tell
+from sparkdl.serving.inference_routes import InferenceRoutes
+from sparkdl.serving.messages import Answer, HttpRequest, error_answer
+from sparkdl.serving.request_error import RequestError, invalid, not_found
+from sparkdl.serving.tensorflow_routes import TensorFlowRoutes
+
+__all__ = ["METRICS_PATH", "Application"]
+
+METRICS_PATH = "/monitoring/prometheus/metrics"
+
+# A scheduler of containers asks for these without a token. They tell nothing of the models.
+PROBES = ("/v2/health/live", "/v2/health/ready")
+# Larger bodies are read in a thread, as others must not wait for them.
+SMALL_BYTES = 1 << 16
+# Answers with more numbers are written in a thread.
+SMALL_ANSWER = 1 << 16
+
+_logger = logging.getLogger("sparkdl.serving")
+
+
+class Application:
+    """The answers of a server.
+
+    Args:
+        catalog: the models.
+        token: the secret that a request has to carry; None for a server that only this host
+            reaches.
+        observers: told of each request to a model.
+        metrics: returns the metrics and their content type; None if there are none.
+        max_body_bytes: the size of the largest body, also after it was unpacked.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        token: str | None = None,
+        observers: Sequence[Observer] = (),
+        metrics: Callable[[], tuple[bytes, str]] | None = None,
+        max_body_bytes: int = 1 << 26,
+    ) -> None:
+        self._catalog = catalog
+        self._token = token
+        self._observers = observers
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+        self._tensorflow = TensorFlowRoutes(catalog)
+        self._inference = InferenceRoutes(catalog)
+        self._is_draining = threading.Event()
+
+    def drain(self) -> None:
+        """Answer probes with "not ready" from now on."""
+        self._is_draining.set()
+
+    def answer(self, request: HttpRequest) -> Answer:
+        """Answer a request; the thread waits while the model computes."""
+        call = call_of(request.headers.get("x-request-id", ""))
+        try:
+            asked = self._read(request, call)
+            if isinstance(asked, Work):
+                result = asked.servable.run(asked.signature, asked.arrays)
+                asked = asked.reply(call.has(result))
+        except Exception as exc:  # noqa: BLE001
+            asked = _refusal(exc, request, call)
+        return self._noted(asked, call)
+
+    async def answer_soon(self, request: HttpRequest, pool: Executor) -> Answer:
+        """Answer a request in a loop of events, which goes on while the model computes.
+
+        Args:
+            request: the request.
+            pool: threads for everything that takes time.
+        """
+        if not self._is_quick(request):
+            return await asyncio.get_running_loop().run_in_executor(pool, self.answer, request)
+        call = call_of(request.headers.get("x-request-id", ""))
+        try:
+            asked = self._read(request, call)
+            if isinstance(asked, Work):
+                result = await asked.servable.run_soon(asked.signature, asked.arrays, pool)
+                outputs = call.has(result)
+                # A ragged output, a list of lists, is of unknown size.
+                sizes = [getattr(output, "size", SMALL_ANSWER + 1) for output in outputs.values()]
+                if sum(sizes) <= SMALL_ANSWER:
+                    asked = asked.reply(outputs)
+                else:
+                    loop = asyncio.get_running_loop()
+                    asked = await loop.run_in_executor(pool, asked.reply, outputs)
+        except Exception as exc:  # noqa: BLE001
+            asked = _refusal(exc, request, call)
+        return self._noted(asked, call)
+
+    def _is_quick(self, request: HttpRequest) -> bool:
+        """Return True if a request can be read at once."""
+        if request.path in PROBES:
+            return True
+        is_small = len(request.body) <= SMALL_BYTES and "content-encoding" not in request.headers
+        return request.method == "POST" and is_small and not self._catalog.loads_on_demand
+
+    def _noted(self, answer: Answer, call: Call) -> Answer:
+        answer.headers["X-Request-Id"] = call.id
+        if call.method:
+            call.end(answer.status)
+            tell(self._observers, call)
+        return answer
+
+    def _read(self, request: HttpRequest, call: Call) -> Answer | Work:
+        self._check_access(request)
+        path = request.path
+        if path == METRICS_PATH and self._metrics and request.method in ("GET", "HEAD"):
+            data, kind = self._metrics()
+            return Answer(data, content_type=kind)
+        if path.lower().startswith("/v1/"):
+            asked = self._tensorflow.read(request, self._body(request), call)
+        elif path == "/v2" or path.startswith("/v2/"):
+            if path == PROBES[1] and self._is_draining.is_set():
+                return error_answer("the server is being stopped", 503)
+            # Anyone may ask the probes, which have no body.
+            body = b"" if path in PROBES else self._body(request)
+            asked = self._inference.read(request, body, call)
+        else:
+            raise not_found(f"there is no {request.method} {path}")
+        if isinstance(asked, Work):
+            call.asks(asked.signature, asked.arrays, asked.rows)
+        return asked
+
+    def _check_access(self, request: HttpRequest) -> None:
+        if request.path in PROBES:
+            return
+        if self._token is None:
+            # A page of another host, whose name was made to lead here, has that name in `Host`; a
+            # page that asks in the name of the user has its own host in `Origin`.
+            asked = [f"//{request.headers.get('host', '')}"]
+            asked += [request.headers["origin"]] if "origin" in request.headers else []
+            if not all(map(_leads_here, asked)):
+                raise RequestError(
+                    "PERMISSION_DENIED", "this server answers only to the names of its own host"
+                )
+            return
+        check_token(request.headers.get("authorization", ""), self._token)
+
+    def _body(self, request: HttpRequest) -> bytes:
+        data = request.body
+        encoding = request.headers.get("content-encoding", "identity").lower()
+        if encoding == "gzip":
+            unpacking = zlib.decompressobj(wbits=31)
+            try:
+                data = unpacking.decompress(data, self._max_body_bytes + 1)
+            except zlib.error as exc:
+                raise invalid(f"the body is not packed by gzip: {exc}") from None
+            if not unpacking.eof and len(data) <= self._max_body_bytes:
+                raise invalid("the packed body ends too early")
+        elif encoding != "identity":
+            raise invalid(f"Content-Encoding is {encoding!r}; expected gzip, or none")
+        if len(data) > self._max_body_bytes:
+            raise RequestError("TOO_LARGE", f"the body is larger than {self._max_body_bytes} bytes")
+        return data
+
+
+def _leads_here(url: str) -> bool:
+    """Return True if the host of an address is this host, or a tunnel to this host.
+
+    Example:
+        >>> [_leads_here(url) for url in ("//127.0.0.2:80", "http://localhost", "//[::1]", "null")]
+        [True, True, True, False]
+    """
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+
+
+def _refusal(exc: Exception, request: HttpRequest, call: Call) -> Answer:
+    """Return the answer for an error, which has no traceback."""
+    if isinstance(exc, RequestError):
+        answer = error_answer(str(exc), exc.status)
+        if exc.status == 401:
+            answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+    if isinstance(exc, RecursionError):
+        return error_answer("the request is nested too deeply", 400)
+    if isinstance(exc, MemoryError):
+        return error_answer("there is not enough memory for the request", 429)
+    _logger.error("request %s: cannot answer %.200s", call.id, request.path, exc_info=exc)
+    return error_answer(f"the server failed; its log has the reason under {call.id}", 500)

@@ -1,0 +1,245 @@
+"""Runs on the driver. Compute the rows of several requests at once.
+
+TensorFlow's own batcher (`tf.nondifferentiable_batch_function`) is not used, because its queue and
+its threads live until the process ends, and two functions whose graph nodes have the same name
+share a queue: while versions change, rows of one version would be computed by the other (a test
+shows both). One bad row also fails its whole batch there. This batcher ends with its version, and
+says which requests have to be computed alone.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from sparkdl.serving.batching import Batching
+from sparkdl.serving.json_tensors import Array
+from sparkdl.serving.request_error import RequestError
+
+__all__ = ["BatchFailed", "Batcher"]
+
+# Takes and returns lists of arrays, whose first axis counts the rows.
+Function = Callable[[Sequence[Array]], Sequence[Array]]
+
+
+class BatchFailed(Exception):
+    """A batch failed, maybe because of a row of another request: compute the request alone."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """Rows of a request that wait for a batch."""
+
+    arrays: list[Array]
+    rows: int
+    # Rows of different shapes cannot be in one batch.
+    shapes: tuple[Any, ...]
+    # Told when the rows were computed: a thread by an event, a loop of events by a future.
+    done: "threading.Event | asyncio.Future[None]"
+    since: float = field(default_factory=time.monotonic)
+    outputs: list[Array] | None = None
+    batch: int = 0
+
+
+class Batcher:
+    """A queue of rows, and the threads that compute them in batches.
+
+    Args:
+        function: computes a batch.
+        options: the options.
+        num_clients: returns the number of clients that have a connection, each of which sends one
+            request at a time: if all of them wait, a batch does not wait for more rows. None if
+            that is not known.
+
+    Example:
+        >>> batcher = Batcher(lambda arrays: [arrays[0] * 2], Batching(timeout_ms=0))
+        >>> batcher([np.array([1, 2])])
+        ([array([2, 4])], 2)
+        >>> batcher.close()
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        options: Batching,
+        num_clients: Callable[[], int] | None = None,
+    ) -> None:
+        self._function = function
+        self._options = options
+        self._num_clients = num_clients
+        self._queue: deque[_Waiting] = deque()
+        self._num_rows = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+        for _ in range(options.num_threads):
+            threading.Thread(target=self._work, name="sparkdl-serving-batch", daemon=True).start()
+
+    def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], int]:
+        """Return the outputs of these rows, and the size of the largest batch that they were in.
+
+        Args:
+            arrays: the inputs. More rows than fit into a batch are computed in several batches.
+
+        Raises:
+            RequestError: if too many rows wait.
+            BatchFailed: if the rows have to be computed alone.
+        """
+        parts = self._parts(arrays, threading.Event)
+        self._enqueue(parts)
+        for waiting in parts:
+            cast(threading.Event, waiting.done).wait()
+        return _joined(parts)
+
+    async def run_soon(self, arrays: Sequence[Array]) -> tuple[list[Array], int]:
+        """Do the same in a loop of events, which goes on in the meantime."""
+        parts = self._parts(arrays, asyncio.get_running_loop().create_future)
+        self._enqueue(parts)
+        for waiting in parts:
+            await cast("asyncio.Future[None]", waiting.done)
+        return _joined(parts)
+
+    def _parts(self, arrays: Sequence[Array], make_done: Callable[[], Any]) -> list[_Waiting]:
+        """Return the rows of a request, in parts that fit into a batch."""
+        size = self._options.max_batch_size
+        parts = []
+        for start in range(0, len(arrays[0]), size):
+            part = [array[start : start + size] for array in arrays]
+            shapes = tuple(array.shape[1:] for array in part)
+            parts.append(_Waiting(part, len(part[0]), shapes, make_done()))
+        return parts
+
+    def _enqueue(self, parts: Sequence[_Waiting]) -> None:
+        num_rows = sum(waiting.rows for waiting in parts)
+        capacity = self._options.max_enqueued_batches * self._options.max_batch_size
+        with self._changed:
+            if self._is_closed:
+                raise BatchFailed
+            # A request that is larger than the queue is taken if nothing waits.
+            if self._num_rows and self._num_rows + num_rows > capacity:
+                raise RequestError(
+                    "UNAVAILABLE",
+                    f"{self._num_rows} rows wait for the model already; try again later",
+                )
+            is_first = not self._queue
+            self._queue.extend(parts)
+            self._num_rows += num_rows
+            # A thread that waits for a full batch need not wake up for each of its rows.
+            if is_first or self._is_full():
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the threads. Nothing waits, as the version that has this queue is not used."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    # ---- in the threads
+
+    def _work(self) -> None:
+        while batch := self._next_batch():
+            try:
+                self._compute(batch)
+            finally:
+                _tell(batch)
+            del batch
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Wait for a full batch, or until the timeout of its first rows; empty at the end."""
+        with self._changed:
+            while True:
+                if not self._queue:
+                    if self._is_closed:
+                        return []
+                    self._changed.wait()
+                    continue
+                left_s = self._queue[0].since + self._options.timeout_ms / 1000 - time.monotonic()
+                if left_s <= 0 or self._is_full():
+                    return self._take()
+                self._changed.wait(left_s)
+
+    def _is_full(self) -> bool:
+        """Return True if it is of no use to wait for more rows."""
+        if self._num_rows >= self._options.max_batch_size:
+            return True
+        return self._num_clients is not None and len(self._queue) >= self._num_clients()
+
+    def _take(self) -> list[_Waiting]:
+        """Take rows of one shape from the queue, in their order."""
+        batch: list[_Waiting] = []
+        num_rows, others = 0, deque[_Waiting]()
+        while self._queue:
+            waiting = self._queue.popleft()
+            is_alike = not batch or waiting.shapes == batch[0].shapes
+            if not is_alike or num_rows + waiting.rows > self._options.max_batch_size:
+                others.append(waiting)
+                break
+            batch.append(waiting)
+            num_rows += waiting.rows
+        self._queue.extendleft(reversed(others))
+        self._num_rows -= num_rows
+        if self._queue:
+            self._changed.notify()
+        return batch
+
+    def _compute(self, batch: Sequence[_Waiting]) -> None:
+        num_rows = sum(waiting.rows for waiting in batch)
+        try:
+            columns = zip(*(waiting.arrays for waiting in batch), strict=True)
+            joined = [np.concatenate(c) if len(c) > 1 else c[0] for c in columns]
+            padded = [self._padded(array) for array in joined]
+            outputs = [np.asarray(array) for array in self._function(padded)]
+        except Exception:  # noqa: BLE001
+            return  # Each request is computed alone, and gets its own error.
+        if any(not array.ndim or len(array) != len(padded[0]) for array in outputs):
+            return
+        start = 0
+        for waiting in batch:
+            end = start + waiting.rows
+            waiting.outputs = [array[start:end] for array in outputs]
+            waiting.batch = num_rows
+            start = end
+
+    def _padded(self, array: Array) -> Array:
+        """Repeat the first row until there is an allowed number of rows."""
+        sizes = self._options.allowed_batch_sizes or ()
+        size = next((size for size in sizes if size >= len(array)), len(array))
+        if size == len(array):
+            return array
+        return np.concatenate([array, np.repeat(array[:1], size - len(array), axis=0)])
+
+
+def _joined(parts: Sequence[_Waiting]) -> tuple[list[Array], int]:
+    """Return the outputs of a request whose parts were computed, and the size of its batch."""
+    outputs = [waiting.outputs for waiting in parts if waiting.outputs is not None]
+    if len(outputs) < len(parts):
+        raise BatchFailed
+    batch = max(waiting.batch for waiting in parts)
+    if len(parts) == 1:
+        return outputs[0], batch
+    return [np.concatenate(pieces) for pieces in zip(*outputs, strict=True)], batch
+
+
+def _tell(batch: Sequence[_Waiting]) -> None:
+    """Let requests go on; a loop of events is woken up once for all of them."""
+    futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = defaultdict(list)
+    for waiting in batch:
+        if isinstance(waiting.done, threading.Event):
+            waiting.done.set()
+        else:
+            futures[waiting.done.get_loop()].append(waiting.done)
+    for loop, ready in futures.items():
+        # The server may have given the requests up and ended its loop.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_set_all, ready)
+
+
+def _set_all(futures: "Sequence[asyncio.Future[None]]") -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

@@ -1,0 +1,71 @@
+"""Runs on the driver. The gRPC server beside the HTTP server: its port, limits, and its end."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from sparkdl.errors import ConfigError
+
+__all__ = ["GrpcServer"]
+
+THREADS = 64
+MAX_REQUESTS = 1000
+
+
+class GrpcServer:
+    """A gRPC server in threads of this process; it holds its port from the beginning.
+
+    Args:
+        host: the address on which the server listens.
+        port: the port; 0 takes a free one.
+        max_bytes: the size of the largest request.
+
+    Attributes:
+        address: the address for clients, such as `127.0.0.1:8500`.
+
+    Raises:
+        ConfigError: if the address cannot be used.
+    """
+
+    def __init__(self, host: str, port: int, max_bytes: int) -> None:
+        self._server: Any = grpc.server(
+            ThreadPoolExecutor(THREADS, "sparkdl-serving-grpc"),
+            maximum_concurrent_rpcs=MAX_REQUESTS,
+            options=[
+                ("grpc.max_receive_message_length", max_bytes),
+                ("grpc.max_send_message_length", -1),
+                # Two servers must not share a port without knowing it.
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        name = f"[{host}]" if ":" in host else host
+        try:
+            if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+                raise RuntimeError("a port is a number from 0 to 65535")
+            used = self._server.add_insecure_port(f"{name}:{port}")
+        except RuntimeError as exc:
+            raise ConfigError(
+                f"host is {host!r} and grpc_port is {port!r}, which cannot be used: {exc}. Pass "
+                "another port, or 0 for a free one."
+            ) from None
+        self.address = f"{name}:{used}"
+
+    def start(self, handlers: Sequence[Any]) -> None:
+        """Answer requests from now on."""
+        self._server.add_generic_rpc_handlers(tuple(handlers))
+        self._server.start()
+
+    def drain(self, timeout_s: float) -> threading.Event:
+        """Take no more requests; all requests that have come are answered.
+
+        Args:
+            timeout_s: seconds after which requests that were not answered are given up.
+
+        Returns:
+            An event that is set at the end.
+        """
+        ended: threading.Event = self._server.stop(timeout_s)
+        return ended

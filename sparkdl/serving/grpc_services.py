@@ -1,0 +1,213 @@
+"""Runs on the driver. TensorFlow Serving's gRPC services, of which some methods are answered.
+
+Predict, Classify, Regress, GetModelMetadata and GetModelStatus are; all others are answered with
+UNIMPLEMENTED.
+Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from sparkdl.serving import example_format, grpc_examples, grpc_tensors
+from sparkdl.serving.access import check_token
+from sparkdl.serving.calls import Call, Catalog, Observer, Servable, call_of, tell
+from sparkdl.serving.json_tensors import Array
+from sparkdl.serving.messages import MAX_MESSAGE
+from sparkdl.serving.predict_format import rows_of
+from sparkdl.serving.request_error import RequestError, invalid
+from sparkdl.serving.signatures import Signature, signature_of
+
+__all__ = ["GrpcServices"]
+
+# Computes the answer of a request.
+Method = Callable[[Any, Call], Any]
+
+_logger = logging.getLogger("sparkdl.serving")
+
+
+class GrpcServices:
+    """The services of a model server.
+
+    Args:
+        catalog: the models.
+        token: the secret that a request has to carry; None for a server that only this host
+            reaches.
+        observers: told of each request to a model.
+        max_bytes: the size of the largest tensor.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        token: str | None = None,
+        observers: Sequence[Observer] = (),
+        max_bytes: int = 1 << 26,
+    ) -> None:
+        self._catalog = catalog
+        self._token = token
+        self._observers = observers
+        self._max_bytes = max_bytes
+
+    def handlers(self) -> list[Any]:
+        """Return the handlers of the services, for a server of gRPC."""
+        from tensorflow_serving.apis import (
+            classification_pb2,
+            get_model_metadata_pb2,
+            get_model_status_pb2,
+            predict_pb2,
+            regression_pb2,
+        )
+
+        metadata, status = get_model_metadata_pb2, get_model_status_pb2
+        prediction = {
+            "Predict": self._handler(self._predict, predict_pb2.PredictRequest),
+            "Classify": self._handler(self._classify, classification_pb2.ClassificationRequest),
+            "Regress": self._handler(self._regress, regression_pb2.RegressionRequest),
+            "GetModelMetadata": self._handler(self._metadata, metadata.GetModelMetadataRequest),
+        }
+        model = {"GetModelStatus": self._handler(self._status, status.GetModelStatusRequest)}
+        return [
+            grpc.method_handlers_generic_handler(
+                "tensorflow.serving.PredictionService", prediction
+            ),
+            grpc.method_handlers_generic_handler("tensorflow.serving.ModelService", model),
+        ]
+
+    def _handler(self, method: Method, request_class: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(
+            # The bytes of the request are read below, where a wrong message gets its own code.
+            lambda data, context: self._answer(method, request_class, data, context),
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+
+    def _answer(self, method: Method, request_class: Any, data: bytes, context: Any) -> Any:
+        metadata = dict(context.invocation_metadata())
+        call = call_of(str(metadata.get("x-request-id", "")))
+        context.send_initial_metadata((("x-request-id", call.id),))
+        error = None
+        try:
+            if self._token is not None:
+                check_token(str(metadata.get("authorization", "")), self._token)
+            return method(_parsed(request_class, data), call)
+        except RequestError as exc:
+            error = exc
+        except Exception:
+            _logger.exception("request %s: cannot answer by gRPC", call.id)
+            text = f"the server failed; its log has the reason under {call.id}"
+            error = RequestError("INTERNAL", text)
+        finally:
+            if call.method:
+                call.end(error.status if error else 200)
+                tell(self._observers, call)
+        context.abort(grpc.StatusCode[error.code], str(error)[:MAX_MESSAGE])
+
+    # ---- methods
+
+    def _predict(self, request: Any, call: Call) -> Any:
+        from tensorflow_serving.apis.predict_pb2 import PredictResponse
+
+        servable, signature = self._found(request, call, "predict")
+        arrays = grpc_tensors.read(request.inputs, signature, self._max_bytes)
+        names = grpc_tensors.wanted(list(request.output_filter), signature)
+        outputs = call.compute(servable, signature, arrays, rows_of(arrays))
+        response = PredictResponse()
+        for name in names:
+            tensor = grpc_tensors.write(outputs[name], signature.outputs[name])
+            response.outputs[name].CopyFrom(tensor)
+        _name(response, servable.name, servable.version, signature.name)
+        return response
+
+    def _classify(self, request: Any, call: Call) -> Any:
+        from tensorflow_serving.apis.classification_pb2 import ClassificationResponse
+
+        response = ClassificationResponse()
+        outputs, num_examples = self._of_examples(request, response, call, "classify")
+        results = example_format.classify_answer(outputs, num_examples)["results"]
+        grpc_examples.write_classes(results, response)
+        return response
+
+    def _regress(self, request: Any, call: Call) -> Any:
+        from tensorflow_serving.apis.regression_pb2 import RegressionResponse
+
+        response = RegressionResponse()
+        outputs, num_examples = self._of_examples(request, response, call, "regress")
+        results = example_format.regress_answer(outputs, num_examples)["results"]
+        grpc_examples.write_values(results, response)
+        return response
+
+    def _of_examples(
+        self, request: Any, response: Any, call: Call, method: str
+    ) -> tuple[dict[str, Array], int]:
+        """Return the outputs for the examples of a request, and the number of the examples."""
+        servable, signature = self._found(request, call, method)
+        name = example_format.example_input(signature, method)
+        examples = grpc_examples.read(request.input)
+        _name(response, servable.name, servable.version, signature.name)
+        return call.compute(servable, signature, {name: examples}, len(examples)), len(examples)
+
+    def _found(self, request: Any, call: Call, method: str) -> tuple[Servable, Signature]:
+        """Return the version and the signature that a request asks for."""
+        call.method = method
+        servable = self._catalog.find(*_asked(request))
+        call.found(servable)
+        return servable, signature_of(servable.signatures, request.model_spec.signature_name)
+
+    def _metadata(self, request: Any, call: Call) -> Any:
+        from google.protobuf.json_format import ParseDict
+        from tensorflow_serving.apis.get_model_metadata_pb2 import (
+            GetModelMetadataResponse,
+            SignatureDefMap,
+        )
+
+        if not request.metadata_field:
+            raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
+        for field in request.metadata_field:
+            if field != "signature_def":
+                raise invalid(f"Metadata field {field} is not supported")
+        servable = self._catalog.find(*_asked(request))
+        definitions = {name: s.metadata for name, s in servable.signatures.items()}
+        response = GetModelMetadataResponse()
+        described = ParseDict({"signature_def": definitions}, SignatureDefMap())
+        response.metadata["signature_def"].Pack(described)
+        _name(response, servable.name, servable.version)
+        return response
+
+    def _status(self, request: Any, call: Call) -> Any:
+        from google.protobuf.json_format import ParseDict
+        from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
+
+        states = self._catalog.status(*_asked(request))
+        return ParseDict({"model_version_status": states}, GetModelStatusResponse())
+
+
+def _parsed(request_class: Any, data: bytes) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return request_class.FromString(data)
+    except DecodeError:
+        raise invalid(f"the request is no {request_class.DESCRIPTOR.full_name}") from None
+
+
+def _asked(request: Any) -> tuple[str, int | None, str | None]:
+    """Return the name, the version and the label of the model that a request asks for."""
+    spec = request.model_spec
+    if not spec.name:
+        raise invalid("Missing ModelSpec")
+    chosen = spec.WhichOneof("version_choice")
+    return (
+        spec.name,
+        spec.version.value if chosen == "version" else None,
+        spec.version_label if chosen == "version_label" else None,
+    )
+
+
+def _name(response: Any, name: str, version: int, signature: str = "") -> None:
+    """Write the model that has answered into an answer."""
+    response.model_spec.name = name
+    response.model_spec.version.value = version
+    response.model_spec.signature_name = signature

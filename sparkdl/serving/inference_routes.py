@@ -1,0 +1,120 @@
+"""Runs anywhere. The addresses of the Open Inference Protocol v2.
+
+Source: https://kserve.github.io/website/docs/concepts/architecture/data-plane
+"""
+
+import functools
+import re
+from typing import Any
+
+from sparkdl._version import __version__
+from sparkdl.serving import infer_format
+from sparkdl.serving.calls import Call, Catalog, Servable, Work
+from sparkdl.serving.json_tensors import Array
+from sparkdl.serving.messages import Answer, HttpRequest, json_answer
+from sparkdl.serving.predict_format import rows_of
+from sparkdl.serving.request_error import RequestError, not_found
+from sparkdl.serving.signatures import DEFAULT, Signature, signature_of
+from sparkdl.serving.version_number import version_number
+
+__all__ = ["InferenceRoutes"]
+
+_LENGTH = "Inference-Header-Content-Length"
+_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer)?")
+
+
+class InferenceRoutes:
+    """Answers requests below `/v2`.
+
+    Args:
+        catalog: the models.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def read(self, request: HttpRequest, body: bytes, call: Call) -> Answer | Work:
+        """Answer a request, or return the work that it asks for.
+
+        Args:
+            request: the request.
+            body: its body.
+            call: what is noted of the request.
+
+        Raises:
+            RequestError: if the request cannot be answered.
+        """
+        path, is_get = request.path.rstrip("/"), request.method in ("GET", "HEAD")
+        if is_get and path == "/v2":
+            extensions = ["binary_tensor_data"]
+            return json_answer(
+                {"name": "sparkdl", "version": __version__, "extensions": extensions}
+            )
+        if is_get and path == "/v2/health/live":
+            return json_answer({"live": True})
+        if is_get and path == "/v2/health/ready":
+            is_ready = self._catalog.ready()
+            return json_answer({"ready": is_ready}, 200 if is_ready else 503)
+        match = _MODEL.fullmatch(path)
+        if match is None or is_get == (match[3] == "/infer"):
+            raise not_found(f"there is no {request.method} {request.path}")
+        name, version, action = match.groups()
+        return self._of_model((name, version_number(version)), action, request, body, call)
+
+    def _of_model(
+        self,
+        asked: tuple[str, int | None],
+        action: str | None,
+        request: HttpRequest,
+        body: bytes,
+        call: Call,
+    ) -> Answer | Work:
+        name, version = asked
+        if action == "/ready":
+            return self._ready(name, version)
+        if action == "/infer":
+            call.method = "infer"
+        servable = self._catalog.find(name, version)
+        if action is None:
+            return json_answer(self._metadata(servable))
+        call.found(servable)
+        return _infer(servable, request, body)
+
+    def _ready(self, name: str, version: int | None) -> Answer:
+        is_ready = self._catalog.is_ready(name, version)
+        return json_answer({"name": name, "ready": is_ready}, 200 if is_ready else 503)
+
+    def _metadata(self, servable: Servable) -> dict[str, Any]:
+        signature = servable.signatures.get(DEFAULT) or next(iter(servable.signatures.values()))
+        states = self._catalog.status(servable.name)
+        versions = [state["version"] for state in states if state["state"] == "AVAILABLE"]
+        return {
+            "name": servable.name,
+            "versions": versions,
+            "platform": "tensorflow_savedmodel",
+            "inputs": infer_format.describe(signature.inputs),
+            "outputs": infer_format.describe(signature.outputs),
+        }
+
+
+def _infer(servable: Servable, request: HttpRequest, body: bytes) -> Work:
+    content, binary = infer_format.split(body, request.headers.get(_LENGTH.lower()))
+    parameters = content.get("parameters")
+    chosen = parameters.get("signature_name") if isinstance(parameters, dict) else None
+    if chosen is not None and not isinstance(chosen, str):
+        raise RequestError("INVALID_ARGUMENT", "the parameter signature_name is no text")
+    signature = signature_of(servable.signatures, chosen or "")
+    asked = infer_format.read(content, signature, binary)
+    head = {"model_name": servable.name, "model_version": str(servable.version)}
+    reply = functools.partial(_inferred, head, asked, signature)
+    return Work(servable, signature, asked.arrays, rows_of(asked.arrays), reply)
+
+
+def _inferred(
+    head: dict[str, Any], asked: Any, signature: Signature, outputs: dict[str, Array]
+) -> Answer:
+    data, length = infer_format.answer(head, asked, signature, outputs)
+    if length is None:
+        return Answer(data)
+    kind = "application/octet-stream"
+    return Answer(data, content_type=kind, headers={_LENGTH: str(length)})

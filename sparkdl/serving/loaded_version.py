@@ -1,0 +1,260 @@
+"""Runs on the driver. A version of a model in memory, whose functions take requests."""
+
+import asyncio
+import functools
+import logging
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from sparkdl.inference.model_file import local_copy
+from sparkdl.model_formats import library_of, load_keras
+from sparkdl.models.saved_model import write_keras
+from sparkdl.serving.batcher import Batcher, BatchFailed
+from sparkdl.serving.batching import Batching
+from sparkdl.serving.calls import Result
+from sparkdl.serving.json_tensors import Array
+from sparkdl.serving.request_error import RequestError
+from sparkdl.serving.signatures import Signature, TensorInfo, read_signatures
+
+__all__ = ["LoadedVersion", "load"]
+
+# TensorFlow's exceptions, by code.
+_CODES = {
+    "InvalidArgumentError": "INVALID_ARGUMENT",
+    "FailedPreconditionError": "FAILED_PRECONDITION",
+    "OutOfRangeError": "OUT_OF_RANGE",
+    "NotFoundError": "INVALID_ARGUMENT",
+    "UnimplementedError": "UNIMPLEMENTED",
+    "UnavailableError": "UNAVAILABLE",
+    "ResourceExhaustedError": "RESOURCE_EXHAUSTED",
+    "DeadlineExceededError": "DEADLINE_EXCEEDED",
+    "AbortedError": "ABORTED",
+    "TypeError": "INVALID_ARGUMENT",
+    "ValueError": "INVALID_ARGUMENT",
+    "MemoryError": "RESOURCE_EXHAUSTED",
+}
+MAX_MESSAGE = 500
+# Lines of a message of TensorFlow that tell of its code rather than of the request.
+_OF_CODE = re.compile(
+    r"\s|Graph execution error|Detected at node|File \"|Traceback|\(most recent|$"
+)
+_OPERATION = re.compile(
+    r"\s*\[Op:\w+\]|\{\{(function_)?node [^}]*\}\}\s*|\s*\[\[.*?\]\]|<stack traces unavailable>\s*"
+)
+
+_logger = logging.getLogger("sparkdl.serving")
+
+
+class LoadedVersion:
+    """A version of a model.
+
+    Args:
+        name: the name of the model.
+        version: the number of the version.
+        signatures: the signatures of the SavedModel.
+        model: the SavedModel, as TensorFlow has loaded it.
+        num_bytes: the size of its files in bytes.
+        batching: the options of batching; None computes each request alone.
+        num_clients: see `Batcher`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        signatures: Mapping[str, Signature],
+        model: Any,
+        num_bytes: int = 0,
+        batching: Batching | None = None,
+        num_clients: Callable[[], int] | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.signatures = signatures
+        self.num_bytes = num_bytes
+        self._model = model
+        self._queues: dict[str, Batcher] = {}
+        for key, signature in signatures.items():
+            if batching and signature.has_rows and not key.startswith("__"):
+                function = functools.partial(_in_order, model, signature)
+                self._queues[key] = queue = Batcher(function, batching, num_clients)
+                # Requests refer to this object: when it goes, the last of them was answered.
+                weakref.finalize(self, queue.close)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} version {self.version}>"
+
+    def run(self, signature: Signature, arrays: Mapping[str, Array]) -> Result:
+        """Compute the outputs.
+
+        Raises:
+            RequestError: if the model refuses the inputs, or too many requests wait.
+        """
+        ordered = [arrays[name] for name in signature.inputs]
+        outputs, batch = None, None
+        if queue := self._queue_of(signature, ordered):
+            # A row of another request may be wrong, or the model does not keep the rows apart.
+            with suppress(BatchFailed):
+                outputs, batch = queue(ordered)
+        if outputs is None:
+            outputs = _in_order(self._model, signature, ordered)
+        return Result(dict(zip(signature.outputs, outputs, strict=True)), batch)
+
+    async def run_soon(
+        self, signature: Signature, arrays: Mapping[str, Array], pool: Executor
+    ) -> Result:
+        """Compute the outputs in other threads, see `Servable`."""
+        ordered = [arrays[name] for name in signature.inputs]
+        outputs, batch = None, None
+        if queue := self._queue_of(signature, ordered):
+            with suppress(BatchFailed):
+                outputs, batch = await queue.run_soon(ordered)
+        if outputs is None:
+            loop = asyncio.get_running_loop()
+            alone = functools.partial(_in_order, self._model, signature, ordered)
+            outputs = await loop.run_in_executor(pool, alone)
+        return Result(dict(zip(signature.outputs, outputs, strict=True)), batch)
+
+    def _queue_of(self, signature: Signature, arrays: Sequence[Array]) -> Batcher | None:
+        """Return the queue for a request; None if its rows cannot be batched."""
+        queue = self._queues.get(signature.name)
+        has_rows = queue and len({len(array) for array in arrays}) == 1 and len(arrays[0])
+        return queue if has_rows else None
+
+    def warm_up(self, sizes: Sequence[int] = (1,)) -> bool:
+        """Call each function on rows of zeros, so that the first request does not wait.
+
+        Args:
+            sizes: numbers of rows.
+
+        Returns:
+            True if all functions have computed these rows.
+        """
+        is_warm = True
+        for key, signature in self.signatures.items():
+            for size in sizes if not key.startswith("__") else ():
+                try:
+                    self.run(signature, {n: _zeros(i, size) for n, i in signature.inputs.items()})
+                except RequestError as exc:
+                    _logger.info("%r: %s does not compute zeros: %s", self, key, exc)
+                    is_warm = False
+        return is_warm
+
+
+def _in_order(model: Any, signature: Signature, arrays: Sequence[Array]) -> list[Array]:
+    """Call a function of a model with its inputs, in the order of their names.
+
+    Raises:
+        RequestError: if the function fails.
+    """
+    with _told():
+        tensors = {
+            name: _tensor(array, info.dtype)
+            for (name, info), array in zip(signature.inputs.items(), arrays, strict=True)
+        }
+        outputs = model.signatures[signature.name](**tensors)
+        return [_array(outputs[name]) for name in signature.outputs]
+
+
+def _tensor(array: Array, dtype: str) -> Any:
+    import tensorflow as tf
+
+    if dtype == "bfloat16":
+        return tf.cast(tf.constant(array), dtype)
+    return tf.constant(array, dtype)
+
+
+def _zeros(info: TensorInfo, size: int) -> Array:
+    shape = [1 if n is None else n for n in info.shape or ()]
+    if info.shape and info.shape[0] is None:
+        shape[0] = size
+    if info.dtype == "string":
+        return np.full(shape, b"", object)
+    return np.zeros(shape, "float32" if info.dtype == "bfloat16" else info.dtype)
+
+
+def _array(output: Any) -> Array:
+    if hasattr(output, "to_list"):
+        return output.to_list()  # A ragged tensor.
+    if not hasattr(output, "numpy"):
+        kind = type(output).__name__
+        raise RequestError("UNIMPLEMENTED", f"an output is a {kind}; expected a dense tensor")
+    return output.numpy()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise an error of the model as one of the request, without a traceback."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as exc:
+        names = [kind.__name__ for kind in type(exc).__mro__]
+        code = next((_CODES[name] for name in names if name in _CODES), "INTERNAL")
+        text = _plain(getattr(exc, "message", None) or str(exc))
+        if code == "INTERNAL":
+            _logger.exception("a model failed")
+        raise RequestError(code, text) from exc
+
+
+def _plain(message: str) -> str:
+    """Return what a message of TensorFlow says, without its traceback and names of operations.
+
+    Example:
+        >>> _plain("Graph execution error:\\n\\n  File x\\nToo long {{node a}}\\n\\t [[a]] [Op:b]")
+        'Too long'
+    """
+    lines = [line for line in message.splitlines() if not _OF_CODE.match(line)]
+    text = " ".join(_OPERATION.sub("", line).strip() for line in lines)
+    return text[:MAX_MESSAGE].strip() or "the model failed"
+
+
+# ---- loading
+
+
+def load(
+    url: str,
+    name: str,
+    version: int,
+    batching: Batching | None = None,
+    num_clients: Callable[[], int] | None = None,
+) -> LoadedVersion:
+    """Load a version of a model into this process.
+
+    Args:
+        url: path or URL of the folder of a SavedModel, or of a Keras file.
+        name: the name of the model.
+        version: the number of the version.
+        batching: the options of batching; None computes each request alone.
+        num_clients: see `Batcher`.
+
+    Raises:
+        ValueError: if it is no model.
+        OSError: if its files cannot be read.
+    """
+    import tensorflow as tf
+
+    with local_copy(url) as path, TemporaryDirectory(prefix="sparkdl-serving-") as temporary:
+        if library_of(path) != "tensorflow":
+            library = library_of(path)
+            write_keras(load_keras(path, library), library, temporary)
+            path = Path(temporary)
+        signatures = read_signatures(path)
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        try:
+            model = tf.saved_model.load(str(path))
+        except tf.errors.OpError as exc:
+            raise ValueError(f"{url} cannot be loaded: {_plain(exc.message)}") from exc
+    callable_ = {
+        key: s for key, s in signatures.items() if key in model.signatures or key[:2] == "__"
+    }
+    return LoadedVersion(name, version, callable_, model, size, batching, num_clients)

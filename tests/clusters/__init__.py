@@ -1,0 +1,1 @@
+"""Tests on clusters of several hosts, which need root and servers: `make test-clusters`."""

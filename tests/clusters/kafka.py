@@ -1,0 +1,102 @@
+"""A real broker of Kafka on loopback, and Spark's source for Kafka."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.clusters.scripts import fetched
+from tests.clusters.standalone import REPOSITORY
+from tests.helpers.processes import eventually
+
+__all__ = ["consumed", "create_topic", "kafka_broker", "spark_jars"]
+
+SCRIPT = REPOSITORY / "scripts" / "kafka.sh"
+READY_S = 60.0
+
+
+def _folders() -> list[str]:
+    """The folders of the jars; the test is skipped where they cannot be had."""
+    return fetched("kafka.sh")
+
+
+def spark_jars() -> str:
+    """Return the jars of Spark's source for Kafka, for `spark.jars`."""
+    return ",".join(map(str, sorted(Path(_folders()[1]).glob("*.jar"))))
+
+
+def _free_ports() -> int:
+    """Return a free port whose next one is free, too."""
+    for _ in range(100):
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            with contextlib.suppress(OSError):
+                two.bind(("127.0.0.1", port + 1))
+                return port
+    raise AssertionError("there are no two free ports in a row")
+
+
+@contextlib.contextmanager
+def kafka_broker(folder: Path) -> Iterator[str]:
+    """Yield the address of a broker whose data is below a folder."""
+    _folders()
+    port = _free_ports()
+    log = folder / "broker.log"
+    with log.open("wb") as output:
+        broker = subprocess.Popen(
+            [str(SCRIPT), "--start", str(folder / "data"), str(port)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        eventually(
+            lambda: broker.poll() is not None or "Kafka Server started" in log.read_text(), READY_S
+        )
+        assert "Kafka Server started" in log.read_text(), log.read_text()[-5000:]
+        yield f"127.0.0.1:{port}"
+    finally:
+        os.killpg(broker.pid, signal.SIGKILL)
+        broker.wait(20)
+
+
+def create_topic(
+    address: str, name: str, num_partitions: int = 2, settings: dict[str, str] | None = None
+) -> str:
+    """Create a topic; return its URL."""
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    client = AdminClient({"bootstrap.servers": address})
+    for future in client.create_topics(
+        [NewTopic(name, num_partitions, 1, config=settings or {})]
+    ).values():
+        future.result(30)
+    return f"kafka://{address}/{name}"
+
+
+def consumed(address: str, name: str, num: int) -> list[tuple[str, bytes]]:
+    """Return this number of records of a topic, each as its key and its value."""
+    from confluent_kafka import Consumer
+
+    settings: dict[str, Any] = {"bootstrap.servers": address, "group.id": f"tests-{name}"}
+    client = Consumer({**settings, "auto.offset.reset": "earliest"})
+    client.subscribe([name])
+    found: list[tuple[str, bytes]] = []
+    try:
+        for _ in range(60):
+            for message in client.consume(num, 1.0):
+                assert message.error() is None
+                found.append((message.key().decode(), message.value()))
+            if len(found) >= num:
+                break
+        # There are no more.
+        found += [(message.key().decode(), message.value()) for message in client.consume(1, 1.0)]
+    finally:
+        client.close()
+    return found

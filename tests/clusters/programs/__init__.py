@@ -1,0 +1,1 @@
+"""Programs that the drivers of the clusters run, see `tests.clusters.driver`."""

@@ -1,0 +1,204 @@
+"""Runs through Spark Connect, for a client of `tests.clusters.connect_client`."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl import context, data, experiment, search
+from sparkdl.errors import SparkDLError
+from tests.clusters.programs.trials import summary
+
+
+def _report(x: float) -> float:
+    for step in range(1, 6):
+        context.report({"value": x * step}, step=step)
+        time.sleep(0.05)
+    return x * 5
+
+
+def pruned_search(spark: SparkSession, root: str) -> Any:
+    """Search with a pruner, in a root that is a URL."""
+    run = experiment.search(
+        _report,
+        {"x": search.Float(0.0, 1.0)},
+        num_trials=8,
+        pruner="median",
+        seed=1,
+        parallelism=1,
+        root=root,
+        progress=False,
+    )
+    return summary(run)
+
+
+def _held(number: int, folder: str) -> int:
+    Path(folder, f"trial-{number}").write_text(str(os.getpid()))
+    time.sleep(200)
+    return number
+
+
+def _ended(run: Any, begun_s: float) -> dict[str, Any]:
+    states = [str(trial.state) for trial in run.trials]
+    return {"states": states, "reason": run.reason, "seconds": time.monotonic() - begun_s}
+
+
+def _start(folder: str, trials: int, slots: int) -> Any:
+    """Start trials that take long, and wait until they hold all slots."""
+    numbers = {"number": list(range(trials)), "folder": [folder]}
+    run = experiment.launch(_held, numbers, wait=False, progress=False)
+    while sum(name.startswith("trial-") for name in os.listdir(folder)) < slots:
+        time.sleep(0.05)
+    return run
+
+
+def _end(run: Any) -> None:
+    run.cancel()
+    try:
+        run.wait()
+    except SparkDLError as exc:
+        assert exc.run is run
+
+
+def cancelled(spark: SparkSession, folder: str, slots: int) -> Any:
+    """Cancel a run of more trials than slots."""
+    run = _start(folder, 2 * slots, slots)
+    time.sleep(3)  # The loop counts the slots every two seconds.
+    begun_s = time.monotonic()
+    _end(run)
+    return _ended(run, begun_s)
+
+
+def _limited(folder: str, trials: int, timeout_s: float) -> Any:
+    numbers = {"number": list(range(trials)), "folder": [folder]}
+    try:
+        return experiment.launch(_held, numbers, timeout_s=timeout_s, progress=False)
+    except SparkDLError as exc:
+        return exc.run
+
+
+def timed_out(spark: SparkSession, folder: str, slots: int, limit_s: float) -> Any:
+    """Let a run of more trials than slots reach its time limit."""
+    begun_s = time.monotonic()
+    return _ended(_limited(folder, 2 * slots, limit_s), begun_s)
+
+
+def timed_out_behind_another(spark: SparkSession, folder: str, slots: int) -> Any:
+    """Let a run whose checks wait behind the trials of another run reach its time limit."""
+    other = _start(folder, slots, slots)
+    try:
+        begun_s = time.monotonic()
+        return _ended(_limited(folder, 1, 1), begun_s)
+    finally:
+        _end(other)
+
+
+def held(spark: SparkSession, folder: str, trials: int) -> Any:
+    """Run trials until the client is killed."""
+    _start(folder, trials, 1).wait()
+
+
+def too_large(spark: SparkSession, size: int, elastic: bool = False) -> Any:
+    """Start a gang that does not fit."""
+    begun_s = time.monotonic()
+    try:
+        experiment.allreduce(_mean, num_workers=size, elastic=elastic, progress=False)
+    except SparkDLError as exc:
+        return {"error": f"{type(exc).__name__}: {exc}", "seconds": time.monotonic() - begun_s}
+
+
+def _mean() -> float:
+    import numpy as np
+
+    import sparkdl.horovod as hvd
+
+    hvd.init()
+    return float(hvd.allreduce(np.array([hvd.rank() + 1.0]))[0])
+
+
+def horovod(spark: SparkSession) -> Any:
+    """Average over two ranks by Horovod's API."""
+    return experiment.horovod(_mean, num_workers=2, progress=False).result
+
+
+def _replicas() -> float:
+    from sparkdl import distribute
+
+    return float(distribute.strategy().num_replicas_in_sync)
+
+
+def mirrored(spark: SparkSession) -> Any:
+    """Train on the devices of an executor."""
+    return experiment.mirrored(_replicas, progress=False).result
+
+
+def _fails_once(number: int, folder: str) -> int:
+    Path(folder, f"tried-{number}-{time.time_ns()}").touch()
+    if number == 1 and not Path(folder, "go").exists():
+        raise ValueError("not yet")
+    return number
+
+
+def resumed(spark: SparkSession, folder: str) -> Any:
+    """Resume a run of which a trial has failed."""
+    numbers = {"number": [0, 1], "folder": [folder]}
+    run = experiment.launch(_fails_once, numbers, progress=False)
+    before = [str(trial.state) for trial in run.trials]
+    Path(folder, "go").touch()
+    again = experiment.resume(run.path, retry="failed", progress=False)
+    tried = sorted(name.split("-")[1] for name in os.listdir(folder) if name != "go")
+    return {"before": before, "after": [str(t.state) for t in again.trials], "tried": tried}
+
+
+def records(spark: SparkSession, folder: str) -> Any:
+    """Write and read TFRecord files."""
+    table = spark.range(100, numPartitions=3).selectExpr("id", "cast(id * 2 as float) twice")
+    data.write_tfrecord(table, f"{folder}/records")
+    read = data.read_tfrecord(spark, f"{folder}/records")
+    return read.selectExpr("count(*)", "sum(id)", "sum(twice)").first().asDict()
+
+
+def tensorflowonspark(spark: SparkSession) -> Any:
+    """Pass the session to the API of TensorFlowOnSpark."""
+    from sparkdl.tfos import TFCluster
+
+    try:
+        TFCluster.run(spark, _mean, {}, 1, 0)
+    except SparkDLError as exc:
+        return str(exc)
+
+
+def without_context(spark: SparkSession) -> Any:
+    """Return the names of what a client lacks."""
+    import pyspark
+
+    from sparkdl.cluster.spark import SparkCluster
+
+    cluster = SparkCluster(spark)
+    begun_s = time.monotonic()
+    cluster.wait_for_executors(2)
+    return {
+        "has_context": hasattr(pyspark, "SparkContext"),
+        "waited_s": time.monotonic() - begun_s,
+        "master": cluster.master,
+    }
+
+
+def watched(spark: SparkSession, folder: str) -> dict[str, Any]:
+    """Watch a log of two hours, of which the second is unlike the training data."""
+    from sparkdl import monitoring
+    from tests.helpers.logs import PROFILE
+
+    options: dict[str, Any] = {"to": f"{folder}/results", "min_rows": 10, "idle_s": 60}
+    options |= {"metrics": ["ks"], "columns": ["age"], "available_now": True}
+    first = monitoring.watch(f"{folder}/log", PROFILE, **options).new_drift
+    # The log is idle only once.
+    again = monitoring.watch(f"{folder}/log", PROFILE, **options)
+    return {
+        "statuses": first.table["status"].tolist(),
+        "alerts": len(again.alerts),
+        "unreadable": first.left_out["unreadable"]["num"],
+        "again": len(again.new_drift.table) + len(again.new_drift.left_out),
+    }

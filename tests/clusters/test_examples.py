@@ -1,0 +1,311 @@
+"""The examples as a user runs them: plain Python, without any setting of Spark."""
+
+import contextlib
+import difflib
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from sparkdl import models
+from tests.helpers.processes import eventually
+from tests.helpers.spark import JAVA_OPTIONS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# A DAG is a file for Airflow, see test_airflow.py.
+PROGRAMS = [path for path in sorted(EXAMPLES.rglob("*.py")) if path.parent.name != "airflow"]
+PROGRAM_S = 240.0
+CIRCLE_S = 180.0
+# Embedded Spark has as many slots as there are cores.
+TWO_CORES = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two workers need two slots")
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Return a mark that skips an example whose framework is not installed."""
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed")
+
+
+# Those that are started as programs: one on the default master, one on the master that it chooses.
+STARTED = ("allreduce.py", "parameter_server.py")
+
+
+def _run(name: str, folder: Path, *arguments: str) -> str:
+    """Run an example; return what it printed. Kill its processes if it takes too long."""
+    outer = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))}
+    env = {**outer, "SPARK_LOCAL_IP": "127.0.0.1", "SPARKDL_ROOT": str(folder / "runs")}
+    env["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
+    command = [sys.executable, EXAMPLES / name, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=folder, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=PROGRAM_S)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # The process and its child, Java.
+            raise
+    assert process.returncode == 0, err
+    return out
+
+
+@pytest.fixture
+def run_example(
+    four_executors: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., str]:
+    """Runs an example in an application that is there already; returns what it printed."""
+
+    class Shared(SparkContext):
+        def __new__(cls, conf: Any = None) -> Any:
+            return four_executors.sparkContext
+
+    def run(name: str, *arguments: str) -> str:
+        if name in STARTED:
+            return _run(name, tmp_path)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "runs"))
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "pyspark-shell")  # Some set it where it is not.
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        monkeypatch.setattr(pyspark, "SparkContext", Shared)
+        monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "single_process.py",
+        pytest.param("allreduce.py", marks=TWO_CORES),
+        "parameter_server.py",
+        pytest.param("dataframe.py", marks=TWO_CORES),
+        pytest.param("jax_digits.py", marks=[TWO_CORES, needs("jax")]),
+        pytest.param("parquet.py", marks=TWO_CORES),
+        "predict.py",
+        "export_model.py",
+        "serving.py",
+        "search.py",
+        pytest.param("torch_digits.py", marks=[TWO_CORES, needs("torch")]),
+        "hops/grid_digits.py",
+        pytest.param("horovod/elastic_digits.py", marks=TWO_CORES),
+        pytest.param("horovod/keras_digits.py", marks=TWO_CORES),
+        pytest.param("horovod/session_digits.py", marks=TWO_CORES),
+        pytest.param("horovod/tape_digits.py", marks=TWO_CORES),
+        "tfos/digits_spark.py",
+        "tfos/digits_tensorflow.py",
+        "tfos/servers_digits.py",
+        "tfos/stream_digits.py",
+    ],
+)
+@pytest.mark.filterwarnings("default")
+def test_an_example_learns(name: str, run_example: Callable[[str], str], tmp_path: Path) -> None:
+    printed = run_example(name)
+    accuracy = re.compile(r"^accuracy (0\.\d+|1\.0+) on unseen digits$", re.MULTILINE)
+    match = accuracy.search(printed)
+    assert match, printed
+    assert float(match[1]) > 0.93
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == (name != "single_process.py")
+
+
+@pytest.mark.slow
+@TWO_CORES
+def test_the_circle_trains_again_and_promotes(tmp_path: Path) -> None:
+    printed = _run("train_and_serve.py", tmp_path, "--folder", "bikes")
+    assert eventually(lambda: not _left_behind(tmp_path), 30), _left_behind(tmp_path)
+    table = printed[printed.index("round  step") :].splitlines()[2:]
+    rows = [(row[0], row[7:16].strip(), row[25:]) for row in table]
+    steps = [step for _, step, _ in rows]
+    assert steps[:5] == ["prepare", "search", "train", "export", "canary"]
+    assert steps[-8:] == ["search", "train", "export", "canary", "ask", "decide", "ask", "monitor"]
+    results = {(number, step): text for number, step, text in rows}
+    assert "learned from bikes-1-search" in results["2", "search"]
+    assert results["2", "decide"].startswith("promoted: bikes/1 errs by ")
+    assert results["2", "monitor"] == "no reason to train again"
+    first = [text for number, step, text in rows if (number, step) == ("1", "monitor")]
+    assert first[0] == "no reason to train again"
+    assert first[-1].startswith("temperature has drifted in ")
+    assert "ALARM bikes/1: 1 of 3 features has drifted between" in printed
+    assert sum(float(row[16:23]) for row in table) < CIRCLE_S
+    # A step that is started again repeats nothing.
+    again = _run("train_and_serve.py", tmp_path, "train", "--folder", "bikes", "--round", "2")
+    assert again.strip() == results["2", "train"]
+
+    # A canary whose forecasts are worse is rolled back.
+    root, log = str(tmp_path / "bikes" / "runs"), tmp_path / "bikes" / "log"
+    models.alias("bikes", "canary", 1, root=root)
+    records = [json.loads(line) for file in log.rglob("*.jsonl") for line in _lines(file)]
+    now = int(time.time() * 1000)
+    lines = [json.dumps({**record, "time": now}) for record in records]
+    (log / "again-1.jsonl").write_text("\n".join(lines))
+    decided = _run("train_and_serve.py", tmp_path, "decide", "--folder", "bikes")
+    assert decided.startswith("rolled back: bikes/2 errs by ")
+    assert models.get("bikes", alias="canary", root=root).version == 2
+
+
+def _left_behind(folder: Path) -> list[str]:
+    """The processes that an example in a folder has left behind."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"SPARKDL_ROOT={folder}/".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text())
+    return found
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resume.py"])
+@pytest.mark.filterwarnings("default")
+def test_resume_runs_only_the_failed_trial_again(
+    name: str, run_example: Callable[[str], str]
+) -> None:
+    printed = run_example(name)
+    counts = re.findall(r"^Run neighbors-\S+: COMPLETE, (\d) of 3 trials complete", printed, re.M)
+    assert counts == ["2", "3"], printed
+    assert "attempts of each trial: [1, 1, 2]" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["callbacks.py"])
+@pytest.mark.filterwarnings("default")
+def test_a_run_is_followed(
+    name: str, run_example: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("WEBHOOK_URL", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(variable, raising=False)
+    printed = run_example(name)
+    assert re.search(r"^best so far: trial 1 with {'strength': 1\.0}: 0\.9", printed, re.M), printed
+    assert re.search(r"^digits-\S+ has ended: 2 of 2 trials complete$", printed, re.M)
+    accuracy = re.search(r"^accuracy (0\.\d+) on unseen digits$", printed, re.M)
+    assert accuracy and float(accuracy[1]) > 0.93
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compare.py"])
+@pytest.mark.filterwarnings("default")
+def test_runs_are_found_again_and_compared(
+    name: str, run_example: Callable[[str], str], tmp_path: Path
+) -> None:
+    printed = run_example(name)
+    assert len(re.findall(r"^\d +(neighbors|perceptron)-\S+ .*\[candidate\]", printed, re.M)) == 2
+    assert "a hundredth of the other's memory" in printed
+    assert re.search(r"^result +state +COMPLETE +COMPLETE$", printed, re.M)
+    assert re.search(r"^parameters +num_neighbors .*\n +power .*\n +alpha ", printed, re.M)
+    assert "Best value so far" in (tmp_path / "compare.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tfos/linear_regression.py"])
+@pytest.mark.filterwarnings("default")
+def test_a_pipeline_finds_its_weights(name: str, run_example: Callable[..., str]) -> None:
+    # In four partitions the rows come in another order: ten epochs end a little too far away.
+    printed = run_example(name, "--epochs", "20")
+    found = re.search(r"^weights (\S+) and (\S+);", printed, re.MULTILINE)
+    assert found, printed
+    assert float(found[1]) == pytest.approx(3.14, abs=0.02)
+    assert float(found[2]) == pytest.approx(1.618, abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_an_example_explains_its_arguments(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for framework in ("jax", "torch"):
+        if path.stem.startswith(framework):
+            pytest.importorskip(framework)
+    monkeypatch.setattr(sys, "argv", [path.name, "--help"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(path), run_name="__main__")
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {path.name} [-h]")
+
+
+@pytest.mark.slow
+def test_an_example_is_submitted_and_its_second_start_repeats_nothing(tmp_path: Path) -> None:
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
+    command = [*submit, str(EXAMPLES / "callbacks.py"), "--run-id", "nightly"]
+    env = {**os.environ, "SPARKDL_ROOT": str(tmp_path / "runs")}
+    for _ in range(2):
+        done = subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_S
+        )
+        assert done.returncode == 0, done.stderr
+        last = done.stdout.strip().split("\n")[-1]
+        line = json.loads(last.removeprefix("sparkdl: "))
+        assert (line["run"], line["counts"], line["exit_code"]) == ("nightly", {"COMPLETE": 2}, 0)
+        assert line["best"]["value"] > 0.93
+    assert "Nothing was run" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("codes", "calls", "code"),
+    [
+        ({}, "decide monitor", 0),
+        ({"decide": 99, "monitor": 1}, "decide monitor prepare search train export canary", 0),
+        ({"monitor": 1, "export": 99}, "decide monitor prepare search train export", 0),
+        ({"monitor": 1, "search": 7}, "decide monitor prepare search", 7),
+        ({"monitor": 2}, "decide monitor", 2),
+        ({"decide": 1}, "decide", 1),
+    ],
+)
+def test_the_script_for_cron_trains_only_after_drift(
+    codes: dict[str, int], calls: str, code: int, tmp_path: Path
+) -> None:
+    """Both commands are replaced by one that notes its call, and exits with a code."""
+    cases = "".join(f"*' {name} '*) exit {number};; " for name, number in codes.items())
+    stand_in = tmp_path / "sparkdl"
+    note = f'echo "$*" >> "{tmp_path}/calls"; case " $* " in {cases} *) exit 0;; esac'
+    stand_in.write_text(f"#!/bin/sh\n{note}\n")
+    stand_in.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    env = {"PATH": path, "SPARKDL_PYTHON": str(stand_in), "SPARKDL_FOLDER": str(tmp_path)}
+    script = EXAMPLES / "cron" / "hourly.sh"
+    assert subprocess.run([script], env=env).returncode == code
+    lines = (tmp_path / "calls").read_text().splitlines()
+    done = [next(w for w in line.split() if not w.endswith(".py")) for line in lines]
+    assert done == calls.split()
+    assert len({line.split("--round ")[1] for line in lines if "--round" in line}) == 1
+    # Another call goes on.
+    with (tmp_path / "hourly.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert subprocess.run([script], env=env).returncode == 0
+    assert len((tmp_path / "calls").read_text().splitlines()) == len(lines)
+
+
+def test_four_lines_distribute_a_program() -> None:
+    single, distributed = (
+        (EXAMPLES / name).read_text().splitlines() for name in ("single_process.py", "allreduce.py")
+    )
+    changes = [line for line in difflib.ndiff(single, distributed) if line[2:].strip()]
+    added = [line[2:].strip() for line in changes if line.startswith("+ ")]
+    assert added == [
+        "from sparkdl import distribute, experiment",
+        "with distribute.strategy().scope():",
+        "model = build_model()",
+        "accuracy = experiment.allreduce(train, num_workers=2).result",
+    ]
+    assert sum(line.startswith("- ") for line in changes) == 2

@@ -1,0 +1,98 @@
+"""Alerts on their way to places that are down, slow or gone."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl.callbacks import Webhook
+from sparkdl.models.watch_files import ResultFiles
+from sparkdl.monitoring.alerts import check_targets
+from sparkdl.monitoring.outbox import Outbox
+from tests.helpers.processes import eventually
+from tests.helpers.receiver import Receiver
+
+
+def alert(number: int) -> dict[str, Any]:
+    return {"id": f"m/1 {number}", "event": "drift", "text": f"drift {number}"}
+
+
+def ids(posts: list[Any]) -> list[str]:
+    return [body["id"] for _, _, body in posts]
+
+
+def test_an_alert_waits_for_a_place_that_is_down_and_is_sent_once(
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = ResultFiles(str(tmp_path))
+    told: list[Any] = []
+    targets = check_targets([f"{receiver.address}/secret", told.append])
+    receiver.codes = [404]
+    outbox = Outbox(files, targets)
+    outbox.add(7, [alert(1), alert(2)])
+    outbox.deliver()
+    # The place that is down is not asked for the second alert; the other place has both.
+    assert len(receiver.posts) == 1 and [found["id"] for found in told] == ["m/1 1", "m/1 2"]
+    assert "an alert could not be sent: http://127.0.0.1" in caplog.text
+    assert "secret" not in caplog.text + Path(tmp_path, "unsent/000000000007.json").read_text()
+    # Another process with the same places, after the batch was repeated.
+    again = Outbox(files, targets)
+    again.add(7, [alert(1), alert(2)])
+    for _ in range(2):
+        again.deliver()
+    assert ids(receiver.posts) == ["m/1 1", "m/1 1", "m/1 2"] and len(told) == 2
+    assert files.unsent() == [] and len(files.read_alerts()) == 2
+
+
+def test_two_places_on_one_host_are_told_both(receiver: Receiver, tmp_path: Path) -> None:
+    places = [Webhook(f"{receiver.address}/one"), f"{receiver.address}/two"]
+    outbox = Outbox(ResultFiles(str(tmp_path)), check_targets(places))
+    outbox.add(1, [alert(1)])
+    outbox.deliver()
+    assert sorted(path for path, _, _ in receiver.posts) == ["/one", "/two"]
+
+
+def test_a_place_that_hangs_holds_up_neither_the_batch_nor_others(
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on, calls = threading.Event(), []
+
+    def hang(found: Any) -> None:
+        calls.append(found["id"])
+        goes_on.wait()
+
+    outbox = Outbox(ResultFiles(str(tmp_path)), check_targets([hang, receiver.address]), 0.5)
+    outbox.add(1, [alert(1)])
+    begin = time.monotonic()
+    for _ in range(20):  # Only the first call waits.
+        outbox.deliver()
+    assert time.monotonic() - begin < 5
+    assert ids(receiver.posts) == ["m/1 1"] and calls == ["m/1 1"]
+    assert "an alert was not taken by the function" in caplog.text
+    goes_on.set()
+    assert eventually(lambda: not outbox.files.unsent())
+    outbox.deliver()
+    assert calls == ["m/1 1"]
+
+
+def test_an_alert_for_a_place_that_was_taken_away_is_forgotten(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    files = ResultFiles(str(tmp_path))
+    receiver.codes = [404]
+    both = Outbox(files, check_targets([receiver.address, print]))
+    both.add(1, [alert(1)])
+    both.deliver()
+    assert files.unsent() == [1]
+    Outbox(files, check_targets(print)).deliver()
+    assert files.unsent() == [] and len(receiver.posts) == 1
+
+
+def test_an_alert_that_no_place_was_to_get_is_sent_to_none_later(tmp_path: Path) -> None:
+    files = ResultFiles(str(tmp_path))
+    told: list[Any] = []
+    Outbox(files).add(1, [alert(1)])
+    Outbox(files, check_targets(told.append)).deliver()
+    assert told == [] and len(files.read_alerts()) == 1
