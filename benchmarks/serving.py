@@ -79,11 +79,12 @@ def serve_predict(path: str) -> None:
     """Serve `model.predict` with the HTTP server of sparkdl, and nothing else: the floor."""
     import asyncio
     from concurrent.futures import Executor
+    from dataclasses import replace
 
     import keras
 
     from sparkdl.serving.http_server import HttpServer, listen
-    from sparkdl.serving.messages import Answer, HttpRequest
+    from sparkdl.serving.messages import Answer, HttpRequest, ReadBody
 
     model = keras.saving.load_model(path)
 
@@ -92,7 +93,8 @@ def serve_predict(path: str) -> None:
         values = model.predict(rows, verbose=0).tolist()
         return Answer(json.dumps({"predictions": values}).encode())
 
-    async def answer_soon(request: HttpRequest, pool: Executor) -> Answer:
+    async def answer_soon(head: HttpRequest, read: ReadBody, pool: Executor) -> Answer:
+        request = replace(head, body=await read())
         return await asyncio.get_running_loop().run_in_executor(pool, answer, request)
 
     bound = listen("127.0.0.1", 0)
@@ -294,7 +296,7 @@ def table(result: Row) -> str:
 
 def measure(options: argparse.Namespace, peers: Row) -> Row:
     """Measure everything; return the JSON document."""
-    about, versions = machine("httptools", "uvloop", "numpy"), dict[str, Any]()
+    about, versions = machine("uvicorn", "h11", "uvloop", "numpy"), dict[str, Any]()
     rounds: list[list[Row]] = []
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
         paths = {model: Path(folder, f"{model}.keras") for model in options.models}

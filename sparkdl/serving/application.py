@@ -6,12 +6,13 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from sparkdl.serving.access import check_token, is_loopback
 from sparkdl.serving.calls import Call, Catalog, Observer, Work, call_of, tell
 from sparkdl.serving.inference_routes import InferenceRoutes
-from sparkdl.serving.messages import Answer, HttpRequest, error_answer
+from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
 from sparkdl.serving.request_error import RequestError, invalid, not_found
 from sparkdl.serving.tensorflow_routes import TensorFlowRoutes
 
@@ -67,6 +68,14 @@ class Application:
         """Answer a request; the thread waits while the model computes."""
         call = call_of(request.headers.get("x-request-id", ""))
         try:
+            self._check_access(request)
+        except RequestError as exc:
+            return self._noted(_refusal(exc, request, call), call)
+        return self._answer(request, call)
+
+    def _answer(self, request: HttpRequest, call: Call) -> Answer:
+        """Answer a request of a client that may ask."""
+        try:
             asked = self._read(request, call)
             if isinstance(asked, Work):
                 result = asked.servable.run(asked.signature, asked.arrays)
@@ -75,16 +84,23 @@ class Application:
             asked = _refusal(exc, request, call)
         return self._noted(asked, call)
 
-    async def answer_soon(self, request: HttpRequest, pool: Executor) -> Answer:
+    async def answer_soon(self, head: HttpRequest, read: ReadBody, pool: Executor) -> Answer:
         """Answer a request in a loop of events, which goes on while the model computes.
 
         Args:
-            request: the request.
+            head: the request without its body.
+            read: reads the body; not called for a client that may not ask.
             pool: threads for everything that takes time.
         """
+        call = call_of(head.headers.get("x-request-id", ""))
+        try:
+            self._check_access(head)
+            request = replace(head, body=await read())
+        except RequestError as exc:
+            return self._noted(_refusal(exc, head, call), call)
         if not self._is_quick(request):
-            return await asyncio.get_running_loop().run_in_executor(pool, self.answer, request)
-        call = call_of(request.headers.get("x-request-id", ""))
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(pool, self._answer, request, call)
         try:
             asked = self._read(request, call)
             if isinstance(asked, Work):
@@ -116,7 +132,6 @@ class Application:
         return answer
 
     def _read(self, request: HttpRequest, call: Call) -> Answer | Work:
-        self._check_access(request)
         path = request.path
         if path == METRICS_PATH and self._metrics and request.method in ("GET", "HEAD"):
             data, kind = self._metrics()

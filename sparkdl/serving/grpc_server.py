@@ -2,12 +2,12 @@
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 
 from sparkdl.errors import ConfigError
+from sparkdl.serving.request_threads import RequestThreads
 
 __all__ = ["GrpcServer"]
 
@@ -32,7 +32,7 @@ class GrpcServer:
 
     def __init__(self, host: str, port: int, max_bytes: int) -> None:
         self._server: Any = grpc.server(
-            ThreadPoolExecutor(THREADS, "sparkdl-serving-grpc"),
+            RequestThreads(THREADS, "sparkdl-serving-grpc"),
             maximum_concurrent_rpcs=MAX_REQUESTS,
             options=[
                 ("grpc.max_receive_message_length", max_bytes),

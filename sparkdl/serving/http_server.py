@@ -1,4 +1,4 @@
-"""Runs on the driver. The HTTP server of a model server: its threads, its limits, and its end.
+"""Runs on the driver. The HTTP server of a model server: uvicorn in a thread, and its end.
 
 One thread reads requests and writes answers in a loop of events, so that neither a slow client nor
 a request that waits for a batch holds a thread. Everything that takes time runs in other threads.
@@ -6,155 +6,145 @@ a request that waits for a batch holds a thread. Everything that takes time runs
 
 import asyncio
 import contextlib
-import logging
-import select
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Executor, ThreadPoolExecutor
-from email.utils import formatdate
-from typing import Any
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 
+import uvicorn
 import uvloop
 
 from sparkdl.errors import ConfigError
-from sparkdl.serving.http_protocol import HttpProtocol, Shared
-from sparkdl.serving.messages import Answer, HttpRequest
+from sparkdl.serving.asgi import Asgi
+from sparkdl.serving.http_connection import HttpConnection
+from sparkdl.serving.messages import Answer, HttpRequest, ReadBody
+from sparkdl.serving.request_threads import RequestThreads
 
 __all__ = ["HttpServer", "listen"]
 
 # Threads for requests that are computed alone, or that are large.
 THREADS = 64
 MAX_CONNECTIONS = 1000
+MAX_HEADER_BYTES = 1 << 16
 BACKLOG = 1024
-# Seconds after which a connection is closed that has no request, or sends and reads nothing.
-IDLE_S = 120.0
-# Seconds for which a connection without a request is kept while the server is being stopped.
+# Seconds after which a connection is closed that has no request, or whose client reads nothing.
+IDLE_S = 120
+# Seconds for which connections without a request are kept while the server is being stopped.
 LAST_REQUEST_S = 0.2
-# Seconds for which the end waits for connections that are being closed.
-END_S = 5.0
-
-_logger = logging.getLogger("sparkdl.serving")
+# Seconds in which the bodies of the last requests have to come.
+LAST_BODY_S = 2.0
+# Seconds for which the end waits for answers that are being sent, after requests were given up.
+END_S = 1.0
+# Seconds that uvicorn needs to end when there is nothing to wait for.
+MIN_END_S = 0.1
 
 
 class HttpServer:
     """An HTTP server in threads of this process.
 
     Args:
-        answer: answers a request with a pool of threads, and never fails.
+        answer: answers a request without a body, whose body it may read, with a pool of threads,
+            and never fails.
         bound: the socket.
         max_body_bytes: the size of the largest body.
     """
 
     def __init__(
         self,
-        answer: Callable[[HttpRequest, Executor], Awaitable[Answer]],
+        answer: Callable[[HttpRequest, ReadBody, Executor], Awaitable[Answer]],
         bound: socket.socket,
         max_body_bytes: int,
     ) -> None:
-        self._pool = ThreadPoolExecutor(THREADS, "sparkdl-serving-request")
-        self._shared = Shared(
-            answer=lambda request: answer(request, self._pool),
-            max_body_bytes=max_body_bytes,
-            max_connections=MAX_CONNECTIONS,
-        )
+        self._pool = RequestThreads(THREADS, "sparkdl-serving-request")
+        self._asgi = Asgi(lambda head, read: answer(head, read, self._pool), max_body_bytes)
         self._socket = bound
-        self._server: Any = None
+        self._server = uvicorn.Server(_config(self._asgi))
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="sparkdl-serving", daemon=True)
         self._thread.start()
-        self._in_loop(self._listen())
 
     @property
     def num_open(self) -> int:
-        """Number of requests that have come and are not answered."""
-        return sum(connection.num_open for connection in list(self._shared.connections))
+        """Number of requests that are not answered."""
+        return self._asgi.num_open
 
     @property
     def num_connections(self) -> int:
         """Number of connections of clients."""
-        return len(self._shared.connections)
+        return len(self._server.server_state.connections)
 
     def drain(self, timeout_s: float) -> None:
-        """Take no more connections, and wait until all requests are answered.
+        """Take no more connections, wait until all requests are answered, and end the threads.
 
         Args:
             timeout_s: seconds after which requests that were not answered are given up.
         """
-        self._in_loop(self._drain(timeout_s))
+        asyncio.run_coroutine_threadsafe(self._drain(timeout_s), self._loop).result()
+        self._thread.join()
+        self._pool.shutdown(cancel_futures=True)
 
     def close(self) -> None:
         """Close all connections, and end the threads."""
-        self._in_loop(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._thread.is_alive():
+            self.drain(0.0)
 
     # ---- in the loop
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            self._loop.run_until_complete(self._serve())
         finally:
             self._loop.close()
 
-    def _in_loop(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    async def _listen(self) -> None:
-        loop = self._loop
-        self._socket.setblocking(False)
-        self._server = await loop.create_server(
-            lambda: HttpProtocol(self._shared), sock=self._socket, backlog=BACKLOG
-        )
-        self._care = loop.create_task(self._take_care())
-
-    async def _take_care(self) -> None:
-        """Keep the date, and close connections on which nothing happens."""
-        while True:
-            self._shared.date = formatdate(usegmt=True)
-            limit = self._loop.time() - IDLE_S
-            for connection in list(self._shared.connections):
-                if connection.last_active < limit and not connection.num_open:
-                    connection.close()
-            await asyncio.sleep(1.0)
-
-    async def _drain(self, timeout_s: float) -> None:
-        loop, shared = self._loop, self._shared
-        deadline = loop.time() + timeout_s
-        shared.is_draining = True
-        # Connections that clients have made already are taken, and no more.
-        waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        while loop.time() < deadline and waiting.poll(0):
-            await asyncio.sleep(0.005)
-        self._server.close()
-        quiet_since = loop.time()
-        while loop.time() < min(deadline, quiet_since + LAST_REQUEST_S):
-            if any(
-                connection.is_busy or connection.has_unread for connection in shared.connections
-            ):
-                quiet_since = loop.time()
-            elif not shared.connections:
-                return
-            await asyncio.sleep(0.01)
-
-    async def _close(self) -> None:
-        self._server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for connection in list(self._shared.connections):
-            connection.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._socket.close()
-        # The connections and the socket end in the next rounds of the loop.
+    async def _serve(self) -> None:
+        await self._server.serve(sockets=[self._socket])
+        # Requests that were given up get their answer.
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks, timeout=END_S)
         deadline = self._loop.time() + END_S
-        while self._shared.connections and self._loop.time() < deadline:
-            await asyncio.sleep(0)
+        while self.num_connections and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+        # The connections and the socket end in the next rounds of the loop.
         for _ in range(3):
             await asyncio.sleep(0)
+
+    async def _drain(self, timeout_s: float) -> None:
+        deadline = self._loop.time() + timeout_s
+        self._asgi.is_draining = True
+        # uvicorn closes a connection without a request at once, maybe before it has read one that
+        # was sent already.
+        last_request = self._loop.time() + min(timeout_s, LAST_REQUEST_S)
+        while self._loop.time() < last_request:
+            await asyncio.sleep(0.01)
+            if not self.num_connections:
+                break
+        self._loop.call_later(LAST_BODY_S, self._asgi.give_up_bodies)
+        left_s = max(MIN_END_S, deadline - self._loop.time())
+        self._server.config.timeout_graceful_shutdown = left_s  # type: ignore[assignment]
+        self._server.should_exit = True
+
+
+def _config(application: Asgi) -> uvicorn.Config:
+    """Return the settings of uvicorn, none of which comes from the environment."""
+    return uvicorn.Config(
+        application,
+        interface="asgi3",
+        http=HttpConnection,
+        ws="none",
+        lifespan="off",
+        # The program of the user says what is logged.
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        workers=1,
+        backlog=BACKLOG,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=IDLE_S,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -170,6 +160,9 @@ def listen(host: str, port: int) -> socket.socket:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                # Connections inherit it: Linux ends those whose clients read nothing.
+                bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, IDLE_S * 1000)
             bound.bind(address)
             # Two sockets may be bound to one port until one of them listens.
             bound.listen(BACKLOG)

@@ -1,15 +1,18 @@
 """Runs anywhere (pure). Requests and answers of HTTP, apart from the server that carries them."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl.serving.json_tensors import to_json
 
-__all__ = ["MAX_MESSAGE", "Answer", "HttpRequest", "error_answer", "json_answer"]
+__all__ = ["MAX_MESSAGE", "Answer", "HttpRequest", "ReadBody", "error_answer", "json_answer"]
 
 # A message may repeat what the client has sent.
 MAX_MESSAGE = 1000
+
+# Reads the body of a request; raises RequestError if it is too large, or does not come.
+ReadBody = Callable[[], Awaitable[bytes]]
 
 
 @dataclass(frozen=True)

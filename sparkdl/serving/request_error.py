@@ -20,8 +20,9 @@ STATUS = {
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
-    # Beside TensorFlow's codes: a request that is larger than the server allows.
+    # Beside TensorFlow's codes: a request that is larger or slower than the server allows.
     "TOO_LARGE": 413,
+    "TOO_SLOW": 408,
 }
 
 

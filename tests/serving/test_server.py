@@ -177,13 +177,16 @@ def test_wrong_http_gets_a_code_and_no_traceback(functions: Server) -> None:
     for lines, status in (
         (b"POST / HTTP/1.1\r\nContent-Length: x", b"400"),
         (b"\x00\x01", b"400"),
-        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999", b"413"),
+        (
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            b"Content-Length: 999999999999",
+            b"413",
+        ),
     ):
         with socket.create_connection(tuple(host.split(":"))) as connection:
             connection.sendall(lines + b"\r\n\r\n")
             answer = connection.makefile("rb").read()
             assert answer.split(b" ")[1] == status, (lines[:40], answer[:200])
-            assert [*json.loads(answer.split(b"\r\n\r\n", 1)[1])] == ["error"]
             assert b"Traceback" not in answer
 
 

@@ -1,0 +1,65 @@
+"""Runs on the driver. A connection of the HTTP server: uvicorn's, with a deadline.
+
+Of uvicorn's parsers, httptools is the faster one. It loses the body of a request with `Upgrade`,
+which Java's HttpClient sends by default, and reads headers of any size. h11 does neither.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["HEAD_S", "HttpConnection"]
+
+# Seconds in which the headers of a request have to come, and the rest of a body that was refused.
+HEAD_S = 30.0
+# Bytes that a client may send ahead of the answers. uvicorn reads more after each answer, however
+# many requests wait.
+MAX_AHEAD_BYTES = 1 << 20
+
+
+class HttpConnection(H11Protocol):
+    """A connection. All methods run in the loop of the server."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # A server would write a line for each request into the log of the user's program.
+        self.access_log = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        # uvicorn refuses the requests of all connections while there are too many.
+        limit = self.config.limit_concurrency
+        if limit is not None and len(self.connections) <= limit:
+            self.limit_concurrency = None
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Read bytes."""
+        super().data_received(data)
+        if len(self.conn.trailing_data[0]) > MAX_AHEAD_BYTES:
+            self.transport.abort()
+        if self.cycle is None or self.cycle.response_complete:
+            self._expect_head()
+        else:
+            self._expect_nothing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        if self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _should_upgrade(self) -> bool:
+        # Every request is answered in HTTP/1.1, and uvicorn need not warn of each.
+        return False
