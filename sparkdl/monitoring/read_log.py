@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.cluster.spark import SparkCluster
@@ -16,7 +14,7 @@ from sparkdl.monitoring.since import milliseconds
 from sparkdl.request_logs import Event
 from sparkdl.request_logs.counting import LogRows, events_of, example
 from sparkdl.request_logs.places import Names
-from sparkdl.request_logs.table import ID_COLUMNS, REFUSED_ROW, LogTable
+from sparkdl.request_logs.table import ID_COLUMNS, ORDER_COLUMNS, LogOrder, LogTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +27,7 @@ _TYPES = {
     "array": T.ArrayType(T.DoubleType()),
 }
 _ID_TYPES = (T.StringType(), T.IntegerType(), T.TimestampType(), T.LongType())
+_ORDER_TYPES = (T.StringType(), T.LongType(), T.BooleanType())
 # Lines that tell whether a log has one event for a request, or two.
 NUM_SEEN = 10
 
@@ -50,7 +49,9 @@ def read_log(
     """Return the requests in the log of a model server as a DataFrame, one row for each row.
 
     Requests that were refused, those of other models, and lines that cannot be read are left out.
-    Where a log has an event for the request and one for the answer, they are joined by their id.
+    Where a log has an event for the request and one for the answer, they are joined by their id: a
+    request that was refused, and then sent again with the same id, counts once it was served.
+    Events are counted by the rule of `watch`.
 
     Args:
         source: the log, see `watch`.
@@ -86,13 +87,12 @@ def read_log(
     rows = LogRows(places, version.name if version else None, since_ms)
     fields = [T.StructField(place.feature, _TYPES[place.kind]) for place in places]
     lines = lines_of(SparkCluster(spark).spark, source, options)
-    has_two_events = _has_two_events(lines, source)
+    if _has_two_events(lines, source):
+        lines = _by_request(lines, rows)
     # Numbered columns, because a name may contain a dot.
     numbered = [T.StructField(f"c{i}", field.dataType) for i, field in enumerate(fields)]
     ids = [T.StructField(*field) for field in zip(ID_COLUMNS, _ID_TYPES, strict=True)]
-    found = lines.mapInArrow(LogTable(rows, has_two_events), T.StructType([*ids, *numbered]))
-    if has_two_events:
-        found = _joined(found, [field.name for field in numbered])
+    found = lines.mapInArrow(LogTable(rows), T.StructType([*ids, *numbered]))
     names = [field.name for field in fields]
     return found.toDF(*_id_names(names), *names)
 
@@ -103,15 +103,12 @@ def _id_names(features: Sequence[str]) -> list[str]:
     return [f"request_{name}" if name in taken else name for name in ID_COLUMNS]
 
 
-def _joined(found: "DataFrame", features: Sequence[str]) -> "DataFrame":
-    """Return the rows of requests and answers joined, without the requests that were refused."""
-    is_refused = F.min("row").over(Window.partitionBy("id")) == REFUSED_ROW
-    served = found.withColumn("is_refused", is_refused).where(~F.col("is_refused"))
-    return served.groupBy("id", "row").agg(
-        F.min("time").alias("time"),
-        F.max("version").alias("version"),
-        *(F.first(name, ignorenulls=True).alias(name) for name in features),
-    )
+def _by_request(lines: "DataFrame", rows: LogRows) -> "DataFrame":
+    """Return lines with the events of a request in one partition, in the order of their times."""
+    order = [T.StructField(*field) for field in zip(ORDER_COLUMNS, _ORDER_TYPES, strict=True)]
+    schema = T.StructType([*order, *lines.schema.fields])
+    known = lines.mapInArrow(LogOrder(rows), schema).repartition(ORDER_COLUMNS[0])
+    return known.sortWithinPartitions(*ORDER_COLUMNS).drop(*ORDER_COLUMNS)
 
 
 def _has_two_events(lines: "DataFrame", source: str) -> bool:

@@ -1,20 +1,30 @@
 """Runs in a Spark task. Count the features of the requests in a log, by window and version."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from sparkdl.profiles import BinCounter
-from sparkdl.request_logs.held_requests import HeldRequests
+from sparkdl.request_logs.held_requests import HeldRequests, Read
 from sparkdl.request_logs.log_forms import Event, read_event
 from sparkdl.request_logs.places import Place, rows_of
 
-__all__ = ["AHEAD", "COUNTS_SCHEMA", "UNREADABLE", "LogCounter", "LogRows", "events_of", "example"]
+__all__ = [
+    "AHEAD",
+    "COUNTS_SCHEMA",
+    "UNREADABLE",
+    "LogCounter",
+    "LogRows",
+    "events_of",
+    "example",
+    "served_events",
+]
 
 COUNTS_SCHEMA = "time timestamp, version long, feature int, part string, bin int, num long"
 # Numbers in place of a feature, for lines that are left out: those that cannot be read, and those
@@ -52,6 +62,29 @@ def events_of(batch: pa.RecordBatch) -> Iterator[tuple[Event | str, Mapping[str,
             yield read_event(row["value"] or b"", headers, time_ms), row
         except ValueError as exc:
             yield str(exc), row
+
+
+def served_events(
+    batches: Iterable[pa.RecordBatch],
+    values_of: Callable[[Event | str, Mapping[str, Any]], dict[str, list[Any]] | None],
+) -> Iterator[list[Read]]:
+    """Yield the events of a partition that were served, see `HeldRequests`.
+
+    Args:
+        batches: the lines, see `events_of`.
+        values_of: returns the values by feature of an event, or of the fault of a line; none if
+            the event is left out.
+
+    Yields:
+        An event, or a request and its answer, each with its values.
+    """
+    held = HeldRequests()
+    for batch in batches:
+        for event, line in events_of(batch):
+            rows = values_of(event, line)
+            if not isinstance(event, str):
+                yield from held.served(event, rows or {})
+    yield from held.rest()
 
 
 def example(row: Mapping[str, Any], reason: str) -> str:
@@ -167,7 +200,7 @@ class _State:
         """Yield batches of the number of the group and the features."""
         numbers: list[int] = []
         found: list[dict[str, list[Any]]] = []
-        for event, rows in self._served(batches):
+        for event, rows in chain.from_iterable(served_events(batches, self._rows)):
             size = len(next(iter(rows.values())))
             if size:
                 numbers += [self._number(event)] * size
@@ -177,17 +210,6 @@ class _State:
                 numbers, found = [], []
         if numbers:
             yield self._batch(numbers, found)
-
-    def _served(
-        self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[Event, dict[str, list[Any]]]]:
-        held = HeldRequests()
-        for batch in batches:
-            for event, line in events_of(batch):
-                rows = self._rows(event, line)
-                if not isinstance(event, str):
-                    yield from held.served(event, rows or {})
-        yield from held.rest()
 
     def _rows(self, event: Event | str, line: Mapping[str, Any]) -> dict[str, list[Any]] | None:
         """Return the values of an event by feature; none of a line that is left out."""

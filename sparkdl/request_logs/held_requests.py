@@ -5,71 +5,109 @@ from typing import Any
 
 from sparkdl.request_logs.log_forms import Event
 
-__all__ = ["HeldRequests"]
+__all__ = ["HeldRequests", "Read"]
 
-# Requests that wait for their answers, and answers with an error that wait for their requests.
+# Requests that wait for their answers, and answers that wait for their requests.
 MAX_HELD = 10_000
 # Events that are remembered, to recognise those that are sent again.
 MAX_SEEN = 100_000
 
 # An event, and its values by feature.
-_Read = tuple[Event, dict[str, list[Any]]]
+Read = tuple[Event, dict[str, list[Any]]]
+# What a request and its answer have in common.
+_Key = tuple[str, str, int | None, str]
 
 
 class HeldRequests:
-    """The requests of a partition whose answers have not been read.
+    """The requests and answers of a partition whose other half has not been read.
 
     In a log with two events for a request, a request that was answered with an error was not
     served. Only the answer tells: its request is held until then. A request without an answer
-    counts, as some loggers log requests only.
+    counts, as some loggers log requests only. A request that is sent again with the same id after
+    an error has an answer of its own, and counts if that one is no error.
 
     An event with the id and the time of an earlier one is the same event, which a logger has
-    sent again.
+    sent again. Events of other models and versions may have the same ids.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, None] = {}
-        self._held: dict[str, _Read] = {}
-        self._refused: dict[str, None] = {}
+        self._requests: dict[_Key, Read] = {}
+        self._answers: dict[_Key, Read] = {}
+        self._refused: dict[_Key, None] = {}
 
-    def served(self, event: Event, rows: dict[str, list[Any]]) -> Iterator[_Read]:
+    def served(self, event: Event, rows: dict[str, list[Any]]) -> Iterator[list[Read]]:
         """Yield the events that are known to be served after an event was read.
 
         Args:
             event: the event.
             rows: its values by feature; none if the event is left out.
+
+        Yields:
+            An event, or a request and its answer.
         """
-        sides = event.inputs is None, event.outputs is None
-        key = hash((event.id, event.time_ms, event.version, sides))
-        if event.id and key in self._seen:
+        if self._is_repeated(event):
             return
+        if event.inputs is not None and event.outputs is not None:
+            found = [(event, rows)]
+        elif event.outputs is None:
+            found = self._with_answer(event, rows)
+        else:
+            found = self._with_request(event, rows)
+        if known := [read for read in found if read[1]]:
+            yield known
+        for held in (self._requests, self._answers):
+            if len(held) > MAX_HELD:
+                yield [held.pop(next(iter(held)))]
+
+    def rest(self) -> Iterator[list[Read]]:
+        """Yield the requests and answers whose other half is not in the partition."""
+        for held in (self._requests, self._answers):
+            yield from ([read] for read in held.values())
+
+    def _is_repeated(self, event: Event) -> bool:
+        sides = event.inputs is None, event.outputs is None, event.is_refused
+        key = hash((*_key(event), event.time_ms, sides))
+        if event.id and key in self._seen:
+            return True
         self._seen[key] = None
         if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
-        if event.inputs is not None and event.outputs is not None:
-            yield from [(event, rows)] if rows else []
-        elif event.outputs is None:
-            yield from self._request(event, rows)
-        else:
-            request = self._held.pop(event.id, None)
-            if event.is_refused and request is None:
-                self._refused[event.id] = None
+        return False
+
+    def _with_answer(self, event: Event, rows: dict[str, list[Any]]) -> list[Read]:
+        """Return a request and its answer; nothing if the answer is an error, or is not there."""
+        key = _key(event)
+        if key in self._answers:
+            return [(event, rows), self._answers.pop(key)]
+        if key in self._refused:
+            del self._refused[key]
+            return []
+        return _held(self._requests, key, (event, rows))
+
+    def _with_request(self, event: Event, rows: dict[str, list[Any]]) -> list[Read]:
+        """Return an answer and its request; nothing if it is an error, or has no request yet."""
+        key = _key(event)
+        request = self._requests.pop(key, None)
+        if event.is_refused:
+            if request is None:
+                self._refused[key] = None
                 if len(self._refused) > MAX_HELD:
                     del self._refused[next(iter(self._refused))]
-            elif not event.is_refused:
-                yield from [request] if request else []
-                yield from [(event, rows)] if rows else []
+            return []
+        if request is not None:
+            return [request, (event, rows)]
+        return _held(self._answers, key, (event, rows))
 
-    def _request(self, event: Event, rows: dict[str, list[Any]]) -> Iterator[_Read]:
-        if event.id in self._refused:
-            del self._refused[event.id]
-        elif rows:
-            if (earlier := self._held.pop(event.id, None)) is not None:
-                yield earlier
-            self._held[event.id] = event, rows
-            if len(self._held) > MAX_HELD:
-                yield self._held.pop(next(iter(self._held)))
 
-    def rest(self) -> Iterator[_Read]:
-        """Yield the requests whose answers are not in the partition."""
-        yield from self._held.values()
+def _held(held: dict[_Key, Read], key: _Key, read: Read) -> list[Read]:
+    """Hold an event that has values; return the one with the same key that was held before."""
+    if not read[1]:
+        return []
+    earlier = held.pop(key, None)
+    held[key] = read
+    return [earlier] if earlier else []
+
+
+def _key(event: Event) -> _Key:
+    return event.model, event.service, event.version, event.id

@@ -26,6 +26,8 @@ __all__ = ["Event", "Tensors", "read_event"]
 Tensors = Mapping[str, Any]
 
 _KSERVE = "org.kubeflow.serving.inference."
+# A transformer and the predictor behind it are parts of one service, and get the same id.
+_KSERVE_PARTS = ("namespace", "component", "endpoint")
 # The end of the year 9999, the last of Python and of Spark.
 _END_MS = 253_402_300_800_000
 _HEADERS = ("ce_", "ce-")
@@ -40,6 +42,7 @@ class Event:
         time_ms: milliseconds since 1970.
         model: the name of the model.
         version: the number of the version; None if it is not known.
+        service: what else tells apart the events of services that pass an id on to each other.
         is_refused: the request was answered with an error.
         inputs: the inputs by name; None in an event of an answer.
         outputs: the outputs by name; None in an event of a request.
@@ -49,6 +52,7 @@ class Event:
     time_ms: int
     model: str
     version: int | None = None
+    service: str = ""
     is_refused: bool = False
     inputs: Tensors | None = None
     outputs: Tensors | None = None
@@ -135,6 +139,7 @@ def _kserve(attributes: Mapping[str, Any], body: Any, time_ms: int | None) -> Ev
         id=str(attributes["id"]),
         time_ms=_time_ms(attributes.get("time"), time_ms),
         model=_model_of(attributes),
+        service="/".join(str(attributes.get(name, "")) for name in _KSERVE_PARTS),
         is_refused="error" in body,
         **_side(attributes["type"].removeprefix(_KSERVE), body),
     )

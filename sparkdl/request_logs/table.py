@@ -1,53 +1,77 @@
 """Runs in a Spark task. Make a table of the requests in the lines of a log."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-from sparkdl.request_logs.counting import LogRows, events_of
+from sparkdl.request_logs.counting import LogRows, events_of, served_events
+from sparkdl.request_logs.held_requests import Read
 from sparkdl.request_logs.log_forms import Event
 
-__all__ = ["ID_COLUMNS", "REFUSED_ROW", "LogTable"]
+__all__ = ["ID_COLUMNS", "ORDER_COLUMNS", "LogOrder", "LogTable"]
 
 ID_COLUMNS = ("id", "row", "time", "version")
-# The number of the row that stands for an answer with an error.
-REFUSED_ROW = -1
+# What brings the events of a request together, in the order of their times.
+ORDER_COLUMNS = ("sparkdl_id", "sparkdl_time", "sparkdl_is_answer")
+# Requests of one batch.
+MAX_REQUESTS = 1024
+
+
+@dataclass(frozen=True)
+class LogOrder:
+    """A function for `mapInArrow` that adds `ORDER_COLUMNS` to the lines of a model.
+
+    Attributes:
+        rows: the features and the model.
+    """
+
+    rows: LogRows
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the lines of the model in batches with these columns before the others."""
+        for batch in batches:
+            events = [event for event, _ in events_of(batch)]
+            own = [isinstance(e, Event) and self.rows.is_of_model(e) for e in events]
+            known = [event for event in events if isinstance(event, Event)]
+            known = [event for event in known if self.rows.is_of_model(event)]
+            arrays = [
+                pa.array([event.id for event in known], pa.string()),
+                pa.array([event.time_ms for event in known], pa.int64()),
+                pa.array([event.inputs is None for event in known], pa.bool_()),
+                *batch.filter(pa.array(own, pa.bool_())).columns,
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, [*ORDER_COLUMNS, *batch.schema.names])
 
 
 @dataclass(frozen=True)
 class LogTable:
     """A function for `mapInArrow` that makes a table of the lines of a log.
 
+    A request and its answer are joined if both are in the same partition.
+
     Attributes:
         rows: the features and the model.
-        has_two_events: an event tells of a request or of its answer. A row with the number
-            `REFUSED_ROW` then tells of an answer with an error.
     """
 
     rows: LogRows
-    has_two_events: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a row for each row of a request: `ID_COLUMNS`, and numbered columns of features."""
-        for batch in batches:
-            found: list[tuple[Event, dict[str, list[Any]]]] = []
-            for event, _ in events_of(batch):
-                if isinstance(event, str):
-                    continue
-                if values := self.rows.rows(event):
-                    found.append((event, values))
-                elif self.has_two_events and event.is_refused and self.rows.is_of_model(event):
-                    found.append((event, {}))
-            if found:
-                yield self._table(found)
+        served = map(_joined, served_events(batches, self._values))
+        while found := list(islice(served, MAX_REQUESTS)):
+            yield self._table(found)
 
-    def _table(self, found: Sequence[tuple[Event, dict[str, list[Any]]]]) -> pa.RecordBatch:
+    def _values(self, event: Event | str, _: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+        return None if isinstance(event, str) else self.rows.rows(event)
+
+    def _table(self, found: Sequence[Read]) -> pa.RecordBatch:
         rows = [
             (event, number)
             for event, values in found
-            for number in (range(len(next(iter(values.values())))) if values else [REFUSED_ROW])
+            for number in range(len(next(iter(values.values()))))
         ]
         arrays = [
             pa.array([event.id for event, _ in rows], pa.string()),
@@ -58,3 +82,12 @@ class LogTable:
         ]
         names = [*ID_COLUMNS, *(f"c{number}" for number in range(len(self.rows.places)))]
         return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _joined(reads: Sequence[Read]) -> Read:
+    """Return a request with the values of its answer; the side with fewer rows gets nulls."""
+    values = {name: column for _, columns in reads for name, column in columns.items()}
+    num = max(map(len, values.values()))
+    return reads[0][0], {
+        name: [*column, *[None] * (num - len(column))] for name, column in values.items()
+    }

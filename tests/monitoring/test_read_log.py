@@ -178,3 +178,36 @@ def test_events_that_are_there_twice_count_once() -> None:
     assert rows == {3: 4, 4: 2}
     counts = counts_of([*two_events(1), *two_events(1)])
     assert {row["num"] for row in counts if row["part"] == "n"} == {2}
+
+
+def test_events_of_another_model_with_the_same_id_take_nothing_away() -> None:
+    asked, answer = two_events(1)
+    other = {**refused(1)[1], "modelName": "other"}
+    newer = {**refused(1)[1], "modelVersion": 4}
+    for model in ("m", None):
+        counts = counts_of([asked, other, newer, {**other, "requestTimestamp": 1}, answer], model)
+        assert {row["num"] for row in counts if row["part"] == "n"} == {2}
+
+
+def retried(number: int) -> list[dict[str, Any]]:
+    """A request that is refused, and served when it is sent again with the same id."""
+    again = [{**event, "requestTimestamp": START_MS + 500} for event in two_events(number)]
+    return [*refused(number), *again]
+
+
+@pytest.mark.slow
+def test_a_request_that_was_refused_and_then_served_counts_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events = [*retried(1), *refused(2), *refused(2)[:1], *two_events(3), *two_events(3)]
+    for order in (events, events[::-1]):
+        write(tmp_path / "log.jsonl", order)
+        rows = monitoring.read_log(str(tmp_path), PROFILE, outputs=OUTPUTS).collect()
+        assert sorted((row.id, row.row, row.age, row.word) for row in rows) == [
+            (f"r{number}", *values)
+            for number in (1, 3)
+            for values in ((0, 0.25, "a"), (1, 0.5, "b"))
+        ]
+        assert {row.time.timestamp() * 1000 for row in rows} == {START_MS + 500, START_MS + 3}
+        counts = counts_of(order)
+        assert {row["num"] for row in counts if row["part"] == "n"} == {4}
