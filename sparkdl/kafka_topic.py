@@ -128,12 +128,19 @@ class Sender:
         self._producer.flush(1.0)
 
     def _send_alone(self, records: Sequence[tuple[str, bytes]], problems: list[Any]) -> None:
-        """Send the records of batches that were too large again, each in a batch of its own."""
+        """Send the records of batches that were too large again, each in a batch of its own.
+
+        The time limit is that of all of them: what is left then is sent by the next call.
+        """
         from confluent_kafka import KafkaError
 
         batched, self._too_large_together = sorted(self._too_large_together), set()
+        end = time.monotonic() + self._timeout_s
         for place in batched:
-            self._produce(place, *records[place], problems, time.monotonic() + self._timeout_s)
+            if time.monotonic() >= end:
+                problems.append(KafkaError(KafkaError._MSG_TIMED_OUT))
+                break
+            self._produce(place, *records[place], problems, end)
             self._producer.flush(self._timeout_s + 5)
             if place in self._too_large_together:
                 self._too_large.add(place)

@@ -1,5 +1,7 @@
 """Records for Kafka, with the mock brokers of librdkafka. tests/clusters has a real broker."""
 
+import time
+
 import pytest
 
 from sparkdl.errors import ConfigError
@@ -42,6 +44,16 @@ def test_without_a_broker_the_records_are_kept() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="1 of 1 records were not taken by the topic 'requests'"):
             sender.send([("a", b"1")])
+
+
+def test_records_that_are_sent_alone_have_one_time_limit() -> None:
+    sender = Sender(TOPIC, timeout_s=0.3)
+    # As if a broker had refused all of them in one batch, and had gone then.
+    sender._too_large_together = set(range(40))
+    begin = time.monotonic()
+    with pytest.raises(OSError, match="40 of 40 records were not taken"):
+        sender.send([(str(number), b"1") for number in range(40)])
+    assert time.monotonic() - begin < 6
 
 
 def test_only_what_was_not_taken_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
