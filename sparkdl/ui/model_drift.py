@@ -1,4 +1,4 @@
-"""Runs on the driver. The drift of a model's requests on the page, from the files of its watch."""
+"""Runs on the driver. The drift, performance and unread lines of a model's requests, on the page."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from sparkdl.models.version import ModelVersion
 from sparkdl.models.watch_files import ResultFiles, folder_of
 from sparkdl.ui.plain import shown
 
-__all__ = ["drift_rows"]
+__all__ = ["drift_rows", "left_out_rows", "performance_rows"]
 
 # Windows of a row, and files that are read for them.
 NUM_WINDOWS = 48
@@ -35,9 +35,30 @@ def drift_rows(version: ModelVersion) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (drifted.get(row["status"], 2), row["feature"]))
 
 
+def left_out_rows(version: ModelVersion) -> list[dict[str, Any]]:
+    """Return a row for each reason for which lines of the log were left out."""
+    found = ResultFiles(folder_of(version)).read_left_out()
+    return [{"reason": reason, **counted} for reason, counted in found.items()]
+
+
+def performance_rows(version: ModelVersion) -> list[dict[str, Any]]:
+    """Return a row for each of the last windows whose labels have come, the newest one first."""
+    table = ResultFiles(folder_of(version)).read_performance()
+    rows = table.astype({"version": "object"}).sort_values("window").to_dict(orient="records")
+    numbers = ("version", "value", "requests", "labelled")
+    return [
+        {"window": _time(row["window"]), "metric": row["metric"]}
+        | {name: _number(row[name]) for name in numbers}
+        for row in rows[-NUM_WINDOWS:][::-1]
+    ]
+
+
+def _time(moment: Any) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
 def _window(row: dict[str, Any]) -> dict[str, Any]:
-    start = f"{row['window']:%Y-%m-%d %H:%M} UTC"
-    return {"start": start, "status": row["status"], "value": _number(row["value"])}
+    return {"start": _time(row["window"]), "status": row["status"], "value": _number(row["value"])}
 
 
 def _number(value: Any) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 from sparkdl.models.registry import alias_history, get
 from sparkdl.models.version import ModelVersion
-from sparkdl.ui.model_drift import drift_rows
+from sparkdl.ui.model_drift import drift_rows, left_out_rows, performance_rows
 from sparkdl.ui.plain import shown
 
 __all__ = ["details", "row"]
@@ -47,6 +47,8 @@ def details(name: str, number: int, root: str) -> dict[str, Any]:
         "moves": [vars(move) for move in moves],
         "features": _features(version.profile),
         "drift": drift_rows(version),
+        "left_out": left_out_rows(version),
+        "performance": performance_rows(version),
     }
 
 

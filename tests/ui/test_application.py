@@ -5,6 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from werkzeug.test import Client
 
 from sparkdl import models, storage
-from sparkdl.models.watch_files import folder_of
+from sparkdl.models.watch_files import ResultFiles, folder_of
 from sparkdl.runs import Run, owner
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.history import load
@@ -24,7 +25,7 @@ from tests.helpers.loops import background, new_loop, request_of, run_trials
 from tests.helpers.processes import eventually
 from tests.helpers.saved_models import write_saved_model
 from tests.helpers.stored_runs import ended, started
-from tests.helpers.watch_results import write_windows
+from tests.helpers.watch_results import START, write_windows
 from tests.ui.pages import HEADERS, client, get, mixed
 
 
@@ -237,6 +238,28 @@ def test_a_model_shows_the_drift_of_its_requests(root: str, tmp_path: Path) -> N
     assert (age["feature"], age["status"], age["rows"]) == ("age", "too few rows", 600)
     assert [window["status"] for window in age["windows"]] == ["ok"] * 47 + ["too few rows"]
     assert word["windows"][-1]["start"] == "2026-11-25 11:00 UTC"
+
+
+def test_a_model_shows_its_performance_and_the_lines_left_out(root: str, tmp_path: Path) -> None:
+    version = models.export(write_saved_model(tmp_path / "saved"), "digits", root=root)
+    assert version is not None
+    page = client(root)
+    empty = get(page, "/api/models/digits/1")
+    assert (empty["performance"], empty["left_out"]) == ([], [])
+    files = ResultFiles(folder_of(version))
+    files.add_left_out(3, {"unreadable": {"num": 5, "example": "log.jsonl, byte 7"}})
+    row = {"version": 1, "metric": "mae", "requests": 600, "labelled": 500}
+    windows = [START, START + timedelta(days=1)]
+    files.write_performance(
+        [{**row, "window": start, "value": 2.5 + day} for day, start in enumerate(windows)]
+        + [{**row, "window": START, "version": None, "value": float("nan"), "metric": "rmse"}]
+    )
+    found = get(page, "/api/models/digits/1")
+    assert found["left_out"] == [{"reason": "unreadable", "num": 5, "example": "log.jsonl, byte 7"}]
+    newest, *others = found["performance"]
+    assert newest == {**row, "window": "2026-11-24 10:00 UTC", "value": 3.5}
+    (unknown,) = (row for row in others if row["metric"] == "rmse")
+    assert unknown["version"] is None and unknown["value"] is None
 
 
 def test_models_have_versions_aliases_and_lineage(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkdl import models
-from sparkdl.models.watch_files import folder_of
+from sparkdl.models.watch_files import ResultFiles, folder_of
 from sparkdl.runner import asking
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
@@ -20,7 +20,7 @@ from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, r
 from tests.helpers.loops import background, new_loop, request_of
 from tests.helpers.saved_models import write_saved_model
 from tests.helpers.stored_runs import ended, large
-from tests.helpers.watch_results import write_windows
+from tests.helpers.watch_results import START, write_windows
 from tests.ui.browsers import browser_page, chromium
 from tests.ui.pages import SCRIPT
 
@@ -227,12 +227,18 @@ def test_models_lead_to_their_runs(root: str, browser: Any, page: Page, tmp_path
     models.alias("digits", "stable", 2, root=root)
     watched = folder_of(models.get("digits", 2, root=root))
     write_windows(watched, {"age": ["ok", "drift"]})
+    files = ResultFiles(watched)
+    files.add_left_out(3, {"unreadable": {"num": 5, "example": "log.jsonl, byte 7"}})
+    row = {"window": START, "version": 2, "metric": "mae", "requests": 600, "labelled": 500}
+    files.write_performance([{**row, "value": 0.25}])
     with opened(browser, page, "/models") as tab:
         tab.wait_for_selector("text=stable")
         tab.click("a:has-text('2')")
         tab.wait_for_selector("h1:has-text('digits/2')")
         assert "x: float32 [any, 4]" in tab.inner_text("#model")
         assert "age" in tab.inner_text("section:has-text('Drift of its requests')")
+        assert "byte 7" in tab.inner_text("section:has-text('Lines of the log')")
+        assert "0.25" in tab.inner_text("section:has-text('Performance on its requests')")
         heights = "marks => marks.map(mark => mark.offsetHeight)"
         first, second = tab.eval_on_selector_all(".window", heights)
         assert second > first > 0

@@ -56,6 +56,13 @@ const driftTable = (rows) => plainTable(
   rows.map((row) => [row.feature, row.role, row.metric, row.version, row.value, row.threshold, row.rows,
     row.status, windowMarks(row.windows)]));
 
+const performanceTable = (rows) => plainTable(
+  ["window", "metric", "version", "value", "requests", "labelled"],
+  rows.map((row) => [row.window, row.metric, row.version, row.value, row.requests, row.labelled]));
+
+const leftOutTable = (rows) => plainTable(["reason", "lines", "example"],
+  rows.map((row) => [row.reason, row.num, row.example]));
+
 export const showModel = (name, number) => {
   byId("page").replaceChildren(element("div", { id: "model" }));
   document.title = `${name}/${number} - sparkdl`;
@@ -81,6 +88,10 @@ export const showModel = (name, number) => {
       ...(model.features.length ? [section("Features of the training data", plainTable(FEATURES,
         model.features.map((feature) => FEATURES.map((key) => feature[key]))))] : []),
       ...(model.drift.length ? [section("Drift of its requests", driftTable(model.drift))] : []),
+      ...(model.performance.length
+        ? [section("Performance on its requests", performanceTable(model.performance))] : []),
+      ...(model.left_out.length
+        ? [section("Lines of the log that were left out", leftOutTable(model.left_out))] : []),
       section("Files", plainTable(["file", "size"],
         Object.entries(model.files).map(([file, bytes]) => [file, sizeText(bytes)]))),
     ];
