@@ -1,5 +1,6 @@
 """Runs anywhere. The places of a model's features in the inputs and outputs of its requests."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +66,8 @@ def places_of(
         has_others: these may name others than the features of the profile.
 
     Raises:
-        ConfigError: if a feature is no input and no output of the model.
+        ConfigError: if a feature is no input and no output of the model, or if one number is to be
+            that of a tensor with several values in a row.
 
     Example:
         >>> features = {"age": {"kind": "number"}, "p": {"kind": "number"}}
@@ -93,11 +95,28 @@ def places_of(
             f"{list(known['outputs'])}. Say which features they are: "
             "inputs={'x': ['age', 'income']}, outputs={'output_0': 'score'}."
         )
-    return tuple(
+    places = tuple(
         Place(name, features[name]["kind"], *named[name], features[name].get("type") == "boolean")
         for name in chosen
         if name in named
     )
+    for place in places:
+        _check_size(place, known["outputs" if place.is_output else "inputs"].get(place.tensor, {}))
+    return places
+
+
+def _check_size(place: Place, described: Mapping[str, Any]) -> None:
+    """Refuse a feature of one value for a tensor with several values in a row."""
+    sizes = [size for size in (described.get("shape") or [None])[1:] if size is not None]
+    num = math.prod(sizes)
+    if num > 1 and place.element is None and place.kind != "array":
+        side = "outputs" if place.is_output else "inputs"
+        names = [f"{place.feature}_{i}" for i in range(2)]
+        raise ConfigError(
+            f"{place.feature!r} is one value, and {place.tensor!r} of the {side} of the model has "
+            f"{num} in a row. Name each: {side}={{{place.tensor!r}: [{names[0]!r}, {names[1]!r}, "
+            "...]}."
+        )
 
 
 def _others(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sparkdl.errors import ConfigError
 from sparkdl.request_logs import read_event
 from sparkdl.request_logs.counting import LogRows
 from sparkdl.request_logs.places import Place, places_of, rows_of
@@ -99,6 +100,20 @@ def test_rows_have_the_kinds_of_the_profile() -> None:
     }
 
 
+def test_one_name_for_several_values_in_a_row_is_refused() -> None:
+    signature = {"inputs": {"age": {}}, "outputs": {"y": {"shape": [None, 3]}}}
+    with pytest.raises(ConfigError, match=r"'p' is one value, and 'y' .* outputs=\{'y': \['p_0', "):
+        places_of(FEATURES, signature, outputs={"y": "p"}, has_others=True)
+    names = {"y": ["p", "q", "r"]}
+    places = places_of(FEATURES, signature, ["age"], outputs=names, has_others=True)
+    assert [place.feature for place in places] == ["age", "p", "q", "r"]
+    for shape in ([None, 1], [None], None, [None, None]):
+        signature["outputs"]["y"] = {"shape": shape}
+        assert (
+            len(places_of(FEATURES, signature, ["age"], outputs={"y": "p"}, has_others=True)) == 2
+        )
+
+
 def test_elements_of_a_tensor_are_features() -> None:
     named = {"x": ["other", "age"]}
     features = {**FEATURES, "other": {"kind": "number"}, "score": {"kind": "number"}}
@@ -136,7 +151,5 @@ def test_an_event_without_the_features_is_told_from_one_that_tells_nothing() -> 
 def test_features_that_the_model_does_not_have_are_refused(
     arguments: dict[str, Any], message: str
 ) -> None:
-    from sparkdl.errors import ConfigError
-
     with pytest.raises(ConfigError, match=message):
         places_of(FEATURES, {"inputs": {"x": {}}, "outputs": {"y": {}}}, **arguments)
