@@ -1,4 +1,4 @@
-"""Runs on the driver. The drift, performance and unread lines of a model's requests, on the page."""
+"""Runs on the driver. The drift and performance of a model's requests, and unread lines."""
 
 from typing import Any
 
