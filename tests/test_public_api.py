@@ -95,8 +95,8 @@ PUBLIC = {
         *("get", "list", "promote", "roll_back"),
     ],
     "sparkdl.monitoring": [
-        *("Decision", "Drift", "Watch", "drift", "performance", "profile", "read_log", "results"),
-        *("should_retrain", "thresholds", "watch"),
+        *("Decision", "Drift", "Watch", "acknowledge", "drift", "performance", "profile"),
+        *("read_log", "results", "should_retrain", "thresholds", "watch"),
     ],
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
     "sparkdl.search": ["Categorical", "Float", "Int"],

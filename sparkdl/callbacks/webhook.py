@@ -16,13 +16,19 @@ from sparkdl.jsonl import to_json
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.redact import MASK
 
-__all__ = ["Webhook"]
+__all__ = ["PostRefusedError", "Webhook"]
 
 EVENTS = ("trial_start", "trial_end", "best", "run_end")
 
-# Answers after which the same request may succeed.
+# Answers after which the same request may succeed at once.
 _TEMPORARY = (429, 500, 502, 503, 504)
+# Answers to a request that is too slow or too early, among those that refuse it.
+_LATER = (408, 425, 429)
 PAUSE_S = 1.0
+
+
+class PostRefusedError(ConnectionError):
+    """The server refuses a post, and would refuse it again."""
 
 
 class Webhook(Callback):
@@ -114,7 +120,8 @@ class Webhook(Callback):
         """Post an object with the key `event`.
 
         Raises:
-            ConnectionError: if it was not taken, after a second try.
+            PostRefusedError: if the server answered that it will not take it.
+            ConnectionError: if it was not taken for another reason, after a second try.
         """
         body = content if self._body is None else self._body(content)
         problem = self._send(to_json(body).encode())
@@ -122,9 +129,8 @@ class Webhook(Callback):
             time.sleep(PAUSE_S)
             problem = self._send(to_json(body).encode())
         if problem is not None:
-            raise ConnectionError(
-                f"{self._shown} did not take {content['event']!r}: {problem.text}"
-            )
+            error = PostRefusedError if problem.is_final else ConnectionError
+            raise error(f"{self._shown} did not take {content['event']!r}: {problem.text}")
 
     def _send(self, data: bytes) -> "_Problem | None":
         """Post data; return the problem, as exceptions of urllib may contain the URL."""
@@ -138,7 +144,8 @@ class Webhook(Callback):
             more = (
                 ", a redirect: pass the address to which it leads" if exc.code // 100 == 3 else ""
             )
-            return _Problem(f"it answered {exc.code}{more}", exc.code in _TEMPORARY)
+            is_final = exc.code // 100 == 4 and exc.code not in _LATER
+            return _Problem(f"it answered {exc.code}{more}", exc.code in _TEMPORARY, is_final)
         except urllib.error.URLError as exc:
             return _Problem(f"{exc.reason}", True)
         except (OSError, http.client.HTTPException) as exc:
@@ -158,12 +165,14 @@ class _Problem:
 
     Attributes:
         text: the reason.
-        is_temporary: the same post may succeed later.
+        is_temporary: the same post may succeed at once.
+        is_final: the same post will not succeed later.
     """
 
-    def __init__(self, text: str, is_temporary: bool) -> None:
+    def __init__(self, text: str, is_temporary: bool, is_final: bool = False) -> None:
         self.text = text
         self.is_temporary = is_temporary
+        self.is_final = is_final
 
 
 def _split(url: str) -> SplitResult:

@@ -62,7 +62,13 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
         "--available-now",
         action="store_true",
         help="watch a log: read what is new since the last call, and compare the windows that have "
-        "ended; for a scheduler",
+        "ended; for a scheduler. Drift is told again until --acknowledge",
+    )
+    parser.add_argument(
+        "--acknowledge",
+        action="store_true",
+        help="compare nothing: note that the drift of which calls with --available-now have told "
+        "was acted upon, and need not be told again",
     )
     parser.add_argument("--to", help="with --available-now, the folder of the results")
     parser.add_argument(
@@ -131,6 +137,9 @@ def _thresholds(given: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
 def _run(arguments: argparse.Namespace) -> int:
     use_spark_options(arguments)
     try:
+        if arguments.acknowledge:
+            monitoring.acknowledge(arguments.to or arguments.model, root=arguments.root)
+            return 0
         found = _watched(arguments) if arguments.available_now else _compared(arguments)
         _show(found, arguments.json)
     except (PySparkException, SparkDLError, OSError) as exc:
@@ -161,7 +170,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _watched(arguments: argparse.Namespace) -> monitoring.Drift:
-    """Return the windows of a log that have ended since the last call that came to its end."""
+    """Return the windows of a log that have ended since drift was last acknowledged."""
     if arguments.by:
         raise ConfigError("--by is for a table; a watch compares windows: see --window-s.")
     watch = monitoring.watch(

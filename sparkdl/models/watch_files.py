@@ -5,10 +5,12 @@
         /drift/000000000012.parquet        the windows that ended with a batch of the stream
         /alerts/000000000012.jsonl         the alerts about these windows
         /unsent/000000000012.json          the places that have taken these alerts, until all have
+        /refused.json                      the number of alerts that places have refused for good
         /left_out.json                     the number of lines that were left out, and why
         /ticks/000001795428000000          the times at which the log was idle
         /performance.parquet               the performance of windows whose labels have come
         /finished.json                     the newest batch, and these numbers, when a call ended
+        /acknowledged.json                 the same, of the drift that was acted upon
         /checkpoint/                       Spark's own files
 ```
 
@@ -137,6 +139,21 @@ class ResultFiles:
     def _taken_of(self, batch: int) -> str:
         return storage.join(self.unsent_alerts, f"{batch:012}.json")
 
+    def add_refused(self, place: str) -> int:
+        """Count an alert that a place has refused for good, and return the number so far."""
+        known = self.read_refused()
+        known[place] = known.get(place, 0) + 1
+        storage.write(self._refused, to_json(known, indent=1))
+        return known[place]
+
+    def read_refused(self) -> dict[str, int]:
+        """Return the number of alerts that each place has refused for good."""
+        return _content(self._refused) or {}
+
+    @property
+    def _refused(self) -> str:
+        return storage.join(self.folder, "refused.json")
+
     def add_left_out(self, batch: int, found: LeftOut) -> None:
         """Add the lines that a batch has left out to those of earlier batches."""
         known = _content(self._left_out) or {"batch": -1, "lines": {}}
@@ -170,14 +187,24 @@ class ResultFiles:
         return max(map(_number, self.names()), default=-1), nums
 
     def write_finished(self) -> None:
-        """Note that a call has ended, and has returned the windows that there are."""
+        """Note that a call has ended, and returns the windows that there are."""
         batch, nums = self.now()
         storage.write(self._finished, to_json({"batch": batch, "left_out": nums}))
 
-    def last_finished(self) -> Seen:
-        """Return `now` of the time when a call ended."""
-        known = _content(self._finished) or {"batch": -1, "left_out": {}}
+    def acknowledge(self) -> None:
+        """Note that what the last call returned was acted upon; nothing if no call has ended."""
+        known = _content(self._finished)
+        if known is not None:
+            storage.write(self._acknowledged, to_json(known))
+
+    def last_acknowledged(self) -> Seen:
+        """Return `now` of the time when the last call ended that was acknowledged."""
+        known = _content(self._acknowledged) or {"batch": -1, "left_out": {}}
         return int(known["batch"]), known["left_out"]
+
+    @property
+    def _acknowledged(self) -> str:
+        return storage.join(self.folder, "acknowledged.json")
 
     @property
     def _finished(self) -> str:

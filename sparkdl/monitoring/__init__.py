@@ -13,7 +13,7 @@ from sparkdl.monitoring.drift import drift, thresholds
 from sparkdl.monitoring.drift_table import Drift
 from sparkdl.monitoring.performance import performance
 from sparkdl.monitoring.read_log import read_log
-from sparkdl.monitoring.results import results
+from sparkdl.monitoring.results import acknowledge, results
 from sparkdl.monitoring.retraining import Decision, should_retrain
 from sparkdl.monitoring.watch import Watch, watch
 from sparkdl.profiles import profile
@@ -22,6 +22,7 @@ __all__ = [
     "Decision",
     "Drift",
     "Watch",
+    "acknowledge",
     "drift",
     "performance",
     "profile",

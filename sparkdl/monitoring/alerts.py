@@ -8,14 +8,19 @@ from datetime import datetime
 from typing import Any
 
 from sparkdl.callbacks import Webhook
+from sparkdl.callbacks.webhook import PostRefusedError
 from sparkdl.errors import ConfigError
 from sparkdl.jsonl import to_json
 from sparkdl.kafka_topic import SCHEME, KafkaTopic, Sender
 
-__all__ = ["Alert", "AlertTarget", "alerts_of", "check_targets"]
+__all__ = ["Alert", "AlertRefusedError", "AlertTarget", "alerts_of", "check_targets"]
 
 # An alert as a value for JSON.
 Alert = Mapping[str, Any]
+
+
+class AlertRefusedError(OSError):
+    """A place refuses an alert, and would refuse it again."""
 
 
 class AlertTarget(ABC):
@@ -31,6 +36,7 @@ class AlertTarget(ABC):
         """Take an alert.
 
         Raises:
+            AlertRefusedError: if the place will never take it.
             OSError: if the place does not take it now.
         """
 
@@ -48,7 +54,10 @@ class WebhookTarget(AlertTarget):
 
     def send(self, alert: Alert) -> None:
         """Post an alert, see `AlertTarget`."""
-        self.webhook.post({"time": time.time(), **alert})
+        try:
+            self.webhook.post({"time": time.time(), **alert})
+        except PostRefusedError as exc:
+            raise AlertRefusedError(str(exc)) from exc
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,8 @@ class TopicTarget(AlertTarget):
 
     def send(self, alert: Alert) -> None:
         """Send an alert, see `AlertTarget`. Alerts are rare: none keeps a connection open."""
-        Sender(self.topic).send([(str(alert["id"]), to_json(alert).encode())])
+        if Sender(self.topic).send([(str(alert["id"]), to_json(alert).encode())]):
+            raise AlertRefusedError(f"{self.name} does not take a record of this size")
 
 
 @dataclass(frozen=True)
@@ -135,12 +145,14 @@ def alerts_of(rows: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, A
             names = list(dict.fromkeys(row["feature"] for row in drifted))
             num = len({row["feature"] for row in group})
             verb = "has" if len(names) == 1 else "have"
+            # The name of a version is there already; a profile may be that of several.
+            of = model if "/" in model or version is None else f"{model}, version {version}"
             alerts.append(
                 {
                     "event": "drift",
                     "id": f"{model} {start.isoformat()} {version}",
-                    "text": f"{model}: {len(names)} of {num} features {verb} drifted between "
-                    f"{_shown(start)} and {_shown(end)}: {', '.join(names)}",
+                    "text": f"{of}: {len(names)} of {num} features {verb} drifted from "
+                    f"{_span(start, end)}: {', '.join(names)}",
                     "model": model,
                     "version": version,
                     "window": [start.isoformat(), end.isoformat()],
@@ -155,5 +167,15 @@ def alerts_of(rows: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, A
     return alerts
 
 
-def _shown(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+def _span(start: datetime, end: datetime) -> str:
+    """Return the time of a window.
+
+    Example:
+        >>> _span(datetime(2026, 11, 23, 10), datetime(2026, 11, 23, 11))
+        '2026-11-23 10:00 to 11:00 UTC'
+        >>> _span(datetime(2026, 11, 23, 23, 59, 58), datetime(2026, 11, 24))
+        '2026-11-23 23:59:58 to 2026-11-24 00:00:00 UTC'
+    """
+    time = "%H:%M" if not (start.second or end.second) else "%H:%M:%S"
+    day = "" if start.date() == end.date() else f"{end:%Y-%m-%d} "
+    return f"{start:%Y-%m-%d} {start:{time}} to {day}{end:{time}} UTC"

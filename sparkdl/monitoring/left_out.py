@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 
 from sparkdl.models.watch_files import ResultFiles
+from sparkdl.monitoring.since import milliseconds
 from sparkdl.monitoring.ticker import Ticker
 from sparkdl.request_logs.counting import AHEAD, UNREADABLE
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["LeftOut", "observed"]
+__all__ = ["LeftOut", "has_caught_up", "observed"]
 
 NAME = "sparkdl_left_out"
 _KINDS = {"unreadable": UNREADABLE, "ahead": AHEAD}
@@ -52,16 +53,18 @@ class LeftOut(StreamingQueryListener):  # type: ignore[misc]
         spark: the session.
         files: the files to write.
         model: the model that is watched, for messages.
-        ticker: ends windows while the log is idle.
+        ticker: ends windows while no requests to the model come.
+        ends: the query ends when it has read what there is.
     """
 
     def __init__(
-        self, spark: "SparkSession", files: ResultFiles, model: str, ticker: Ticker
+        self, spark: "SparkSession", files: ResultFiles, model: str, ticker: Ticker, ends: bool
     ) -> None:
         self._spark = spark
         self._files = files
         self._model = model
         self._ticker = ticker
+        self._ends = ends
         self._query: StreamingQuery | None = None
         self._noted: set[int] = set()
         self._lock = threading.Lock()
@@ -105,9 +108,12 @@ class LeftOut(StreamingQueryListener):  # type: ignore[misc]
         """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """Note a batch that has ended."""
-        if self._is_own(event.progress.runId):
-            self._note(event.progress)
+        """Note a batch that has ended; a log with lines of other models is never idle."""
+        if not self._is_own(event.progress.runId):
+            return
+        self._note(event.progress)
+        if not self._ends and has_caught_up(event.progress):
+            self._ticker.tick_if_idle(milliseconds(event.progress.timestamp))
 
     def _is_own(self, run_id: Any) -> bool:
         return self._query is not None and str(run_id) == str(self._query.runId)
@@ -130,6 +136,12 @@ class LeftOut(StreamingQueryListener):  # type: ignore[misc]
                 "raise late_s",
                 self._model,
             )
+
+
+def has_caught_up(progress: Any) -> bool:
+    """Return True if a batch has read all lines that there were when it began."""
+    unknown = (None, "None", "null")  # Of a source that has no limit.
+    return all(s.latestOffset in (*unknown, s.endOffset) for s in progress.sources)
 
 
 def _left_out(sums: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
 
 from sparkdl import storage
 from sparkdl.errors import ConfigError
@@ -69,7 +70,7 @@ def lines_of(
     """
     reader = spark.readStream if is_stream else spark.read
     if not source.startswith(SCHEME):
-        spark.dataSource.register(LogFolder)
+        _register(spark, LogFolder)
         # The folders of other systems may be named by the hour of another time zone.
         since = hour_of(since_ms - DAY_MS) if since_ms > DAY_MS else ""
         return reader.format(FORMAT).options(path=source, since=since).load()
@@ -97,9 +98,17 @@ def with_ticks(counts: "DataFrame", folder: str) -> "DataFrame":
         folder: the folder of the ticks.
     """
     spark = counts.sparkSession
-    spark.dataSource.register(tick_source.Ticks)
+    _register(spark, tick_source.Ticks)
     ticks = spark.readStream.format(tick_source.FORMAT).option("path", folder).load()
     values = {"time": F.timestamp_millis("ms"), "feature": F.lit(tick_source.TICK)}
     values |= {"part": F.lit("n"), "bin": F.lit(0), "num": F.lit(0)}
     columns = [values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in _COLUMNS]
     return counts.union(ticks.select(*columns))
+
+
+def _register(spark: "SparkSession", source: type[DataSource]) -> None:
+    """Register a source with a session, which warns if it is registered twice."""
+    mark = f"spark.sparkdl.source.{source.name()}"
+    if spark.conf.get(mark, None) is None:
+        spark.dataSource.register(source)
+        spark.conf.set(mark, "registered")

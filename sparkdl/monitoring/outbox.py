@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl.models.watch_files import ResultFiles
-from sparkdl.monitoring.alerts import Alert, AlertTarget
+from sparkdl.monitoring.alerts import Alert, AlertRefusedError, AlertTarget
 
 __all__ = ["Outbox"]
 
@@ -23,7 +23,8 @@ class Outbox:
     """The alerts of a watch on their way to their places.
 
     An alert is in the files of the watch before it is sent, beside the names of the places that
-    have taken it. A place that fails gets the alert with a later batch.
+    have taken it. A place that fails gets the alert with a later batch. An alert that a place
+    refuses for good is counted, and not sent to this place again.
 
     Attributes:
         files: the files of the watch.
@@ -110,23 +111,36 @@ class Outbox:
         target: AlertTarget,
         waiting: Mapping[int, Sequence[tuple[Alert, Sequence[str]]]],
     ) -> None:
-        """Send alerts to a place until it fails."""
+        """Send alerts to a place until it fails.
+
+        One alert that the place, or a function of the user, cannot take holds up no later ones.
+        """
         for batch, alerts in waiting.items():
             for alert, names in alerts:
                 if name not in names:
                     continue
                 try:
                     target.send(alert)
+                except AlertRefusedError as exc:
+                    self._refuse(name, exc)
                 except OSError as exc:
                     _logger.warning("an alert could not be sent: %s", exc)
                     return
                 except Exception:
                     _logger.exception("an alert could not be sent")
-                    return
+                    continue
                 self._note(batch, str(alert["id"]), name)
 
+    def _refuse(self, name: str, error: AlertRefusedError) -> None:
+        """Count an alert that a place has refused for good."""
+        with self._lock:
+            num = self.files.add_refused(name)
+        _logger.error(
+            "an alert was refused for good, and is not sent again (%d so far): %s", num, error
+        )
+
     def _note(self, batch: int, alert: str, name: str) -> None:
-        """Write that a place has taken an alert; nothing is left once all places have all."""
+        """Write that a place has taken or refused an alert; nothing is left once all have all."""
         with self._lock:
             taken = self.files.read_taken(batch) or {}
             taken[alert] = [*taken.get(alert, ()), name]

@@ -1,4 +1,4 @@
-"""Runs anywhere. The windows that `watch` has written, as one table: `results`."""
+"""Runs anywhere. The windows that `watch` has written: `results` and `acknowledge`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sparkdl.models.registry import find
 from sparkdl.models.watch_files import ResultFiles, folder_of
 from sparkdl.monitoring.drift_table import Drift
 
-__all__ = ["files_of", "results"]
+__all__ = ["acknowledge", "files_of", "results"]
 
 
 def results(model: Any, *, root: str | None = None) -> Drift:
@@ -37,6 +37,24 @@ def results(model: Any, *, root: str | None = None) -> Drift:
     files = files_of(model, root)
     performance = files.read_performance()
     return Drift(files.read_windows(), "window", files.read_left_out(), performance)
+
+
+def acknowledge(model: Any, *, root: str | None = None) -> None:
+    """Note that the drift of which `watch` has told with `available_now` was acted upon.
+
+    Later calls of `watch` no longer have these windows in `new_drift`. Call it when a kill can no
+    longer undo what follows from the drift: the ticket is written, the training is scheduled.
+    Windows that no call has returned yet are not acknowledged.
+
+    Args:
+        model: see `results`.
+        root: see `results`.
+
+    Example:
+        >>> from sparkdl import monitoring
+        >>> monitoring.acknowledge("/nowhere/drift")  # There is nothing to acknowledge.
+    """
+    ResultFiles(_folder(model, root)).acknowledge()
 
 
 def files_of(model: Any, root: str | None) -> ResultFiles:

@@ -87,8 +87,10 @@ class Watch:
     def new_drift(self) -> Drift:
         """The windows that have ended since this call of `watch`.
 
-        With `available_now` these are the windows since the last call that has returned, so that a
-        call that is repeated after a kill has the windows of the call that was killed, too.
+        With `available_now` these are all windows since drift was last acknowledged, see
+        `monitoring.acknowledge`: a call that is repeated, because the one before was killed or its
+        exit code was lost, tells of the same drift again. Windows without drift need no
+        acknowledgement.
         """
         self._left_out.catch_up()
         batch, nums = self._before
@@ -123,7 +125,7 @@ class Watch:
         self._left_out.end()
 
     def _finish(self, start: "Callable[[], StreamingQuery]") -> None:
-        """Wait until the stream has read what there was, and note that its windows are returned."""
+        """Wait until the stream has read what there was, and note what is returned."""
         try:
             self.wait()
             if self._left_out.has_become_idle():
@@ -132,6 +134,8 @@ class Watch:
         finally:
             self._left_out.end()
         self._files.write_finished()
+        if not self.new_drift.drifted:
+            self._files.acknowledge()
 
 
 def watch(
@@ -180,9 +184,9 @@ def watch(
             profile all requests.
         window_s: seconds of a window.
         late_s: seconds that requests may come late.
-        idle_s: seconds without a request after which the clock ends windows, so that the last
-            one does not wait for the next request. Requests that a log tells later than that are
-            too late. By default only requests end windows.
+        idle_s: seconds without a request to the model after which the clock ends windows, so that
+            the last one does not wait for the next request. Requests that a log tells later than
+            that are too late. By default only requests end windows.
         metrics, thresholds, min_rows: see `drift`.
         columns: the features to compare; by default all that are inputs or outputs of the model.
         inputs: the features that inputs are, where the names differ: `{"x": ["age", "income"]}`
@@ -244,8 +248,9 @@ def watch(
     stream = windows.writeStream.foreachBatch(writer).queryName(f"sparkdl watch {label}")
     stream = stream.trigger(**_trigger(available_now, trigger_s))
     start = partial(_start, session, stream, checkpoint)
-    left_out = LeftOut(session, files, label, Ticker(files, idle_s, window_s, late_s))
-    before = files.last_finished() if available_now else files.now()
+    ticker = Ticker(files, idle_s, window_s, late_s)
+    left_out = LeftOut(session, files, label, ticker, ends=available_now)
+    before = files.last_acknowledged() if available_now else files.now()
     found = Watch(left_out.followed(start), files, left_out, before)
     if available_now:
         found._finish(start)

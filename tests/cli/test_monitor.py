@@ -68,6 +68,10 @@ def test_a_log_is_compared_as_a_whole_and_by_window(
     new = ("m", str(log), *since, "--available-now", "--json", "--late-s", "0")
     printed = json.loads(run_cli(*new, code=1))
     assert (printed["drifted"], printed["left_out"]["unreadable"]["num"]) == (["age"], 1)
+    # Whether the scheduler has seen the exit code is not known here.
+    assert json.loads(run_cli(*new, code=1))["drifted"] == ["age"]
+    assert run_cli("m", str(log), "--acknowledge") == ""
+    assert json.loads(run_cli(*new)) == {"drifted": [], "left_out": {}, "rows": []}
     statuses = monitoring.results("m").table["status"].tolist()
     assert sorted(statuses) == ["drift"] * 2 + ["ok"] * 2 + ["other version"] * 4
 

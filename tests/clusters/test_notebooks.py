@@ -205,7 +205,7 @@ def test_train_serve_watch(run_notebook: RunNotebook) -> None:
     assert (first.aliases, second.aliases) == ((), ("canary", "stable"))
     assert "has drifted - 0 alerts" in text_of(notebook, "import logging")
     alarm = text_of(notebook, "for _ in range(5)")
-    assert "digits/1: 1 of 1 features has drifted between" in alarm
+    assert "digits/1: 1 of 1 features has drifted from" in alarm
     assert float(alarm.split()[1]) < 0.5
     (figure,) = outputs_of(notebook, "found.figure")
     assert "application/vnd.plotly.v1+json" in figure["data"]

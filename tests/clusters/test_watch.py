@@ -62,6 +62,7 @@ def test_a_watch_that_is_killed_counts_each_window_once(spark: SparkSession, roo
     for new in (["age"], []):
         found = monitoring.watch(model=PROFILE, available_now=True, **options)
         assert found.new_drift.drifted == new
+        monitoring.acknowledge(str(to))
     assert windows(found.drift.table) == [
         *expected(["drift", "ok", "drift", "ok"]),
         *((4, *row[1:3], "too few rows", 2) for row in expected(["ok"])),

@@ -29,7 +29,7 @@ def test_an_alert_waits_for_a_place_that_is_down_and_is_sent_once(
     files = ResultFiles(str(tmp_path))
     told: list[Any] = []
     targets = check_targets([f"{receiver.address}/secret", told.append])
-    receiver.codes = [404]
+    receiver.codes = [501]
     outbox = Outbox(files, targets)
     outbox.add(7, [alert(1), alert(2)])
     outbox.deliver()
@@ -81,7 +81,7 @@ def test_an_alert_for_a_place_that_was_taken_away_is_forgotten(
     receiver: Receiver, tmp_path: Path
 ) -> None:
     files = ResultFiles(str(tmp_path))
-    receiver.codes = [404]
+    receiver.codes = [501]
     both = Outbox(files, check_targets([receiver.address, print]))
     both.add(1, [alert(1)])
     both.deliver()
@@ -96,3 +96,45 @@ def test_an_alert_that_no_place_was_to_get_is_sent_to_none_later(tmp_path: Path)
     Outbox(files).add(1, [alert(1)])
     Outbox(files, check_targets(told.append)).deliver()
     assert told == [] and len(files.read_alerts()) == 1
+
+
+@pytest.mark.parametrize("code", [400, 404, 410, 413])
+def test_an_alert_that_a_place_refuses_for_good_holds_up_no_other(
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    receiver.codes = [code]
+    outbox = Outbox(ResultFiles(str(tmp_path)), check_targets(receiver.address))
+    outbox.add(1, [alert(1), alert(2)])
+    outbox.add(2, [alert(3)])
+    for _ in range(2):
+        outbox.deliver()
+    assert ids(receiver.posts) == ["m/1 1", "m/1 2", "m/1 3"] and outbox.files.unsent() == []
+    assert list(outbox.files.read_refused().values()) == [1]
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "refused for good, and is not sent again (1 so far)" in record.getMessage()
+    assert f"it answered {code}" in record.getMessage()
+
+
+def test_an_alert_that_may_be_taken_later_is_kept(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.codes = [408]
+    outbox = Outbox(ResultFiles(str(tmp_path)), check_targets(receiver.address))
+    outbox.add(1, [alert(1), alert(2)])
+    outbox.deliver()
+    assert ids(receiver.posts) == ["m/1 1"] and outbox.files.unsent() == [1]
+    outbox.deliver()
+    assert ids(receiver.posts)[1:] == ["m/1 1", "m/1 2"] and outbox.files.unsent() == []
+
+
+def test_a_function_that_fails_on_one_alert_gets_the_others(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def tell(found: Any) -> None:
+        calls.append(found["id"])
+        if calls == ["m/1 1"]:
+            raise KeyError("no such word")
+
+    outbox = Outbox(ResultFiles(str(tmp_path)), check_targets(tell))
+    outbox.add(1, [alert(1), alert(2)])
+    for _ in range(2):
+        outbox.deliver()
+    assert calls == ["m/1 1", "m/1 2", "m/1 1"] and outbox.files.unsent() == []

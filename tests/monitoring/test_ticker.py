@@ -1,11 +1,13 @@
 """The clock ends the windows of a log that is idle."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sparkdl.models.watch_files import ResultFiles
 from sparkdl.monitoring import ticker
+from sparkdl.monitoring.left_out import has_caught_up
 from sparkdl.monitoring.ticker import Ticker
 
 MINUTE_MS = 60_000
@@ -34,3 +36,13 @@ def test_no_tick_comes_while_requests_come(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(ticker, "_now_ms", lambda minute=minute: noon + minute * MINUTE_MS)
         ticking.note(noon + minute * MINUTE_MS)
         assert not ticking.tick_if_idle()
+
+
+@pytest.mark.parametrize(
+    ("latest", "is_read"), [(None, True), ("None", True), ('{"0":7}', True), ('{"0":9}', False)]
+)
+def test_a_batch_that_leaves_a_part_of_the_log_to_later_ones_does_not_make_it_idle(
+    latest: str | None, is_read: bool
+) -> None:
+    sources = [SimpleNamespace(endOffset='{"0":7}', latestOffset=latest)]
+    assert has_caught_up(SimpleNamespace(sources=sources)) == is_read

@@ -1,6 +1,7 @@
 """Watch the log of a model server in a stream, on real Spark."""
 
 import json
+import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -51,6 +52,7 @@ def test_windows_are_compared_once_while_the_log_grows(
     assert "other.jsonl, byte 0: " in first.drift.notes[0]
     assert "an alert could not be sent: http://127.0.0.1:1/***" in caplog.text
 
+    monitoring.acknowledge(to)
     add_requests(log, 2, num=5, minute=10)
     add_requests(log, 3, num=1, minute=15)
     add_requests(log, 0, num=1, minute=50)  # Its window has ended.
@@ -63,8 +65,8 @@ def test_windows_are_compared_once_while_the_log_grows(
     assert told == [alert] and [post[2]["id"] for post in receiver.posts] == [alert["id"]]
     assert receiver.posts[0][2]["event"] == "drift"
     assert alert["text"] == (
-        "the profile: 1 of 2 features has drifted between 2025-11-24 11:00 UTC and "
-        "2025-11-24 12:00 UTC: age"
+        "the profile, version 3: 1 of 2 features has drifted from 2025-11-24 11:00 to 12:00 UTC: "
+        "age"
     )
     assert {feature["metric"] for feature in alert["features"]} == {"psi", "js"}
 
@@ -129,7 +131,7 @@ def test_a_log_without_a_line_that_can_be_read_is_told(
 
 
 @pytest.mark.slow
-def test_drift_that_a_call_did_not_live_to_return_is_that_of_the_next_call(
+def test_drift_is_that_of_the_next_call_too_until_it_is_acknowledged(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Path(root, "log")
@@ -146,7 +148,10 @@ def test_drift_that_a_call_did_not_live_to_return_is_that_of_the_next_call(
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(ResultFiles, "write_finished", kill)
         monitoring.watch(str(log), PROFILE, **options)
-    assert monitoring.watch(str(log), PROFILE, **options).new_drift.drifted == ["age"]
+    # The process may also be killed after the call has returned.
+    for _ in range(2):
+        assert monitoring.watch(str(log), PROFILE, **options).new_drift.drifted == ["age"]
+    monitoring.acknowledge(f"{root}/results")
     assert monitoring.watch(str(log), PROFILE, **options).new_drift.drifted == []
 
 
@@ -162,6 +167,27 @@ def test_the_clock_ends_the_last_window_of_a_log_that_is_idle(
     assert found.new_drift.table["status"].tolist() == ["ok", "drift"]
     with pytest.raises(ConfigError, match="a watch with another value of 'has_idle_s': True"):
         monitoring.watch(str(log), PROFILE, **{**options, "idle_s": None})
+
+
+@pytest.mark.slow
+def test_the_clock_ends_windows_while_lines_of_other_models_come(
+    spark: SparkSession, root: str, tmp_path: Path
+) -> None:
+    models.export(write_saved_model(tmp_path / "prepared"), "m", profile=PROFILE, root=root)
+    log = Path(root, "log")
+    add_requests(log, 0, num=1)
+    options: dict[str, Any] = {"since": 0, "inputs": {"age": "age"}, "columns": ["age"]}
+    options |= {"metrics": ["ks"], "trigger_s": 0, "idle_s": 1}
+    watch = monitoring.watch(str(log), models.get("m", root=root), **options)
+
+    def has_ended() -> bool:
+        add_requests(log, 0, num=1, model="other", time=int(time.time() * 1000))
+        return len(watch.drift.table) == 1
+
+    try:
+        assert eventually(has_ended, 60)
+    finally:
+        watch.stop()
 
 
 @pytest.mark.slow

@@ -194,6 +194,7 @@ def watched(spark: SparkSession, folder: str) -> dict[str, Any]:
     options: dict[str, Any] = {"to": f"{folder}/results", "min_rows": 10, "idle_s": 60}
     options |= {"metrics": ["ks"], "columns": ["age"], "available_now": True}
     first = monitoring.watch(f"{folder}/log", PROFILE, **options).new_drift
+    monitoring.acknowledge(f"{folder}/results")
     # The log is idle only once.
     again = monitoring.watch(f"{folder}/log", PROFILE, **options)
     return {
