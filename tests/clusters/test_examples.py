@@ -144,7 +144,7 @@ def test_the_circle_trains_again_and_promotes(tmp_path: Path) -> None:
     first = [text for number, step, text in rows if (number, step) == ("1", "monitor")]
     assert first[0] == "no reason to train again"
     assert first[-1].startswith("temperature has drifted in ")
-    assert "ALARM bikes/1: 1 of 3 features has drifted between" in printed
+    assert "ALARM bikes/1: 1 of 3 features has drifted from" in printed
     assert sum(float(row[16:23]) for row in table) < CIRCLE_S
     # A step that is started again repeats nothing.
     again = _run("train_and_serve.py", tmp_path, "train", "--folder", "bikes", "--round", "2")
