@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.errors import PreflightError
 
-__all__ = ["SparkSettings", "check_speculation"]
+__all__ = ["SparkSettings", "check_speculation", "duration_s"]
+
+# The units of Spark's times, in seconds.
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
@@ -144,3 +147,23 @@ a second time, beside the first. Start Spark with spark.speculation=false.
             f"{threshold}, so Spark would train a trial that takes longer a second time, beside "
             "the first. Start Spark with spark.speculation=false."
         )
+
+
+def duration_s(text: str) -> float:
+    """Return a time in the form of Spark's settings as seconds; without a unit, it is in ms.
+
+    Raises:
+        PreflightError: if the text is no such time.
+
+    Example:
+        >>> duration_s("90min"), duration_s("500")
+        (5400.0, 0.5)
+    """
+    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    unit = match and _UNITS.get(match[2] or "ms")
+    if not (match and unit):
+        raise PreflightError(
+            f"{text!r} is no time of Spark; expected a whole number with one of the units "
+            f"{', '.join(_UNITS)}, such as '60s' or '1h'."
+        )
+    return float(match[1]) * unit

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sparkdl.cluster.base import Cluster
+from sparkdl.cluster.spark_settings import duration_s
 from sparkdl.runner.display.harmless import tolerated
-from sparkdl.runner.exclusion import Excluded, Exclusion, Ruling, signature_of
+from sparkdl.runner.exclusion import SUSPECT_S, Excluded, Exclusion, Ruling, signature_of
 from sparkdl.runner.submitted import SubmittedTrial
 from sparkdl.runs.events import Event, ExecutorExcluded, TrialChanged
 from sparkdl.runs.states import TrialState
@@ -67,7 +68,9 @@ class BadExecutors:
     ) -> None:
         self._is_on = excludes_executors(cluster)
         self._cluster = cluster
-        self._exclusion = Exclusion(self._present, self._is_needed)
+        limit = cluster.conf("spark.excludeOnFailure.timeout") if self._is_on else None
+        suspect_s = duration_s(limit) if limit else SUSPECT_S
+        self._exclusion = Exclusion(self._present, self._is_needed, suspect_s=suspect_s)
         self._loop = loop
         self._record = record
         self._say = say

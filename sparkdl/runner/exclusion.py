@@ -3,7 +3,8 @@
 An executor is suspected after a fault of its GPU, or after two failures in a row that are alike and
 have happened on no other executor. The trial that raised the suspicion then runs once on another
 executor. If it fails there alike, the function is at fault, and the executor is cleared; if it
-passes, the executor is excluded, and the trials that failed there alike run again.
+passes, the executor is excluded, and the trials that failed there alike run again. If the trial
+takes too long to show either, the executor is cleared.
 """
 
 import re
@@ -20,6 +21,9 @@ __all__ = ["Excluded", "Exclusion", "Ruling", "signature_of"]
 # The first failure of its kind on an executor is kept back for this long: a second one may show
 # that the executor is at fault, and then both trials run again.
 HOLD_S = 60.0
+
+# An executor is suspected for this long, as Spark excludes one by default.
+SUSPECT_S = 3600.0
 
 # Kinds of failures for which an executor may be at fault. A trial that takes too long, or too much
 # memory, would probably do so on any other executor.
@@ -60,6 +64,7 @@ class _Suspicion:
     executor: str
     failure: str
     trials: list[int]
+    until_s: float
 
 
 def signature_of(failure: str | None, error: str | None) -> str | None:
@@ -99,6 +104,7 @@ class Exclusion:
         executor_ids: returns the ids of the executors that the application has now.
         is_needed: returns True if a certain executor must stay, whatever happens on it.
         clock: returns seconds that never go back.
+        suspect_s: seconds for which an executor is suspected while no trial shows what is at fault.
 
     Attributes:
         excluded: the executors that get no more trials, in the order of the decisions.
@@ -117,10 +123,12 @@ class Exclusion:
         executor_ids: Callable[[], Collection[str]],
         is_needed: Callable[[str], bool] = lambda executor: False,
         clock: Callable[[], float] = time.monotonic,
+        suspect_s: float = SUSPECT_S,
     ) -> None:
         self._executor_ids = executor_ids
         self._is_needed = is_needed
         self._clock = clock
+        self._suspect_s = suspect_s
         # The executors on which each kind of failure has happened.
         self._seen: dict[str, set[str]] = defaultdict(set)
         # The kind of the last failure of each executor, until a trial passes there.
@@ -187,7 +195,8 @@ class Exclusion:
         if not others or self._is_needed(executor):
             return Ruling.CONCLUDE
         if failure == Failure.GPU or before == failure:
-            self._suspicions[number] = _Suspicion(executor, failure, [number])
+            until_s = self._clock() + self._suspect_s
+            self._suspicions[number] = _Suspicion(executor, failure, [number], until_s)
             self._repeated.add(number)
             return Ruling.ELSEWHERE
         self._release(lambda place, _: place == executor)
@@ -213,6 +222,9 @@ class Exclusion:
             The number of each trial, with True if it runs again on another executor, and False if
             its failure counts.
         """
+        for number, suspicion in list(self._suspicions.items()):
+            if self._clock() >= suspicion.until_s:
+                self.abandon(number)
         suspected = {(s.executor, s.failure) for s in self._suspicions.values()}
         for number, (executor, failure, until_s) in list(self._held.items()):
             is_over = is_last or self._clock() >= until_s

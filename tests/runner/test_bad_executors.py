@@ -63,6 +63,20 @@ def test_cancel_of_the_trial_that_shows_what_is_at_fault_clears_the_executor(roo
     assert loop.run.trials[0].state == "CANCELLED"
 
 
+def test_suspected_executor_gets_trials_again_after_the_time_that_spark_is_told(root: str) -> None:
+    cluster = three_executors()
+    cluster._conf |= {"spark.excludeOnFailure.timeout": "0s"}
+    with background(new_loop(root, cluster, request_of(2))) as loop:
+        cluster.attempt(0).end(fault())
+        repeated = cluster.attempt(0, 1)
+        repeated.end(returned(1.0))
+        last = cluster.attempt(1)
+        assert last.executor == "1"
+        last.end(returned(1.0))
+    assert loop.run.counts() == {"COMPLETE": 2}
+    assert not loop.run.excluded
+
+
 def test_cancel_of_a_trial_whose_failure_may_not_count_lets_the_failure_count(root: str) -> None:
     cluster = three_executors()
     with background(new_loop(root, cluster, request_of(2))) as loop:

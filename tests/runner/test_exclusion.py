@@ -1,6 +1,6 @@
 """The decisions on executors that are at fault, without Spark."""
 
-from sparkdl.runner.exclusion import HOLD_S, Exclusion, Ruling, signature_of
+from sparkdl.runner.exclusion import HOLD_S, SUSPECT_S, Exclusion, Ruling, signature_of
 
 CONCLUDE, HOLD, ELSEWHERE = Ruling.CONCLUDE, Ruling.HOLD, Ruling.ELSEWHERE
 DISK = "OSError at a.py:7"
@@ -124,6 +124,25 @@ def test_suspicion_without_an_answer_is_dropped() -> None:
     exclusion.abandon(1)
     assert exclusion.decided() == {0: False}
     assert exclusion.avoided == ()
+
+
+def test_suspicion_is_dropped_after_a_while_and_may_be_raised_again() -> None:
+    clock = Clock()
+    exclusion = three(clock)
+    assert exclusion.failed(0, "1", DISK) is HOLD
+    assert exclusion.failed(1, "1", DISK) is ELSEWHERE
+    clock.now = SUSPECT_S - 1
+    assert exclusion.decided() == {}
+    assert exclusion.avoided == ("1",)
+    clock.now = SUSPECT_S
+    assert exclusion.decided() == {0: False}
+    assert exclusion.avoided == ()
+    exclusion.passed(1, "2")  # It is too late to show anything.
+    assert not exclusion.excluded
+    assert exclusion.failed(2, "1", DISK) is HOLD
+    assert exclusion.failed(3, "1", DISK) is ELSEWHERE
+    exclusion.passed(3, "2")
+    assert [e.executor for e in exclusion.excluded] == ["1"]
 
 
 def test_trial_runs_again_only_once_because_of_executors() -> None:
