@@ -21,9 +21,10 @@ from sparkdl.runs.events import CommandHandled, RunStarted
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import scan_journal
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.opening import check_free, continue_run, difference
+from sparkdl.runs.opening import check_free, continue_run
 from sparkdl.runs.redact import MASK
 from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
+from sparkdl.runs.same_request import difference
 from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.files.formats import read_space
 from sparkdl.search.pruners import PRUNERS

@@ -11,9 +11,9 @@ from sparkdl import polling, storage
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.jsonl import to_json
 from sparkdl.runs import lineage
-from sparkdl.runs.control import enqueued_params
 from sparkdl.runs.description import RunDescription
 from sparkdl.runs.events import RunStarted, TrialChanged, TrialsAdded
+from sparkdl.runs.foreign_folder import check_own
 from sparkdl.runs.history import check_params, read_description, read_events, replay
 from sparkdl.runs.journal import Journal, JournalContent
 from sparkdl.runs.layout import RunPaths
@@ -21,6 +21,7 @@ from sparkdl.runs.open_run import OpenRun
 from sparkdl.runs.owner import Claim, Owner, describe_owner, living_owner, newest_claim
 from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.run import Run
+from sparkdl.runs.same_request import check_same
 from sparkdl.runs.states import TrialState
 
 __all__ = [
@@ -29,7 +30,6 @@ __all__ = [
     "RunDescription",
     "check_free",
     "continue_run",
-    "difference",
     "existing_run",
     "open_run",
 ]
@@ -51,8 +51,8 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
 
     Raises:
         ConfigError: if the id is no valid name of a folder.
-        RunExistsError: if the run exists and may not be taken over; the message gives the reason
-            and the remedy.
+        RunExistsError: if the run exists and may not be taken over, or its folder may have files of
+            other users; the message gives the reason and the remedy.
         RunDamagedError: if the files of the existing run cannot be read.
         OSError: if the run directory still cannot be written after `OPEN_S` seconds.
     """
@@ -92,7 +92,7 @@ def existing_run(root: str, description: RunDescription, if_exists: IfExists) ->
         raise _exists_error(paths, description.id)
     content, journal = read_description(paths.folder), read_events(paths.folder)
     run = replay(content, paths.folder, journal.events)
-    _check_same(content, journal, run, description)
+    check_same(content, journal, run, description)
     return run
 
 
@@ -130,6 +130,7 @@ def _open(paths: RunPaths, description: RunDescription, if_exists: IfExists) -> 
     if if_exists != "new":
         claim = _free_claim(paths, description.id)
     if if_exists == "resume":
+        check_own(paths.folder, description.permissions)
         return _take_over(paths, description, claim)
     raise _exists_error(paths, description.id)
 
@@ -174,6 +175,7 @@ def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> Ope
     content = description.content()
     try:
         storage.make_directory(paths.folder, description.permissions)
+        check_own(paths.folder, description.permissions)
         owner = _claim(paths, description.id, earlier)
         # What starts have written that were killed before they wrote run.json is not read.
         journal = Journal(paths.journal, owner.number)
@@ -229,49 +231,13 @@ def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> Op
     content = read_description(paths.folder)
     journal = read_events(paths.folder)
     before = replay(content, paths.folder, journal.events)
-    _check_same(content, journal, before, description)
+    check_same(content, journal, before, description)
     # A search that one of its stopping rules ended is complete, even with fewer trials.
     has_more = (description.count or 0) > before.num_configurations and not before.reason
     read = (content, journal, claim)
     return _continue(
         paths, read, has_more, description.retry, description.changed, description.secrets
     )
-
-
-def _check_same(
-    content: Mapping[str, Any], journal: JournalContent, before: Run, description: RunDescription
-) -> None:
-    """Validate that a run has what the user asks for.
-
-    Args:
-        content: the content of `run.json`.
-        journal: the journal of the run.
-        before: the run.
-        description: the description of the run that the user asks for.
-
-    Raises:
-        RunExistsError: if the kind, the metric or the parameters differ.
-    """
-    now: Any = description.facts.get("space")
-    then: Any = content.get("space")
-    if description.params is not None:
-        now = [trial.params for trial in description.trials()]
-        enqueued = enqueued_params(journal.events)
-        then = [trial.params for trial in before.trials if trial.number not in enqueued]
-    for name, old, new in (
-        ("kind", before.kind, description.kind),
-        ("metric", before.metric, description.metric),
-        ("direction", before.direction, description.direction),
-        ("objectives", before.objectives, dict(description.facts.get("objectives", {}))),
-        ("args" if description.params is not None else "space", then, now),
-        ("repeats", content.get("repeats", 1), description.facts.get("repeats", 1)),
-    ):
-        if old != new:
-            old, new = difference(old, new), difference(new, old)
-            raise RunExistsError(
-                f"run {description.id} cannot be resumed: {name} was {old!r} and is now {new!r}. "
-                "Pass the earlier value, or if_exists='new'. Nothing was changed."
-            )
 
 
 def continue_run(
@@ -384,17 +350,3 @@ def _unfinished(run: Run, paths: RunPaths, retry: Retry, last: float) -> list[Tr
             )
             events.append(event)
     return events
-
-
-def difference(value: Any, other: Any) -> Any:
-    """Return the part of a value that differs from another value, for an error message.
-
-    Args:
-        value: a dict, a list of parameter combinations, or any other value.
-        other: the value to compare with.
-    """
-    if isinstance(value, Mapping) and isinstance(other, Mapping):
-        return {name: item for name, item in value.items() if other.get(name) != item}
-    if not isinstance(value, list):
-        return value
-    return [params for params in value if params not in other] or [f"{len(value)} combinations"]
