@@ -19,6 +19,7 @@ __all__ = [
     "fsync",
     "make_directory",
     "read_beyond",
+    "rename",
     "write",
     "write_fully",
 ]
@@ -119,6 +120,23 @@ def make_directory(path: Path, permissions: int | None = None) -> None:
             path.mkdir(mode=0o700)
         with suppress(OSError):
             path.chmod(permissions)
+
+
+def rename(path: Path, new: Path) -> None:
+    """Move a file or folder to a new name; also a folder of this user that is read-only.
+
+    A program makes its own folder read-only by copying a read-only folder into it, for example.
+    """
+    make_directory(new.parent)
+    try:
+        path.rename(new)
+    except PermissionError:
+        mode = path.lstat().st_mode
+        if not stat.S_ISDIR(mode) or mode & stat.S_IWUSR:
+            raise
+        path.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
+        path.rename(new)
+        new.chmod(stat.S_IMODE(mode))
 
 
 def _make_like_the_one_above(path: Path) -> None:

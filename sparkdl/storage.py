@@ -304,8 +304,7 @@ def rename(url: str, new: str) -> None:
         return
     with store_errors(url):
         if is_local(url):
-            local_files.make_directory(local_path(new).parent)
-            local_path(url).rename(local_path(new))
+            local_files.rename(local_path(url), local_path(new))
             return
         filesystem, path = stores.connect(url)
         target = stores.connect(new)[1]

@@ -44,6 +44,7 @@ from sparkdl.cluster.trial_spec import RunRef, TrialSpec
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
+from sparkdl.os_processes import user_name
 from sparkdl.polling import RETRY_S, retry
 from sparkdl.reporter import ASKS, ORDERS, TIMELINE, make_files
 from sparkdl.runs.layout import RunPaths, TrialPaths
@@ -239,8 +240,18 @@ class TrialTask:
                     old = storage.join(paths.folder, name)
                     storage.rename(old, storage.join(paths.superseded(attempt - 1), name))
 
-        if attempt:
+        if not attempt:
+            return
+        try:
             retry(move, "move the files of a lost attempt")
+        except PermissionError as exc:
+            raise PermissionError(
+                exc.errno,
+                f"the files of attempt {attempt - 1} in {paths.folder} cannot be moved away as "
+                f"user {user_name()}: {exc}. Another user has probably made them. Let that user, "
+                "or root, remove them; and let all executors run as one user, or open run "
+                "directories to their group with SPARKDL_PERMISSIONS=2770.",
+            ) from exc
 
     def begin(self, attempt: int, place: Mapping[str, Any]) -> None:
         """Write the parameters of the trial, and who makes this attempt."""

@@ -5,9 +5,10 @@ import ctypes
 import json
 import os
 import struct
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -329,3 +330,49 @@ def test_an_attempt_of_a_gang_that_is_repeated_keeps_the_files_of_the_one_before
         (ranks / f"{number}").touch()
     assert [path.name for path in before.iterdir()] == ["0"]
     assert [path.name for path in ranks.iterdir()] == ["1"]
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[str]:
+    """Run a test as a user whom permissions bind; return the path of a run of that user."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        task_of(lambda: None, storage.join(folder, "imports"))  # Those that root may do.
+        os.seteuid(NOBODY)
+        try:
+            yield storage.join(folder, "run")
+        finally:
+            os.seteuid(0)
+
+
+def test_a_working_folder_that_its_program_made_read_only_is_moved_away(as_nobody: str) -> None:
+    task = task_of(lambda: None, as_nobody)
+    work = Path(task.paths.folder, "work")
+    work.mkdir()
+    (work / "data").touch()
+    work.chmod(0o555)
+    task.supersede(0)
+    task.supersede(1)
+    moved = Path(task.paths.superseded(0), "work")
+    assert (os.listdir(moved), moved.stat().st_mode & 0o777) == (["data"], 0o555)
+    assert not work.exists()
+
+
+def test_files_of_another_user_that_cannot_be_moved_away_are_told_with_a_remedy(
+    as_nobody: str,
+) -> None:
+    task = task_of(lambda: None, as_nobody)
+    work = Path(task.paths.folder, "work")
+    os.seteuid(0)
+    work.mkdir(mode=0o755)
+    os.seteuid(NOBODY)
+    task.supersede(0)
+    with pytest.raises(PermissionError, match=r"the files of attempt 0 in .* as user nobody") as e:
+        task.supersede(1)
+    assert str(work) in str(e.value)
+    assert "SPARKDL_PERMISSIONS=2770" in str(e.value)
