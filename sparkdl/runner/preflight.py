@@ -7,7 +7,8 @@ modules of the driver.
 import json
 import logging
 import platform
-from concurrent.futures import TimeoutError as FutureTimeout
+import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any
 
@@ -34,6 +35,9 @@ __all__ = ["preflight"]
 # Imports of a cold executor take some ten seconds.
 WAIT_S = 60.0
 
+# Seconds between two looks at the orders of users meanwhile.
+LOOK_S = 0.2
+
 # A job that was cancelled ends soon.
 CANCEL_S = 10.0
 
@@ -41,7 +45,7 @@ _logger = logging.getLogger("sparkdl.runner")
 
 
 def preflight(
-    opened: OpenRun, cluster: Cluster, plan: Plan, program: Program
+    opened: OpenRun, cluster: Cluster, plan: Plan, program: Program, look: Callable[[], bool]
 ) -> list[dict[str, Any]]:
     """Check that every executor can run the plan, and let it import the framework in the meantime.
 
@@ -50,11 +54,12 @@ def preflight(
         cluster: the cluster.
         plan: the plan of the run.
         program: the user's program.
+        look: carries out the orders of users; returns False if the run was ordered to end.
 
     Returns:
         The hardware and the packages of the executors, see `runs.machine.together`. The list is
-        empty if the job has not ended after `WAIT_S`, as when it waits behind the trials of other
-        runs: the run would take no orders meanwhile, and each trial checks its executor again.
+        empty if the run was ordered to end, or if the job has not ended after `WAIT_S`, as when it
+        waits behind the trials of other runs: each trial checks its executor again.
 
     Raises:
         PreflightError: if at least one executor cannot run the plan.
@@ -73,6 +78,7 @@ def preflight(
     try:
         rows = _rows_within(
             WAIT_S,
+            look,
             cluster,
             task,
             REPORT_SCHEMA,
@@ -92,8 +98,12 @@ def preflight(
     return together(json.loads(row["executor"]) for row in rows)
 
 
-def _rows_within(limit_s: float, cluster: Cluster, *job: Any, **options: Any) -> list[Any]:
-    """Return the rows of a job, none if the job had to be cancelled after `limit_s` seconds.
+def _rows_within(
+    limit_s: float, look: Callable[[], bool], cluster: Cluster, *job: Any, **options: Any
+) -> list[Any]:
+    """Return the rows of a job, none if the job had to be cancelled.
+
+    That is after `limit_s` seconds, or when `look` returns False.
 
     Raises:
         JobFailed: if the job failed.
@@ -101,9 +111,11 @@ def _rows_within(limit_s: float, cluster: Cluster, *job: Any, **options: Any) ->
     threads = JobThreads("sparkdl-preflight")
     rows = threads.submit(cluster.submit, *job, **options)
     threads.close()
-    try:
-        return rows.result(limit_s)
-    except FutureTimeout:
+    deadline = time.monotonic() + limit_s
+    while (goes_on := look()) and time.monotonic() < deadline:
+        if wait([rows], LOOK_S).done:
+            return rows.result()
+    if goes_on:
         _logger.info("the executors were not checked within %g s; trials check them", limit_s)
     cluster.cancel(options["tags"][-1])
     wait([rows], CANCEL_S)

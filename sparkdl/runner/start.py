@@ -106,7 +106,8 @@ def _prepare_loop(
         # The tasks of a gang check their executors when they meet.
         if loop.has_more and (not prepared.plan.is_gang or (new and new.ancestor)):
             with waiting_for_executors(prepared.cluster, progress.say):
-                executors = preflight(opened, prepared.cluster, prepared.plan, prepared.program)
+                checked = (prepared.cluster, prepared.plan, prepared.program)
+                executors = preflight(opened, *checked, loop.look)
         if new:
             _with_retries(new.compare, opened.paths, executors, progress.say)
         if options.tensorboard:

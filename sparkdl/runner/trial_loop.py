@@ -86,10 +86,8 @@ class TrialLoop:
         self._num_started = 0
         self._orders = StopOrders()
         self._begun_s = self._trials_begun_s = time.monotonic()
-        changed = (self._orders, self._stopping, self._waiting, self._submitted)
-        self._commands = RunCommands(
-            prepared, opened, source, *changed, self._elapsed_s, progress.say
-        )
+        own = (self._orders, self._stopping, self._waiting, self._submitted)
+        self._commands = RunCommands(prepared, opened, source, *own, self._elapsed_s, progress.say)
         self._control = Control(opened, self._commands.perform, self._submitted.wake)
         opened.owner.when_taken_over(lambda: self.stop(RunState.FAILED, TAKEN_OVER))
 
@@ -147,10 +145,8 @@ class TrialLoop:
         try:
             with self.failing(), self._progress:
                 self._trials_begun_s = time.monotonic()
-                num_trials = len(self._waiting) + self._source.num_left
-                self._progress.announce(
-                    num_trials, self._concurrency.limit, self._concurrency.slots
-                )
+                limits = (self._concurrency.limit, self._concurrency.slots)
+                self._progress.announce(len(self._waiting) + self._source.num_left, *limits)
                 while self._goes_on():
                     self._fill()
                     self._take()
@@ -162,9 +158,14 @@ class TrialLoop:
             raise self._orders.fatal
         self.run.raise_unless_complete()
 
+    def look(self) -> bool:
+        """Carry out the commands of users; return False if the run was ordered to end."""
+        self._control.take()
+        return not self._orders.run
+
     def _goes_on(self) -> bool:
         """Carry out the commands of users; return False after the last trial."""
-        self._control.take()
+        self.look()
         return self.has_more or bool(self._submitted) or bool(self._bad_executors)
 
     # ---- submitting trials
@@ -248,9 +249,8 @@ class TrialLoop:
         self._notices.look(self._submitted, self._messages)
         self._progress.show_outputs(running)
         self._progress.show_counts(running, self._messages.newest, self._messages.steps)
-        if (stop := self._stopping.used_up(running, self._elapsed_s())) and (
-            self.has_more or self._submitted
-        ):
+        stop = self._stopping.used_up(running, self._elapsed_s())
+        if stop and (self.has_more or self._submitted):
             self._orders.end_run(*stop)
         overdue = self._orders.numbers | self._messages.overdue()
         self._submitted.cancel(None if self._orders.run else overdue)

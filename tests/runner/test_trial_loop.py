@@ -4,6 +4,7 @@ import errno
 import json
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from sparkdl.errors import (
 from sparkdl.jsonl import LogTail
 from sparkdl.runner import preflight
 from sparkdl.runner.execute import execute
-from sparkdl.runner.handle import RunHandle
+from sparkdl.runner.handle import LoadedRunHandle, RunHandle
 from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runs import RunState, Trial
 from sparkdl.runs.events import RunStarted
@@ -592,27 +593,49 @@ def test_preflight_problem_is_raised_before_any_trial(root: str) -> None:
     assert {str(t.state) for t in run.trials} == {"CANCELLED"}
 
 
+class BusyCluster(InMemoryCluster):
+    """All slots are taken by another run until the preflight is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(same)
+        self.waits, self.is_cancelled = threading.Event(), threading.Event()
+
+    def submit(self, task: Any, schema: str, **kwargs: Any) -> Any:
+        if schema != REPORT_SCHEMA:
+            return super().submit(task, schema, **kwargs)
+        self.waits.set()
+        assert self.is_cancelled.wait(20)
+        raise killed()
+
+    def cancel(self, tag: str) -> None:
+        if tag == "sparkdl:run:preflight":
+            self.is_cancelled.set()
+
+
 def test_preflight_that_waits_for_a_slot_is_left_to_the_trials(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Busy(InMemoryCluster):
-        is_cancelled = threading.Event()
-
-        def submit(self, task: Any, schema: str, **kwargs: Any) -> Any:
-            if schema != REPORT_SCHEMA:
-                return super().submit(task, schema, **kwargs)
-            assert self.is_cancelled.wait(20)
-            raise killed()
-
-        def cancel(self, tag: str) -> None:
-            if tag == "sparkdl:run:preflight":
-                self.is_cancelled.set()
-
     monkeypatch.setattr(preflight, "WAIT_S", 0.1)
-    cluster = Busy(same)
+    cluster = BusyCluster()
     run = execute(request_of(2, root=root), cluster)
     assert cluster.is_cancelled.is_set()
     assert run.counts() == {"COMPLETE": 2}
+
+
+def test_commands_are_carried_out_while_the_preflight_waits(root: str) -> None:
+    cluster = BusyCluster()
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(execute, request_of(2, root=root), cluster)
+        assert cluster.waits.wait(20)
+        run = load(f"{root}/run")
+        run.attach(LoadedRunHandle(run))
+        run.cancel(0)
+        assert not cluster.is_cancelled.is_set()
+        run.cancel()
+        with pytest.raises(RunStoppedError, match="cancelled"):
+            ended.result(20)
+    assert cluster.submitted == []
+    assert load(run.path).counts() == {"CANCELLED": 2}
 
 
 def test_spark_that_ends_during_the_preflight_is_no_failure(root: str) -> None:
