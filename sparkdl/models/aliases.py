@@ -30,6 +30,7 @@ class AliasMove:
         time: the time of the move, in UTC.
         user: the user who moved it.
         host: the host of the process that moved it.
+        is_back: the move is one of `models.roll_back`, which takes earlier moves back.
     """
 
     alias: str
@@ -38,16 +39,18 @@ class AliasMove:
     time: str
     user: str
     host: str
+    is_back: bool = False
 
 
-def move(paths: ModelPaths, alias: str, version: int | None) -> None:
+def move(paths: ModelPaths, alias: str, version: int | None, *, is_back: bool = False) -> None:
     """Move an alias to a version, or remove it. The last of several moves at once decides."""
     try:
         is_there = version_of(paths, alias) == version
     except ModelDamagedError:
         is_there = False
     if not is_there:
-        take_next(paths.alias(alias), {"version": version, **who_and_when()})
+        mark = {"is_back": True} if is_back else {}
+        take_next(paths.alias(alias), {"version": version, **who_and_when(), **mark})
 
 
 def version_of(paths: ModelPaths, alias: str) -> int | None:
@@ -99,9 +102,10 @@ def _parse(alias: str, number: int, url: str, contents: Mapping[str, bytes]) -> 
     try:
         record = from_json(contents.get(url, b""))
         fields = {name: record[name] for name in ("version", "time", "user", "host")}
+        is_back = bool(record.get("is_back"))
     except (ValueError, KeyError, TypeError) as exc:
         raise ModelDamagedError(
             f"{url} is damaged: {exc!r}. Remove the file, which takes back this move of the alias, "
             "or move the alias again."
         ) from exc
-    return AliasMove(alias=alias, number=number, **fields)
+    return AliasMove(alias=alias, number=number, **fields, is_back=is_back)

@@ -44,6 +44,20 @@ def test_roll_back_goes_back_move_by_move(digits: str) -> None:
         models.roll_back("digits", "none", root=digits)
 
 
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [((2, 1), [2, 1]), ((2, 1, 3), [1, 2, 1]), ((2, None, 3), [2, 1]), ((None, 1, 2), [1])],
+)
+def test_a_move_to_an_earlier_version_is_taken_back_like_any_other(
+    digits: str, moves: tuple[int | None, ...], expected: list[int]
+) -> None:
+    for number in moves:
+        models.alias("digits", "stable", number, root=digits)
+    assert [models.roll_back("digits", root=digits).version for _ in expected] == expected
+    with pytest.raises(ModelNotFoundError, match="has named no other version"):
+        models.roll_back("digits", root=digits)
+
+
 def test_an_alias_that_was_removed_is_rolled_back_to_its_version(digits: str) -> None:
     models.alias("digits", "stable", None, root=digits)
     assert models.roll_back("digits", root=digits).version == 1
