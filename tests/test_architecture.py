@@ -40,7 +40,7 @@ ROOMS = [
     {"storage"},
     {"local_files", "stores"},
     {"config"},
-    {"errors", "_version"},
+    {"errors", "loopback", "_version"},
 ]
 
 

@@ -1,7 +1,6 @@
 """Runs on the driver (pure). Judge the settings of Spark, its executors, slots and GPUs."""
 
 import difflib
-import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -12,6 +11,7 @@ from sparkdl.doctor.executor_checks import where
 from sparkdl.doctor.facts import Facts
 from sparkdl.doctor.report import Check, fault, listed, note, ok, skipped
 from sparkdl.errors import ConfigError
+from sparkdl.loopback import is_loopback
 
 __all__ = [
     "check_gpus",
@@ -359,16 +359,3 @@ def check_network(
         )
     place = f" at {driver_host}" if driver_host else ""
     return ok("Network", f"executors reach the driver{place}")
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only the host itself can reach this address.
-
-    Example:
-        >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("10.0.0.7")
-        (True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,11 +1,10 @@
 """Runs anywhere (pure). The rule of who may ask a model server."""
 
 import hmac
-import ipaddress
 
 from sparkdl.serving.request_error import RequestError
 
-__all__ = ["check_token", "is_loopback"]
+__all__ = ["check_token"]
 
 
 def check_token(authorization: str, token: str) -> None:
@@ -29,16 +28,3 @@ def check_token(authorization: str, token: str) -> None:
         raise RequestError(
             "UNAUTHENTICATED", "the header 'Authorization: Bearer TOKEN' is missing or wrong"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Return True for a name or an address under which only this host is reached.
-
-    Example:
-        >>> [is_loopback(host) for host in ("localhost", "127.0.0.2", "::1", "10.0.0.7", "")]
-        [True, True, True, False, False]
-    """
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

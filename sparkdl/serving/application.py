@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from urllib.parse import urlsplit
 
-from sparkdl.serving.access import check_token, is_loopback
+from sparkdl.loopback import leads_here
+from sparkdl.serving.access import check_token
 from sparkdl.serving.calls import Call, Catalog, Observer, Work, call_of, tell
 from sparkdl.serving.inference_routes import InferenceRoutes
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
@@ -158,7 +158,7 @@ class Application:
             # page that asks in the name of the user has its own host in `Origin`.
             asked = [f"//{request.headers.get('host', '')}"]
             asked += [request.headers["origin"]] if "origin" in request.headers else []
-            if not all(map(_leads_here, asked)):
+            if not all(map(leads_here, asked)):
                 raise RequestError(
                     "PERMISSION_DENIED", "this server answers only to the names of its own host"
                 )
@@ -181,19 +181,6 @@ class Application:
         if len(data) > self._max_body_bytes:
             raise RequestError("TOO_LARGE", f"the body is larger than {self._max_body_bytes} bytes")
         return data
-
-
-def _leads_here(url: str) -> bool:
-    """Return True if the host of an address is this host, or a tunnel to this host.
-
-    Example:
-        >>> [_leads_here(url) for url in ("//127.0.0.2:80", "http://localhost", "//[::1]", "null")]
-        [True, True, True, False]
-    """
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:
-        return False
 
 
 def _refusal(exc: Exception, request: HttpRequest, call: Call) -> Answer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.errors import ConfigError, ModelNotFoundError
-from sparkdl.serving.access import is_loopback
+from sparkdl.loopback import is_loopback
 from sparkdl.serving.batching import Batching, batching_of
 from sparkdl.serving.choice import Choice
 from sparkdl.serving.inference_log import InferenceLog, check_log, log_of

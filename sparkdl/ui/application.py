@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any
-from urllib.parse import urlsplit
 
 from werkzeug.exceptions import Forbidden, HTTPException, NotFound
 from werkzeug.routing import Map, Rule
@@ -23,6 +22,7 @@ from sparkdl.errors import (
     RunNotFoundError,
     SparkDLError,
 )
+from sparkdl.loopback import leads_here
 from sparkdl.runs.html_page import shared_file
 from sparkdl.ui import compared, model_versions, one_trial, overview, trial_table
 from sparkdl.ui.live_runs import LiveRuns
@@ -31,8 +31,6 @@ from sparkdl.ui.plain import to_plain_json
 
 __all__ = ["Application"]
 
-# The names under which a browser on this host, or behind a tunnel to this host, asks for the page.
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 # Plotly compiles its WebGL figures, and sets styles of elements. A notebook on this host, or behind
 # a tunnel, may show the page in a frame. https://www.w3.org/TR/CSP3/
@@ -119,7 +117,7 @@ class Application:
 
     def _answer(self, request: Request) -> Response:
         # A page of another host, whose name was made to lead here, has that name in `Host`.
-        if urlsplit(f"//{request.host}").hostname not in LOOPBACK:
+        if not leads_here(f"//{request.host}"):
             raise Forbidden("this server answers only to the names of its own host")
         endpoint, values = _ADDRESSES.bind_to_environ(request.environ).match()
         if request.path.startswith("/api/"):
