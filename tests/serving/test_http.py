@@ -342,6 +342,19 @@ def test_a_slow_reader_gets_the_whole_answer(monkeypatch: Any, echo: Echo) -> No
     assert num_bytes > LARGE
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="it is Linux that does it")
+def test_a_client_that_never_reads_is_cut_off(monkeypatch: Any, echo: Echo) -> None:
+    monkeypatch.setattr(http_server, "IDLE_S", 1)
+    server = HttpServer(echo, listen("127.0.0.1", 0), MAX_BODY)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        connection.connect(server._socket.getsockname())
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert eventually(lambda: server.num_connections == 1)
+        assert eventually(lambda: server.num_connections == 0)
+    server.close()
+
+
 def test_the_end_answers_what_has_come_and_refuses_what_comes(
     monkeypatch: Any, connect: Connect, server: HttpServer, echo: Echo
 ) -> None:
