@@ -150,12 +150,15 @@ def test_the_circle_trains_again_and_promotes(tmp_path: Path) -> None:
     again = _run("train_and_serve.py", tmp_path, "train", "--folder", "bikes", "--round", "2")
     assert again.strip() == results["2", "train"]
 
-    # A canary whose forecasts are worse is rolled back.
+    # A canary whose forecasts are worse is rolled back. Its first day has most of the requests.
     root, log = str(tmp_path / "bikes" / "runs"), tmp_path / "bikes" / "log"
     models.alias("bikes", "canary", 1, root=root)
     records = [json.loads(line) for file in log.rglob("*.jsonl") for line in _lines(file)]
-    now = int(time.time() * 1000)
-    lines = [json.dumps({**record, "time": now}) for record in records]
+    now, day = int(time.time() * 1000), 86_400_000
+    lines = [
+        json.dumps({**record, "time": now + day * (number % 50 == 0)})
+        for number, record in enumerate(records)
+    ]
     (log / "again-1.jsonl").write_text("\n".join(lines))
     decided = _run("train_and_serve.py", tmp_path, "decide", "--folder", "bikes")
     assert decided.startswith("rolled back: bikes/2 errs by ")
@@ -261,11 +264,40 @@ def test_an_example_is_submitted_and_its_second_start_repeats_nothing(tmp_path: 
     assert "Nothing was run" in done.stdout
 
 
+ROUND = "prepare search train export canary"
+
+
+@pytest.fixture
+def cron(tmp_path: Path) -> Any:
+    """Calls the script with a command that notes its calls in place of Python and of sparkdl."""
+    stand_in, bikes = tmp_path / "bin" / "sparkdl", tmp_path / "bikes"
+    for folder in (stand_in.parent, bikes / "runs" / "models" / "bikes", bikes / "log"):
+        folder.mkdir(parents=True)
+
+    def call(codes: dict[str, int]) -> tuple[int, list[str], set[str]]:
+        cases = "".join(f"*' {name} '*) exit {number};; " for name, number in codes.items())
+        note = f'echo "$*" >> "{tmp_path}/calls"; case " $* " in {cases} *) exit 0;; esac'
+        stand_in.write_text(f"#!/bin/sh\n{note}\n")
+        stand_in.chmod(0o755)
+        (tmp_path / "calls").write_text("")
+        # As cron has it.
+        env = {"PATH": "/usr/bin:/bin", "SPARKDL_FOLDER": str(bikes)}
+        env["SPARKDL_PYTHON"] = str(stand_in)
+        code = subprocess.run([EXAMPLES / "cron" / "hourly.sh"], env=env).returncode
+        lines = (tmp_path / "calls").read_text().splitlines()
+        done = [next(w for w in line.split() if not w.endswith(".py")) for line in lines]
+        rounds = {line.split("--round ")[1].split()[0] for line in lines if "--round" in line}
+        return code, done, rounds - {"none"}
+
+    return call
+
+
 @pytest.mark.parametrize(
     ("codes", "calls", "code"),
     [
         ({}, "decide monitor", 0),
-        ({"decide": 99, "monitor": 1}, "decide monitor prepare search train export canary", 0),
+        ({"decide": 99, "monitor": 1}, "decide", 0),
+        ({"monitor": 1}, f"decide monitor {ROUND}", 0),
         ({"monitor": 1, "export": 99}, "decide monitor prepare search train export", 0),
         ({"monitor": 1, "search": 7}, "decide monitor prepare search", 7),
         ({"monitor": 2}, "decide monitor", 2),
@@ -273,27 +305,30 @@ def test_an_example_is_submitted_and_its_second_start_repeats_nothing(tmp_path: 
     ],
 )
 def test_the_script_for_cron_trains_only_after_drift(
-    codes: dict[str, int], calls: str, code: int, tmp_path: Path
+    codes: dict[str, int], calls: str, code: int, cron: Any, tmp_path: Path
 ) -> None:
-    """Both commands are replaced by one that notes its call, and exits with a code."""
-    cases = "".join(f"*' {name} '*) exit {number};; " for name, number in codes.items())
-    stand_in = tmp_path / "sparkdl"
-    note = f'echo "$*" >> "{tmp_path}/calls"; case " $* " in {cases} *) exit 0;; esac'
-    stand_in.write_text(f"#!/bin/sh\n{note}\n")
-    stand_in.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    env = {"PATH": path, "SPARKDL_PYTHON": str(stand_in), "SPARKDL_FOLDER": str(tmp_path)}
-    script = EXAMPLES / "cron" / "hourly.sh"
-    assert subprocess.run([script], env=env).returncode == code
-    lines = (tmp_path / "calls").read_text().splitlines()
-    done = [next(w for w in line.split() if not w.endswith(".py")) for line in lines]
-    assert done == calls.split()
-    assert len({line.split("--round ")[1] for line in lines if "--round" in line}) == 1
+    assert cron(codes)[:2] == (code, calls.split())
     # Another call goes on.
-    with (tmp_path / "hourly.lock").open() as lock:
+    with (tmp_path / "bikes" / "hourly.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert subprocess.run([script], env=env).returncode == 0
-    assert len((tmp_path / "calls").read_text().splitlines()) == len(lines)
+        assert cron(codes) == (0, [], set())
+
+
+def test_the_script_for_cron_finishes_a_round_before_it_looks_again(
+    cron: Any, tmp_path: Path
+) -> None:
+    code, _, first = cron({"monitor": 1, "train": 137})
+    assert code == 137
+    assert cron({"monitor": 1}) == (0, ROUND.split(), first)
+    assert cron({}) == (0, ["decide", "monitor"], set())
+
+
+def test_the_script_for_cron_trains_the_first_version(cron: Any, tmp_path: Path) -> None:
+    (tmp_path / "bikes" / "runs" / "models" / "bikes").rmdir()
+    (tmp_path / "bikes" / "log").rmdir()
+    assert cron({})[:2] == (0, ROUND.split())
+    (tmp_path / "bikes" / "runs" / "models" / "bikes").mkdir()
+    assert cron({}) == (0, ["decide"], set())
 
 
 def test_four_lines_distribute_a_program() -> None:
