@@ -4,8 +4,8 @@ Each task starts one step of examples/train_and_serve.py with the Python of spar
 needs neither sparkdl nor Spark nor TensorFlow. All steps of a run of the DAG have its time as the
 name of their round: a task that is retried finishes what is unfinished.
 
-The last task watches the log of the model server until there is a reason to train again. It then
-updates the asset `bikes-drift`, which schedules the next run.
+The sensor `monitor` watches the log of the model server until there is a reason to train again, or
+for 90 days. The last task then updates the asset `bikes-drift`, which schedules the next run.
 
 Put this file into the folder of the DAGs, and set for the scheduler and the workers:
 
@@ -26,6 +26,8 @@ from airflow.providers.standard.sensors.bash import BashSensor
 from airflow.sdk import Asset, dag, task
 
 DRIFT = Asset("bikes-drift")
+# How long a canary waits for labels, and a version for a reason to train again.
+CANARY, VERSION = timedelta(days=7), timedelta(days=90)
 # The time of the run of the DAG. One that an asset has started has no logical date.
 ROUND = "{{ dag_run.run_after.strftime('%Y%m%d-%H%M%S') }}"
 # Seconds between two looks at the log.
@@ -71,24 +73,27 @@ def train_and_serve() -> None:
     def canary() -> str:
         return command("canary")
 
-    looks = {"mode": "reschedule", "poke_interval": LOOK_S, "retry_exit_code": NOTHING_TO_DO}
+    # A sensor looks again after each exit code but 0: errors, too, may be over by then. One that
+    # has waited long enough is skipped, as a failure would end the circle.
+    looks = {"mode": "reschedule", "poke_interval": LOOK_S, "soft_fail": True}
     promote_or_roll_back = BashSensor(
-        task_id="promote_or_roll_back",
-        bash_command=command("decide"),
-        timeout=timedelta(days=7).total_seconds(),
-        **looks,
+        task_id="promote_or_roll_back", bash_command=command("decide"), timeout=CANARY, **looks
     )
     # A model that was not better is not rolled out; the version before is watched on.
     monitor = BashSensor(
         task_id="monitor",
         bash_command=command("monitor"),
-        timeout=timedelta(days=90).total_seconds(),
-        outlets=[DRIFT],
+        timeout=VERSION,
         trigger_rule="none_failed",
         **looks,
     )
-    exported = export_if_better()
-    prepare() >> search() >> train() >> exported >> canary() >> promote_or_roll_back >> monitor
+
+    @task.bash(outlets=[DRIFT], trigger_rule="none_failed")
+    def next_round() -> str:
+        return "echo the next round begins"
+
+    steps = prepare() >> search() >> train() >> export_if_better() >> canary()
+    steps >> promote_or_roll_back >> monitor >> next_round()
 
 
 circle = train_and_serve()

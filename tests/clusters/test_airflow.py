@@ -150,7 +150,7 @@ def test_the_dag_trains_again_when_inputs_drift_though_a_step_is_killed(
         while first.poll() is None:
             program.ask(place, url, "winter")
         assert first.returncode == 0, log.read_text()[-5000:]
-        tries = [(name, 1 + (name == "train")) for name in [*TASKS, "monitor"]]
+        tries = [(name, 1 + (name == "train")) for name in [*TASKS, "monitor", "next_round"]]
         assert _tasks(airflow) == tries
         assert "temperature has drifted in" in log.read_text()
         # The asset schedules the next run, which `dag.test()` starts here.
@@ -165,6 +165,37 @@ def test_the_dag_trains_again_when_inputs_drift_though_a_step_is_killed(
         while second.poll() is None:
             program.ask(place, url, "summer")
         assert second.returncode == 0, log.read_text()[-5000:]
-        assert [name for name, _ in _tasks(airflow)] == [*TASKS, "monitor"]
+        assert [name for name, _ in _tasks(airflow)] == [*TASKS, "monitor", "next_round"]
         assert "promoted: bikes/1 errs by" in log.read_text()
         assert re.search(r"learned from bikes-\d+-\d+-search", log.read_text())
+
+
+STAND_IN = """
+import pathlib, sys
+calls = pathlib.Path(__file__).with_name("calls")
+step = sys.argv[1]
+calls.open("a").write(step + "\\n")
+# The first look at a canary fails, and the second one ends well. Nothing ever drifts.
+first = calls.read_text().split().count(step) == 1
+sys.exit({"decide": 1 if first else 0, "monitor": 99}.get(step, 0))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_dag_goes_on_after_an_error_of_a_sensor_and_after_its_time(tmp_path: Path) -> None:
+    circle, dag = tmp_path / "circle.py", tmp_path / "dag.py"
+    circle.write_text(STAND_IN)
+    text = (EXAMPLES / "airflow" / "train_and_serve.py").read_text()
+    assert "timedelta(days=90)" in text
+    dag.write_text(text.replace("timedelta(days=90)", "timedelta(seconds=3)"))
+    env = {"SPARKDL_PYTHON": sys.executable, "SPARKDL_CIRCLE": str(circle), "SPARKDL_LOOK_S": "1"}
+    env["SPARKDL_FOLDER"] = str(tmp_path / "bikes")
+    airflow, log = Airflow(tmp_path / "airflow", dag, env), tmp_path / "airflow.log"
+    with _run_of(airflow, log, tmp_path / "bikes") as run:
+        assert run.wait(400) == 0, log.read_text()[-5000:]
+    assert (tmp_path / "calls").read_text().split().count("decide") == 2
+    skipped = airflow.query("SELECT task_id FROM task_instance WHERE state = 'skipped'")
+    assert skipped == [("monitor",)]
+    assert [name for name, _ in _tasks(airflow)] == [*TASKS, "next_round"]
+    assert len(airflow.query("SELECT * FROM asset_event")) == 1
