@@ -110,6 +110,26 @@ def test_killed_pod_in_a_search_each_trial_is_complete_once(
     end_search(call, folder)
 
 
+def test_gang_that_loses_a_pod_fails_with_the_name_of_the_pod(
+    cluster: Kubernetes, driver: Driver, folder: Path
+) -> None:
+    call = driver.start(GANGS + "ring", folder=place(folder), steps=100_000, max_losses=0)
+    pod = cluster.pods[met(folder, 3)[0]]
+    pod.send(signal.SIGKILL)
+    assert pod.name in call.error()
+
+
+def test_gang_that_loses_a_pod_starts_again_with_another_one(
+    cluster: Kubernetes, driver: Driver, folder: Path
+) -> None:
+    call = driver.start(GANGS + "ring", folder=place(folder), steps=500)
+    hosts = met(folder, 3)
+    cluster.pods[hosts[0]].send(signal.SIGKILL)
+    run = call.wait()
+    assert (run["state"], run["attempts"], len(run["digests"])) == ("COMPLETE", 2, 1)
+    assert len(set(met(folder, 3)) - {*hosts}) == 1  # Spark has replaced the pod.
+
+
 def test_deleted_pod_in_a_search_each_trial_is_complete_once(
     cluster: Kubernetes, driver: Driver, folder: Path
 ) -> None:
