@@ -127,7 +127,7 @@ def run(
     if is_previewing():
         end_program(USES_RESULT)
     threading.Thread(target=_cancel_with_program, args=(started,), daemon=True).start()
-    cluster = TFCluster(sc, started, info, input_mode)
+    cluster = TFCluster(sc, spark_cluster, started, info, input_mode)
     try:
         cluster.await_start(reservation_timeout)
     except BaseException:

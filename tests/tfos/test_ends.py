@@ -1,6 +1,7 @@
 """A cluster whose driver has ended: by its own will, by an error, or by a signal."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,8 +62,11 @@ def nothing_is_left(folder: Path) -> bool:
     [
         ("SPARK", "time.sleep(1000)", -9),
         ("TENSORFLOW", "raise ValueError('mine')", 1),
+        ("SPARK", "time.sleep(1000)", 143),
+        ("SPARK", "cluster.train(sc.parallelize(range(100_000), 2))", 143),
+        ("TENSORFLOW", "cluster.shutdown()", 143),
     ],
-    ids=["killed", "raises"],
+    ids=["killed", "raises", "sleeps", "feeds", "shuts down"],
 )
 def test_no_node_outlives_its_driver(
     standalone: str, tmp_path: Path, mode: str, end: str, code: int
@@ -70,8 +74,8 @@ def test_no_node_outlives_its_driver(
     with start(tmp_path, standalone, mode, end) as driver:
         assert driver.stdout
         assert "running\n" in iter(driver.stdout.readline, "")
-        if code == -9:
+        if code in (-9, 143):
             assert eventually(lambda: len(pids(tmp_path)) == 2)
-            driver.kill()
+            driver.send_signal(signal.SIGKILL if code == -9 else signal.SIGTERM)
         assert driver.wait(60) == code
     assert eventually(lambda: nothing_is_left(tmp_path), 15)

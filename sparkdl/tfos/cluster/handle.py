@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import storage
+from sparkdl.cluster.base import Cluster
 from sparkdl.errors import ConfigError, RunStoppedError
 from sparkdl.polling import Outages, poll_s, retry
 from sparkdl.rank_files import RankFiles
+from sparkdl.runner import sigterm
 from sparkdl.runs import Run
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos.cluster.node_files import ALIVE, FEED_OVER, OVER
@@ -54,8 +56,11 @@ class TFCluster:
         queues: the names of the queues.
     """
 
-    def __init__(self, sc: Any, run: Run, info: ClusterInfo, input_mode: int) -> None:
+    def __init__(
+        self, sc: Any, cluster: Cluster, run: Run, info: ClusterInfo, input_mode: int
+    ) -> None:
         self.sc = sc
+        self._cluster = cluster
         self.run = run
         self.input_mode = input_mode
         self.queues = list(info.queues)
@@ -113,14 +118,20 @@ class TFCluster:
 
     def _feed(self, rows: Any, num_epochs: int, qname: str) -> None:
         fields = self._task_fields(qname)
+        # SIGTERM cancels this job too, and raises nothing here before Spark has answered.
+        feeding = sigterm.running(self._cluster, self.run.id)
+        tag = f"sparkdl:{self.run.id}"
         self._running_calls.add(fields["call_number"])
-        try:
-            terminated = feed(self.sc, rows, num_epochs, fields)
-        except Exception:
-            self._raise_failure()
-            raise
-        finally:
-            self._running_calls.discard(fields["call_number"])
+        with contextlib.closing(feeding):
+            self.sc.addJobTag(tag)
+            try:
+                terminated = feed(self.sc, rows, num_epochs, fields)
+            except Exception:
+                self._raise_failure()
+                raise
+            finally:
+                self.sc.removeJobTag(tag)
+                self._running_calls.discard(fields["call_number"])
         if terminated:
             self._terminated.set()
 
