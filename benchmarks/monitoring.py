@@ -26,6 +26,7 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -43,6 +44,9 @@ from pyspark.sql import functions as F
 
 from sparkdl import monitoring
 from sparkdl.profiles.histograms import Edges
+
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 ROWS, PANDAS_ROWS, PARTS = 10_000_000, 1_000_000, 32
 NUMBERS, TEXTS = 45, 5

@@ -16,7 +16,9 @@ next batch. The result is the best round of a contender, since other load on the
 time.
 
 The benchmark also measures the reduction alone, of 25 million float32, on 2, 4 and 8 ranks that
-share the cores.
+share the cores; and single collectives of `sparkdl.horovod` on 2 ranks, for a short and a long
+tensor, against the same program with Horovod and against PyTorch's gloo where given
+(`--torch-python`).
 
     python benchmarks/ring.py --rounds 3 --params 6e3 25e6
 
@@ -51,6 +53,7 @@ GLOBAL_BATCH = 128
 LAYERS = 6
 WARM_UP = 10
 SMALL, LARGE = 100_000, 10_000_000  # Numbers of parameters for which the aims differ.
+FLOATS = [1_600, 16_000_000]  # Sizes of the tensors of single collectives.
 TIMEOUT_S = 600.0
 
 HOROVOD = """
@@ -77,6 +80,73 @@ for _ in range(warm_up + steps):
     ends.append(time.perf_counter())
 if hvd.rank() == 0:
     print(json.dumps([b - a for a, b in zip(ends[warm_up - 1:], ends[warm_up:])]))
+"""
+
+COLLECTIVES = """
+import json, sys, time
+from statistics import median
+import tensorflow as tf, MODULE as hvd
+sizes, warm_up, steps = json.loads(sys.argv[1]), *map(int, sys.argv[2:])
+hvd.init()
+results = {}
+for floats in sizes:
+    x = tf.ones([floats])
+    parts = tf.split(x, 16)
+    calls = {
+        "allreduce": lambda: hvd.allreduce(x, op=hvd.Sum, name="allreduce"),
+        "grouped": lambda: hvd.grouped_allreduce(parts, op=hvd.Sum),
+        "allgather": lambda: hvd.allgather(x, name="allgather"),
+        "alltoall": lambda: hvd.alltoall(x, name="alltoall"),
+        "reducescatter": lambda: hvd.reducescatter(x, op=hvd.Sum, name="reducescatter"),
+        "broadcast": lambda: hvd.broadcast(x, 0, name="broadcast"),
+    }
+    for name, call in calls.items():
+        seconds = []
+        for _ in range(warm_up + steps):
+            hvd.allreduce(tf.constant(0.0), name="barrier")
+            begun = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - begun)
+        results[f"{name}, {floats} floats"] = median(seconds[warm_up:]) * 1e3
+if hvd.rank() == 0:
+    print(json.dumps([results]))
+"""
+
+GLOO = """
+import json, os, sys, time
+from statistics import median
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+sizes, warm_up, steps = json.loads(sys.argv[1]), *map(int, sys.argv[2:])
+dist.init_process_group("gloo")
+results = {}
+for floats in sizes:
+    x, size = torch.ones(floats), dist.get_world_size()
+    parts, rows = list(torch.ones(floats).split(floats // 16)), torch.empty(floats * size)
+    out, half = torch.empty(floats), torch.empty(floats // size)
+    calls = {
+        "allreduce": lambda: dist.all_reduce(x),
+        "grouped": lambda: [w.wait() for w in [dist.all_reduce(p, async_op=True) for p in parts]],
+        "allgather": lambda: dist.all_gather_into_tensor(rows, x),
+        "alltoall": lambda: dist.all_to_all_single(out, x),
+        "reducescatter": lambda: dist.reduce_scatter_tensor(half, x),
+        "broadcast": lambda: dist.broadcast(x, 0),
+    }
+    for name, call in calls.items():
+        seconds = []
+        try:
+            for _ in range(warm_up + steps):
+                dist.barrier()
+                begun = time.perf_counter()
+                call()
+                seconds.append(time.perf_counter() - begun)
+        except RuntimeError as exc:  # Older versions do not have all of them.
+            print(name, exc)
+            continue
+        results[f"{name}, {floats} floats"] = median(seconds[warm_up:]) * 1e3
+if dist.get_rank() == 0:
+    print(json.dumps([results]))
+dist.barrier()
 """
 
 Row = dict[str, Any]
@@ -143,8 +213,8 @@ def reduce(params: int, how: str) -> list[float]:
 # ---- the contenders
 
 
-def workers(what: str, how: str, nodes: str, count: int, params: int) -> list[float]:
-    """Return the seconds of rank 0. Ranks with the same letter in `nodes` share a host."""
+def workers(what: str, how: str, nodes: str, count: int, params: int) -> list[Any]:
+    """Return the list of rank 0. Ranks with the same letter in `nodes` share a host."""
     servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * count)]
     ports = [server.getsockname()[1] for server in servers]
     for server in servers[count:]:
@@ -180,17 +250,75 @@ def workers(what: str, how: str, nodes: str, count: int, params: int) -> list[fl
     return first_result(processes)
 
 
+def launcher(python: str) -> list[str]:
+    """Return the words that start two ranks of Horovod on the loopback interface."""
+    program = os.path.join(os.path.dirname(python), "horovodrun")
+    return [program, "-np", "2", "--gloo", "--network-interfaces", "lo"]
+
+
 def horovod(python: str, params: int) -> list[float]:
     """Run the steps with Horovod, started by its own launcher; return their seconds."""
     numbers = [params, GLOBAL_BATCH, WARM_UP, num_steps(params), LAYERS]
-    launcher = os.path.join(os.path.dirname(python), "horovodrun")
-    command = [launcher, "-np", "2", "--gloo", python, "-c", HOROVOD, *map(str, numbers)]
+    command = [*launcher(python), python, "-c", HOROVOD, *map(str, numbers)]
     environ = {**os.environ, **thread_counts(1, {}), "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
     return first_result([process])
 
 
-def first_result(processes: list[Any]) -> list[float]:
+def collect(params: int, how: str) -> None:
+    """Run single collectives of `sparkdl.horovod`; print their milliseconds."""
+    sys.argv = ["collectives", *collective_arguments()]
+    exec(COLLECTIVES.replace("MODULE", "sparkdl.horovod.tensorflow"), {})  # noqa: S102 See above.
+
+
+def collective_arguments() -> list[str]:
+    """Return the arguments of the programs that run single collectives."""
+    return [json.dumps(FLOATS), str(WARM_UP), "30"]
+
+
+def collectives_of_horovod(python: str) -> dict[str, float]:
+    """Return the milliseconds of Horovod's collectives."""
+    program = COLLECTIVES.replace("MODULE", "horovod.tensorflow")
+    words = [*launcher(python), python, "-c", program, *collective_arguments()]
+    environ = {**os.environ, **thread_counts(1, {}), "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True)
+    return first_result([process])[0]
+
+
+def collectives_of_gloo(python: str) -> dict[str, float]:
+    """Return the milliseconds of PyTorch's collectives by gloo."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        environ = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+        words = [python, "-c", GLOO, *collective_arguments()]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(words, env=environ, stdout=pipe, text=True))
+    return first_result(processes)[0]
+
+
+def measure_collectives(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the best round of each collective in milliseconds, by contender."""
+    running: dict[str, Callable[[], dict[str, float]]] = {
+        "sparkdl, Unix": lambda: workers("collect", "ring", "aa", 2, 0)[0],
+        "sparkdl, TCP": lambda: workers("collect", "ring", "ab", 2, 0)[0],
+    }
+    if options.horovod_python:
+        running["Horovod"] = partial(collectives_of_horovod, options.horovod_python)
+    if options.torch_python:
+        running["gloo"] = partial(collectives_of_gloo, options.torch_python)
+    best: dict[str, dict[str, float]] = {name: {} for name in running}
+    for number in range(options.rounds):
+        for name in list(running) if number % 2 == 0 else list(running)[::-1]:
+            for call, ms in running[name]().items():
+                best[name][call] = round(min(best[name].get(call, ms), ms), 3)
+            say(f"collectives, {name}: load {os.getloadavg()[0]:.1f}")
+    return best
+
+
+def first_result(processes: list[Any]) -> list[Any]:
     """Return the list in the last line that the first process prints."""
     try:
         printed = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
@@ -200,8 +328,8 @@ def first_result(processes: list[Any]) -> list[float]:
     if failed := [process.args for process in processes if process.returncode]:
         raise RuntimeError(f"command failed, see above: {failed[0]}")
     last: str = printed[0].splitlines()[-1]
-    seconds: list[float] = json.loads(last[last.rindex("[") :])  # Horovod prefixes the rank.
-    return seconds
+    found: list[Any] = json.loads(last[last.rindex("[") :])  # Horovod prefixes the rank.
+    return found
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Callable[[int], list[float]]]:
@@ -243,7 +371,8 @@ def measure(options: argparse.Namespace) -> Row:
             measured = workers("reduce", "ring", nodes, count, 25_000_000)
             alone[f"{kind}, {count} ranks"] = median(measured) * 1e3
             say(f"100 MB, {kind}, {count} ranks: {alone[f'{kind}, {count} ranks']:.1f} ms")
-    return {"steps_ms": steps, "reduction_ms": alone}
+    collectives = measure_collectives(options)
+    return {"steps_ms": steps, "reduction_ms": alone, "collectives_ms": collectives}
 
 
 def aims(steps: dict[int, dict[str, float]]) -> list[Row]:
@@ -277,6 +406,11 @@ def table(result: Row) -> str:
             lines.append(f"{label:<32}{value:>10.2f}{value / ms['no communication']:>10.2f}")
     lines += ["", f"{'reduction of 100 MB':<32}{'ms':>10}"]
     lines += [f"{name:<32}{value:>10.1f}" for name, value in result["reduction_ms"].items()]
+    names = list(result["collectives_ms"])
+    lines += ["", f"{'collective, 2 ranks, ms':<32}" + "".join(f"{name:>15}" for name in names)]
+    for call in result["collectives_ms"][names[0]]:
+        values = [result["collectives_ms"][name].get(call, "-") for name in names]
+        lines.append(f"{call:<32}" + "".join(f"{value:>15}" for value in values))
     lines += [""]
     for aim in result["aims"]:
         bound = f"<= {aim['at_most']}" if "at_most" in aim else f">= {aim['at_least']}"
@@ -294,13 +428,17 @@ def main() -> None:
     parser.add_argument(
         "--horovod-python", help="path of the python of an environment with Horovod"
     )
+    parser.add_argument("--torch-python", help="path of the python of an environment with PyTorch")
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--collect", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--reduce", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
         print(json.dumps(train(int(options.train[0]), options.train[1])))
     elif options.reduce:
         print(json.dumps(reduce(int(options.reduce[0]), options.reduce[1])))
+    elif options.collect:
+        collect(int(options.collect[0]), options.collect[1])
     else:
         result = {"machine": machine(), **measure(options)}
         result["aims"] = aims(result["steps_ms"])

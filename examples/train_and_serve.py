@@ -146,8 +146,9 @@ def prepare(place: Place, round_name: str) -> str:
         for part, folder in zip((recent, unseen, seen), folders, strict=True):
             part.coalesce(2).write.mode("overwrite").parquet(folder)
         spark.catalog.clearCache()
-        if labelled is not None:  # The drift that was told has led to this round.
-            monitoring.acknowledge(f"{NAME}@stable", root=place.root)
+    # The drift that was told has led to this round. The call before may have been killed here.
+    if "stable" in aliased(place):
+        monitoring.acknowledge(f"{NAME}@stable", root=place.root)
     number = spark.read.parquet(folders[-1]).count()
     return f"{number} hours to train with"
 
@@ -252,12 +253,17 @@ def version_of(place: Place, round_name: str) -> models.ModelVersion | None:
     return found[0] if found else None
 
 
+def aliased(place: Place) -> dict[str, models.ModelVersion]:
+    """Return the versions that have an alias, by their aliases."""
+    return {alias: v for v in models.list(NAME, root=place.root) for alias in v.aliases}
+
+
 def canary(place: Place, round_name: str) -> str | None:
     """Let the version of a round answer a share of the requests; the first one answers all."""
     version = version_of(place, round_name)
     if version is None:
         return None
-    aliases = {alias for v in models.list(NAME, root=place.root) for alias in v.aliases}
+    aliases = aliased(place)
     if "stable" not in aliases:
         models.alias(NAME, "stable", version.version, root=place.root)
     if version.version > models.get(NAME, alias="stable", root=place.root).version:
@@ -274,10 +280,10 @@ def decide(place: Place, round_name: str) -> str | None:
     Returns:
         The decision; None if too few true numbers are known.
     """
-    aliased = {a: v for v in models.list(NAME, root=place.root) for a in v.aliases}
-    if "canary" not in aliased:
+    aliases = aliased(place)
+    if "canary" not in aliases:
         return "no version is served yet"
-    new, old = aliased["canary"], aliased["stable"]
+    new, old = aliases["canary"], aliases["stable"]
     if new.version == old.version:
         return f"{NAME}/{old.version} is stable"
     if not place.labels.exists():

@@ -3,6 +3,8 @@
 `sparkdl.storage` builds upon this module.
 """
 
+import errno
+import io
 import os
 import shutil
 import stat
@@ -18,6 +20,7 @@ __all__ = [
     "create",
     "fsync",
     "make_directory",
+    "open_file",
     "read_beyond",
     "rename",
     "write",
@@ -25,11 +28,28 @@ __all__ = [
 ]
 
 
+def open_file(path: Path) -> io.BufferedReader:
+    """Open a file to read it.
+
+    Raises:
+        OSError: if the path is that of a pipe or a device, of which a reader may never see the end.
+    """
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 The caller closes it.
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "a pipe or a device, where a file was expected", str(path))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # Else a pipe waits here for one who writes.
+
+
 def read_beyond(path: Path, offset: int) -> bytes | OSError | None:
     """Return the content of a file beyond an offset, None if it is missing, or the error."""
     try:
         # Not `stat`: only `open` asks an NFS server for the file's present size.
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             if os.fstat(file.fileno()).st_size <= offset:
                 return b""
             file.seek(offset)
@@ -135,8 +155,11 @@ def rename(path: Path, new: Path) -> None:
         if not stat.S_ISDIR(mode) or mode & stat.S_IWUSR:
             raise
         path.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
-        path.rename(new)
-        new.chmod(stat.S_IMODE(mode))
+        moved = path
+        try:
+            moved = path.rename(new)
+        finally:
+            moved.chmod(stat.S_IMODE(mode))
 
 
 def _make_like_the_one_above(path: Path) -> None:

@@ -51,6 +51,7 @@ _SYNONYMS = {
     **dict.fromkeys(("sampler", "algo", "search_alg", "optimizer", "tuner"), "algorithm"),
     **dict.fromkeys(("scheduler", "early_stopping", "es_policy"), "pruner"),
     **dict.fromkeys(("points_to_evaluate", "enqueue"), "initial_params"),
+    **dict.fromkeys(("constraint", "parameter_constraints"), "constraints"),
     **dict.fromkeys(("num_workers", "n_workers"), "workers_per_trial"),
     **dict.fromkeys(("searchspace", "search_space", "config", "param_space"), "space"),
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 from sparkdl import local_files, stores
 from sparkdl.local_files import below, fsync, write_fully
-from sparkdl.stores import advice, appends, file_sizes, is_local, local_path, store_errors
+from sparkdl.stores import advice, appends, file_sizes, grows, is_local, local_path, store_errors
 
 __all__ = [
     "absolute",
@@ -33,6 +33,7 @@ __all__ = [
     "file_sizes",
     "filesystem",
     "fsync",
+    "grows",
     "is_local",
     "join",
     "list_names",
@@ -88,7 +89,7 @@ def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
     """
     with store_errors(url):
         if is_local(url):
-            with open(local_path(url), "rb") as file:
+            with local_files.open_file(local_path(url)) as file:
                 file.seek(offset)
                 return file.read(size)
         filesystem, path = stores.connect(url)
@@ -168,7 +169,7 @@ def size(url: str) -> int:
     """
     with store_errors(url):
         if is_local(url):
-            with open(local_path(url), "rb") as file:
+            with local_files.open_file(local_path(url)) as file:
                 return os.fstat(file.fileno()).st_size
         filesystem, path = stores.connect(url)
         return int(filesystem.size(path))

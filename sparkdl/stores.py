@@ -27,6 +27,7 @@ __all__ = [
     "copy_all",
     "create",
     "file_sizes",
+    "grows",
     "has_folders",
     "is_beyond_end",
     "is_hdfs_native",
@@ -203,6 +204,15 @@ def file_sizes(url: str, max_depth: int | None = None) -> dict[str, int]:
 def appends(url: str) -> bool:
     """Return True if the store adds to the end of a file, rather than writing it again."""
     return protocol_of(url) in {"file", "hdfs", "viewfs", "sftp", "ssh"}
+
+
+def grows(url: str) -> bool:
+    """Return True if a file can be read while its writer adds to it, and if the writer is killed.
+
+    HDFS hides the last block of a file while a process appends to it, and until an hour after that
+    process was killed. Of a small file that is the whole content.
+    """
+    return appends(url) and protocol_of(url) not in ("hdfs", "viewfs")
 
 
 def replaces(url: str, filesystem: Any) -> bool:

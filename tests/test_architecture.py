@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Each room may import itself and what stands below it.
 ROOMS = [
-    {"cli", "hops", "horovod", "mirrored_strategy_runner", "tfos"},
+    {"cli"},
+    {"hops", "horovod", "mirrored_strategy_runner", "tfos"},
     {"experiment", "monitoring"},
     {"doctor", "serving", "ui"},
     {"runner", "models", "request_logs"},
@@ -40,7 +42,7 @@ ROOMS = [
     {"storage"},
     {"local_files", "stores"},
     {"config"},
-    {"errors", "loopback", "_version"},
+    {"errors", "loopback", "pickler", "_version"},
 ]
 
 
@@ -186,15 +188,12 @@ def test_import_is_light() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-# These are made of what Keras has.
-FRAMEWORK = {
-    *("keras", "horovod.callbacks", "horovod.keras"),
-    *("horovod.tensorflow", "horovod.tensorflow.keras"),
-}
+# These are made of what Keras, TensorFlow and PyTorch have.
+FRAMEWORK = ("keras", "horovod.keras", "horovod.tensorflow", "horovod.torch")
 
 
 def test_driver_and_task_modules_need_no_framework() -> None:
-    names = [f"sparkdl.{name_of(p)}" for p in MODULES[1:] if name_of(p) not in FRAMEWORK]
+    names = [f"sparkdl.{name_of(p)}" for p in MODULES[1:] if not name_of(p).startswith(FRAMEWORK)]
     done = run_python(
         "import sys\n"
         "for name in ('tensorflow', 'keras', 'torch', 'jax'): sys.modules[name] = None\n"
@@ -210,5 +209,21 @@ def test_task_side_imports_no_driver_room() -> None:
         "import sparkdl.cluster.process.fork_server, sys\n"
         "heavy = {'numpy', 'pandas', 'pyspark', 'pyarrow', 'fsspec', 'cloudpickle'}\n"
         "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_interface_for_pytorch_tells_how_to_install_it() -> None:
+    done = run_python("import sys; sys.modules['torch'] = None; import sparkdl.horovod.torch")
+    assert done.returncode == 1
+    assert "sparkdl.horovod.torch needs PyTorch" in done.stderr
+    assert "pip install torch" in done.stderr
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_the_interface_for_pytorch_loads_no_other_framework() -> None:
+    done = run_python(
+        "import sparkdl.horovod.torch, sys\n"
+        "print([m for m in ('tensorflow', 'keras', 'pyspark') if m in sys.modules])"
     )
     assert done.stdout.strip() == "[]", done.stderr

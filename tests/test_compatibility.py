@@ -65,3 +65,14 @@ def test_failed_tests_are_listed_on_the_page(script: dict[str, Any]) -> None:
     text = script["table"]({"oldest": found})
     assert "- oldest: `tests.test_a::test_b`" in text
     assert rows(text.partition("\n\n-")[0])["oldest"]["failed"] == "1"
+
+
+def test_tests_that_are_left_out_are_listed_on_the_page(script: dict[str, Any]) -> None:
+    page = script["PAGE"].read_text()
+    for test in script["LEFT_OUT"]:
+        assert f"- everywhere: `{test}`\n" in page
+    for each in script["ENVIRONMENTS"]:
+        for test in each.left_out:
+            assert f"- {each.name}: `{test}`\n" in page
+    text = script["table"]({})
+    assert text.partition("Left out:")[2].strip() in page

@@ -53,7 +53,7 @@ def test_records_that_are_sent_alone_have_one_time_limit() -> None:
     begin = time.monotonic()
     with pytest.raises(OSError, match="40 of 40 records were not taken"):
         sender.send([(str(number), b"1") for number in range(40)])
-    assert time.monotonic() - begin < 6
+    assert time.monotonic() - begin < 11
 
 
 def test_only_what_was_not_taken_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,19 @@ def test_storage_contract(place: str, tmp_path: Path) -> None:
     assert storage.read(storage.join(place, "copy", "sub", "leaf")) == b"leaf"
 
 
+@pytest.mark.timeout(20)
+def test_pipe_in_place_of_a_file_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    for read in (storage.read, storage.size):
+        with pytest.raises(OSError, match="a pipe or a device, where a file was expected") as e:
+            read(pipe)
+        assert e.value.filename == pipe
+    with pytest.raises(OSError, match="a pipe"):
+        storage.read_many([pipe])
+    assert storage.read_new({pipe: 0}) == {}
+
+
 def test_mirror_uploads_changed_files(place: str, tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     (folder / "sub").mkdir(parents=True)

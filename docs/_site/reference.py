@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -11,10 +12,14 @@ from typing import Any
 
 __all__ = ["HIDDEN", "modules", "names_of", "pages"]
 
+# PyTorch is no dependency of sparkdl.
+_TORCH_MODULES = ("sparkdl.horovod.torch", "sparkdl.horovod.torch.elastic")
 # Modules of the reference beside those of `sparkdl.__all__`.
 API_MODULES = (
     *("sparkdl.options", "sparkdl.runs.comparison", "sparkdl.data.batching"),
-    *("sparkdl.horovod", "sparkdl.horovod.elastic", "sparkdl.horovod.callbacks"),
+    *("sparkdl.horovod.tensorflow", "sparkdl.horovod.elastic"),
+    *("sparkdl.horovod.tensorflow.callbacks", "sparkdl.horovod.spark"),
+    *(_TORCH_MODULES if importlib.util.find_spec("torch") else ()),
     *("sparkdl.hops.experiment", "sparkdl.hops.hdfs", "sparkdl.hops.model"),
     *("sparkdl.hops.tensorboard", "sparkdl.hops.devices", "sparkdl.hops.util"),
     *("sparkdl.tfos.TFCluster", "sparkdl.tfos.TFNode", "sparkdl.tfos.TFParallel"),

@@ -22,8 +22,8 @@ EVENTS = ("trial_start", "trial_end", "best", "run_end")
 
 # Answers after which the same request may succeed at once.
 _TEMPORARY = (429, 500, 502, 503, 504)
-# Answers to a request that is too slow or too early, among those that refuse it.
-_LATER = (408, 425, 429)
+# Answers that are about the content. What is wrong with the address or the token can be mended.
+_FINAL = (400, 410, 413, 414, 415, 422)
 PAUSE_S = 1.0
 
 
@@ -144,7 +144,7 @@ class Webhook(Callback):
             more = (
                 ", a redirect: pass the address to which it leads" if exc.code // 100 == 3 else ""
             )
-            is_final = exc.code // 100 == 4 and exc.code not in _LATER
+            is_final = exc.code in _FINAL
             return _Problem(f"it answered {exc.code}{more}", exc.code in _TEMPORARY, is_final)
         except urllib.error.URLError as exc:
             return _Problem(f"{exc.reason}", True)

@@ -11,6 +11,7 @@ from sparkdl.cli import (
     doctor,
     enqueue,
     gc,
+    horovodrun,
     logs,
     mlflow,
     models,
@@ -72,15 +73,16 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with all verbs."""
     parser = argparse.ArgumentParser(
         prog="sparkdl",
-        description="List, show, compare, control, reproduce, copy and delete runs; export and "
-        "serve and monitor models; check a cluster, and see what a program would run.",
+        description="List, show, compare, control, reproduce, copy and delete runs; run scripts "
+        "for Horovod; export, serve and monitor models; check a cluster, and see what a program "
+        "would run.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in (
         *(runs, show, logs, compare, ui, tensorboard),
         *(cancel, set_limits, enqueue, pause, unpause),
-        *(resume, reproduce, models, serve, monitor, mlflow, pull, gc, doctor, plan),
+        *(horovodrun, resume, reproduce, models, serve, monitor, mlflow, pull, gc, doctor, plan),
     ):
         verb.add(verbs)
     return parser

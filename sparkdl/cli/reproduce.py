@@ -1,12 +1,10 @@
 """Runs on the driver. `sparkdl reproduce RUN`: run a run again, as a new run."""
 
 import argparse
-import sys
 from typing import Any
 
 from sparkdl import experiment
-from sparkdl.cli import find
-from sparkdl.errors import RunStoppedError, TrialFailedError
+from sparkdl.cli import find, run_and_print
 
 __all__ = ["add"]
 
@@ -23,11 +21,4 @@ def add(verbs: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     options = {"root": arguments.root} if arguments.root else {}
-    try:
-        run = experiment.reproduce(find(arguments.name), **options)
-    except (RunStoppedError, TrialFailedError) as error:
-        print(error.run)
-        print(f"sparkdl: {error}", file=sys.stderr)
-        return 1
-    print(run)
-    return 0
+    return run_and_print(lambda: experiment.reproduce(find(arguments.name), **options))

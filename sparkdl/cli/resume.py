@@ -1,12 +1,10 @@
 """Runs on the driver. `sparkdl resume RUN`: finish an unfinished run."""
 
 import argparse
-import sys
 from typing import Any
 
 from sparkdl import experiment
-from sparkdl.cli import find
-from sparkdl.errors import RunStoppedError, TrialFailedError
+from sparkdl.cli import find, run_and_print
 
 __all__ = ["add"]
 
@@ -33,13 +31,8 @@ def _retry_of(text: str) -> Any:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    try:
-        run = experiment.resume(
+    return run_and_print(
+        lambda: experiment.resume(
             find(arguments.name), num_trials=arguments.num_trials, retry=arguments.retry
         )
-    except (RunStoppedError, TrialFailedError) as error:
-        print(error.run)
-        print(f"sparkdl: {error}", file=sys.stderr)
-        return 1
-    print(run)
-    return 0
+    )

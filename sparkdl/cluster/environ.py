@@ -8,6 +8,7 @@ from sparkdl.cluster.plan import Member
 
 __all__ = [
     "gang_variables",
+    "horovod_variables",
     "jax_variables",
     "shared_gpu_variables",
     "tf_config",
@@ -148,6 +149,31 @@ def jax_variables(endpoints: Sequence[str], rank: int) -> dict[str, str]:
         "KERAS_DISTRIBUTION_NUM_PROCESSES": str(len(endpoints)),
         "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),
     }
+
+
+def horovod_variables(nodes: Sequence[str], rank: int, local: tuple[int, int]) -> dict[str, str]:
+    """Return the variables by which `horovodrun` tells a process its place.
+
+    Args:
+        nodes: the names of the hosts of all ranks, by rank.
+        rank: the rank whose variables are returned.
+        local: the local rank and local world size of the process.
+
+    Example:
+        >>> horovod_variables(["a", "a", "b"], 2, (0, 1))["HOROVOD_CROSS_RANK"]
+        '1'
+    """
+    local_rank, local_size = local
+    hosts = [node for node in dict.fromkeys(nodes) if nodes.count(node) > local_rank]
+    numbers = {
+        "RANK": rank,
+        "SIZE": len(nodes),
+        "LOCAL_RANK": local_rank,
+        "LOCAL_SIZE": local_size,
+        "CROSS_RANK": hosts.index(nodes[rank]),
+        "CROSS_SIZE": len(hosts),
+    }
+    return {f"HOROVOD_{name}": str(number) for name, number in numbers.items()}
 
 
 def gang_variables(

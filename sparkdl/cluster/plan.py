@@ -49,6 +49,7 @@ class Role:
         grace_s: seconds that the processes may go on when the run is complete.
         hides_gpus: the processes see no GPU, though Spark assigns some to their tasks.
         on_driver: the processes run on the driver. Such a role is the last one of a plan.
+        has_horovod_variables: the processes get the variables that `horovodrun` sets.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Role:
     grace_s: float = 0.0
     hides_gpus: bool = False
     on_driver: bool = False
+    has_horovod_variables: bool = False
 
     def __str__(self) -> str:
         return f"{self.count} {self.name}{'s' if self.count > 1 and self.name != 'ps' else ''}"

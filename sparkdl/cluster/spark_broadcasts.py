@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
+from sparkdl.pickler import Pickler
 
 __all__ = ["BroadcastTask", "SparkBroadcasts"]
 
@@ -21,7 +21,7 @@ __all__ = ["BroadcastTask", "SparkBroadcasts"]
 MAX_INLINE_BYTES = 512 << 10
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(Pickler):
     """A pickler that writes the key of a shared object in place of the object."""
 
     def __init__(self, file: io.BytesIO, keys: dict[int, int]) -> None:

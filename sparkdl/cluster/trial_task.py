@@ -71,6 +71,7 @@ PER_ATTEMPT = frozenset(
         "artifacts",
         "tensorboard",
         "ranks",
+        "results",
         "data.jsonl",
         "files.jsonl",
         ASKS,
@@ -245,6 +246,8 @@ class TrialTask:
         try:
             retry(move, "move the files of a lost attempt")
         except PermissionError as exc:
+            if not storage.is_local(paths.folder):
+                raise
             raise PermissionError(
                 exc.errno,
                 f"the files of attempt {attempt - 1} in {paths.folder} cannot be moved away as "

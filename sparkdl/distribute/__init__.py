@@ -8,6 +8,7 @@ from sparkdl.distribute.collectives import (
     allgather,
     allgather_object,
     allreduce,
+    alltoall,
     barrier,
     broadcast,
     broadcast_object,
@@ -15,6 +16,7 @@ from sparkdl.distribute.collectives import (
     mean,
     reduce_scatter,
 )
+from sparkdl.distribute.groups import group
 from sparkdl.distribute.learning_rate import scale_learning_rate, warmed_up
 from sparkdl.distribute.optimizers import gradient_tape, optimizer
 from sparkdl.distribute.strategies import strategy
@@ -24,11 +26,13 @@ __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
     "broadcast_object",
     "broadcast_variables",
     "gradient_tape",
+    "group",
     "mean",
     "optimizer",
     "reduce_scatter",

@@ -1,29 +1,34 @@
 """Runs in the training process. Collective operations on the values of all ranks."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 
+from sparkdl.distribute.graph_order import call_in_order
+from sparkdl.distribute.groups import Group
+from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.world import ring
 
 __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
     "broadcast_object",
     "broadcast_variables",
     "call_with_numpy",
     "mean",
+    "mean_over",
     "reduce_scatter",
 ]
 
 
-def allreduce(value: Any, op: str = "mean") -> Any:
-    """Return the mean, sum, minimum or maximum over all ranks, element by element.
+def allreduce(value: Any, op: str = "mean", *, group: Group | None = None) -> Any:
+    """Return the mean, sum, minimum, maximum or product over all ranks, element by element.
 
     As with all collectives, every rank of the gang must call it, in the same order, with the same
     shape and dtype; outside a gang there is one rank. All ranks get the same bits.
@@ -31,7 +36,8 @@ def allreduce(value: Any, op: str = "mean") -> Any:
     Args:
         value: a number, a NumPy or JAX array, or a TensorFlow tensor (also inside a
             `tf.function`) or PyTorch tensor. Any shape and numeric dtype.
-        op: `mean`, `sum`, `min` or `max`. The mean of integers is rounded down.
+        op: `mean`, `sum`, `min`, `max` or `product`. The mean of integers is rounded down.
+        group: the ranks that take part, see `distribute.group`; all ranks by default.
 
     Returns:
         A value of the same type, shape and dtype; a NumPy scalar if `value` is a number.
@@ -47,16 +53,16 @@ def allreduce(value: Any, op: str = "mean") -> Any:
         >>> distribute.allreduce(np.array([1.0, 2.0]), op="sum")
         array([1., 2.])
     """
-    return call_with_numpy(value, lambda array: ring().allreduce(array, op), keeps_shape=True)
+    return call_with_numpy(value, lambda array: _ring(group).allreduce(array, op), keeps_shape=True)
 
 
-def reduce_scatter(value: Any, op: str = "mean") -> Any:
+def reduce_scatter(value: Any, op: str = "mean", *, group: Group | None = None) -> Any:
     """Return this rank's rows of the result of `allreduce`.
 
     Args:
-        value: see `allreduce`; at least one dimension. The rows are assigned in order: with `n`
-            rows and `size` ranks, the rows of rank `r` start at `n * r // size`.
-        op: see `allreduce`.
+        value: see `allreduce`; at least one dimension. The rows are assigned in order, as
+            `numpy.array_split` does: the first ranks have one row more than the last ones.
+        op, group: see `allreduce`.
 
     Example:
         >>> import numpy as np
@@ -64,14 +70,15 @@ def reduce_scatter(value: Any, op: str = "mean") -> Any:
         >>> distribute.reduce_scatter(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    return call_with_numpy(value, lambda array: ring().reduce_scatter(array, op))
+    return call_with_numpy(value, lambda array: _ring(group).reduce_scatter(array, op))
 
 
-def allgather(value: Any) -> Any:
+def allgather(value: Any, *, group: Group | None = None) -> Any:
     """Return the arrays of all ranks, concatenated along their first dimension.
 
     Args:
         value: see `allreduce`; ranks may differ in the first dimension. A number counts as one row.
+        group: see `allreduce`.
 
     Example:
         >>> import numpy as np
@@ -81,16 +88,43 @@ def allgather(value: Any) -> Any:
     """
     return call_with_numpy(
         value,
-        lambda array: np.concatenate([np.atleast_1d(part) for part in ring().allgather(array)]),
+        lambda array: np.concatenate([np.atleast_1d(p) for p in _ring(group).allgather(array)]),
     )
 
 
-def broadcast(value: Any, root: int = 0) -> Any:
+def alltoall(value: Any, splits: Sequence[int] | None = None, *, group: Group | None = None) -> Any:
+    """Return the rows that all ranks have for this rank, in the order of the ranks.
+
+    Args:
+        value: see `allreduce`; at least one dimension. Ranks may differ in the first one.
+        splits: number of rows for each rank, in the order of the rows; by default equally many.
+        group: see `allreduce`; `splits` has a number for each of its ranks.
+
+    Raises:
+        ValueError: if the splits do not add up to the number of rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from sparkdl import distribute
+        >>> distribute.alltoall(np.array([1.0, 2.0]))
+        array([1., 2.])
+    """
+
+    def exchange(array: Any) -> Any:
+        world = _ring(group)
+        counts = [len(array) // world.size] * world.size if splits is None else splits
+        return np.concatenate(world.alltoall(array, counts))
+
+    return call_with_numpy(value, exchange)
+
+
+def broadcast(value: Any, root: int = 0, *, group: Group | None = None) -> Any:
     """Return the value of rank `root`, on all ranks.
 
     Args:
         value: see `allreduce`; on other ranks than `root` it determines shape and dtype only.
         root: the rank whose value is returned.
+        group: see `allreduce`.
 
     Example:
         >>> import numpy as np
@@ -98,7 +132,10 @@ def broadcast(value: Any, root: int = 0) -> Any:
         >>> distribute.broadcast(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    return call_with_numpy(value, lambda array: ring().broadcast(array, root), keeps_shape=True)
+    place = root if group is None else group.place(root)
+    return call_with_numpy(
+        value, lambda array: _ring(group).broadcast(array, place), keeps_shape=True
+    )
 
 
 def allgather_object(value: Any) -> list[Any]:
@@ -172,11 +209,25 @@ def mean(value: float | Mapping[str, float]) -> float | dict[str, float]:
         >>> distribute.mean(0.5), distribute.mean({"loss": 0.25})
         (0.5, {'loss': 0.25})
     """
-    numbers = dict(value) if isinstance(value, Mapping) else {"": value}
+    if isinstance(value, Mapping):
+        return mean_over(ring(), value)
+    return mean_over(ring(), {"": value})[""]
+
+
+def mean_over(world: Ring, numbers: Mapping[str, float]) -> dict[str, float]:
+    """Return the averages over the ranks of a ring, see `mean`.
+
+    Args:
+        world: the ring.
+        numbers: numbers by name, with the same names on all ranks.
+    """
     names = sorted(numbers)
-    means = ring().allreduce(np.array([float(numbers[name]) for name in names]))
-    numbers = dict(zip(names, means.tolist(), strict=True))
-    return numbers if isinstance(value, Mapping) else numbers[""]
+    means = world.allreduce(np.array([float(numbers[name]) for name in names]))
+    return dict(zip(names, means.tolist(), strict=True))
+
+
+def _ring(group: Group | None) -> Ring:
+    return ring() if group is None else group.ring
 
 
 def call_with_numpy(value: Any, collective: Callable[[Any], Any], keeps_shape: bool = False) -> Any:
@@ -204,9 +255,6 @@ def call_with_numpy(value: Any, collective: Callable[[Any], Any], keeps_shape: b
 
 
 def _call_with_tensorflow(value: Any, collective: Callable[[Any], Any], keeps_shape: bool) -> Any:
-    import tensorflow as tf
-
-    plain = tf.autograph.experimental.do_not_convert(collective)
-    result = tf.numpy_function(plain, [value], value.dtype)
+    result = call_in_order(collective, [value], value.dtype)
     result.set_shape(value.shape if keeps_shape else [None, *value.shape[1:]])
     return result

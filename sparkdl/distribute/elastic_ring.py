@@ -22,6 +22,7 @@ from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import PACKET_BYTES, Invitation
 from sparkdl.distribute.join_marker import joining
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.rows import check_splits, row_slices
 from sparkdl.errors import PeerLostError
 
 __all__ = ["ElasticRing"]
@@ -152,8 +153,7 @@ class ElasticRing(Ring):
         have the same.
         """
         whole = self.allreduce(array, op)
-        begin, end = (len(whole) * rank // self.size for rank in (self.rank, self.rank + 1))
-        return whole[begin:end].copy()
+        return whole[row_slices(len(whole), self.size)[self.rank]].copy()
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
         """Return the array of rank `root`, or of the first rank if rank `root` is lost meanwhile.
@@ -175,6 +175,29 @@ class ElasticRing(Ring):
         rows = np.atleast_1d(array)
         parts = self._call(lambda ring: ring.allgather(rows), rows, gathers=True)
         return [part.copy() if array.ndim else part.reshape(()).copy() for part in parts]
+
+    def alltoall(self, array: Any, splits: Sequence[int]) -> list[Any]:
+        """Return the rows that the ranks that are present have for this rank, see `Ring.alltoall`.
+
+        Each rank receives all rows, because a result can only be passed on if all ranks have the
+        same.
+        """
+        array = np.asarray(array, order="C")
+        check_splits(array, splits, self.size)
+        with self._elastic_lock:
+            members = self.members
+            tables, arrays = self.allgather(np.array(splits, np.int64)), self.allgather(array)
+            if self.members != members:
+                raise PeerLostError("a rank was lost during alltoall, and the rows for it with it")
+        parts = []
+        for table, rows in zip(tables, arrays, strict=True):
+            begin = int(table[: self.rank].sum())
+            parts.append(rows[begin : begin + int(table[self.rank])].copy())
+        return parts
+
+    def allgather_record(self, record: bytes) -> list[bytes]:
+        """Return the records of the ranks that are present, see `Ring.allgather_record`."""
+        return [part.tobytes() for part in self.allgather(np.frombuffer(record, np.uint8))]
 
     def close(self) -> None:
         """Leave the ring; the neighbours notice at once."""

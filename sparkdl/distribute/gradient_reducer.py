@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.distribute.elastic_ring import ElasticRing
+from sparkdl.distribute.graph_order import call_in_order
 from sparkdl.distribute.nccl import Group
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.timed_links import mark_step_start
@@ -71,6 +72,7 @@ class Reducer:
     Attributes:
         ring: the ring of all ranks.
         steps: number of steps that all ranks have made in this epoch.
+        is_over: True if another rank has ended this epoch.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Reducer:
         self._group = group
         self._pool = Pool()
         self._counts_steps = False
-        self._is_over = False
+        self.is_over = False
         self._admit: Callable[[], None] | None = None
         self._admits_within_epoch = False
 
@@ -116,6 +118,23 @@ class Reducer:
                 previous = [results[i].indices]
         return results
 
+    def is_local(self, variable: Any) -> bool:
+        """Return True if each rank keeps its own values of a variable."""
+        return False
+
+    def reduce_for(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Reduce the gradients of some variables, see `__call__`.
+
+        Args:
+            gradients: see `__call__`.
+            variables: the variables, in the same order.
+        """
+        return self(gradients)
+
+    def keep(self, gradient: Any) -> Any:
+        """Return a gradient as an optimizer applies it, if a tape has reduced it already."""
+        return gradient
+
     def _reduce_dense(self, tensors: list[Any], is_first: bool) -> list[Any]:
         """Reduce the tensors of a bucket, which have the same dtype."""
         import tensorflow as tf
@@ -131,7 +150,7 @@ class Reducer:
             total = self._group.reduce(joined, self._op)
         else:
             reduce = mark_step_start(self._reduce) if is_first else self._reduce
-            total = tf.numpy_function(reduce, [joined], joined.dtype)
+            total = self._call(reduce, [joined], joined.dtype)
         total = tf.cast(total, dtype) if wire_dtype.size < dtype.size else total
         parts = tf.split(total, [tf.size(tensor) for tensor in flat]) if len(flat) > 1 else [total]
         shapes = (tf.shape(tensor) for tensor in tensors)
@@ -140,8 +159,15 @@ class Reducer:
             result.set_shape(tensor.shape)
         return reduced
 
+    def _call(self, function: Callable[..., Any], tensors: list[Any], dtypes: Any) -> Any:
+        """Return the results of a function of arrays as tensors."""
+        return call_in_order(function, tensors, dtypes)
+
     def _reduce(self, flat: Any) -> Any:
         return self.ring.allreduce(flat, self._op, out=self._pool.take(flat.size, flat.dtype))
+
+    def _gather(self, rows: Any) -> list[Any]:
+        return self.ring.allgather(rows)
 
     def _reduce_sparse(self, slices: Any, is_first: bool) -> Any:
         """Gather the rows of all ranks, as one process would have them for all examples."""
@@ -152,7 +178,7 @@ class Reducer:
             # rank is lost.
             width, row_shape = indices.itemsize, values.shape[1:]
             rows = np.concatenate([_row_bytes(indices), _row_bytes(values)], axis=1)
-            parts = self.ring.allgather(rows)
+            parts = self._gather(rows)
             rows = np.concatenate(parts)
             divisor = len(parts) if self._op == "mean" else 1
             indices = rows[:, :width].copy().view(indices.dtype).reshape(-1)
@@ -162,20 +188,26 @@ class Reducer:
 
         dtypes = [slices.values.dtype, slices.indices.dtype]
         function = mark_step_start(gather) if is_first else gather
-        values, indices = tf.numpy_function(function, [slices.values, slices.indices], dtypes)
+        values, indices = self._call(function, [slices.values, slices.indices], dtypes)
         values.set_shape([None, *slices.values.shape[1:]])
         indices.set_shape([None])
         return tf.IndexedSlices(values, indices, slices.dense_shape)
 
-    def agreed_step(self) -> Any:
+    def agreed_step(self, gradients: Sequence[Any]) -> Any:
         """Return a context for operations that must run only in a step that all ranks make.
 
         Even the optimizer's step counter must not count a step for which another rank has no rows.
+
+        Args:
+            gradients: the gradients of this rank. The ranks vote when those that are reduced first
+                are known: a rank has read its rows then, and its backward pass continues.
         """
         import tensorflow as tf
 
         if not self._counts_steps:
             return contextlib.nullcontext()
+        known = [g for g in gradients if g is not None][::-1]
+        first = _buckets(range(len(known)), known)[:1]
 
         def agree() -> Any:
             while (decision := self._vote(self._preference())) == _ADMIT and self._admit:
@@ -183,11 +215,13 @@ class Reducer:
             if decision == _STEP:
                 self.steps += 1
                 return np.uint8(1)
-            self._is_over = True
+            self.is_over = True
             # TensorFlow turns StopIteration into OutOfRangeError, as at the end of a dataset.
             raise StopIteration
 
-        return tf.control_dependencies([tf.numpy_function(agree, [], tf.uint8)])
+        with tf.control_dependencies([known[i] for bucket in first for i in bucket]):
+            vote = call_in_order(agree, [], tf.uint8)
+        return tf.control_dependencies([vote])
 
     def _preference(self) -> int:
         if not self._admit or (self.steps and not self._admits_within_epoch):
@@ -211,7 +245,7 @@ class Reducer:
             tf.errors.OutOfRangeError: in a step, if another rank has called `end_epoch`.
         """
         self._counts_steps = True
-        self._is_over = False
+        self.is_over = False
         self._admit = admit
         self._admits_within_epoch = within_epoch
         try:
@@ -226,9 +260,9 @@ class Reducer:
 
     def end_epoch(self) -> None:
         """Vote that this rank makes no further step, unless another rank has done so before."""
-        if not self._is_over:
+        if not self.is_over:
             self._vote(_STOP)
-        self._is_over = False
+        self.is_over = False
 
     def ring_error(self, exc: Exception) -> Exception | None:
         """Return the error that has broken the ring, which names a lost rank; None if it works.

@@ -82,8 +82,9 @@ def join(
             }
             incoming = acceptor.wait(deadline, is_cancelled)
             opened.pop_all()  # The links close the connections from here on.
+    names = invitation.members or range(len(order))
     before, after = (
-        Link(other, _tuned(connections[DATA]), _tuned(connections[BEATS]))
+        Link(names[other], _tuned(connections[DATA]), _tuned(connections[BEATS]))
         for other, connections in ((predecessor, incoming), (successor, outgoing))
     )
     links = make_links(before, after, invitation.timeout_s, is_cancelled)

@@ -4,15 +4,17 @@ If the optimizer of a model averages gradients over all ranks, `fit` gets two mo
 before the user's callbacks and one after them. Keras is otherwise unchanged.
 """
 
+import contextlib
 import functools
+import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from sparkdl.distribute.collectives import broadcast_variables, mean
+from sparkdl.distribute.collectives import mean_over
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.gradient_reducer import Reducer
 from sparkdl.distribute.keras3_patches import add_callbacks, moving_statistics
@@ -37,6 +39,32 @@ def extend_fit(package: Any) -> None:
         setattr(package.Model.fit, _EXTENDED, True)
         if resolve_auto := getattr(package.Model, _RESOLVE_AUTO, None):
             setattr(package.Model, _RESOLVE_AUTO, _without_xla(resolve_auto))
+        if package.__name__ == "tf_keras":
+            handler = importlib.import_module("tf_keras.src.engine.data_adapter").DataHandler
+            handler.catch_stop_iteration = _beyond_epochs(handler.catch_stop_iteration)
+
+
+def _beyond_epochs(catch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap the context in which tf_keras reads the rows of an epoch, whose number it knows.
+
+    It ends `fit` if an epoch has fewer rows. If only the rows of another rank have run out, `fit`
+    goes on with the next epoch.
+    """
+
+    @contextlib.contextmanager
+    @functools.wraps(catch)
+    def catch_stop_iteration(self: Any) -> Iterator[None]:
+        from tensorflow.errors import OutOfRangeError
+
+        with catch(self):
+            try:
+                yield
+            except OutOfRangeError:
+                reducer = getattr(getattr(self._model, "optimizer", None), REDUCER, None)
+                if self._inferred_steps is None or reducer is None or not reducer.is_over:
+                    raise
+
+    return catch_stop_iteration
 
 
 def _without_xla(resolve_auto: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -234,11 +262,18 @@ def _first_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
         has_steps = False
 
         def on_train_begin(self, logs: Any = None) -> None:
-            optimizer = self.model.optimizer
-            if self.model.built and hasattr(optimizer, "build"):
-                optimizer.build(self.model.trainable_variables)
-            if not position.is_late:
-                broadcast_variables(shared_variables(self.model))
+            self.is_equal = position.is_late
+            if self.model.built:
+                _build_optimizer(self.model)
+                self.make_equal()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.make_equal()  # A model of tf_keras may get its variables with the first batch.
+
+        def make_equal(self) -> None:
+            if not self.is_equal:
+                _make_equal(self.model, reducer)
+            self.is_equal = True
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.has_steps = True
@@ -248,15 +283,55 @@ def _first_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
             if self.has_steps:
                 reducer.end_epoch()
                 for variable in moving_statistics(self.model):
-                    variable.assign(world.allreduce(variable.numpy()))
+                    if not reducer.is_local(variable):
+                        variable.assign(world.allreduce(variable.numpy()))
             self.has_steps = False
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.on_test_begin()  # Keras has not called it if there is no validation.
             if logs:
-                logs.update(mean(logs))
+                logs.update(mean_over(world, logs))
 
     return SynchronizeRanks()
+
+
+def _build_optimizer(model: Any) -> None:
+    if hasattr(model.optimizer, "build"):
+        model.optimizer.build(model.trainable_variables)
+
+
+def _make_equal(model: Any, reducer: Reducer) -> None:
+    """Give all ranks of a ring the variables of its first rank, but for those of each rank."""
+    if reducer.ring.size == 1:
+        return
+    slots = {id(slot) for slot in _local_slots(model, reducer)}
+    for variable in shared_variables(model):
+        if not reducer.is_local(variable) and id(variable) not in slots:
+            variable.assign(reducer.ring.broadcast(variable.numpy()))
+
+
+def _local_slots(model: Any, reducer: Reducer) -> list[Any]:
+    """Return what an optimizer keeps for the variables of each rank, such as momentums."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    slots: list[Any] = []
+    for variable in model.trainable_variables:
+        if not reducer.is_local(variable):
+            continue
+        if hasattr(optimizer, "get_slot_names"):  # A legacy optimizer of tf_keras.
+            slots += optimizer._slots.get(variable._unique_id, {}).values()
+        elif (place := _place_in(optimizer, variable)) is not None:
+            held = {name: value for name, value in vars(optimizer).items() if name != "_variables"}
+            slots += [v[place] for v in held.values() if isinstance(v, list) and len(v) > place]
+    return slots
+
+
+def _place_in(optimizer: Any, variable: Any) -> int | None:
+    """Return the position of a model's variable in the lists of an optimizer."""
+    if hasattr(optimizer, "_index_dict"):  # tf_keras
+        place: int | None = optimizer._index_dict.get(optimizer._var_key(variable))
+        return place
+    known = getattr(optimizer, "_trainable_variables", ())
+    return next((i for i, other in enumerate(known) if other is variable), None)
 
 
 def _last_callback(base: Any, reducer: Reducer, position: _Position) -> Any:

@@ -68,6 +68,7 @@ class Links:
             and is noticed at once.
         is_cancelled: called about once a second while a neighbour is awaited; returns True when
             the ring has lost a rank.
+        heartbeat: the heartbeat of both neighbours; by default a new one.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Links:
         successor: Link,
         timeout_s: float,
         is_cancelled: Callable[[], bool] = lambda: False,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._predecessor = predecessor
         self._successor = successor
@@ -83,7 +85,18 @@ class Links:
         self._is_cancelled = is_cancelled
         for link in (predecessor, successor):
             link.socket.setblocking(False)
-        self._heartbeat = Heartbeat((predecessor, successor), timeout_s)
+        self._heartbeat = heartbeat or Heartbeat((predecessor, successor), timeout_s)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments with which other links over the same connections are made."""
+        return {
+            "predecessor": self._predecessor,
+            "successor": self._successor,
+            "timeout_s": self._timeout_s,
+            "is_cancelled": self._is_cancelled,
+            "heartbeat": self._heartbeat,
+        }
 
     def exchange(
         self,

@@ -16,9 +16,13 @@ __all__ = [
     "gradient_tape",
     "optimizer",
     "resolve_optimizer",
+    "with_loss_scale",
     "with_reducer",
     "with_reducer_on_tape",
 ]
+
+# The attribute of a gradient that a tape has reduced. A gradient computed from it has none.
+_REDUCED = "_sparkdl_reduced"
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -132,17 +136,28 @@ def with_reducer(opt: Any, package: Any, reducer: Reducer) -> Any:
         package: the package of the optimizer: keras or tf_keras.
         reducer: reduces the gradients.
     """
-    loss_scale = package.mixed_precision.LossScaleOptimizer
-    policy = getattr(package.mixed_precision, "global_policy", None) or package.config.dtype_policy
-    if policy().name == "mixed_float16" and not isinstance(opt, loss_scale):
-        # `compile` would wrap it too, but with the reducer inside, see `keras_fit._check`.
-        opt = loss_scale(opt)
+    opt = with_loss_scale(opt, package)
     # Bypass the attributes that Keras tracks. A subclass could not be loaded elsewhere.
     object.__setattr__(opt, keras_fit.REDUCER, reducer)
     wrap = _wrap_apply if package.__name__ == "keras" else _wrap_apply_gradients
     wrap(opt, reducer)
     keras_fit.extend_fit(package)
     return opt
+
+
+def with_loss_scale(opt: Any, package: Any) -> Any:
+    """Return an optimizer, inside a LossScaleOptimizer if the policy is `mixed_float16`.
+
+    `compile` would wrap it too, but with the reducer inside, see `keras_fit._check`.
+
+    Args:
+        opt: an optimizer.
+        package: the package of the optimizer: keras or tf_keras.
+    """
+    loss_scale = package.mixed_precision.LossScaleOptimizer
+    policy = getattr(package.mixed_precision, "global_policy", None) or package.config.dtype_policy
+    is_needed = policy().name == "mixed_float16" and not isinstance(opt, loss_scale)
+    return loss_scale(opt) if is_needed else opt
 
 
 def with_reducer_on_tape(tape: Any, reducer: Reducer) -> Any:
@@ -160,7 +175,11 @@ def with_reducer_on_tape(tape: Any, reducer: Reducer) -> Any:
     @functools.wraps(gradient)
     def reduced_gradient(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = gradient(target, sources, *args, **kwargs)
-        reduced = reducer(tf.nest.flatten(gradients, expand_composites=False))
+        flat = tf.nest.flatten(gradients, expand_composites=False)
+        reduced = reducer.reduce_for(flat, tf.nest.flatten(sources))
+        for result in reduced:
+            if result is not None:
+                setattr(result, _REDUCED, True)
         return tf.nest.pack_sequence_as(sources, reduced)
 
     tape.gradient = reduced_gradient
@@ -189,8 +208,11 @@ def _wrap_apply(opt: Any, reducer: Reducer) -> None:
     @_not_converted
     @functools.wraps(apply)
     def reduce_and_apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        with reducer.agreed_step():
-            return apply(reducer(list(grads)), trainable_variables)
+        with reducer.agreed_step(grads):
+            known = opt._trainable_variables  # All that were built.
+            variables = known if trainable_variables is None else trainable_variables
+            reduced = _reduced_once(reducer, list(grads), list(variables))
+            return apply(reduced, trainable_variables)
 
     object.__setattr__(opt, "apply", reduce_and_apply)
 
@@ -203,9 +225,20 @@ def _wrap_apply_gradients(opt: Any, reducer: Reducer) -> None:
     @functools.wraps(apply_gradients)
     def reduce_and_apply(grads_and_vars: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
-        with reducer.agreed_step():
-            reduced = reducer([gradient for gradient, _ in pairs])
-            variables = (variable for _, variable in pairs)
+        gradients = [gradient for gradient, _ in pairs]
+        with reducer.agreed_step(gradients):
+            variables = [variable for _, variable in pairs]
+            reduced = _reduced_once(reducer, gradients, variables)
             return apply_gradients(list(zip(reduced, variables, strict=True)), *args, **kwargs)
 
     object.__setattr__(opt, "apply_gradients", reduce_and_apply)
+
+
+def _reduced_once(reducer: Reducer, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    """Reduce gradients, but for those that a tape has reduced."""
+    results = [reducer.keep(g) if hasattr(g, _REDUCED) else None for g in gradients]
+    places = [i for i, gradient in enumerate(gradients) if not hasattr(gradient, _REDUCED)]
+    own = reducer.reduce_for([gradients[i] for i in places], [variables[i] for i in places])
+    for i, gradient in zip(places, own, strict=True):
+        results[i] = gradient
+    return results

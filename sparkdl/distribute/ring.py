@@ -6,29 +6,22 @@ its own values. One rank computes the value of each part and sends it to all oth
 ranks have the same bits.
 """
 
-import itertools
 import json
-import struct
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from sparkdl.distribute.call_header import OPERATIONS, check_header, pack_header
 from sparkdl.distribute.links import Links
+from sparkdl.distribute.rows import check_row_bytes, check_splits, row_slices
 
-__all__ = ["CALLS", "HEADER", "OPERATIONS", "Ring"]
+__all__ = ["Ring"]
 
 BLOCK_BYTES = 1 << 20
 # Shorter arrays are gathered as a whole, which takes half as many steps.
 SHORT_BYTES = 1 << 15
-OPERATIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum}
-
-# Each rank sends a header before each collective: number of collectives before, index in CALLS,
-# index in OPERATIONS or root, checksum of the dtype's name, number of bytes.
-HEADER = struct.Struct("<QHIIQ")
-CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather")
 
 
 class Ring:
@@ -70,11 +63,11 @@ class Ring:
         self._lock = threading.Lock()
 
     def allreduce(self, array: Any, op: str = "mean", out: Any = None) -> Any:
-        """Return the mean, sum, minimum or maximum over all ranks, element by element.
+        """Return the mean, sum, minimum, maximum or product over all ranks, element by element.
 
         Args:
             array: array of any shape and numeric dtype, the same on all ranks; never written to.
-            op: `mean`, `sum`, `min` or `max`. The mean of integers is rounded down.
+            op: `mean`, `sum`, `min`, `max` or `product`. The mean of integers is rounded down.
             out: contiguous array for the result; by default a new array.
         """
         array = _checked(array, op)
@@ -84,12 +77,12 @@ class Ring:
         elif array.nbytes <= SHORT_BYTES:
             self._reduce_short(array, out, op)
         else:
-            parts = _even_slices(array.size, self.size)
+            parts = row_slices(array.size, self.size)
             self._reduce("allreduce", array, out, parts, op)
         return out
 
     def reduce_scatter(self, array: Any, op: str = "mean") -> Any:
-        """Return this rank's rows of the result of `allreduce`, assigned evenly and in order.
+        """Return this rank's rows of the result of `allreduce`, see `row_slices`.
 
         Args:
             array: see `allreduce`; at least one dimension.
@@ -98,7 +91,7 @@ class Ring:
         array = _checked(array, op)
         if self.size == 1:
             return array.copy()
-        width, rows = array[:1].size, _even_slices(len(array), self.size)
+        width, rows = array[:1].size, row_slices(len(array), self.size)
         # The part at a position is completed by the rank at the previous position, see `_reduce`.
         owners = [self._ranks[position - 1] for position in range(self.size)]
         parts = [slice(rows[rank].start * width, rows[rank].stop * width) for rank in owners]
@@ -126,24 +119,59 @@ class Ring:
         shapes = np.zeros((self.size, 2), np.int64)
         shapes[self.rank] = len(own), own[:1].nbytes
         shapes = self.allreduce(shapes, "sum")
-        widths = {int(width) for num_rows, width in shapes if num_rows}
-        if len(widths) > 1:
-            raise ValueError(
-                f"allgather got rows of {sorted(widths)} bytes from {self.size} ranks; expected "
-                "arrays that differ in their first dimension only."
-            )
+        check_row_bytes("allgather", shapes[:, 1], self.size)
         outs = [np.empty((num_rows, *own.shape[1:]), own.dtype) for num_rows, _ in shapes]
         outs[self.rank][...] = own
-        flats = [outs[rank].reshape(-1).view(np.uint8) for rank in self._ranks]
-        blocks = [
-            [flat[block] for block in _blocks(slice(0, flat.size), BLOCK_BYTES)] for flat in flats
-        ]
+        blocks = [_all_blocks([outs[rank]]) for rank in self._ranks]
         # A rank sends its own array first, and then each array that it has received.
         parts = [blocks[(self._position - step) % self.size] for step in range(self.size)]
         sends = [block for part in parts[:-1] for block in part]
         receives = [block for part in parts[1:] for block in part]
         self._exchange("allgather", 0, own[:0], sends, receives, len(parts[0]))
         return outs if array.ndim else [out.reshape(()) for out in outs]
+
+    def alltoall(self, array: Any, splits: Sequence[int]) -> list[Any]:
+        """Return the rows that all ranks have for this rank, by the rank that they come from.
+
+        Args:
+            array: array of any shape and numeric dtype; ranks may differ in the first dimension.
+            splits: number of rows for each rank, by rank, in the order of the rows.
+
+        Raises:
+            ValueError: see `check_splits`.
+        """
+        array = _as_array(array)
+        check_splits(array, splits, self.size)
+        table = np.zeros((self.size, self.size + 1), np.int64)
+        table[self.rank] = [*splits, array[:1].nbytes]
+        table = self.allreduce(table, "sum")
+        check_row_bytes("alltoall", table[:, -1], self.size)
+        ends = np.cumsum([0, *splits])
+        # The rows for this rank, by the rank that they come from.
+        parts = [np.empty((count, *array.shape[1:]), array.dtype) for count in table[:, self.rank]]
+        parts[self.rank][...] = array[ends[self.rank] : ends[self.rank + 1]]
+        forwarded = [array[ends[to] : ends[to + 1]] for to in self._from_here()[1:]]
+        # At step s, a rank receives the rows of the rank s positions before it, those for itself
+        # first, and passes on the others.
+        for step in range(1, self.size):
+            origin = self._ranks[(self._position - step) % self.size]
+            counts = table[origin, self._from_here()[: self.size - step]]
+            rows = [np.empty((count, *array.shape[1:]), array.dtype) for count in counts]
+            rows[0] = parts[origin]
+            sends, receives = _all_blocks(forwarded), _all_blocks(rows)
+            self._exchange("alltoall", step, array[:0], sends, receives, len(sends))
+            forwarded = rows[1:]
+        return parts
+
+    def allgather_record(self, record: bytes) -> list[bytes]:
+        """Return the records of all ranks, by rank: one trip around the ring.
+
+        Args:
+            record: a few bytes, as many on all ranks.
+        """
+        messages = self._gather_short("allgather", 0, np.frombuffer(record, np.uint8))
+        records = [bytes(message) for message in messages]
+        return [records[self._ranks.index(rank)] for rank in range(self.size)]
 
     def allgather_object(self, value: Any) -> list[Any]:
         """Return the Python values of all ranks, by rank. Small values: they travel as JSON."""
@@ -159,25 +187,48 @@ class Ring:
         if self._links:
             self._links.close()
 
+    def change_links(self, change: Callable[[Links], Links]) -> None:
+        """Replace the links, between two collectives.
+
+        Args:
+            change: returns new links for those of this ring, over the same connections.
+        """
+        with self._lock:
+            if self._links:
+                self._links = change(self._links)
+
+    def _from_here(self) -> list[int]:
+        """Return all ranks in ring order, beginning with this rank."""
+        return self._ranks[self._position :] + self._ranks[: self._position]
+
     def _reduce_short(self, array: Any, out: Any, op: str) -> None:
         """Gather the arrays of all ranks and reduce them on this rank, in ring order."""
-        header = self._header("allreduce", list(OPERATIONS).index(op), array)
+        messages = self._gather_short("allreduce", list(OPERATIONS).index(op), array)
+        arrays = [np.frombuffer(message, array.dtype) for message in messages]
+        total = out.reshape(-1)
+        total[...] = arrays[0]
+        for values in arrays[1:]:
+            OPERATIONS[op](total, values, out=total)
+        if op == "mean":
+            total[...] = _divide(total, self.size)
+
+    def _gather_short(self, call: str, detail: int, array: Any) -> list[memoryview]:
+        """Return the bytes of the arrays of all ranks, in ring order.
+
+        Args:
+            call, detail, array: see `pack_header`.
+        """
+        header = pack_header(self._num_calls, call, detail, array)
         messages = [bytearray(header + array.tobytes())]
         messages += [bytearray(len(messages[0])) for _ in range(self.size - 1)]
 
         def arrived(number: int) -> None:
-            _check_header(header, messages[number + 1][: len(header)])
+            check_header(header, messages[number + 1][: len(header)])
 
         self._through(messages[:-1], messages[1:], 1, arrived)
-        arrays = [np.frombuffer(m, array.dtype, offset=len(header)) for m in messages]
         # The message of step s comes from the rank s positions before this one.
-        ordered = [arrays[(self._position - position) % self.size] for position in range(self.size)]
-        total = out.reshape(-1)
-        total[...] = ordered[0]
-        for values in ordered[1:]:
-            OPERATIONS[op](total, values, out=total)
-        if op == "mean":
-            total[...] = _divide(total, self.size)
+        ordered = [(self._position - position) % self.size for position in range(self.size)]
+        return [memoryview(messages[step])[len(header) :] for step in ordered]
 
     def _reduce(self, call: str, array: Any, out: Any, parts: Sequence[slice], op: str) -> None:
         """Reduce each part on one rank, into `out`; `allreduce` then sends it to all ranks.
@@ -235,14 +286,14 @@ class Ring:
             array: array whose dtype and size the header describes.
             sends, receives, num_ready, arrived: see `Links.exchange`.
         """
-        own_header = self._header(call, detail, array)
+        own_header = pack_header(self._num_calls, call, detail, array)
         received_header = bytearray(len(own_header))
 
         def arrived_behind_header(number: int) -> None:
             if number:
                 arrived(number - 1)
             else:
-                _check_header(own_header, received_header)
+                check_header(own_header, received_header)
 
         self._through(
             [own_header, *sends],
@@ -273,10 +324,6 @@ class Ring:
                 raise
             self._num_calls += 1
 
-    def _header(self, call: str, detail: int, array: Any) -> bytes:
-        dtype = zlib.crc32(array.dtype.name.encode())
-        return HEADER.pack(self._num_calls, CALLS.index(call), detail, dtype, array.nbytes)
-
 
 def _as_array(array: Any) -> Any:
     array = np.asarray(array, order="C")
@@ -302,41 +349,17 @@ def _divide(total: Any, size: int) -> Any:
     return total // size if total.dtype.kind in "iu" else total / total.dtype.type(size)
 
 
-def _even_slices(count: int, num_slices: int) -> list[slice]:
-    """Return consecutive slices of `count` items whose lengths differ by at most one."""
-    ends = [count * i // num_slices for i in range(num_slices + 1)]
-    return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
-
-
 def _blocks(part: slice, num_items: int) -> list[slice]:
     """Return the slices of at most `num_items` items that make up a part."""
     starts = range(part.start, part.stop, num_items)
     return [slice(start, min(start + num_items, part.stop)) for start in starts]
 
 
+def _all_blocks(arrays: Sequence[Any]) -> list[Any]:
+    """Return the bytes of contiguous arrays, as views of at most BLOCK_BYTES."""
+    flats = [array.reshape(-1).view(np.uint8) for array in arrays]
+    return [flat[block] for flat in flats for block in _blocks(slice(0, flat.size), BLOCK_BYTES)]
+
+
 def _bytes(array: Any, block: slice) -> Any:
     return array[block].view(np.uint8)
-
-
-def _check_header(own: bytes, received: bytearray) -> None:
-    """Validate that another rank has called the same collective.
-
-    Raises:
-        RuntimeError: if the headers differ.
-    """
-    if received == own:
-        return
-    ours, theirs = (HEADER.unpack(header) for header in (own, received))
-    raise RuntimeError(
-        f"the ranks do not call the same collectives: this rank called {_description(ours)}, and "
-        f"another rank {_description(theirs)}"
-        f"{'' if ours[3] == theirs[3] else ' of another dtype'}. All ranks must call the same "
-        "collectives in the same order, with the same shapes and dtypes."
-    )
-
-
-def _description(header: tuple[int, ...]) -> str:
-    number, call, detail, _, nbytes = header
-    name = CALLS[call] if call < len(CALLS) else "an unknown collective"
-    how = f"from rank {detail} " if name == "broadcast" else f"({list(OPERATIONS)[detail]}) "
-    return f"{name} {'' if name == 'allgather' else how}of {nbytes} bytes as number {number}"

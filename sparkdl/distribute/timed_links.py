@@ -1,6 +1,6 @@
 """Runs in the training process. Record the exchanges of a ring and the starts of steps.
 
-In a run without `timeline=True`, the plain links and functions are used, and nothing is timed.
+Without a timeline, the plain links and functions are used, and nothing is timed.
 """
 
 import functools
@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from sparkdl import context
+from sparkdl.distribute.call_header import HEADER
+from sparkdl.distribute.heartbeat import Heartbeat
 from sparkdl.distribute.links import Link, Links
-from sparkdl.distribute.ring import HEADER
+from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.reporter import TIMELINE
 
-__all__ = ["TimedLinks", "make_links", "mark_step_start", "process_recorder"]
+__all__ = [
+    "TimedLinks",
+    "make_links",
+    "mark_step_start",
+    "process_recorder",
+    "start_recording",
+    "stop_recording",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
@@ -26,8 +35,11 @@ class TimedLinks(Links):
     """Links that record how the time of each collective is spent.
 
     Args:
-        predecessor, successor, timeout_s, is_cancelled: see `Links`.
+        predecessor, successor, timeout_s, is_cancelled, heartbeat: see `Links`.
         recorder: the recorder of this rank.
+
+    Attributes:
+        recorder: see above.
     """
 
     def __init__(
@@ -37,9 +49,10 @@ class TimedLinks(Links):
         timeout_s: float,
         recorder: Recorder,
         is_cancelled: Callable[[], bool] = lambda: False,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
-        super().__init__(predecessor, successor, timeout_s, is_cancelled)
-        self._recorder = recorder
+        super().__init__(predecessor, successor, timeout_s, is_cancelled, heartbeat)
+        self.recorder = recorder
         self._pieces: list[tuple[str, int, int]] = []
 
     def exchange(
@@ -77,9 +90,9 @@ class TimedLinks(Links):
                 other_threads_ns=others_end_ns - others_begin_ns,
                 pieces=self._pieces,
             )
-            self._recorder.collective(collective)
+            self.recorder.collective(collective)
             if has_failed:  # This process may exit soon.
-                self._recorder.flush()
+                self.recorder.flush()
 
     def _send(self, *args: Any) -> bool:
         return self._timed("send", super()._send, *args)
@@ -113,6 +126,29 @@ def make_links(
     if recorder is None:
         return Links(predecessor, successor, timeout_s, is_cancelled)
     return TimedLinks(predecessor, successor, timeout_s, recorder, is_cancelled)
+
+
+def start_recording(ring: Ring, path: str) -> None:
+    """Record the collectives of a ring into a file, from now on.
+
+    Args:
+        ring: the ring, which must not be elastic.
+        path: the file, see `timeline`.
+    """
+    recorder = Recorder(Path(path), ring.rank, f"rank {ring.rank}")
+    ring.change_links(lambda links: TimedLinks(**links.arguments, recorder=recorder))
+
+
+def stop_recording(ring: Ring) -> None:
+    """End what `start_recording` has started; the file is complete then."""
+
+    def stop(links: Links) -> Links:
+        if not isinstance(links, TimedLinks):
+            return links
+        links.recorder.close()
+        return Links(**links.arguments)
+
+    ring.change_links(stop)
 
 
 def mark_step_start(function: _Function) -> _Function:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl.distribute.ring import CALLS, HEADER
+from sparkdl.distribute.call_header import CALLS, HEADER
 from sparkdl.local_files import write_fully
 
 __all__ = ["COLLECTIVE", "STEP", "Collective", "Recorder", "is_written"]
@@ -57,7 +57,7 @@ class Collective:
     """A collective as one rank observed it, with times of `time.perf_counter_ns`.
 
     Attributes:
-        header: description of the collective, see `ring.HEADER`.
+        header: description of the collective, see `call_header.HEADER`.
         predecessor: the rank that this rank receives from.
         begin_ns: time when the collective began.
         end_ns: time when the collective ended.
@@ -179,6 +179,15 @@ class Recorder:
             except OSError as exc:
                 _logger.warning("the timeline ends here: %s", exc)
                 self._file = None
+
+    def close(self) -> None:
+        """Write the remaining events, and close the file."""
+        self.flush()
+        atexit.unregister(self.flush)
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+            self._file = None
 
     def _draw(self, collective: Collective, spent_ns: Mapping[str, int]) -> None:
         number, call, _, _, nbytes = HEADER.unpack_from(collective.header)

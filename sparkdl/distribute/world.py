@@ -12,7 +12,7 @@ from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.join_marker import joining
 from sparkdl.distribute.ring import Ring
 
-__all__ = ["is_joined", "ring"]
+__all__ = ["invitation", "is_joined", "ring"]
 
 
 def ring() -> Ring:
@@ -24,27 +24,33 @@ def ring() -> Ring:
         PeerLostError: if another rank does not join in time; later calls raise it again.
         RuntimeError: if this process was started by the training function, and so has no ring.
     """
-    joined = _ring(os.getpid())
+    joined = _joined(os.getpid())
     if isinstance(joined, Exception):
         raise joined
-    return joined
+    return joined[0]
+
+
+def invitation() -> Invitation | None:
+    """Return the invitation to the ring; None outside a gang and in an elastic gang."""
+    joined = _joined(os.getpid())
+    return None if isinstance(joined, Exception) else joined[1]
 
 
 def is_joined() -> bool:
     """Return True if this process has called `ring` before, and has joined."""
-    return _ring.cache_info().currsize > 0 and isinstance(_ring(os.getpid()), Ring)
+    return _joined.cache_info().currsize > 0 and not isinstance(_joined(os.getpid()), Exception)
 
 
 # Process-wide state: one ring per process, or the error with which it could not join: an invitation
 # serves once. The process id is an argument so that a forked process does not use the ring of its
 # parent.
 @functools.lru_cache(maxsize=1)
-def _ring(pid: int) -> Ring | Exception:
+def _joined(pid: int) -> tuple[Ring, Invitation | None] | Exception:
     me = context.current()
     if me.ring is None:
-        return Ring()
+        return Ring(), None
     try:
-        return ElasticRing(me, me.ring) if me.is_elastic else _join(me, me.ring)
+        return (ElasticRing(me, me.ring), None) if me.is_elastic else _join(me, me.ring)
     except EOFError as exc:  # Another process has received the invitation.
         error = RuntimeError(
             "a process that the training function has started cannot call collectives: only "
@@ -56,7 +62,7 @@ def _ring(pid: int) -> Ring | Exception:
         return exc
 
 
-def _join(me: Context, descriptor: int) -> Ring:
+def _join(me: Context, descriptor: int) -> tuple[Ring, Invitation]:
     try:
         # The descriptor stays open: a process forked later then cannot have another file under
         # its number.
@@ -68,4 +74,4 @@ def _join(me: Context, descriptor: int) -> Ring:
     except OSError as exc:
         raise EOFError("this process has no channel to the task of its rank") from exc
     with joining(me):
-        return join(invitation, listener)
+        return join(invitation, listener), invitation

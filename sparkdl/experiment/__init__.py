@@ -10,7 +10,7 @@ print(run)
 """
 
 from sparkdl.experiment.distributed import allreduce, horovod, mirrored, parameter_server
-from sparkdl.experiment.reproducing import reproduce, try_one
+from sparkdl.experiment.reproducing import replay, reproduce, try_one
 from sparkdl.experiment.saved_runs import compare, history, load, resume
 from sparkdl.experiment.trials import launch, search
 from sparkdl.inference.prediction import predict
@@ -25,6 +25,7 @@ __all__ = [
     "mirrored",
     "parameter_server",
     "predict",
+    "replay",
     "reproduce",
     "resume",
     "search",

@@ -117,7 +117,8 @@ def horovod(
     """Run a program that was written for Horovod in equal workers.
 
     The workers are started as by `allreduce`. The function imports `sparkdl.horovod as hvd` in
-    place of `horovod.tensorflow`, `horovod.tensorflow.keras` or `horovod.keras`.
+    place of `horovod.tensorflow`, `horovod.tensorflow.keras` or `horovod.keras`, and
+    `sparkdl.horovod.torch as hvd` in place of `horovod.torch`.
 
     Args:
         train: a function without parameters; every worker calls it.
@@ -184,6 +185,7 @@ def _run_equal_workers(
         resources=resources,
         in_ring=True,
         strategy="multi_worker" if kind == "allreduce" else "local",
+        has_horovod_variables=kind == "horovod",
     )
     return execute(
         Request(

@@ -9,10 +9,11 @@ from sparkdl import storage
 from sparkdl.options import Options
 from sparkdl.resources import check_exists, distinct_names
 from sparkdl.runner.one_trial import try_function
+from sparkdl.runner.replay import replay_trial
 from sparkdl.runner.reproduce import reproduce_run
-from sparkdl.runs import Run
+from sparkdl.runs import Run, Trial
 
-__all__ = ["reproduce", "try_one"]
+__all__ = ["replay", "reproduce", "try_one"]
 
 
 def reproduce(
@@ -67,6 +68,57 @@ def reproduce(
     objects = {"algorithm": algorithm, "pruner": pruner, "space": space}
     changes = {name: value for name, value in objects.items() if value is not None}
     return reproduce_run(storage.absolute(path), train, changes, data, options)
+
+
+def replay(
+    trial: Trial | str | os.PathLike[str],
+    *,
+    train: Callable[..., Any] | None = None,
+    data: Any = None,
+    **options: Any,
+) -> Run:
+    """Train again as a trial of a search with `algorithm="pbt"` was trained, as a new run.
+
+    The trials of the new run are the intervals that led to the trial, each with the parameters and
+    the seed that it had, and each from the checkpoint of the one before: a schedule that a single
+    process could follow. On a CPU, the last one has the metrics of the trial. The training function
+    is loaded from the run directory, so replay only trials of runs whose directory you trust as you
+    would trust a program.
+
+    Args:
+        trial: the trial, such as `run.best`, or its folder.
+        train: the training function, if the run has not kept it.
+        data: the same data, if the run had `data=`.
+        **options: as of `reproduce`.
+
+    Returns:
+        The new run.
+
+    Raises:
+        ConfigError: if the trial belongs to no population, or an argument is missing that was not
+            kept. Nothing was started.
+        RunStoppedError, AllTrialsFailedError: if the new run is not COMPLETE in the end; the
+            attribute `run` of the error is the run.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from sparkdl import context, experiment, search
+        >>> def train(rate):
+        ...     before = context.get_checkpoint()
+        ...     x = float(Path(before, "x").read_text()) if before else 1.0
+        ...     Path("state").mkdir()
+        ...     _ = Path("state", "x").write_text(str(x - rate * x))
+        ...     context.report({"loss": x - rate * x}, checkpoint="state")
+        >>> run = experiment.search(train, {"rate": search.Float(0.1, 0.9)}, num_trials=8,
+        ...                         algorithm={"pbt": {"population": 4}}, metric="loss",
+        ...                         direction="min", progress=False)
+        >>> again = experiment.replay(run.best, progress=False)
+        >>> again.trials[-1].value == run.best.value
+        True
+    """
+    path = trial.path if isinstance(trial, Trial) else os.fspath(trial)
+    Options.parse(options, replay)
+    return replay_trial(storage.absolute(path), train, data, options)
 
 
 def try_one(

@@ -122,6 +122,7 @@ def search(
     patience: int | None = None,
     max_slot_hours: float | None = None,
     initial_params: Sequence[Mapping[str, Any]] = (),
+    constraints: Sequence[str] = (),
     learn_from: Run | str | Sequence[Run | str] = (),
     init_from: Trial | str | os.PathLike[str] | None = None,
     repeats: int = 1,
@@ -134,17 +135,23 @@ def search(
     Optuna proposes configurations on the driver, and Spark runs them. A free slot gets its next
     trial immediately. In a trial that the pruner stops, the next `context.report` raises
     `TrialPruned`; if the trial does not report within ten seconds, its process is killed.
-    `experiment.resume(run.path)` continues an interrupted search.
+    `experiment.resume(run.path)` continues an interrupted search. A search whose space has a finite
+    number of points tries none of them twice, and ends when it has tried all.
 
     Args:
         train: a function that takes the parameters by name, see `launch`. Without a `space`, an
             Optuna-style objective: a function that takes an `optuna.Trial`, requests parameters
             from it and returns the value to minimize; `metric` or `direction` override this.
         space: a dict with a `search.Float`, `search.Int`, `search.Categorical` or a list of values
-            for each parameter; a function that takes an `optuna.Trial` and returns the parameters,
-            for parameters that depend on others; or the path of a CloudML Engine or SageMaker
-            file.
-        algorithm: `random`, `grid`, `tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, or an Optuna sampler.
+            for each parameter, or a dict from each choice to the space of the parameters that
+            exist only with it, which are passed to `train` only then; a function that takes an
+            `optuna.Trial` and returns the parameters; or the path of a CloudML Engine or
+            SageMaker file.
+        algorithm: `random`, `grid`, `tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, or an Optuna sampler;
+            or `pbt`, population based training, whose trials each train one interval, from the
+            checkpoint that `context.get_checkpoint()` returns to one that they commit.
+            `{"pbt": {"population": 8, "quantile": 0.25, "resample": 0.25, "factor": 1.2}}` passes
+            arguments.
         num_trials: number of configurations to try; None if another rule ends the search.
         pruner: `median`, `asha` (asynchronous successive halving) or `hyperband`, which stop trials
             because of the metric they report, and count reports; or an Optuna pruner, which counts
@@ -158,6 +165,9 @@ def search(
         patience: end after this number of configurations in a row without an improvement.
         max_slot_hours: end when the trials have used this number of slot hours.
         initial_params: the first configurations; the sampler chooses their missing parameters.
+        constraints: expressions in the names of parameters that all configurations satisfy, such
+            as `["units * layers <= 256"]`; others are never tried. An expression with a parameter
+            that a configuration does not have does not apply to it.
         learn_from: runs, or their directories, whose complete trials are added to the sampler's
             data.
         init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
@@ -168,7 +178,8 @@ def search(
         data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`.
         **options: see `sparkdl.options.Options`. `metric` and `direction` may be lists of the same
             length; `run.pareto` then has the trials of the Pareto front. With `parallelism=1` and
-            a seed, the parameters are those that Optuna proposes in a single process.
+            a seed, the parameters are those that Optuna proposes in a single process, but for
+            those that were tried before.
 
     Returns:
         The run: `run.best`, `run.pareto`, `run.to_pandas()`, `print(run)`.
@@ -198,6 +209,7 @@ def search(
         "patience": patience,
         "max_slot_hours": max_slot_hours,
         "initial_params": initial_params,
+        "constraints": constraints,
         "repeats": repeats,
     }
     parsed_space, fields, options = _parse_space(space, fields, options)
@@ -206,6 +218,8 @@ def search(
     parsed, objectives = _parse_options(options)
     settings = SearchSettings(space=parsed_space, **fields)
     settings.check([*objectives], parsed.timeout_s, known_secrets(parsed.env, parsed.secrets))
+    if learn_from and settings.is_scheduled:
+        raise ConfigError("learn_from= cannot be combined with algorithm='pbt'. Remove it.")
     workers_per_trial = check_count("workers_per_trial", workers_per_trial)
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from
     _check_compatible(train, parsed_space, bool(runs), workers_per_trial)
@@ -249,7 +263,8 @@ def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: i
         ConfigError, FunctionError: if two arguments are not compatible.
     """
     if isinstance(space, Space):
-        check_call(train, space.dimensions)
+        for names in sorted(space.name_sets(), key=len):
+            check_call(train, names, "space")
     elif space is None and not takes_one(train):
         raise FunctionError(
             f"search got no space, but {train!r} does not take one argument. Pass space= with the "

@@ -14,6 +14,7 @@ from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.keras_fit import shared_variables
 from sparkdl.distribute.world import ring
 from sparkdl.errors import PeerLostError
+from sparkdl.horovod.objects import broadcast_object
 
 __all__ = [
     "HorovodInternalError",
@@ -39,7 +40,8 @@ class State:
     """The state from which a training continues: attributes with the same values on all ranks.
 
     Args:
-        **values: the attributes, such as `epoch=0`. They travel as JSON; Horovod pickles them.
+        bcast_object, get_rank: have no effect.
+        **values: the attributes, such as `epoch=0`, of the kinds that `hvd.broadcast_object` takes.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -51,7 +53,7 @@ class State:
         0
     """
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **values: Any) -> None:
         self._names = list(values)
         self._reset_callbacks: list[Callable[[], None]] = []
         self._saved_values: dict[str, Any] = {}
@@ -94,27 +96,36 @@ class State:
     def save(self) -> None:
         """Save the current state in memory."""
         self._saved_values = {name: getattr(self, name) for name in self._names}
-        self._saved_arrays = [variable.numpy() for variable in self._variables()]
+        self._saved_arrays = self._arrays()
 
     def restore(self) -> None:
         """Restore the state that was saved last."""
         vars(self).update(self._saved_values)
-        for variable, array in zip(self._variables(), self._saved_arrays, strict=False):
-            variable.assign(array)
+        self._assign(self._saved_arrays)
 
     def sync(self) -> None:
         """Broadcast the state of the first rank that has it to all ranks, and save it."""
         world = ring()
         root = world.root if isinstance(world, ElasticRing) else 0
         values = {name: getattr(self, name) for name in self._names}
-        vars(self).update(distribute.broadcast_object(values, root))
-        distribute.broadcast_variables(self._variables(), root)
+        vars(self).update(self._broadcast(values, root))
+        self._assign([world.broadcast(array, root) for array in self._arrays()])
         if isinstance(world, ElasticRing):
             world.has_state = True
         self.save()
 
+    def _broadcast(self, values: dict[str, Any], root: int) -> dict[str, Any]:
+        return dict(broadcast_object(values, root))
+
     def _variables(self) -> Sequence[Any]:
         return ()
+
+    def _arrays(self) -> list[Any]:
+        return [variable.numpy() for variable in self._variables()]
+
+    def _assign(self, arrays: Sequence[Any]) -> None:
+        for variable, array in zip(self._variables(), arrays, strict=False):
+            variable.assign(array)
 
 
 ObjectState = State
@@ -155,22 +166,41 @@ class TensorFlowState(State):
     """TensorFlow variables, and attributes.
 
     Args:
-        variables: `tf.Variable`s.
-        session: must be None: sessions of `tf.compat.v1` are not supported.
+        variables: `tf.Variable`s; by default all of the graph.
+        session: the session of `tf.compat.v1` that holds them; by default the current one, if
+            eager execution is off.
         **values: see `State`.
+
+    Example:
+        >>> import sparkdl.horovod as hvd
+        >>> import tensorflow as tf
+        >>> weights = tf.Variable([1.0])
+        >>> state = hvd.elastic.TensorFlowState([weights], step=0)
+        >>> _ = weights.assign([5.0])
+        >>> state.restore()
+        >>> weights.numpy().tolist()
+        [1.0]
     """
 
-    def __init__(self, variables: Iterable[Any], session: Any = None, **values: Any) -> None:
-        if session is not None:
-            raise ValueError(
-                f"session is {session!r}; expected None: only TensorFlow 2 variables have an "
-                "elastic state."
-            )
-        self.variables = list(variables)
+    def __init__(
+        self, variables: Iterable[Any] | None = None, session: Any = None, **values: Any
+    ) -> None:
+        v1 = importlib.import_module("tensorflow").compat.v1
+        self.variables = list(v1.global_variables() if variables is None else variables)
+        self.session = session or (None if v1.executing_eagerly() else v1.get_default_session())
         super().__init__(**values)
 
     def _variables(self) -> Sequence[Any]:
         return self.variables
+
+    def _arrays(self) -> list[Any]:
+        return list(self.session.run(self.variables)) if self.session else super()._arrays()
+
+    def _assign(self, arrays: Sequence[Any]) -> None:
+        if self.session is None:
+            return super()._assign(arrays)
+        for variable, array in zip(self.variables, arrays, strict=True):
+            variable.load(array, self.session)
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,6 +222,16 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
         >>> train(hvd.elastic.State(epoch=0))
         2
     """
+    return run_between(func, lambda: None)
+
+
+def run_between(func: Callable[..., Any], prepare: Callable[[], None]) -> Callable[..., Any]:
+    """Make a function survive the loss of ranks, see `run`.
+
+    Args:
+        func: see `run`.
+        prepare: called before the ranks meet again.
+    """
 
     @functools.wraps(func)
     def run_elastic(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -205,6 +245,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             while True:
                 try:
                     if have_ranks_changed:
+                        prepare()
                         world.meet()
                         state.on_reset()
                     state.sync()
@@ -224,5 +265,5 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def __getattr__(name: str) -> Any:
     if name in _CALLBACKS:  # Imported on first use, because they import Keras, which is slow.
-        return getattr(importlib.import_module("sparkdl.horovod.callbacks"), name)
+        return getattr(importlib.import_module("sparkdl.horovod.tensorflow.callbacks"), name)
     raise AttributeError(f"module 'sparkdl.horovod.elastic' has no attribute {name!r}")

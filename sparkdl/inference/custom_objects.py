@@ -10,6 +10,8 @@ from typing import Any
 
 import cloudpickle
 
+from sparkdl.pickler import dumps
+
 __all__ = ["custom_objects", "pickle_objects"]
 
 
@@ -74,4 +76,4 @@ def pickle_objects(objects: dict[str, Any]) -> bytes:
             if module.__name__.partition(".")[0] not in {*installed, "__main__"}:
                 cloudpickle.register_pickle_by_value(module)
                 stack.callback(cloudpickle.unregister_pickle_by_value, module)
-        return bytes(cloudpickle.dumps(objects))
+        return dumps(objects)

@@ -4,7 +4,8 @@
 <folder>/watch.json                        the options that must not change
         /drift/000000000012.parquet        the windows that ended with a batch of the stream
         /alerts/000000000012.jsonl         the alerts about these windows
-        /unsent/000000000012.json          the places that have taken these alerts, until all have
+        /unsent/000000000012.json          the places that have taken these alerts or have failed,
+                                           until all have taken them
         /refused.json                      the number of alerts that places have refused for good
         /left_out.json                     the number of lines that were left out, and why
         /ticks/000001795428000000          the times at which the log was idle
@@ -35,6 +36,8 @@ __all__ = ["PERFORMANCE_SCHEMA", "RESULT_SCHEMA", "ResultFiles", "Seen", "folder
 
 # By reason, the number of lines that were left out, and an example.
 LeftOut = dict[str, dict[str, Any]]
+# By alert, the places that have taken it, and the number of times that others have failed.
+Taken = dict[str, dict[str, Any]]
 # The number of a batch, and the numbers of lines that were left out.
 Seen = tuple[int, dict[str, int]]
 
@@ -123,12 +126,12 @@ class ResultFiles:
         names = storage.list_names(self.unsent_alerts)
         return [_number(name) for name in names if name.endswith(".json")]
 
-    def read_taken(self, batch: int) -> dict[str, list[str]] | None:
-        """Return the places that have taken each alert of a batch; None if all have."""
-        taken: dict[str, list[str]] | None = _content(self._taken_of(batch))
-        return taken
+    def read_taken(self, batch: int) -> Taken:
+        """Return the places that have taken each alert of a batch; none if all have."""
+        taken: Taken | None = _content(self._taken_of(batch))
+        return taken or {}
 
-    def write_taken(self, batch: int, taken: Mapping[str, Sequence[str]]) -> None:
+    def write_taken(self, batch: int, taken: Taken) -> None:
         """Write the places that have taken each alert of a batch."""
         storage.write(self._taken_of(batch), to_json(taken, indent=1))
 

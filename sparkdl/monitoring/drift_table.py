@@ -34,12 +34,15 @@ class Drift:
             whose time is `ahead` of the clock; `num` is their number, and `example` one of them.
         performance: of a watch, the windows whose labels have come, see `monitoring.performance`:
             a DataFrame with `window`, `version`, `metric`, `value`, `requests` and `labelled`.
+        refused: of a watch, the number of alerts that places have refused for good so far, by
+            place.
     """
 
     table: pd.DataFrame
     by: str | None = None
     left_out: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     performance: pd.DataFrame = field(default_factory=pd.DataFrame)
+    refused: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], by: str | None) -> "Drift":
@@ -77,11 +80,13 @@ class Drift:
 
     @property
     def notes(self) -> list[str]:
-        """A line for each reason for which lines of a log were left out."""
-        return [
+        """A line for each reason for which lines were left out, and each place without alerts."""
+        left_out = [
             f"{counted['num']} lines were left out ({reason}), such as {counted['example']}"
             for reason, counted in self.left_out.items()
         ]
+        refused = [f"{num} alerts were refused by {place}" for place, num in self.refused.items()]
+        return left_out + refused
 
     def __repr__(self) -> str:
         table = self._ordered().head(MAX_ROWS)

@@ -14,6 +14,8 @@ __all__ = ["Outbox"]
 
 # Seconds that a batch waits for the places that take alerts.
 LIMIT_S = 30.0
+# Times that a function of the user may fail with an alert.
+MAX_TRIES = 10
 
 _logger = logging.getLogger("sparkdl.monitoring")
 
@@ -24,7 +26,8 @@ class Outbox:
 
     An alert is in the files of the watch before it is sent, beside the names of the places that
     have taken it. A place that fails gets the alert with a later batch. An alert that a place
-    refuses for good is counted, and not sent to this place again.
+    refuses for good is counted, and not sent to this place again; so is one with which a function
+    of the user has failed ten times.
 
     Attributes:
         files: the files of the watch.
@@ -98,12 +101,13 @@ class Outbox:
 
     def _missing(self, batch: int) -> list[tuple[Alert, list[str]]]:
         """Return the alerts of a batch, each with the names of the places still to be told."""
-        taken = self.files.read_taken(batch) or {}
+        taken = self.files.read_taken(batch)
         names = [name for name, _ in self._named()]
-        return [
-            (alert, [name for name in names if name not in taken.get(str(alert["id"]), ())])
-            for alert in self.files.read_alerts_of(batch)
-        ]
+        found: list[tuple[Alert, list[str]]] = []
+        for alert in self.files.read_alerts_of(batch):
+            places = taken.get(str(alert["id"]), {}).get("places", ())
+            found.append((alert, [name for name in names if name not in places]))
+        return found
 
     def _send(
         self,
@@ -128,22 +132,33 @@ class Outbox:
                     return
                 except Exception:
                     _logger.exception("an alert could not be sent")
-                    continue
+                    if self._count_try(batch, str(alert["id"]), name) < MAX_TRIES:
+                        continue
+                    self._refuse(name, f"{name} has failed {MAX_TRIES} times")
                 self._note(batch, str(alert["id"]), name)
 
-    def _refuse(self, name: str, error: AlertRefusedError) -> None:
+    def _refuse(self, name: str, reason: object) -> None:
         """Count an alert that a place has refused for good."""
         with self._lock:
             num = self.files.add_refused(name)
         _logger.error(
-            "an alert was refused for good, and is not sent again (%d so far): %s", num, error
+            "an alert was refused for good, and is not sent again (%d so far): %s", num, reason
         )
+
+    def _count_try(self, batch: int, alert: str, name: str) -> int:
+        """Count a time that a place has failed with an alert, and return the number so far."""
+        with self._lock:
+            taken = self.files.read_taken(batch)
+            tries = taken.setdefault(alert, {}).setdefault("tries", {})
+            tries[name] = tries.get(name, 0) + 1
+            self.files.write_taken(batch, taken)
+        return int(tries[name])
 
     def _note(self, batch: int, alert: str, name: str) -> None:
         """Write that a place has taken or refused an alert; nothing is left once all have all."""
         with self._lock:
-            taken = self.files.read_taken(batch) or {}
-            taken[alert] = [*taken.get(alert, ()), name]
+            taken = self.files.read_taken(batch)
+            taken.setdefault(alert, {}).setdefault("places", []).append(name)
             self.files.write_taken(batch, taken)
             if not any(names for _, names in self._missing(batch)):
                 self.files.remove_taken(batch)

@@ -23,7 +23,8 @@ def results(model: Any, *, root: str | None = None) -> Drift:
     Returns:
         A `Drift` with the further columns `window` (its start), `window_end`, `version` and `role`,
         which is `input` or `output`. Its attribute `performance` has the windows whose labels have
-        come, if `monitoring.performance` got the model as `watched`.
+        come, if `monitoring.performance` got the model as `watched`, and `refused` the number of
+        alerts that places have refused for good.
 
     Raises:
         ConfigError: if nothing has been watched there.
@@ -35,8 +36,8 @@ def results(model: Any, *, root: str | None = None) -> Drift:
         sparkdl.errors.ConfigError: there are no results of a watch in /nowhere/drift. ...
     """
     files = files_of(model, root)
-    performance = files.read_performance()
-    return Drift(files.read_windows(), "window", files.read_left_out(), performance)
+    performance, refused = files.read_performance(), files.read_refused()
+    return Drift(files.read_windows(), "window", files.read_left_out(), performance, refused)
 
 
 def acknowledge(model: Any, *, root: str | None = None) -> None:

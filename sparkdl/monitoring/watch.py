@@ -94,8 +94,8 @@ class Watch:
         """
         self._left_out.catch_up()
         batch, nums = self._before
-        left_out = self._files.read_left_out(nums)
-        return Drift(self._files.read_windows(batch), "window", left_out)
+        left_out, refused = self._files.read_left_out(nums), self._files.read_refused()
+        return Drift(self._files.read_windows(batch), "window", left_out, refused=refused)
 
     @property
     def alerts(self) -> list[dict[str, Any]]:
@@ -194,7 +194,8 @@ def watch(
         outputs: the same for outputs, `{"output_0": "score"}`, if the profile has the predictions.
         alerts: places that are told of windows with drift: http(s) URLs, `callbacks.Webhook`,
             topics of Kafka, functions that take the alert. A place that does not take an alert
-            gets it again with the next batch.
+            gets it again with the next batch. A function that cannot take it now raises an
+            `OSError`; after ten other errors, it does not get this alert again.
         available_now: read what there is, wait for it, and end; for a scheduler.
         trigger_s: seconds between two looks at the log.
         checkpoint: the folder in which Spark keeps its place, which its Hadoop must be able to

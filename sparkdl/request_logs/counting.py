@@ -124,8 +124,8 @@ class LogRows:
             return None
 
     def is_of_model(self, event: Event) -> bool:
-        """Return True if an event is one of the model, and not too old."""
-        is_other = self.model is not None and event.model != self.model
+        """Return True if an event is one of the model itself, and not too old."""
+        is_other = event.component or (self.model is not None and event.model != self.model)
         return not is_other and event.time_ms >= self.since_ms
 
     def arrays(self, rows: Sequence[dict[str, list[Any]]]) -> list[pa.Array]:

@@ -15,7 +15,7 @@ MAX_SEEN = 100_000
 # An event, and its values by feature.
 Read = tuple[Event, dict[str, list[Any]]]
 # What a request and its answer have in common.
-_Key = tuple[str, str, int | None, str]
+_Key = tuple[str, str, str, int | None, str]
 
 
 class HeldRequests:
@@ -110,4 +110,4 @@ def _held(held: dict[_Key, Read], key: _Key, read: Read) -> list[Read]:
 
 
 def _key(event: Event) -> _Key:
-    return event.model, event.service, event.version, event.id
+    return event.model, event.service, event.component, event.version, event.id

@@ -26,8 +26,10 @@ __all__ = ["Event", "Tensors", "read_event"]
 Tensors = Mapping[str, Any]
 
 _KSERVE = "org.kubeflow.serving.inference."
-# A transformer and the predictor behind it are parts of one service, and get the same id.
-_KSERVE_PARTS = ("namespace", "component", "endpoint")
+_KSERVE_SERVICE = ("namespace", "endpoint")
+# The model itself. The transformer in front of it is a part of the same service, and logs the same
+# ids with values of its own.
+_PREDICTOR = "predictor"
 # The end of the year 9999, the last of Python and of Spark.
 _END_MS = 253_402_300_800_000
 _HEADERS = ("ce_", "ce-")
@@ -43,6 +45,7 @@ class Event:
         model: the name of the model.
         version: the number of the version; None if it is not known.
         service: what else tells apart the events of services that pass an id on to each other.
+        component: the part of the service, such as `transformer`; empty for the model itself.
         is_refused: the request was answered with an error.
         inputs: the inputs by name; None in an event of an answer.
         outputs: the outputs by name; None in an event of a request.
@@ -53,6 +56,7 @@ class Event:
     model: str
     version: int | None = None
     service: str = ""
+    component: str = ""
     is_refused: bool = False
     inputs: Tensors | None = None
     outputs: Tensors | None = None
@@ -135,11 +139,13 @@ def _two_events(event: dict[str, Any], time_ms: int | None) -> Event:
 
 
 def _kserve(attributes: Mapping[str, Any], body: Any, time_ms: int | None) -> Event:
+    component = str(attributes.get("component", ""))
     return Event(
         id=str(attributes["id"]),
         time_ms=_time_ms(attributes.get("time"), time_ms),
         model=_model_of(attributes),
-        service="/".join(str(attributes.get(name, "")) for name in _KSERVE_PARTS),
+        service="/".join(str(attributes.get(name, "")) for name in _KSERVE_SERVICE),
+        component="" if component == _PREDICTOR else component,
         is_refused="error" in body,
         **_side(attributes["type"].removeprefix(_KSERVE), body),
     )

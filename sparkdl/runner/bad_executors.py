@@ -105,7 +105,7 @@ class BadExecutors:
         (spark.excludeOnFailure.application.maxFailedExecutorsPerNode).
         """
         hosts = {self._hosts[other] for other in self._present() if other in self._hosts}
-        avoided = {self._hosts[other] for other in self._exclusion.avoided}
+        avoided = {self._hosts[other] for other in self._exclusion.blamed}
         return self._hosts[executor] in avoided and hosts <= avoided
 
     def takes(self, ended: EndedAttempt) -> bool:

@@ -22,7 +22,6 @@ from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.redact import mask_params
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import check_param_name, to_json_value
-from sparkdl.search.space.spaces import Space
 from sparkdl.search.trial_source import RequestRefused, TrialSource
 
 __all__ = ["RunCommands", "plain_command"]
@@ -217,8 +216,7 @@ class RunCommands:
             event = replace(event, number=number)
             self._waiting.extend(self._opened.add_repeats(params, number, also=[event]))
             return event
-        if isinstance(self._search.space, Space):
-            self._search.space.check(params)
+        self._search.check_params(params)
         try:
             trials, event = self._source.enqueue(params, event)
         except (RequestRefused, ValueError) as exc:

@@ -94,9 +94,15 @@ class Control:
 
     # ---- called by the loop
 
-    def take(self) -> None:
-        """Carry out all commands that were given since the last call."""
-        self._thread = threading.get_ident()
+    def take(self, in_loop: bool = False) -> None:
+        """Carry out all commands that were given since the last call.
+
+        Args:
+            in_loop: the loop has begun in this thread, so that commands of its observers are
+                carried out at once.
+        """
+        if in_loop:
+            self._thread = threading.get_ident()
         for given, future in self._queued():
             try:
                 self._handle(given)

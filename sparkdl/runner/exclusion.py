@@ -3,10 +3,11 @@
 An executor is suspected after a fault of its GPU, or after two failures in a row that are alike and
 have happened on no other executor. The trial that raised the suspicion then runs once on another
 executor. If it fails there alike, the function is at fault, and the executor is cleared; if it
-passes, the executor is excluded, and the trials that failed there alike run again. If the trial
-takes too long to show either, the executor is cleared.
+passes, the executor is excluded, and the trials that failed there alike run again. As that trial
+may take long, new trials avoid a suspected executor for a limited time only.
 """
 
+import math
 import re
 import time
 from collections import defaultdict
@@ -22,7 +23,7 @@ __all__ = ["Excluded", "Exclusion", "Ruling", "signature_of"]
 # that the executor is at fault, and then both trials run again.
 HOLD_S = 60.0
 
-# An executor is suspected for this long, as Spark excludes one by default.
+# New trials avoid a suspected executor for this long, as Spark excludes one by default.
 SUSPECT_S = 3600.0
 
 # Kinds of failures for which an executor may be at fault. A trial that takes too long, or too much
@@ -104,7 +105,7 @@ class Exclusion:
         executor_ids: returns the ids of the executors that the application has now.
         is_needed: returns True if a certain executor must stay, whatever happens on it.
         clock: returns seconds that never go back.
-        suspect_s: seconds for which an executor is suspected while no trial shows what is at fault.
+        suspect_s: seconds for which new trials avoid a suspected executor.
 
     Attributes:
         excluded: the executors that get no more trials, in the order of the decisions.
@@ -142,7 +143,15 @@ class Exclusion:
     @property
     def avoided(self) -> tuple[str, ...]:
         """The ids of the executors that new trials do not run on."""
-        suspected = (suspicion.executor for suspicion in self._suspicions.values())
+        return self._blamed_at(self._clock())
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The ids of the executors that are excluded or suspected."""
+        return self._blamed_at(-math.inf)
+
+    def _blamed_at(self, now_s: float) -> tuple[str, ...]:
+        suspected = (s.executor for s in self._suspicions.values() if now_s < s.until_s)
         return tuple(dict.fromkeys([*(e.executor for e in self.excluded), *suspected]))
 
     def passed(self, number: int, executor: str) -> None:
@@ -185,13 +194,13 @@ class Exclusion:
             if (known.executor, known.failure) == (executor, failure):
                 self._repeated.add(number)
                 return Ruling.ELSEWHERE
-        if executor in self.avoided:
+        if executor in self.blamed:
             suspected = [s for s in self._suspicions.values() if s.executor == executor]
             if not any(s.failure == failure for s in suspected):
                 return Ruling.CONCLUDE
             self._hold(number, executor, failure)
             return Ruling.HOLD
-        others = {*self._executor_ids()} - {executor, *self.avoided}
+        others = {*self._executor_ids()} - {executor, *self.blamed}
         if not others or self._is_needed(executor):
             return Ruling.CONCLUDE
         if failure == Failure.GPU or before == failure:
@@ -222,9 +231,6 @@ class Exclusion:
             The number of each trial, with True if it runs again on another executor, and False if
             its failure counts.
         """
-        for number, suspicion in list(self._suspicions.items()):
-            if self._clock() >= suspicion.until_s:
-                self.abandon(number)
         suspected = {(s.executor, s.failure) for s in self._suspicions.values()}
         for number, (executor, failure, until_s) in list(self._held.items()):
             is_over = is_last or self._clock() >= until_s

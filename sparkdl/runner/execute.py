@@ -22,9 +22,8 @@ from sparkdl.runner.start import start
 from sparkdl.runs import Run, provenance
 from sparkdl.runs.history import read_run
 from sparkdl.runs.ids_and_seeds import new_run_id
-from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.machine import hardware
-from sparkdl.runs.opening import IfExists, RunDescription, existing_run, open_run
+from sparkdl.runs.opening import IfExists, RunDescription, existing_run, open_run, run_exists
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.retry import parse_retry
 
@@ -57,7 +56,8 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
     description = replace(description_of(prepared), retry=retry)
     if options.if_exists == "resume":
         path = storage.join(root, description.id)
-        if options.max_failed_trials is not None and storage.exists(RunPaths(path).run):
+        is_there = run_exists(path, description.permissions)
+        if options.max_failed_trials is not None and is_there:
             check_max_failed(read_run(path), options, retry)
         changed = changed_sources(path, request.train, prepared.program, prepared.secrets)
         description = replace(description, changed=changed or None)

@@ -159,8 +159,9 @@ def _variables(env: Mapping[str, str]) -> Iterator[None]:
 def _checkpoint(trial: Trial, paths: RunPaths, from_start: bool, folder: str) -> str | None:
     """Return a copy of the checkpoint that the trial would go on from, or None."""
     newest = None if from_start else checkpoints.newest(trial.path)
-    source = trial.path if newest else paths.initial
-    newest = newest or checkpoints.newest(paths.initial)
+    first = paths.initial if trial.parent is None else paths.trial(trial.parent).folder
+    source = trial.path if newest else first
+    newest = newest or checkpoints.newest(first)
     if newest is None:
         return None
     local = Path(checkpoints.fetch(source, newest.number, folder))

@@ -108,6 +108,8 @@ def _rows_within(
     Raises:
         JobFailed: if the job failed.
     """
+    if not look():
+        return []
     threads = JobThreads("sparkdl-preflight")
     rows = threads.submit(cluster.submit, *job, **options)
     threads.close()
@@ -117,6 +119,15 @@ def _rows_within(
             return rows.result()
     if goes_on:
         _logger.info("the executors were not checked within %g s; trials check them", limit_s)
-    cluster.cancel(options["tags"][-1])
-    wait([rows], CANCEL_S)
+    deadline = time.monotonic() + CANCEL_S
+    while not rows.done() and time.monotonic() < deadline:
+        _cancel(cluster, options["tags"][-1])  # Again, as the job may not have begun the last time.
+        wait([rows], LOOK_S)
     return rows.result() if rows.done() and not rows.exception() else []
+
+
+def _cancel(cluster: Cluster, tag: str) -> None:
+    try:
+        cluster.cancel(tag)
+    except Exception as exc:  # noqa: BLE001 A Spark that has ended lets the job itself say so.
+        _logger.debug("Spark cannot cancel %s: %r", tag, exc)

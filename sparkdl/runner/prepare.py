@@ -179,7 +179,8 @@ def check_search(request: Request) -> None:
     if request.search:
         from sparkdl.search.samplers import pruner_of, sampler_of
 
-        sampler_of(request.search.algorithm, seed=0)
+        if not request.search.is_scheduled:
+            sampler_of(request.search.algorithm, seed=0)
         pruner_of(request.search.pruner)
 
 

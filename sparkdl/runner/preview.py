@@ -16,6 +16,8 @@ from sparkdl.runs.history import history, read_run
 from sparkdl.runs.redact import mask_params
 from sparkdl.runs.retry import Retry, waits_again
 from sparkdl.runs.states import TrialState
+from sparkdl.search.population import first_intervals
+from sparkdl.search.population_settings import REPLAY
 from sparkdl.search.settings import SearchSettings
 
 __all__ = [
@@ -285,9 +287,13 @@ def _proposals(prepared: PreparedRun, search: SearchSettings, count: int) -> lis
     """Return the parameters with which a search begins; an objective requests its own later."""
     if search.style == "objective":
         return []
+    request = prepared.request
+    if search.is_scheduled:
+        if search.is_replay:
+            return [interval["params"] for interval in search.algorithm[REPLAY]["schedule"]][:count]
+        return first_intervals(search, request.options.seed or 0, count)
     from sparkdl.search.study import Study
 
-    request = prepared.request
     objectives = dict(request.objectives)
     objectives = objectives or {request.options.metric or "value": str(request.options.direction)}
     study = Study(search, objectives, request.options.seed or 0)

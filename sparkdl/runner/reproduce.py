@@ -144,7 +144,7 @@ def _with_configurations(search: SearchSettings, run: Run) -> SearchSettings:
 
     With several trials at once, the proposals of a sampler depend on which trial ends first.
     """
-    if search.style != "space" or search.algorithm in _ORDERED:
+    if search.style != "space" or search.is_scheduled or search.algorithm in _ORDERED:
         return search
     firsts = {trial.configuration: trial.params for trial in reversed(run.trials)}
     configurations = [params for _, params in sorted(firsts.items()) if params]

@@ -27,6 +27,7 @@ from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.same_request import difference
 from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.files.formats import read_space
+from sparkdl.search.population_settings import PBT
 from sparkdl.search.pruners import PRUNERS
 from sparkdl.search.settings import ALGORITHMS, SearchSettings, check_name
 from sparkdl.search.space.spaces import Space
@@ -69,7 +70,7 @@ def continue_search(
     check_retry(retry, run.trials)
     if "num_trials" in changes:
         changes = {**changes, "num_trials": check_count("num_trials", changes["num_trials"])}
-    check_name("algorithm", changes.get("algorithm"), ALGORITHMS)
+    check_name("algorithm", changes.get("algorithm"), (*ALGORITHMS, PBT))
     check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _without_same_space(description, changes)
     description = with_earlier_changes(description, paths)
@@ -104,6 +105,21 @@ def continue_search(
         opened.owner.release()
         return ended_before(opened.run, retry, is_shown, tensorboard)
     return start(prepared, opened)
+
+
+def _check_algorithm(run: Run, search: SearchSettings | None) -> None:
+    """Validate that trials still continue from one another, or still do not.
+
+    Raises:
+        ConfigError: if the new algorithm is of another kind.
+    """
+    is_population = any(trial.member is not None for trial in run.trials)
+    if search and run.trials and search.is_scheduled != is_population:
+        raise ConfigError(
+            f"algorithm of run {run.id} cannot be changed to {search.algorithm!r}: with 'pbt' the "
+            "trials continue from one another, and with other algorithms they do not. Start a new "
+            "search."
+        )
 
 
 def _has_more(run: Run, changes: Mapping[str, Any], is_shown: bool) -> bool:
@@ -169,9 +185,11 @@ def _check_params(run: Run, request: Request, retry: Retry) -> None:
     """Validate that the function takes the parameters of the trials, and that all are known.
 
     Raises:
-        ConfigError: if the parameters of a trial that will run were masked in the journal.
+        ConfigError: if the parameters of a trial that will run were masked in the journal, or the
+            algorithm is of another kind.
         FunctionError: if the function does not take the parameters.
     """
+    _check_algorithm(run, request.search)
     for trial in run.trials:
         if waits_again(trial, retry) and MASK in str(trial.params):
             raise ConfigError(
@@ -182,7 +200,8 @@ def _check_params(run: Run, request: Request, retry: Retry) -> None:
     if request.train and request.search is None:
         check_call(request.train, run.trials[0].params)
     elif request.train and request.search and isinstance(request.search.space, Space):
-        check_call(request.train, request.search.space.dimensions)
+        for names in sorted(request.search.space.name_sets(), key=len):
+            check_call(request.train, names, "space")
 
 
 def _changed(

@@ -27,6 +27,7 @@ from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.retry import not_tried_again
+from sparkdl.search.interval_sources import IntervalSource
 from sparkdl.search.trial_source import TrialSource
 
 __all__ = ["start"]
@@ -182,6 +183,8 @@ def _make_source(prepared: PreparedRun, opened: OpenRun, progress: Progress) -> 
     request = prepared.request
     if request.search is None:
         return TrialSource()
+    if request.search.is_scheduled:
+        return IntervalSource(opened, request.search)
     from sparkdl.search.study_source import StudySource
 
     return StudySource.create(opened, request.search, request.learn_from, progress.say)

@@ -185,7 +185,7 @@ class Stopping:
         limit = self._options.timeout_s
         if limit and elapsed_s > limit:
             # A search without num_trials= has done what it was asked for.
-            is_open_ended = self._search is not None and self._search.max_configurations is None
+            is_open_ended = self._search is not None and self._search.is_open_ended
             state = RunState.COMPLETE if is_open_ended else RunState.CANCELLED
             return state, f"timeout_s={limit:g} is over"
         hours = self._search.max_slot_hours if self._search else None

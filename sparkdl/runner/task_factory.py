@@ -5,11 +5,13 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sparkdl import checkpoints
 from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.process.training_process import Start
 from sparkdl.cluster.trial_spec import RunRef, TrialSpec
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.data.dataframe.protocol import Feed
+from sparkdl.errors import ConfigError
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runs import Trial, provenance
 from sparkdl.runs.opening import OpenRun
@@ -83,9 +85,22 @@ class TaskFactory:
             metrics=tuple(request.metrics),
             direction=self.opened.run.direction,
             keep_checkpoints=request.options.keep_checkpoints,
-            init_from=prepared.init_from and (self.opened.paths.initial, 1),
+            init_from=self._initial_of(trial),
             secret=secrets.token_bytes(32) if prepared.plan.meets_by_files else b"",
         )
+
+    def _initial_of(self, trial: Trial) -> tuple[str, int] | None:
+        """Return the folder and the number of the checkpoint that a trial begins with, if any."""
+        if trial.parent is None:
+            return self.prepared.init_from and (self.opened.paths.initial, 1)
+        parent = self.opened.run.trials[trial.parent]
+        newest = checkpoints.newest(parent.path)
+        if newest is None:
+            raise ConfigError(
+                f"trial {trial.number} begins with the checkpoint of trial {parent.number}, which "
+                f"has none in {parent.path}. Start the search again."
+            )
+        return parent.path, newest.number
 
     def _params_of(self, trial: Trial) -> dict[str, Any]:
         """Return the parameters of a trial with nothing masked, unlike those in the journal."""

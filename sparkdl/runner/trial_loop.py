@@ -159,13 +159,13 @@ class TrialLoop:
         self.run.raise_unless_complete()
 
     def look(self) -> bool:
-        """Carry out the commands of users; return False if the run was ordered to end."""
+        """Carry out commands before the loop; return False if the run was ordered to end."""
         self._control.take()
         return not self._orders.run
 
     def _goes_on(self) -> bool:
         """Carry out the commands of users; return False after the last trial."""
-        self.look()
+        self._control.take(in_loop=True)
         return self.has_more or bool(self._submitted) or bool(self._bad_executors)
 
     # ---- submitting trials
@@ -177,7 +177,7 @@ class TrialLoop:
         if self.has_more:
             with suppress(Exception):  # A Spark that has ended lets the next job say so.
                 self._concurrency.recount()
-        while self.has_more and self._has_room():
+        while self.has_more and (self._waiting or self._source.is_ready) and self._has_room():
             if not self._waiting:
                 self._waiting.append(self._source.next())
             trial = self._waiting[0]

@@ -177,7 +177,8 @@ def _result(run: Run) -> dict[str, Any]:
 
 def _tried(run: Run, name: str) -> str:
     """Return the values of a parameter in all trials as text, of many values the ends."""
-    values = list(dict.fromkeys(json.dumps(t.params.get(name)) for t in run.trials))
+    having = [trial for trial in run.trials if name in trial.params]
+    values = list(dict.fromkeys(json.dumps(trial.params[name]) for trial in having))
     texts = [table.cell(json.loads(value)) for value in values]
     if len(texts) <= MAX_LISTED:
         return ", ".join(texts)

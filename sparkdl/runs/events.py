@@ -104,12 +104,16 @@ class NewTrial:
         params: the parameters; values that look like credentials are masked.
         seed: the seed of the trial.
         configuration: the number of the configuration; None means the number of the trial.
+        member: the member of a population that the trial trains; None without a population.
+        parent: the trial from whose checkpoint the trial begins; None for none of this run.
     """
 
     number: int
     params: dict[str, Any]
     seed: int
     configuration: int | None = None
+    member: int | None = None
+    parent: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +138,8 @@ class TrialsAdded(Event):
                 params=trial["params"],
                 seed=trial["seed"],
                 configuration=trial.get("configuration"),
+                member=trial.get("member"),
+                parent=trial.get("parent"),
             )
             for trial in line["trials"]
         ]

@@ -5,12 +5,13 @@ folder of a run beforehand: the run would load the checkpoints that lie there, a
 give it commands.
 """
 
-import contextlib
 import os
 import pwd
 import stat
-import tempfile
+import uuid
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from sparkdl import storage
 from sparkdl.errors import RunExistsError
@@ -23,8 +24,8 @@ def check_own(folder: str, permissions: int) -> None:
     """Validate that no other user could have placed files in a run directory that exists.
 
     Root is trusted, and so are those users to whom the setting `permissions` opens run directories:
-    the group of the folder with 2770, if this user is in it, and everyone with 777. Remote stores
-    are not looked at.
+    with 2770 the group of a new folder beside this one, and everyone with 777. What their groups
+    may do with folders of this user and of root is not looked at, nor are remote stores.
 
     Args:
         folder: path or URL of the run directory.
@@ -41,34 +42,66 @@ def check_own(folder: str, permissions: int) -> None:
     for seen in (path.lstat(), path.stat()):
         if problem := _problem(path, seen, permissions):
             raise RunExistsError(
-                f"the run directory {folder} {problem}, so that other users may have placed files "
-                "in it, which the run would load. No trial was started. Choose another run_id or "
-                "root, or remove the folder. A run that you trust is finished by its path: "
-                f"sparkdl resume {folder}. If all users of the root trust one another, set "
-                "SPARKDL_PERMISSIONS=2770 (for the group of the root) or 777."
+                f"the run directory {folder} {problem.what}, so that other users may have placed "
+                "files in it, which the run would load. No trial was started. Choose another "
+                "run_id or root, or remove the folder. A run that you trust is finished by its "
+                f"path: sparkdl resume {folder}. {problem.remedy}If all users of the root trust "
+                "one another, set SPARKDL_PERMISSIONS=2770 (for the group of the root) or 777."
             )
 
 
-def _problem(path: Path, seen: os.stat_result, permissions: int) -> str | None:
+class _Problem(NamedTuple):
+    """The reason why a folder is not this user's alone, and what this user can do."""
+
+    what: str
+    remedy: str = ""
+
+
+def _problem(path: Path, seen: os.stat_result, permissions: int) -> _Problem | None:
     """Return the reason for which a folder or link is not this user's alone; None if it is."""
-    is_group = permissions & stat.S_IWGRP and seen.st_gid in (os.getegid(), *os.getgroups())
     is_open = stat.S_ISDIR(seen.st_mode) and seen.st_mode & stat.S_IWOTH
-    is_own = is_group or seen.st_uid in (0, os.geteuid())
+    is_own = seen.st_uid in (0, os.geteuid())
     if is_own and not is_open:
         return None
-    own = _new_folder_in(path)
-    if not is_own and not (own and own.st_uid == seen.st_uid):
-        return f"belongs to user {_name_of(seen.st_uid)}, not to {user_name()}"
-    if is_open and not (own and own.st_mode & stat.S_IWOTH):
-        return "may be written by all users"
+    new = _new_folder_beside(path)
+    is_like_new = new is not None and (
+        seen.st_uid == new.st_uid or (permissions & stat.S_IWGRP and _is_colleague(seen, new))
+    )
+    if not is_own and not is_like_new:
+        what = f"belongs to user {_name_of(seen.st_uid)}, not to {user_name()}"
+        if os.geteuid():
+            return _Problem(what)
+        # As root in a container sees the folders of the host.
+        return _Problem(what, f"A folder that you trust is made yours by chown -R 0 {path}. ")
+    if is_open and not (new and new.st_mode & stat.S_IWOTH):
+        remedy = f"A folder that you trust is closed to them by chmod o-w {path}. "
+        return _Problem("may be written by all users", remedy)
     return None
 
 
-def _new_folder_in(path: Path) -> os.stat_result | None:
-    """Return owner and mode of a new private folder: some mounts show the same for all."""
-    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path) as probe:
-        return os.stat(probe)
-    return None
+def _is_colleague(seen: os.stat_result, new: os.stat_result) -> bool:
+    """Return True if a folder has the group of a new one, and its owner is in that group.
+
+    A folder of any user gets the group of the root where that has the setgid bit.
+    """
+    with suppress(KeyError):
+        owner = pwd.getpwuid(seen.st_uid)
+        groups = os.getgrouplist(owner.pw_name, owner.pw_gid)
+        return seen.st_gid == new.st_gid and new.st_gid in groups
+    return False
+
+
+def _new_folder_beside(path: Path) -> os.stat_result | None:
+    """Return owner, group and mode of a new private folder: some mounts show the same for all."""
+    probe = path.with_name(f".sparkdl-{uuid.uuid4().hex}")
+    try:
+        probe.mkdir(mode=0o700)
+        seen = probe.lstat()
+    except OSError:
+        return None
+    with suppress(OSError):
+        probe.rmdir()
+    return seen
 
 
 def _name_of(user: int) -> str:

@@ -2,8 +2,8 @@
 
 A segment is a file `<owner>-<number>.jsonl` in the folder of the journal. Its first number is that
 of the driver session that wrote it, see `sparkdl.runs.owner`. No segment is ever rewritten: where
-the store appends, a session has one segment that grows; in other stores each flush is a new
-segment, and many small ones are merged into a larger one now and then.
+files can be read while they grow, a session has one segment that grows; in other stores each flush
+is a new segment, and many small ones are merged into a larger one now and then.
 
 Each line has a `seq`, which counts the events of its session. The first line of a session names the
 events of earlier sessions that it has read; what an earlier driver, which was believed dead, has
@@ -33,8 +33,8 @@ _KINDS = {str(kind) for kind in EventKind}
 _REPORTS = f'"event": "{EventKind.REPORTS}"'.encode()
 _LEFT_OUT = {"event": str(EventKind.REPORTS), "is_left_out": True}
 
-# In a store that cannot append, events are gathered for so long before they are written together,
-# and after so many segments these are merged.
+# In a store whose files do not grow, events are gathered for so long before they are written
+# together, and after so many segments these are merged.
 GATHER_S = 0.05
 MERGE = 100
 
@@ -158,7 +158,7 @@ class Journal:
         self.folder = folder
         self._owner = owner
         self._after = dict(after)
-        self._appends = storage.appends(folder)
+        self._grows = storage.grows(folder)
         self._segment = 0
         self._small: list[tuple[int, bytes]] = []  # The segments since the last merge.
         self._seq = 0
@@ -189,7 +189,7 @@ class Journal:
                     self._add({"time": now, "event": _SESSION, **session})
                 for event in stamped:
                     self._add(event.to_dict())
-        if self._appends and not self._num_failures:
+        if self._grows and not self._num_failures:
             self._try()
         self._wake_writer()
         return stamped
@@ -249,11 +249,11 @@ class Journal:
         while True:
             with self._changed:
                 # A segment that grows is written by the caller of `write`, unless it fails.
-                while not (self._pending or self._is_closing or self._appends):
+                while not (self._pending or self._is_closing or self._grows):
                     self._changed.wait()
                 failures = self._num_failures
                 self._wait_on(pause_s(failures) if failures else GATHER_S)
-                if self._is_closing or (self._appends and not self._pending):
+                if self._is_closing or (self._grows and not self._pending):
                     self._thread = None
                     return
             self._try()
@@ -303,7 +303,7 @@ class Journal:
         return storage.join(self.folder, f"{name}.jsonl")
 
     def _store(self, data: bytes) -> None:
-        if self._appends:
+        if self._grows:
             storage.append(self._url(self._segment), data)
             return
         storage.write(self._url(self._segment), data)

@@ -25,8 +25,9 @@ class JournalTail:
         # The segments that do not grow any more.
         self._ended: set[str] = set()
         self._seen: set[tuple[str, int]] = set()
+        self._grows = storage.grows(folder)
         for url in self._segments():
-            if storage.appends(folder):
+            if self._grows:
                 self._offsets[url] = storage.size(url)
             else:
                 self._ended.add(url)
@@ -46,7 +47,10 @@ class JournalTail:
         new = {url: offset for url, offset in offsets.items() if url not in self._ended}
         for url, data in storage.read_new(new).items():
             whole = data[: data.rfind(b"\n") + 1]
-            self._offsets[url] = new[url] + len(whole)
+            if self._grows:
+                self._offsets[url] = new[url] + len(whole)
+            else:
+                self._ended.add(url)
             owner = url.rsplit("/", 1)[1].split("-")[0]
             events += [event for line in whole.splitlines() if (event := self._event(owner, line))]
         return events

@@ -6,13 +6,14 @@
                /differences.json  report.html  initial/  control/  notes/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.claim  attempts/<n>.json  tensorboard/  artifacts/
-                                timeline/  checkpoints/<number>/  scratch/  work/
+                                timeline/  results/  checkpoints/<number>/  scratch/  work/
                                 asks.jsonl  orders.jsonl
 ```
 
 Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt`, and all
 but the chief a `metrics-<role>-<index>.jsonl`. With `timeline=True` each has a
-`timeline/<role>-<index>.json`.
+`timeline/<role>-<index>.json`. `results/<rank>.json` is what each rank of `sparkdl.horovod.run`
+returned.
 """
 
 from dataclasses import dataclass

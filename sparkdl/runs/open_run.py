@@ -118,6 +118,28 @@ class OpenRun:
         """Add a trial to the run, see `add_repeats`."""
         return self.add_repeats(params, configuration, suggested)[0]
 
+    def add_interval(
+        self, params: dict[str, Any], member: int, parent: int | None, seed: int | None = None
+    ) -> Trial:
+        """Add a trial that continues another one to the run.
+
+        Args:
+            params: the parameters of the trial.
+            member: the member of the population that it trains.
+            parent: the number of the trial from whose checkpoint it begins.
+            seed: its seed; by default, that of its number.
+        """
+        number = len(self.run.trials)
+        new = NewTrial(
+            number=number,
+            params=mask_params(params, self.secrets),
+            seed=trial_seed(self.seed, number) if seed is None else seed,
+            member=member,
+            parent=parent,
+        )
+        self.record(TrialsAdded(trials=[new]))
+        return self.run.trials[number]
+
     def add_repeats(
         self,
         params: dict[str, Any],

@@ -32,6 +32,7 @@ __all__ = [
     "continue_run",
     "existing_run",
     "open_run",
+    "run_exists",
 ]
 
 IfExists = Literal["error", "resume", "new"]
@@ -75,7 +76,7 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
 def existing_run(root: str, description: RunDescription, if_exists: IfExists) -> Run | None:
     """Return the run that `open_run` would take over; None if it would create one.
 
-    Nothing is written.
+    Nothing is written, but for a folder that is removed at once where `check_own` needs one.
 
     Args:
         root, description, if_exists: see `open_run`.
@@ -85,7 +86,11 @@ def existing_run(root: str, description: RunDescription, if_exists: IfExists) ->
     """
     _check_id(description.id, if_exists)
     paths = RunPaths(storage.join(root, description.id))
-    if if_exists == "new" or not storage.exists(paths.run):
+    if if_exists == "new":
+        return None
+    if not run_exists(paths.folder, description.permissions):
+        if storage.exists(paths.folder):
+            check_own(paths.folder, description.permissions)
         return None
     _free_claim(paths, description.id)
     if if_exists == "error":
@@ -93,7 +98,25 @@ def existing_run(root: str, description: RunDescription, if_exists: IfExists) ->
     content, journal = read_description(paths.folder), read_events(paths.folder)
     run = replay(content, paths.folder, journal.events)
     check_same(content, journal, run, description)
+    _check_goes_on(run, description)
     return run
+
+
+def run_exists(path: str, permissions: int) -> bool:
+    """Return True if there is a run at a path.
+
+    Args:
+        path: the run directory.
+        permissions: the permissions of a new run directory.
+
+    Raises:
+        RunExistsError: if its folder is closed to this user, as that of another user.
+    """
+    try:
+        return storage.exists(RunPaths(path).run)
+    except PermissionError:
+        check_own(path, permissions)
+        raise
 
 
 def check_free(path: str) -> None:
@@ -125,12 +148,11 @@ def _exists_error(paths: RunPaths, run_id: str) -> RunExistsError:
 
 def _open(paths: RunPaths, description: RunDescription, if_exists: IfExists) -> OpenRun | None:
     """Create a run or take it over; return None if another driver has just created the run."""
-    if not storage.exists(paths.run):
-        return _create(paths, description, _free_claim(paths, description.id))
+    if not run_exists(paths.folder, description.permissions):
+        return _create(paths, description)
     if if_exists != "new":
         claim = _free_claim(paths, description.id)
     if if_exists == "resume":
-        check_own(paths.folder, description.permissions)
         return _take_over(paths, description, claim)
     raise _exists_error(paths, description.id)
 
@@ -170,13 +192,13 @@ def _next_id(root: str, run_id: str) -> str:
     return f"{run_id}-{number}"
 
 
-def _create(paths: RunPaths, description: RunDescription, earlier: Claim) -> OpenRun | None:
+def _create(paths: RunPaths, description: RunDescription) -> OpenRun | None:
     """Create a run; return None if another driver has created the run in the meantime."""
     content = description.content()
     try:
         storage.make_directory(paths.folder, description.permissions)
         check_own(paths.folder, description.permissions)
-        owner = _claim(paths, description.id, earlier)
+        owner = _claim(paths, description.id, _free_claim(paths, description.id))
         # What starts have written that were killed before they wrote run.json is not read.
         journal = Journal(paths.journal, owner.number)
         run = replay(content, paths.folder, [])
@@ -232,12 +254,37 @@ def _take_over(paths: RunPaths, description: RunDescription, claim: Claim) -> Op
     journal = read_events(paths.folder)
     before = replay(content, paths.folder, journal.events)
     check_same(content, journal, before, description)
-    # A search that one of its stopping rules ended is complete, even with fewer trials.
-    has_more = (description.count or 0) > before.num_configurations and not before.reason
-    read = (content, journal, claim)
+    _check_goes_on(before, description)
+    read, has_more = (content, journal, claim), _has_more(before, description)
     return _continue(
         paths, read, has_more, description.retry, description.changed, description.secrets
     )
+
+
+def _has_more(run: Run, description: RunDescription) -> bool:
+    # A search that one of its stopping rules ended is complete, even with fewer trials.
+    return (description.count or 0) > run.num_configurations and not run.reason
+
+
+def _check_goes_on(run: Run, description: RunDescription) -> None:
+    """Validate that a run that goes on loads no files of other users.
+
+    Of a run that has ended, the results are read, as by `experiment.load`.
+
+    Raises:
+        RunExistsError: if other users may have placed files in its folder.
+    """
+    if not _is_over(run, _has_more(run, description), description.retry):
+        check_own(run.path, description.permissions)
+
+
+def _is_over(run: Run, reopen: bool, retry: Retry) -> bool:
+    """Return True if nothing is left to run; see `continue_run`."""
+    # A search proposes more trials; any other run has ended with its last trial.
+    has_ended = run.state == "COMPLETE" or (run.state.is_final and not run.is_search)
+    is_asked = reopen or any(is_chosen(trial, retry) for trial in run.trials)
+    goes_on = run.state != "COMPLETE" and any(waits_again(trial) for trial in run.trials)
+    return has_ended and not (is_asked or goes_on)
 
 
 def continue_run(
@@ -294,11 +341,7 @@ def _continue(
     last = journal.events[-1].time or 0.0
     check_retry(retry, run.trials)
     waiting = _unfinished(run, paths, retry, last)
-    # A search proposes more trials; any other run has ended with its last trial.
-    has_ended = run.state == "COMPLETE" or (run.state.is_final and not run.is_search)
-    is_asked = reopen or any(is_chosen(trial, retry) for trial in run.trials)
-    goes_on = run.state != "COMPLETE" and any(waits_again(trial) for trial in run.trials)
-    is_over = has_ended and not (is_asked or goes_on)
+    is_over = _is_over(run, reopen, retry)
     check_params(run, journal.events, [event.number for event in waiting])
     if max(journal.last) > claim.number and newest_claim(paths).number == claim.number:
         # Someone has removed the claims of earlier drivers, but their sessions are there.

@@ -330,9 +330,9 @@ class Run(Controllable, RunFolder, Viewable):
     def _add_trials(self, event: TrialsAdded) -> None:
         paths = RunPaths(self.path)
         for new in event.trials:
-            path = paths.trial(new.number).folder
-            configuration = new.number if new.configuration is None else new.configuration
-            trial = Trial(new.number, new.params, path, new.seed, configuration)
+            number, path = new.number, paths.trial(new.number).folder
+            configuration = number if new.configuration is None else new.configuration
+            trial = Trial(number, new.params, path, new.seed, configuration, new.member, new.parent)
             trial.metric, trial.direction = self.metric, self.direction
             self.trials.append(trial)
 

@@ -139,6 +139,7 @@ def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
     """Return a table of all fields of all trials, with one row per trial."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     metrics = list(dict.fromkeys(name for trial in trials for name in trial.metrics))
+    has_members = any(trial.member is not None for trial in trials)
     rows: list[dict[str, Any]] = []
     for trial in trials:
         params = {name: trial.params.get(name) for name in names}
@@ -148,6 +149,7 @@ def frame(trials: Sequence[Trial]) -> "pd.DataFrame":
             "trial": trial.number,
             "state": str(trial.state),
             "configuration": trial.configuration,
+            **({"member": trial.member, "parent": trial.parent} if has_members else {}),
         }
         last: dict[str, Any] = {
             "value": trial.value,

@@ -71,6 +71,9 @@ class Trial:
         seed: the seed of `random`, NumPy and the framework.
         configuration: the number of the configuration. The trials of a configuration differ only
             in their seed, see `repeats=`.
+        member: the member of a population that the trial trains for one interval, see
+            `algorithm="pbt"`; None without a population.
+        parent: the number of the trial from whose checkpoint it begins; None for none of its run.
         state: the state, see `TrialState`; equal to its name.
         value: the value of the metric, of several metrics the first; None unless COMPLETE.
         metrics: the last value of each metric that was reported or returned.
@@ -97,6 +100,8 @@ class Trial:
     path: str
     seed: int = 0
     configuration: int = 0
+    member: int | None = None
+    parent: int | None = None
     state: TrialState = TrialState.WAITING
     value: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)

@@ -1,15 +1,20 @@
 """Runs on the driver (pure). Define and validate the settings of a search."""
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import check_count, plain_number, suggest_synonym
 from sparkdl.runs.redact import mask_params
+from sparkdl.search.population_settings import PBT, REPLAY, PopulationSettings, is_scheduled
 from sparkdl.search.pruners import PRUNERS, NamedPruner
+from sparkdl.search.space.constraints import Constraints
 from sparkdl.search.space.grid import to_json_value
+from sparkdl.search.space.points import UntriedPoints, count_points
 from sparkdl.search.space.spaces import Space
 
 __all__ = ["ALGORITHMS", "PRUNERS", "SearchSettings", "check_name"]
@@ -24,7 +29,14 @@ _SYNONYMS = {
     **dict.fromkeys(("nsgaii", "nsga-ii"), "nsga2"),
     **dict.fromkeys(("sha", "successive_halving", "successivehalving"), "asha"),
     **dict.fromkeys(("cma-es", "cma"), "cmaes"),
+    **dict.fromkeys(("population", "populationbasedtraining", "population_based_training"), "pbt"),
 }
+
+# Points of a space that are counted one by one, which takes about a second.
+MAX_COUNTED = 200_000
+
+# Samplers of Optuna whose points are chosen by the user, or end when all points were tried.
+_OWN_RULES = ("BruteForceSampler", "GridSampler", "PartialFixedSampler")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +47,7 @@ class SearchSettings:
         space: the parameters and their dimensions; a function that takes an `optuna.Trial` and
             returns the parameters; or None if the training function requests its parameters from
             an `optuna.Trial`.
-        algorithm: a name, or an Optuna sampler.
+        algorithm: a name, `pbt` with arguments in a dict, or an Optuna sampler.
         pruner: a name, a dict from a name to arguments, an Optuna pruner, or None.
         num_trials: number of configurations to try; None for no limit.
         stop: target value of each metric, by name; a trial that reaches a target ends the search;
@@ -45,6 +57,7 @@ class SearchSettings:
         max_slot_hours: end when the trials have used this number of slot hours.
         initial_params: the first configurations; the sampler chooses their missing parameters.
         repeats: number of trials of each configuration, each with its own seed.
+        constraints: expressions that the parameters of each configuration satisfy.
     """
 
     space: Space | Callable[[Any], dict[str, Any]] | None
@@ -56,10 +69,15 @@ class SearchSettings:
     max_slot_hours: float | None = None
     initial_params: Sequence[Mapping[str, Any]] = ()
     repeats: int = 1
+    constraints: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("num_trials", "patience", "repeats", "max_slot_hours"):
             object.__setattr__(self, name, plain_number(getattr(self, name)))
+        texts: Any = self.constraints
+        if isinstance(texts, str | list):
+            texts = (texts,) if isinstance(texts, str) else tuple(texts)
+            object.__setattr__(self, "constraints", texts)
         rows: Any = self.initial_params
         if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
             converted = [
@@ -80,14 +98,16 @@ class SearchSettings:
         Raises:
             ConfigError: if a setting is invalid; the message says how to fix it.
         """
-        check_name("algorithm", self.algorithm, ALGORITHMS)
+        check_name("algorithm", self.algorithm, (*ALGORITHMS, PBT))
         check_name("pruner", self.pruner, (None, *PRUNERS))
         if isinstance(self.pruner, str | Mapping):
             NamedPruner.of(self.pruner)
         self._check_numbers()
         self._check_several(metrics)
+        self._check_population(metrics)
         self._check_stopping_rule(timeout_s)
         self._check_stop(metrics)
+        self._check_constraints()
         self._check_space(secrets)
 
     def _check_several(self, metrics: Sequence[str]) -> None:
@@ -108,6 +128,26 @@ class SearchSettings:
                     f"{name} is {getattr(self, name)!r}, but the search has the metrics "
                     f"{', '.join(metrics)}; {why} Remove {name}=, or name one metric."
                 )
+
+    def _check_population(self, metrics: Sequence[str]) -> None:
+        """Validate the settings of population based training."""
+        if not self.is_scheduled or self.is_replay:
+            return
+        size = PopulationSettings.of(self.algorithm).population
+        rules = {
+            "space": (not isinstance(self.space, Space), "which can perturb only a dict"),
+            "pruner": (self.pruner is not None, "which replaces bad members itself"),
+            "repeats": (self.repeats != 1, "whose members differ in their parameters"),
+            "metric": (len(metrics) > 1, "which compares members by one metric"),
+            "num_trials": (
+                self.num_trials is not None and self.num_trials < size,
+                f"whose population has {size} members, and each interval of a member is a trial",
+            ),
+        }
+        for name, (is_invalid, why) in rules.items():
+            if is_invalid:
+                value = [*metrics] if name == "metric" else getattr(self, name)
+                raise ConfigError(f"{name} is {value!r}, but algorithm is 'pbt', {why}.")
 
     def _check_stop(self, metrics: Sequence[str]) -> None:
         if not isinstance(self.stop, Mapping | None):
@@ -134,9 +174,9 @@ class SearchSettings:
                 )
         if isinstance(self.space, Space):
             for params in self.initial_params:
-                self.space.check(params)
-            for name, dimension in self.space.to_dict().items():
-                choices = {name: dimension.get("choices", [])}
+                self.check_params(params)
+            for name, dimension in self.space.all_dimensions():
+                choices = {name: list(getattr(dimension, "choices", ()))}
                 if mask_params(choices, secrets) != choices:
                     raise ConfigError(
                         f"space[{name!r}] has values that look like credentials. Credentials are "
@@ -145,6 +185,61 @@ class SearchSettings:
                     )
         elif self.algorithm == "grid":
             raise ConfigError("algorithm='grid' requires space= to be a dict.")
+
+    def check_params(self, params: Mapping[str, Any]) -> None:
+        """Validate parameters that the user has chosen; some may be missing.
+
+        Raises:
+            ConfigError: if the space does not have them, or they break a constraint.
+        """
+        if not isinstance(self.space, Space):
+            return
+        self.space.check(params)
+        if broken := self.parsed_constraints.broken(params):
+            raise ConfigError(
+                f"the parameters {dict(params)!r} break the constraint {broken!r}. Change one of "
+                "them, or the constraint."
+            )
+
+    def _check_constraints(self) -> None:
+        texts: Any = self.constraints
+        if not isinstance(texts, list | tuple):
+            raise ConfigError(
+                f"constraints is {texts!r}; expected a list of expressions, such as "
+                "['units * layers <= 256']."
+            )
+        if not texts:
+            return
+        if not isinstance(self.space, Space):
+            raise ConfigError(
+                "constraints= requires space= to be a dict. An objective or a function can choose "
+                "its parameters so that they satisfy them."
+            )
+        if not _may_be_corrected(self.algorithm):
+            raise ConfigError(
+                f"constraints= cannot be combined with {_name_of(self.algorithm)}, which chooses "
+                "by rules of its own. Pass the name of an algorithm."
+            )
+        points = UntriedPoints(self.space, self.parsed_constraints, self.num_points)
+        if points.draw(random.Random(0)) is None:
+            raise ConfigError(
+                f"no parameters in the space satisfy constraints={[*texts]!r}. Change them, or "
+                "extend the space."
+            )
+
+    @cached_property
+    def parsed_constraints(self) -> Constraints:
+        """The constraints.
+
+        Raises:
+            ConfigError: if one is invalid.
+        """
+        names = (
+            [name for name, _ in self.space.all_dimensions()]
+            if isinstance(self.space, Space)
+            else []
+        )
+        return Constraints(self.constraints, names)
 
     def _check_numbers(self) -> None:
         for name in ("num_trials", "patience", "repeats"):
@@ -166,15 +261,40 @@ class SearchSettings:
     @property
     def max_configurations(self) -> int | None:
         """The largest number of configurations; None if the number is not limited."""
-        size = self.grid_size
+        size = self.num_points
         return self.num_trials if size is None else min(size, self.num_trials or size)
 
-    @property
-    def grid_size(self) -> int | None:
-        """The number of points of a grid search; None for any other search."""
-        if self.algorithm != "grid" or not isinstance(self.space, Space):
+    @cached_property
+    def num_points(self) -> int | None:
+        """The number of points that satisfy the constraints, each of which is tried once at most.
+
+        It is None if points may be tried again: if the space is not finite or not a dict, or the
+        algorithm is an Optuna sampler that chooses by rules of its own; and if the points are too
+        many to count those that satisfy the constraints.
+        """
+        if not isinstance(self.space, Space) or self.is_scheduled:
             return None
-        return math.prod(len(values) for values in self.space.grid().values())
+        if not _may_be_corrected(self.algorithm):
+            return None
+        if self.algorithm == "grid":
+            self.space.check_finite()
+        most = math.inf if self.algorithm == "grid" else MAX_COUNTED
+        return count_points(self.space, self.parsed_constraints, most)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """True if a trial continues from the checkpoint of another trial of the run."""
+        return is_scheduled(self.algorithm)
+
+    @property
+    def is_replay(self) -> bool:
+        """True if the trials repeat those of another run, see `experiment.replay`."""
+        return isinstance(self.algorithm, Mapping) and REPLAY in self.algorithm
+
+    @property
+    def is_open_ended(self) -> bool:
+        """True if neither the user nor a grid says how many configurations there will be."""
+        return self.num_trials is None and self.algorithm != "grid"
 
     @property
     def style(self) -> str:
@@ -200,6 +320,7 @@ class SearchSettings:
             "max_slot_hours": self.max_slot_hours,
             "initial_params": [dict(params) for params in self.initial_params],
             "repeats": self.repeats,
+            "constraints": list(self.constraints),
         }
 
 
@@ -207,6 +328,15 @@ def _is_cmaes(algorithm: Any) -> bool:
     # The classes are compared by name, as importing Optuna takes a second.
     names = [cls.__name__ for cls in type(algorithm).__mro__]
     return algorithm == "cmaes" or "CmaEsSampler" in names
+
+
+def _may_be_corrected(algorithm: Any) -> bool:
+    """Return True unless the algorithm is an object that chooses points by rules of its own."""
+    if isinstance(algorithm, str | Mapping):
+        return True
+    # The classes are compared by name, as importing Optuna takes a second.
+    cls = type(algorithm)
+    return cls.__module__.startswith("optuna.") and cls.__name__ not in _OWN_RULES
 
 
 def _name_of(algorithm: Any) -> Any:

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -15,13 +14,16 @@ from optuna.trial import TrialState as OptunaState
 from sparkdl.errors import ConfigError
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
+from sparkdl.search.distinct_sampler import DistinctSampler
 from sparkdl.search.samplers import pruner_of, sampler_of
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
+from sparkdl.search.space.points import UntriedPoints, grid_points
 from sparkdl.search.space.spaces import Space
+from sparkdl.search.trial_records import TrialRecord
 from sparkdl.search.trial_source import RequestRefused
 
-__all__ = ["Study", "TrialRecord"]
+__all__ = ["Study"]
 
 _DIRECTIONS = {
     "max": optuna.study.StudyDirection.MAXIMIZE,
@@ -31,25 +33,6 @@ _OPTUNA_STATES = {
     TrialState.COMPLETE: OptunaState.COMPLETE,
     TrialState.PRUNED: OptunaState.PRUNED,
 }
-
-
-@dataclass(frozen=True)
-class TrialRecord:
-    """The part of a trial's history that only the study needs, as read from the journal.
-
-    Attributes:
-        reports: reported values of the metric, by step, or for a pruner that counts reports by
-            the number of the report.
-        last: the last step, and the number of its report.
-        suggested: requested parameters of a search without a space dict: the value of each, and
-            the JSON of the distribution from which it was sampled.
-        attrs: system attributes that the sampler and the pruner stored with the trial.
-    """
-
-    reports: dict[int, float] = field(default_factory=dict)
-    last: list[tuple[int, int]] = field(default_factory=list)
-    suggested: dict[str, tuple[Any, str]] = field(default_factory=dict)
-    attrs: dict[str, Any] = field(default_factory=dict)
 
 
 class Study:
@@ -80,6 +63,12 @@ class Study:
         self._metrics = list(objectives)
         self._space = search.space
         self.prunes = search.pruner is not None
+        sampler = sampler_of(search.algorithm, seed)
+        self._points = None
+        if isinstance(self._space, Space) and (search.num_points is not None or search.constraints):
+            limits = (search.parsed_constraints, search.num_points)
+            self._points = UntriedPoints(self._space, *limits)
+            sampler = DistinctSampler(sampler, self._space, self._points, seed)
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # create_study logs at INFO.
         try:
@@ -87,7 +76,7 @@ class Study:
                 # Hyperband derives its brackets from the name, so a resumed run needs the same one.
                 study_name=name,
                 directions=[_DIRECTIONS[direction] for direction in objectives.values()],
-                sampler=sampler_of(search.algorithm, seed),
+                sampler=sampler,
                 pruner=pruner_of(search.pruner),
             )
         finally:
@@ -98,6 +87,11 @@ class Study:
         self._distributions: dict[str, BaseDistribution] = {}
         self._queue: Iterator[dict[str, Any]] = iter(())
         self.is_exhausted = False
+
+    @property
+    def num_untried(self) -> int | None:
+        """The number of points of the space that were not tried; None if points may be repeated."""
+        return None if self._points is None else self._points.num_left()
 
     # ---- before the first trial
 
@@ -111,7 +105,7 @@ class Study:
         if isinstance(self._space, Space):
             queue = [self._space.sampled(params) for params in queue]
             if self._search.algorithm == "grid":
-                queue = _grid_points(self._space.grid(), queue)
+                queue = grid_points(self._space, queue)
         self._queue = itertools.islice(queue, num_done, None)
 
     def learn(self, trials: Sequence[Trial], metric_of: Callable[[Trial, str], Any]) -> int:
@@ -132,7 +126,7 @@ class Study:
             values = [metric_of(trial, name) for name in self._metrics]
             is_usable = trial.state == TrialState.COMPLETE and None not in values
             if is_usable and self._space.has(trial.params):
-                self.add_finished(trial.params, TrialState.COMPLETE, values)
+                self._add(trial.params, TrialState.COMPLETE, values, TrialRecord())
                 num_added += 1
         return num_added
 
@@ -152,6 +146,7 @@ class Study:
             chosen: parameters that the user has chosen; an objective may not have requested them.
         """
         sampled, distributions = self._sampled(params, record)
+        self._tried(sampled)
         self._study.enqueue_trial({**chosen, **sampled})
         self._trials[configuration] = self._study.ask(distributions)
         for step, value in record.reports.items():
@@ -173,7 +168,20 @@ class Study:
             values: the values of the metrics if the state is COMPLETE.
             record: its history in the journal.
         """
-        record = record or TrialRecord()
+        self._tried(self._add(params, state, values, record or TrialRecord()))
+
+    def _tried(self, sampled: Mapping[str, Any]) -> None:
+        if self._points is not None:
+            self._points.remove(sampled)
+
+    def _add(
+        self,
+        params: Mapping[str, Any],
+        state: TrialState,
+        values: Sequence[float] | None,
+        record: TrialRecord,
+    ) -> dict[str, Any]:
+        """Add a configuration that has ended to the study; return its sampled values."""
         optuna_state = _OPTUNA_STATES.get(state, OptunaState.FAIL)
         sampled, distributions = self._sampled(params, record)
         reports = {step: value for step, value in record.reports.items() if math.isfinite(value)}
@@ -189,12 +197,14 @@ class Study:
                 system_attrs=dict(record.attrs),
             )
         )
+        return sampled
 
     def _sampled(
         self, params: Mapping[str, Any], record: TrialRecord
     ) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
         if isinstance(self._space, Space):
-            return self._space.sampled(params), self._space.distributions()
+            sampled, every = self._space.sampled(params), self._space.distributions()
+            return sampled, {name: every[name] for name in sampled}
         sampled = {name: value for name, (value, _) in record.suggested.items()}
         distributions = {
             name: optuna.distributions.json_to_distribution(text)
@@ -214,25 +224,29 @@ class Study:
             configuration: the number of the configuration.
             chosen: parameters that the user has chosen; the sampler chooses the others.
         """
-        queue = self._queue
+        if chosen is None:
+            chosen = next(filter(self._is_untried, self._queue), None)
+        elif isinstance(self._space, Space):
+            chosen = self._space.sampled(chosen)
         if chosen is not None:
-            sampled = self._space.sampled(chosen) if isinstance(self._space, Space) else chosen
-            queue = iter([dict(sampled)])
-        for params in itertools.islice(queue, 1):
-            self._study.enqueue_trial(params)
+            self._study.enqueue_trial(dict(chosen))
+        trial = self._trials[configuration] = self._study.ask()
+        params: dict[str, Any] = {}
         if isinstance(self._space, Space):
-            trial = self._study.ask(self._space.distributions())
-            params = self._space.params(trial.params)
-        else:
-            trial = self._study.ask()
-            params = {}
-        self._trials[configuration] = trial
+            sampled = self._space.choose(
+                lambda name, dimension: _suggest(trial, name, dimension.distribution())
+            )
+            self._tried(sampled)
+            params = self._space.params(sampled)
         if callable(self._space):
             returned = self._space(trial)
             if not isinstance(returned, Mapping):
                 raise ConfigError(f"space returned {returned!r}; expected a dict of parameters.")
             params = {name: to_json_value(name, value) for name, value in returned.items()}
         return params
+
+    def _is_untried(self, queued: Mapping[str, Any]) -> bool:
+        return self._points is None or self._points.num_left(queued) != 0
 
     def suggest(self, configuration: int, name: str, distribution_json: str) -> Any:
         """Return the value of a parameter that an objective requests.
@@ -348,26 +362,3 @@ def _is_json(value: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _grid_points(
-    grid: Mapping[str, Sequence[Any]], first: Sequence[Mapping[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """Yield each point of a grid once, starting with points that match the params in `first`.
-
-    Example:
-        >>> list(_grid_points({"a": [1, 2], "b": [3, 4]}, [{"b": 4}]))
-        [{'a': 1, 'b': 4}, {'a': 1, 'b': 3}, {'a': 2, 'b': 3}, {'a': 2, 'b': 4}]
-    """
-
-    def points() -> Iterator[dict[str, Any]]:
-        return (
-            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
-        )
-
-    chosen: list[dict[str, Any]] = []
-    for params in first:
-        matches = (p for p in points() if params.items() <= p.items() and p not in chosen)
-        chosen += itertools.islice(matches, 1)
-    yield from chosen
-    yield from (point for point in points() if point not in chosen)

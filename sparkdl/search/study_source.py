@@ -16,7 +16,6 @@ from sparkdl.runs.events import (
     Event,
     ParameterSuggested,
     ReportsReceived,
-    TrialChanged,
 )
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.opening import OpenRun
@@ -26,7 +25,8 @@ from sparkdl.search.pruner_notes import PrunerNotes
 from sparkdl.search.pruners import NamedPruner, ReportNumbers
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
-from sparkdl.search.study import Study, TrialRecord
+from sparkdl.search.study import Study
+from sparkdl.search.trial_records import TrialRecord, read_records
 from sparkdl.search.trial_source import RequestRefused, TrialSource
 
 __all__ = ["StudySource"]
@@ -67,7 +67,6 @@ class StudySource(TrialSource):
         is_named = isinstance(search.pruner, str | Mapping)
         self._pruner = NamedPruner.of(search.pruner) if is_named else None
         self._numbers = ReportNumbers()
-        self._grid_size = search.grid_size
         self._num_trials = search.num_trials
         self._num_enqueued = 0
         self.answers_requests = search.space is None
@@ -98,7 +97,13 @@ class StudySource(TrialSource):
         for run in learn_from:
             num_added = study.learn(run.trials, _metric_reader(run))
             notify(f"Learned from {num_added} of the {len(run.trials)} trials of run {run.id}")
-        return cls(opened, search, study, notify)
+        source = cls(opened, search, study, notify)
+        if search.num_points is not None and (search.num_trials or 0) > search.num_points:
+            notify(
+                f"Note: the space has {search.num_points} points, fewer than num_trials="
+                f"{search.num_trials}. Each is tried once, and the search ends with the last one."
+            )
+        return source
 
     # ---- trials of earlier drivers
 
@@ -106,7 +111,7 @@ class StudySource(TrialSource):
         events = read_journal(self._opened.paths.journal)
         enqueued = enqueued_params(events)
         self._num_enqueued = len(enqueued)
-        records = _read_records(events)
+        records = read_records(events)
         for configuration, members in sorted(self._members.items()):
             first = members[0]
             state = self._state_of(members)
@@ -136,8 +141,8 @@ class StudySource(TrialSource):
     @property
     def _max_configurations(self) -> int | None:
         """The largest number of configurations, those that the user has enqueued included."""
-        size = self._grid_size
-        limits = [self._num_trials, None if size is None else size + self._num_enqueued]
+        untried = self._study.num_untried
+        limits = [self._num_trials, None if untried is None else len(self._members) + untried]
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
@@ -349,31 +354,6 @@ class StudySource(TrialSource):
         metric_of = _metric_reader(self._opened.run)
         rows = [[metric_of(trial, name) for name in self._metrics] for trial in members]
         return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-
-
-def _read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
-    """Return the records of all trials in a journal, by trial number."""
-    records: dict[int, TrialRecord] = {}
-    for event in events:
-        match event:
-            case ReportsReceived():
-                numbers = event.numbers or [step for _, step, _ in event.reports]
-                for (trial, step, value), number in zip(event.reports, numbers, strict=True):
-                    record = records.setdefault(trial, TrialRecord())
-                    record.reports.setdefault(number, value)
-                    record.last[:] = [(step, number)]
-            case ParameterSuggested():
-                record = records.setdefault(event.number, TrialRecord())
-                record.suggested[event.name] = (event.value, event.distribution)
-            case AttributesStored():
-                records.setdefault(event.number, TrialRecord()).attrs.update(event.attrs)
-            case TrialChanged(state=TrialState.WAITING):
-                if event.failure not in (None, Failure.LOST):
-                    # The trial failed and starts from the beginning: its reports are discarded.
-                    record = records.get(event.number, TrialRecord())
-                    record.reports.clear()
-                    record.last.clear()
-    return records
 
 
 def _newest(values: list[tuple[Trial, int, float]]) -> list[tuple[Trial, int, float]]:

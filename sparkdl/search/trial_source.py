@@ -25,6 +25,11 @@ class TrialSource:
     answers_requests: bool = False
 
     @property
+    def is_ready(self) -> bool:
+        """False while the next trial depends on the result of one that runs."""
+        return True
+
+    @property
     def num_left(self) -> float:
         """The largest number of trials that the source can still create."""
         return 0
@@ -34,7 +39,7 @@ class TrialSource:
         return trial.params
 
     def next(self) -> Trial:
-        """Create one more trial; only valid while `num_left` is above 0."""
+        """Create one more trial; only valid while `num_left` is above 0 and the source is ready."""
         raise NotImplementedError
 
     def limit(self, num_trials: int) -> None:

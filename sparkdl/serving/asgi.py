@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
-from sparkdl.serving.request_error import STATUS, RequestError
+from sparkdl.serving.request_error import STATUS, RequestError, invalid
 
 __all__ = ["Asgi"]
 
@@ -45,17 +45,21 @@ class Asgi:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request."""
-        head = _head(scope)
+        is_last = False
         self.num_open += 1
         try:
+            head = _head(scope)
             answer = await self._answer(head, lambda: self._read(head, receive))
+        except RequestError as exc:
+            # Where the next request begins is not certain.
+            answer, is_last = error_answer(str(exc), exc.status), True
         except asyncio.CancelledError:
             answer = error_answer("the server was stopped before it could answer", 503)
         finally:
             self.num_open -= 1
         headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body))}
         # After a body that did not come, nothing on the connection can be trusted.
-        if self.is_draining or answer.status == STATUS["TOO_SLOW"]:
+        if self.is_draining or is_last or answer.status == STATUS["TOO_SLOW"]:
             headers["Connection"] = "close"
         pairs = [(k.encode(), v.encode("latin-1")) for k, v in (headers | answer.headers).items()]
         await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
@@ -99,6 +103,9 @@ class Asgi:
 def _head(scope: Any) -> HttpRequest:
     """Return a request without its body.
 
+    Raises:
+        RequestError: if the request is ambiguous, or its address is none.
+
     Example:
         >>> headers = [(b"host", b"localhost"), (b"x-id", b"1"), (b"x-id", b"2")]
         >>> head = _head({"method": "GET", "path": "http://localhost/v2", "headers": headers})
@@ -109,8 +116,14 @@ def _head(scope: Any) -> HttpRequest:
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    if "content-length" in headers and "transfer-encoding" in headers:
+        # A proxy may have read another body than this server would.
+        raise invalid("the request has both Content-Length and Transfer-Encoding; expected one")
     path: str = scope["path"]
     if path.lower().startswith("http://"):
         # A client may name the host in the first line, as clients of a proxy do.
-        path = urlsplit(path).path or "/"
+        try:
+            path = urlsplit(path).path or "/"
+        except ValueError as exc:
+            raise invalid(f"the address of the request is none: {exc}") from None
     return HttpRequest(scope["method"], path, headers)

@@ -31,8 +31,9 @@ class GrpcServer:
     """
 
     def __init__(self, host: str, port: int, max_bytes: int) -> None:
+        self._pool = RequestThreads(THREADS, "sparkdl-serving-grpc")
         self._server: Any = grpc.server(
-            RequestThreads(THREADS, "sparkdl-serving-grpc"),
+            self._pool,
             maximum_concurrent_rpcs=MAX_REQUESTS,
             options=[
                 ("grpc.max_receive_message_length", max_bytes),
@@ -69,3 +70,8 @@ class GrpcServer:
         """
         ended: threading.Event = self._server.stop(timeout_s)
         return ended
+
+    def close(self) -> None:
+        """Give up all requests, and end the threads."""
+        self._server.stop(0).wait()
+        self._pool.shutdown(cancel_futures=True)

@@ -7,12 +7,15 @@ which Java's HttpClient sends by default, and reads headers of any size. h11 doe
 import asyncio
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["HEAD_S", "HttpConnection"]
 
 # Seconds in which the headers of a request have to come, and the rest of a body that was refused.
 HEAD_S = 30.0
+# The same for a connection whose request will be refused, as there are too many.
+REFUSED_S = 2.0
 # Bytes that a client may send ahead of the answers. uvicorn reads more after each answer, however
 # many requests wait.
 MAX_AHEAD_BYTES = 1 << 20
@@ -32,9 +35,11 @@ class HttpConnection(H11Protocol):
         super().connection_made(transport)
         # uvicorn refuses the requests of all connections while there are too many.
         limit = self.config.limit_concurrency
-        if limit is not None and len(self.connections) <= limit:
+        if limit is not None and len(self.connections) > limit:
+            self._expect_head(REFUSED_S)
+        else:
             self.limit_concurrency = None
-        self._expect_head()
+            self._expect_head(HEAD_S)
 
     def data_received(self, data: bytes) -> None:
         """Read bytes."""
@@ -42,7 +47,7 @@ class HttpConnection(H11Protocol):
         if len(self.conn.trailing_data[0]) > MAX_AHEAD_BYTES:
             self.transport.abort()
         if self.cycle is None or self.cycle.response_complete:
-            self._expect_head()
+            self._expect_head(HEAD_S)
         else:
             self._expect_nothing()
 
@@ -51,9 +56,17 @@ class HttpConnection(H11Protocol):
         self._expect_nothing()
         super().connection_lost(exc)
 
-    def _expect_head(self) -> None:
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            # It is the rest of a body that was refused: the request has its answer.
+            self.transport.abort()
+
+    def _expect_head(self, seconds: float) -> None:
         if self._deadline is None and not self.transport.is_closing():
-            self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+            self._deadline = self.loop.call_later(seconds, self.transport.close)
 
     def _expect_nothing(self) -> None:
         if self._deadline is not None:

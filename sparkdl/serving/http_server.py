@@ -6,6 +6,7 @@ a request that waits for a batch holds a thread. Everything that takes time runs
 
 import asyncio
 import contextlib
+import select
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -29,7 +30,8 @@ MAX_HEADER_BYTES = 1 << 16
 BACKLOG = 1024
 # Seconds after which a connection is closed that has no request, or whose client reads nothing.
 IDLE_S = 120
-# Seconds for which connections without a request are kept while the server is being stopped.
+# Seconds for which connections without a request are kept while the server is being stopped,
+# counted from the last answer.
 LAST_REQUEST_S = 0.2
 # Seconds in which the bodies of the last requests have to come.
 LAST_BODY_S = 2.0
@@ -114,17 +116,40 @@ class HttpServer:
     async def _drain(self, timeout_s: float) -> None:
         deadline = self._loop.time() + timeout_s
         self._asgi.is_draining = True
-        # uvicorn closes a connection without a request at once, maybe before it has read one that
-        # was sent already.
-        last_request = self._loop.time() + min(timeout_s, LAST_REQUEST_S)
-        while self._loop.time() < last_request:
-            await asyncio.sleep(0.01)
-            if not self.num_connections:
-                break
+        await self._close_socket(min(deadline, self._loop.time() + LAST_BODY_S))
         self._loop.call_later(LAST_BODY_S, self._asgi.give_up_bodies)
+        await self._read_last_requests(deadline)
         left_s = max(MIN_END_S, deadline - self._loop.time())
         self._server.config.timeout_graceful_shutdown = left_s  # type: ignore[assignment]
         self._server.should_exit = True
+
+    async def _close_socket(self, deadline: float) -> None:
+        """Take the connections that wait, and no more."""
+        while not self._server.started:
+            await asyncio.sleep(0)
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        # A connection that was not taken is reset when the socket is closed.
+        while waiting.poll(0) and self._loop.time() < deadline:
+            await asyncio.sleep(0)
+        for server in self._server.servers:
+            server.close()
+
+    async def _read_last_requests(self, deadline: float) -> None:
+        """Wait until no request has come for a while.
+
+        uvicorn closes a connection without a request at once, maybe before it has read one that was
+        sent already.
+        """
+        state = self._server.server_state
+        num_answered, quiet_at = -1, 0.0
+        while self._loop.time() < deadline:
+            if num_answered != state.total_requests:
+                num_answered = state.total_requests
+                quiet_at = self._loop.time() + LAST_REQUEST_S
+            await asyncio.sleep(0.01)
+            if not self.num_connections or self._loop.time() >= quiet_at:
+                break
 
 
 def _config(application: Asgi) -> uvicorn.Config:

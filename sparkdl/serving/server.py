@@ -83,8 +83,9 @@ class Server:
             # Both APIs have the whole time.
             grpc_ended = self._grpc.drain(timeout_s) if self._grpc else None
             self._http.drain(timeout_s)
-            if grpc_ended:
+            if self._grpc and grpc_ended:
                 grpc_ended.wait()
+                self._grpc.close()
             self._http.close()
             self._on_stop()
             self._models.close(max(0.0, deadline - time.monotonic()))

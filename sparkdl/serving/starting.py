@@ -146,7 +146,7 @@ def _listen(
     if grpc_port is None:
         return bound, None
     grpc = modules["grpc_server"].GrpcServer(host, grpc_port, max_bytes)
-    stack.callback(lambda: grpc.drain(0).wait())
+    stack.callback(grpc.close)
     return bound, grpc
 
 

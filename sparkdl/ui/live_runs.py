@@ -195,6 +195,6 @@ def _marks_of(path: str) -> Any:
     paths = RunPaths(path)
     names = sorted(storage.list_names(paths.journal))
     notes = storage.list_names(paths.notes)
-    if not storage.appends(paths.journal):
+    if not storage.grows(paths.journal):
         return names, notes  # Each write is a new file.
     return [(name, storage.size(storage.join(paths.journal, name))) for name in names], notes

@@ -363,6 +363,16 @@ def test_a_working_folder_that_its_program_made_read_only_is_moved_away(as_nobod
     assert not work.exists()
 
 
+def test_folder_that_cannot_be_moved_stays_read_only(as_nobody: str) -> None:
+    work = Path(as_nobody, "work")
+    work.mkdir(parents=True)
+    work.chmod(0o555)
+    (target := Path(as_nobody, "target")).mkdir(mode=0o555)
+    with pytest.raises(PermissionError):
+        storage.rename(str(work), str(target / "work"))
+    assert work.stat().st_mode & 0o777 == 0o555
+
+
 def test_files_of_another_user_that_cannot_be_moved_away_are_told_with_a_remedy(
     as_nobody: str,
 ) -> None:

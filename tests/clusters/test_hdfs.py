@@ -107,6 +107,42 @@ def test_driver_that_wrote_to_hdfs_ends_in_order(hadoop: Hadoop) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+JOURNAL_PROGRAM = """
+import os, signal, sys, threading
+from sparkdl.runs.events import StopRequested
+from sparkdl.runs.journal import Journal, read_journal
+
+def write():
+    journal, number = Journal(sys.argv[1]), 0
+    while True:
+        journal.write([StopRequested(number=number)])
+        journal.flush(60)
+        number += 1
+        print(number, flush=True)
+        if number == 20:
+            threading.Timer(float(sys.argv[2]), os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+if sys.argv[2] == "read":
+    print(len(read_journal(sys.argv[1])))
+else:
+    write()
+"""
+
+
+def test_journal_of_a_killed_driver_can_be_read_at_once(hadoop: Hadoop) -> None:
+    env: dict[str, Any] = {**hadoop.environment(hadoop.head), "PYTHONPATH": str(REPOSITORY)}
+    for after_s in ("0", "0.01", "0.02"):
+        url = f"{hadoop.url}/user/root/killed/{after_s}/journal"
+        command = hadoop.head.command(sys.executable, "-c", JOURNAL_PROGRAM, url)
+        writer, reader = (
+            subprocess.run([*command, what], env=env, capture_output=True, text=True, timeout=120)
+            for what in (after_s, "read")
+        )
+        num_written = int(writer.stdout.splitlines()[-1])
+        assert num_written >= 20, writer.stderr
+        assert int(reader.stdout) >= num_written, reader.stderr
+
+
 WEB_PROGRAM = """
 import sys
 from sparkdl import storage

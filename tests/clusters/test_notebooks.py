@@ -203,7 +203,9 @@ def test_train_serve_watch(run_notebook: RunNotebook) -> None:
     notebook = run_notebook("train_serve_watch")
     first, second = models.list("digits")
     assert (first.aliases, second.aliases) == ((), ("canary", "stable"))
-    assert "has drifted - 0 alerts" in text_of(notebook, "import logging")
+    # A window that has just begun or ended with the requests has too few of them.
+    calm = text_of(notebook, "import logging")
+    assert re.fullmatch(r"No feature of 1 has drifted.* - 0 alerts\n", calm)
     alarm = text_of(notebook, "for _ in range(5)")
     assert "digits/1: 1 of 1 features has drifted from" in alarm
     assert float(alarm.split()[1]) < 0.5

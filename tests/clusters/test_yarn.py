@@ -80,6 +80,23 @@ def test_killed_application_is_told_by_the_driver(yarn: Yarn, tmp_path: Path) ->
     assert re.search(r"[Aa]pplication .*killed|SparkContext was shut down", submitted.output)
 
 
+def test_killed_application_in_cluster_mode_leaves_no_process_and_is_finished_later(
+    yarn: Yarn, tmp_path: Path
+) -> None:
+    options = ("--trials", "4", "--run-id", "killed")
+    submitted = yarn.submit(tmp_path, "cluster", *options)
+    submitted.wait_for_trials(3)
+    yarn.kill_application(yarn.applications("RUNNING")[0]["id"])
+    assert submitted.wait() != 0
+    assert "final status: KILLED" in submitted.output
+    assert eventually(lambda: not yarn.others(), 60), yarn.others()
+    again = yarn.submit(tmp_path, "cluster", *options)
+    again.go_on()
+    run = again.summary()
+    assert (run["states"], again.wait()) == (["COMPLETE"] * 4, 0)
+    assert run["path"].endswith("/killed")
+
+
 def test_second_attempt_of_an_application_goes_on_with_the_run(yarn: Yarn, tmp_path: Path) -> None:
     submitted = yarn.submit(
         tmp_path,

@@ -1,9 +1,5 @@
 """A ring that outlives its ranks, without Spark: the task's part is played by the test."""
 
-import json
-import secrets
-import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -11,76 +7,17 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster.gang.rendezvous import listen
-from sparkdl.distribute.invitation import Endpoint, Invitation, channel
-from tests.helpers.prefork import fork
+from sparkdl.distribute.invitation import Endpoint, Invitation
+from tests.helpers.elastic_gang import Gang
 
 pytestmark = pytest.mark.timeout(120)
 
 
-class Gang:
-    """Processes with their channels, which the test invites to one ring after the other."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.generation = folder, -1
-        self.secret = secrets.token_bytes(32)
-        self.ends: dict[int, socket.socket] = {}
-        self.processes: dict[int, Any] = {}
-
-    def start(self, rank: int, size: int, program: str, is_late: bool = False) -> None:
-        end, theirs = channel()
-        end.setblocking(True)
-        end.settimeout(60)
-        me = {"rank": rank, "world_size": size, "kind": "allreduce", "ring": theirs.fileno()}
-        me |= {"is_elastic": True, "is_late": is_late}
-        env = {"SPARKDL_CONTEXT": json.dumps(me), "CUDA_VISIBLE_DEVICES": ""}
-        arguments = [f"elastic_ring.{program}", str(self.folder), str(rank)]
-        with (self.folder / f"{rank}.log").open("a") as log:
-            process = fork(["numpy"], arguments, env, log.fileno(), theirs.fileno())
-            self.processes[rank] = process
-        theirs.close()
-        self.ends[rank] = end
-
-    def hear(self, rank: int) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.ends[rank].recv(1 << 20))
-        return told
-
-    def invite(self, ranks: list[int], is_calm: bool) -> None:
-        """Bring these ranks into the next ring."""
-        self.generation += 1
-        listeners = [listen("127.0.0.1") for _ in ranks]
-        endpoints = [Endpoint("127.0.0.1", one.getsockname()[1], "a") for one in listeners]
-        for place, rank in enumerate(ranks):
-            invitation = Invitation(
-                *(place, endpoints, self.secret, self.generation), members=ranks, is_calm=is_calm
-            )
-            invitation.send(self.ends[rank], listeners[place])
-
-    def tell(self, what: str) -> None:
-        for end in self.ends.values():
-            end.send(json.dumps({"what": what, "generation": self.generation}).encode())
-
-    def kill(self, rank: int) -> None:
-        self.processes[rank].kill()
-        self.processes[rank].wait()
-        self.ends.pop(rank).close()
-
-    def results(self) -> dict[int, Any]:
-        for rank, process in self.processes.items():
-            code = process.wait(timeout=60)
-            assert code in (0, -signal.SIGKILL), (self.folder / f"{rank}.log").read_text()
-        paths = {rank: self.folder / f"{rank}.json" for rank in self.processes}
-        return {rank: json.loads(p.read_text()) for rank, p in paths.items() if p.exists()}
-
-
 @pytest.fixture
 def gang(tmp_path: Path) -> Any:
-    made = Gang(tmp_path)
+    made = Gang(tmp_path, "elastic_ring")
     yield made
-    for process in made.processes.values():
-        process.kill()
-        process.wait()
-    for end in made.ends.values():
-        end.close()
+    made.close()
 
 
 def seen(path: Path) -> bool:

@@ -23,6 +23,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "mean": np.mean,
     "min": np.min,
     "max": np.max,
+    "product": np.prod,
 }
 
 
@@ -103,10 +104,49 @@ def test_broadcast_reduce_scatter_and_allgather_equal_numpy(
         np.testing.assert_array_equal(got, arrays[root])
     parts = on_all(rings, lambda ring, rank: ring.reduce_scatter(arrays[rank], "sum"))
     np.testing.assert_array_equal(np.concatenate(parts), sum(arrays))
+    assert [len(p) for p in parts] == [len(p) for p in np.array_split(arrays[0], len(order))]
     ragged = [np.full((rank, 2), rank, "f8") for rank in ranks]
     for gathered in on_all(rings, lambda ring, rank: ring.allgather(ragged[rank])):
         for got, expected in zip(gathered, ragged, strict=True):
             np.testing.assert_array_equal(got, expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(order=orders, data=st.data())
+def test_alltoall_gives_each_rank_the_rows_for_it(order: list[int], data: st.DataObject) -> None:
+    size = len(order)
+    counts = st.sampled_from([0, 1, 2, BLOCK // 2 + 1])
+    splits = data.draw(
+        st.lists(st.lists(counts, min_size=size, max_size=size), min_size=size, max_size=size)
+    )
+    rows = [
+        np.concatenate([np.full((count, 2), 10 * rank + to, "f4") for to, count in enumerate(own)])
+        for rank, own in enumerate(splits)
+    ]
+    received = on_all(ring_of(order), lambda ring, rank: ring.alltoall(rows[rank], splits[rank]))
+    for rank, parts in enumerate(received):
+        assert [len(part) for part in parts] == [own[rank] for own in splits]
+        for origin, part in enumerate(parts):
+            assert (part.shape[1], set(part.ravel())) in [(2, {10.0 * origin + rank}), (2, set())]
+
+
+@settings(max_examples=20, deadline=None)
+@given(order=orders)
+def test_records_of_all_ranks_come_by_rank(order: list[int]) -> None:
+    records = [bytes([rank, 7]) for rank in range(len(order))]
+    rings = ring_of(order)
+    assert on_all(rings, lambda ring, rank: ring.allgather_record(records[rank])) == [
+        records
+    ] * len(order)
+
+
+@pytest.mark.parametrize(
+    ("array", "splits"),
+    [(np.zeros(2), [1]), (np.zeros(2), [3, -1]), (np.zeros(2), [1, 1, 0]), (np.float64(1), [1, 0])],
+)
+def test_alltoall_rejects_splits_that_do_not_fit(array: Any, splits: list[int]) -> None:
+    for error in on_all(ring_of([0, 1]), lambda ring, rank: ring.alltoall(array, splits)):
+        assert "expected 2 numbers of rows, one for each rank" in str(error)
 
 
 def test_allreduce_of_a_scalar_keeps_its_shape() -> None:
@@ -120,7 +160,7 @@ def test_allreduce_of_a_scalar_keeps_its_shape() -> None:
         (np.array(["a"]), "sum", "expected numbers.*broadcast_object"),
         (np.array([None]), "sum", "expected numbers"),
         (np.array([True]), "mean", "no boolean value"),
-        (np.zeros(1), "product", "op is 'product'; expected one of sum, mean, min, max"),
+        (np.zeros(1), "median", "op is 'median'; expected one of sum, mean, min, max"),
     ],
 )
 def test_allreduce_rejects_unsupported_arrays_and_operations(

@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.cluster.plan import Plan, Role
+from sparkdl.distribute.call_header import HEADER
 from sparkdl.distribute.links import Link, Links
-from sparkdl.distribute.ring import HEADER, Ring
+from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.timed_links import TimedLinks, make_links, mark_step_start
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.errors import ConfigError, TrainingFailedError
@@ -71,7 +72,7 @@ def test_pieces_of_a_collective_add_up(tmp_path: Path) -> None:
         ring.allreduce(np.ones(3_000_000, np.float32))
         ring.barrier()
         ring.close()
-        ring._links._recorder.flush()  # type: ignore[union-attr]
+        ring._links.recorder.flush()  # type: ignore[union-attr]
 
     assert on_all(timed_rings(tmp_path, 3), call) == [None] * 3
     for rank in range(3):

@@ -15,6 +15,8 @@ from tests.docs.names import MODULES
 __all__ = ["Checker", "is_about", "parse_span"]
 
 BUILTINS = frozenset(dir(builtins))
+# Programs in the pages use it; it need not be installed.
+OPTIONAL = ("torch",)
 _FILE = re.compile(r"[\w/]+\.(json|jsonl|py|md|txt|html|yaml|keras)")
 
 
@@ -95,7 +97,8 @@ class Checker:
             module = node.module if isinstance(node, ast.ImportFrom) else alias.name
             self.names[name] = UNKNOWN
             if not (module or "").startswith("sparkdl"):
-                if importlib.util.find_spec((module or "").split(".")[0]) is None:
+                package = (module or "").split(".")[0]
+                if package not in OPTIONAL and importlib.util.find_spec(package) is None:
                     self.problems.append(f"there is no module {module}")
             elif isinstance(node, ast.Import):
                 if importlib.util.find_spec(alias.name) is None:
@@ -113,13 +116,17 @@ class Checker:
     def _attribute(self, base: Any, node: ast.Attribute) -> Any:
         if base is UNKNOWN:
             return UNKNOWN
-        if isinstance(base, _Module):
-            base = importlib.import_module(base.name)
         owner = base.kind if isinstance(base, Instance) else base
         if isinstance(base, Instance) and node.attr in _fields(owner):
             return UNKNOWN
         try:
+            if isinstance(base, _Module):
+                owner = base = importlib.import_module(base.name)
             member = getattr(owner, node.attr)
+        except ModuleNotFoundError as exc:
+            if exc.name not in OPTIONAL:
+                raise
+            return UNKNOWN
         except AttributeError:
             self.problems.append(f"{_name(owner)} has no {node.attr!r}")
             return UNKNOWN

@@ -89,11 +89,12 @@ def test_grid_needs_no_num_trials(root: str) -> None:
     [
         lambda: optuna.samplers.GridSampler({"x": [1, 2, 3]}),
         lambda: optuna.samplers.BruteForceSampler(seed=1),
+        lambda: "tpe",
     ],
 )
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_search_ends_when_the_sampler_is_exhausted(root: str, make: Callable[[], Any]) -> None:
-    """These two samplers of Optuna end a study."""
+def test_search_ends_when_all_points_were_tried(root: str, make: Callable[[], Any]) -> None:
+    """Two samplers of Optuna end a study themselves."""
     sampler, options = make(), quiet(root, parallelism=1)
     run = experiment.search(
         lambda x: x, {"x": [1, 2, 3]}, algorithm=sampler, num_trials=20, **options
@@ -298,6 +299,56 @@ def test_space_mixes_lists_and_dimensions(root: str) -> None:
     assert sorted(t.outputs["text"] for t in run.trials) == sorted(map(repr, values))
     again = experiment.load(run.path)
     assert [repr(t.params["v"]) for t in again.trials] == [t.outputs["text"] for t in run.trials]
+
+
+def test_parameters_of_a_choice_are_passed_with_it_only(root: str, capsys: Any) -> None:
+    def train(kind: str, x: float = -1.0, n: int = -1) -> dict[str, float]:
+        assert (x >= 0, n >= 0) == {"line": (True, False), "steps": (True, True)}.get(
+            kind, (False, False)
+        )
+        return {"score": x + n}
+
+    space = {
+        "kind": {
+            "line": {"x": spaces.Float(0, 1)},
+            "steps": {"x": spaces.Float(2, 3), "n": spaces.Int(0, 2)},
+            "none": {},
+        }
+    }
+    options = quiet(root, metric="score", seed=3)
+    run = experiment.search(train, space, num_trials=8, **options)
+    run = experiment.resume(run.path, space=space, num_trials=12, progress=False)
+    assert states(run) == ["COMPLETE"] * 12
+    assert {t.params["kind"]: sorted(t.params) for t in run.trials} == {
+        "line": ["kind", "x"],
+        "steps": ["kind", "n", "x"],
+        "none": ["kind"],
+    }
+    assert run.best.params["kind"] == "steps"
+    table = run.to_pandas()
+    assert table["n"].notna().tolist() == [t.params["kind"] == "steps" for t in run.trials]
+    print(run)
+    print(experiment.compare([run, run.path]))
+    assert "steps" in capsys.readouterr().out
+    assert (Path(run.report())).stat().st_size > 1000
+    with pytest.raises(ConfigError, match="'n' does not exist with these parameters"):
+        experiment.search(train, space, num_trials=1, initial_params=[{"n": 1}], **options)
+
+
+def test_constraints_hold_in_every_trial_also_after_a_resume(root: str) -> None:
+    def train(x: float, n: int, kind: str) -> dict[str, float]:
+        return {"score": x - n - len(kind)}
+
+    options = quiet(root, metric="score", seed=1)
+    rules = ["x <= n / 4", "kind == 'a' or n > 2"]
+    run = experiment.search(train, SPACE, num_trials=6, constraints=rules, **options)
+    run = experiment.resume(run.path, num_trials=12, progress=False)
+    assert states(run) == ["COMPLETE"] * 12
+    for trial in run.trials:
+        x, n, kind = (trial.params[name] for name in ("x", "n", "kind"))
+        assert x <= n / 4 and (kind == "a" or n > 2)
+    again = experiment.reproduce(run, progress=False)
+    assert [t.params for t in again.trials] == [t.params for t in run.trials]
 
 
 def test_space_may_be_a_function(root: str) -> None:
@@ -750,15 +801,15 @@ def test_pruned_trial_of_two_workers_frees_its_slots(root: str) -> None:
     def train(x: int) -> float | None:
         if context.is_chief:
             context.report(float(x), 0)
-        if x == 0:
+        if x < 1:
             time.sleep(300)  # Neither rank reports again.
         return x if context.is_chief else None
 
     run = experiment.search(
         train,
-        {"x": [0, 1]},
+        {"x": [-1, 0, 1]},
         num_trials=3,
-        initial_params=[{"x": 0}, {"x": 1}, {"x": 0}],
+        initial_params=[{"x": 0}, {"x": 1}, {"x": -1}],
         workers_per_trial=2,
         pruner=optuna.pruners.ThresholdPruner(lower=0.5),
         **quiet(root),
@@ -885,10 +936,11 @@ def test_learn_from_accepts_a_run_or_its_path(root: str) -> None:
 
 def test_run_id_of_a_search_with_another_space_is_refused(root: str) -> None:
     options = quiet(root, run_id="nightly", metric="score", if_exists="resume")
-    run = experiment.search(bowl, {"x": [0, 1]}, num_trials=2, **options)
+    space = {"x": spaces.Float(0, 1)}
+    run = experiment.search(bowl, space, num_trials=2, **options)
     with pytest.raises(RunExistsError, match="space was"):
         experiment.search(bowl, {"x": [0, 5]}, num_trials=2, **options)
-    more = experiment.search(bowl, {"x": [0, 1]}, num_trials=5, **options)
+    more = experiment.search(bowl, space, num_trials=5, **options)
     assert (more.id, len(more.trials)) == (run.id, 5)
     assert [t.params for t in more.trials[:2]] == [t.params for t in run.trials]
 

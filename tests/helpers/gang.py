@@ -96,7 +96,8 @@ def invitations(count: int, nodes: str, **more: Any) -> list[socket.socket]:
 def _start(
     program: str, folder: Path, rank: int, variables: Mapping[str, str], channel: int | None
 ) -> Forked:
-    preload = ["tensorflow", "keras"]
+    # TensorFlow and PyTorch may not fit together in one process.
+    preload = ["torch"] if program.startswith("horovod_torch.") else ["tensorflow", "keras"]
     if "TF_USE_LEGACY_KERAS" in variables:
         preload.append("tf_keras")
     with (folder / f"{rank}.log").open("w") as log:

@@ -45,6 +45,67 @@ def test_tf_keras_ranks_end_with_the_same_bits(tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_collectives_are_equal_eagerly_in_functions_and_in_sessions(
+    count: int, tmp_path: Path
+) -> None:
+    """The session has one thread, and the ranks ask for their results in different orders."""
+    assert launch("horovod.everywhere", tmp_path, *["worker"] * count) == [[]] * count
+
+
+def test_ranks_that_disagree_get_the_errors_of_horovod_and_go_on(ranks: Any) -> None:
+    wrong, different = "InvalidArgumentError", "FailedPreconditionError"
+    kinds = {
+        **{name: [wrong, wrong] for name in ("splits", "number", "adasum")},
+        **{n: [different] * 2 for n in ("shape", "dtype", "root", "operation", "call")},
+        **{name: ["ValueError"] for name in ("object", "objects")},
+        **{
+            name: ["Disagreement"]
+            for name in ("object root", "process set", "process set and barrier")
+        },
+    }
+    for answers in ranks:
+        assert answers["disagreements"] == {name: [*kind, 2.0] for name, kind in kinds.items()}
+
+
+def test_process_sets_have_collectives_of_their_own(tmp_path: Path) -> None:
+    first, middle, last = launch("horovod.process_sets", tmp_path, *["worker"] * 3)
+    for told, sums, ranks in [(first, 4.0, [0, 2]), (middle, 2.0, [1]), (last, 4.0, [0, 2])]:
+        assert (told["sum"], told["objects"], told["weights"]) == ([sums], ranks, [ranks[-1]])
+        assert (told["removed"], told["all"]) == ([True, False], [6.0])
+        assert told["numbers"] == [1, 2, 1]  # The number of a removed set is given again.
+        assert "two process sets of the ranks [0]" in told["twice"]
+    assert [told["gradient"] for told in (first, middle, last)] == [[5.0], [4.0], [5.0]]
+    assert (first["place"], middle["place"], last["place"]) == ([0, 2], [0, 1], [1, 2])
+    assert "rank 0 called a collective of the group of ranks [1], and is not" in first["outside"]
+
+
+def test_a_rank_that_dies_is_noticed_by_every_collective(tmp_path: Path) -> None:
+    first, died, last = launch("horovod.dies", tmp_path, *["worker"] * 3, codes=(0, 7))
+    assert died is None
+    assert (len(first["errors"]), len(last["errors"])) == (6, 5)
+    assert max(first["after_s"], last["after_s"]) < 5
+
+
+def test_local_layers_keep_the_gradients_of_each_rank(ranks: Any) -> None:
+    """Both updates use the sum of two batches; the own weights w differ, the shared one is s."""
+    own, shared = [1.0, 2.0], 1.0
+    for _ in range(2):
+        gradients, average = [2 * shared] * 2, sum(own)
+        own = [w - 0.5 * gradient for w, gradient in zip(own, gradients, strict=True)]
+        shared -= 0.5 * average
+    for rank, answers in enumerate(ranks):
+        assert answers["partly"] == pytest.approx([own[rank], shared])
+
+
+@pytest.mark.parametrize("env", [{}, {"TF_USE_LEGACY_KERAS": "1"}], ids=["keras", "tf_keras"])
+def test_models_that_get_their_variables_late_end_with_the_same_bits(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    first, second = launch("horovod.late_variables", tmp_path, "worker", "worker", env=env)
+    assert first == second
+
+
 def test_joined_ranks_contribute_zeros(tmp_path: Path) -> None:
     """The gradient is 3 in steps 1 and 2; two ranks are active in step 3, one in step 4."""
     got = launch("horovod.joins", tmp_path, *["worker"] * 3)
@@ -73,9 +134,11 @@ def test_operations_return_the_values_of_horovod(ranks: Any) -> None:
     ("call", "says"),
     [
         (lambda hvd: hvd.init(comm=[0, 1]), "comm is"),
-        (lambda hvd: hvd.allreduce(1.0, op="Adasum"), "expected hvd.Average, Sum, Min or Max"),
+        (lambda hvd: hvd.allreduce(1.0, op="Median"), "expected hvd.Average, Sum, Adasum, Min"),
         (lambda hvd: hvd.allreduce(1.0, average=True, op=hvd.Sum), "op and average were given"),
-        (lambda hvd: hvd.barrier(process_set=3), "process_set is 3; expected None"),
+        (lambda hvd: hvd.barrier(process_set=hvd.ProcessSet([0])), "was not added"),
+        (lambda hvd: hvd.ProcessSet("01"), "expected a list of ranks"),
+        (lambda hvd: hvd.init(process_sets=[[1]]), "the group has the ranks \\[1\\]"),
         (
             lambda hvd: hvd.DistributedOptimizer("sgd", op=hvd.Max),
             "expected hvd.Average or hvd.Sum",

@@ -10,7 +10,7 @@ import pytest
 from sparkdl.callbacks import Webhook
 from sparkdl.models.watch_files import ResultFiles
 from sparkdl.monitoring.alerts import check_targets
-from sparkdl.monitoring.outbox import Outbox
+from sparkdl.monitoring.outbox import MAX_TRIES, Outbox
 from tests.helpers.processes import eventually
 from tests.helpers.receiver import Receiver
 
@@ -98,7 +98,7 @@ def test_an_alert_that_no_place_was_to_get_is_sent_to_none_later(tmp_path: Path)
     assert told == [] and len(files.read_alerts()) == 1
 
 
-@pytest.mark.parametrize("code", [400, 404, 410, 413])
+@pytest.mark.parametrize("code", [400, 410, 413, 414, 415, 422])
 def test_an_alert_that_a_place_refuses_for_good_holds_up_no_other(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
@@ -115,8 +115,11 @@ def test_an_alert_that_a_place_refuses_for_good_holds_up_no_other(
     assert f"it answered {code}" in record.getMessage()
 
 
-def test_an_alert_that_may_be_taken_later_is_kept(receiver: Receiver, tmp_path: Path) -> None:
-    receiver.codes = [408]
+@pytest.mark.parametrize("code", [301, 401, 403, 404, 405, 407, 408, 425, 501])
+def test_an_alert_that_may_be_taken_later_is_kept(
+    receiver: Receiver, tmp_path: Path, code: int
+) -> None:
+    receiver.codes = [code]
     outbox = Outbox(ResultFiles(str(tmp_path)), check_targets(receiver.address))
     outbox.add(1, [alert(1), alert(2)])
     outbox.deliver()
@@ -138,3 +141,31 @@ def test_a_function_that_fails_on_one_alert_gets_the_others(tmp_path: Path) -> N
     for _ in range(2):
         outbox.deliver()
     assert calls == ["m/1 1", "m/1 2", "m/1 1"] and outbox.files.unsent() == []
+
+
+def test_a_function_that_always_fails_on_an_alert_is_called_ten_times(
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+
+    def tell(found: Any) -> None:
+        calls.append(found["id"])
+        if found["id"] == "m/1 1":
+            raise KeyError("no such word")
+
+    files = ResultFiles(str(tmp_path))
+    Outbox(files, check_targets([tell, receiver.address])).add(1, [alert(1), alert(2)])
+    for number in range(1, MAX_TRIES + 3):
+        # A scheduler starts a process for each call.
+        Outbox(files, check_targets([tell, receiver.address])).deliver()
+        assert files.unsent() == ([1] if number < MAX_TRIES else [])
+    assert (calls.count("m/1 1"), calls.count("m/1 2")) == (MAX_TRIES, 1)
+    assert ids(receiver.posts) == ["m/1 1", "m/1 2"]
+    assert list(files.read_refused().values()) == [1]
+    assert f"has failed {MAX_TRIES} times" in caplog.text
+    # A place that is down for long is asked again without a limit.
+    receiver.codes = [401] * (MAX_TRIES + 1)
+    Outbox(files, check_targets(receiver.address)).add(2, [alert(3)])
+    for _ in range(MAX_TRIES + 2):
+        Outbox(files, check_targets(receiver.address)).deliver()
+    assert len(receiver.posts) == 2 + MAX_TRIES + 2 and files.unsent() == []

@@ -189,6 +189,32 @@ def test_events_of_another_model_with_the_same_id_take_nothing_away() -> None:
         assert {row["num"] for row in counts if row["part"] == "n"} == {2}
 
 
+def services(component: str) -> list[dict[str, Any]]:
+    """The request and the answer of two rows, as a component of a service of KServe logs them."""
+    ids = {"id": "r1", "inferenceservicename": "m", "component": component, "time": START_MS}
+    kind = "org.kubeflow.serving.inference"
+    ages = {"instances": [0.25, 0.5] if component != "transformer" else [25, 50]}
+    return [
+        {**ids, "type": f"{kind}.request", "data": ages},
+        {**ids, "type": f"{kind}.response", "data": {"predictions": ["a", "b"]}},
+    ]
+
+
+@pytest.mark.slow
+def test_a_transformer_before_the_model_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    outer, inner = services("transformer"), services("predictor")
+    events = [outer[0], *inner, outer[1]]
+    for model in ("m", None):
+        counts = counts_of(events, model)
+        assert {row["num"] for row in counts if row["part"] == "n"} == {2}
+    write(tmp_path / "log.jsonl", events)
+    rows = monitoring.read_log(str(tmp_path), PROFILE, outputs=OUTPUTS).collect()
+    assert sorted((row.id, row.row, row.age, row.word) for row in rows) == [
+        ("r1", 0, 0.25, "a"),
+        ("r1", 1, 0.5, "b"),
+    ]
+
+
 def retried(number: int) -> list[dict[str, Any]]:
     """A request that is refused, and served when it is sent again with the same id."""
     again = [{**event, "requestTimestamp": START_MS + 500} for event in two_events(number)]

@@ -125,7 +125,10 @@ def test_a_log_without_a_line_that_can_be_read_is_told(
     first = monitoring.watch(str(log), PROFILE, **options)
     assert "50 lines of the log of the profile cannot be read, such as " in caplog.text
     assert first.new_drift.left_out["unreadable"]["num"] == 50
-    assert "50 lines were left out (unreadable)" in repr(monitoring.results(f"{root}/results"))
+    ResultFiles(f"{root}/results").add_refused("http://host/***")
+    for shown in (repr(first.new_drift), monitoring.results(f"{root}/results")._repr_html_()):
+        assert "50 lines were left out (unreadable)" in shown
+        assert "1 alerts were refused by http://host/***" in shown
     again = monitoring.watch(str(log), PROFILE, **options)
     assert again.new_drift.left_out == {} and again.drift.left_out["unreadable"]["num"] == 50
 
@@ -185,7 +188,7 @@ def test_the_clock_ends_windows_while_lines_of_other_models_come(
         return len(watch.drift.table) == 1
 
     try:
-        assert eventually(has_ended, 60)
+        assert eventually(has_ended, 120)
     finally:
         watch.stop()
 

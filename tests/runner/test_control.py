@@ -195,7 +195,7 @@ def test_set_changes_the_number_of_configurations_of_a_search(root: str, how: st
     assert loop.run.counts() == {"COMPLETE": 4}
 
 
-def test_set_extends_and_enqueue_adds_to_the_points_of_a_grid(root: str) -> None:
+def test_set_extends_a_grid_and_enqueue_chooses_its_next_point(root: str) -> None:
     cluster = InMemoryCluster()
     with searched(root, cluster, space=GRID, algorithm="grid", num_trials=1) as loop:
         first = cluster.attempt(0)
@@ -203,9 +203,9 @@ def test_set_extends_and_enqueue_adds_to_the_points_of_a_grid(root: str) -> None
         run.enqueue({"x": 0.5})
         run.set(num_trials=9)
         first.end(returned(score=0.1))
-        for number in (1, 2, 3):
-            cluster.attempt(number).end(returned(score=0.2))
-    assert [trial.params["x"] for trial in loop.run.trials] == [0.0, 0.5, 0.25, 0.5]
+        cluster.attempt(1).end(returned(score=0.2))
+        cluster.attempt(2).end(returned(score=0.2))
+    assert [trial.params["x"] for trial in loop.run.trials] == [0.0, 0.5, 0.25]
 
 
 def test_enqueue_adds_all_repeats_of_a_configuration(root: str) -> None:
@@ -465,7 +465,7 @@ def test_run_that_has_ended_refuses_every_command(root: str) -> None:
 def test_run_that_ends_in_the_meantime_refuses_and_no_later_driver_obeys(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Control, "take", lambda self: None)
+    monkeypatch.setattr(Control, "take", lambda self, in_loop: None)
     cluster = InMemoryCluster()
     with background(new_loop(root, cluster, request_of(1))) as loop:
         threading.Timer(0.2, lambda: cluster.attempt(0).end(returned(1.0))).start()
@@ -558,6 +558,26 @@ def test_driver_that_was_taken_over_leaves_commands_to_its_successor(root: str) 
     control.take()
     assert performed == []
     successor.release()
+    opened.owner.release()
+
+
+def test_command_from_the_thread_of_the_preflight_is_carried_out_by_the_loop(root: str) -> None:
+    prepared = prepare(request_of(1), packed(), InMemoryCluster())
+    opened = open_run(root, description_of(prepared), "error")
+    threads: list[str] = []
+
+    def begin_loop() -> None:
+        loop = threading.Thread(target=control.take, kwargs={"in_loop": True}, name="loop")
+        loop.start()
+
+    control = Control(
+        opened,
+        lambda given, event: threads.append(threading.current_thread().name),
+        begin_loop,
+    )
+    control.take()  # As the preflight does, in the thread of the verb.
+    control.call(Command("pause"))
+    assert threads == ["loop"]
     opened.owner.release()
 
 

@@ -248,7 +248,7 @@ def test_steps_that_come_twice_or_are_negative(root: str) -> None:
             context.report(float(x + step), step)
         return x
 
-    run = experiment.search(train, {"x": [0, 1]}, num_trials=3, pruner="median", **quiet(root))
+    run = experiment.search(train, {"x": [0, 1, 2]}, num_trials=3, pruner="median", **quiet(root))
     assert states(run) == ["COMPLETE"] * 3
 
 

@@ -126,23 +126,24 @@ def test_suspicion_without_an_answer_is_dropped() -> None:
     assert exclusion.avoided == ()
 
 
-def test_suspicion_is_dropped_after_a_while_and_may_be_raised_again() -> None:
+def test_suspected_executor_is_avoided_for_a_while_and_judged_by_the_end_of_the_trial() -> None:
     clock = Clock()
     exclusion = three(clock)
     assert exclusion.failed(0, "1", DISK) is HOLD
     assert exclusion.failed(1, "1", DISK) is ELSEWHERE
     clock.now = SUSPECT_S - 1
-    assert exclusion.decided() == {}
     assert exclusion.avoided == ("1",)
     clock.now = SUSPECT_S
-    assert exclusion.decided() == {0: False}
     assert exclusion.avoided == ()
-    exclusion.passed(1, "2")  # It is too late to show anything.
-    assert not exclusion.excluded
+    assert exclusion.blamed == ("1",)
     assert exclusion.failed(2, "1", DISK) is HOLD
-    assert exclusion.failed(3, "1", DISK) is ELSEWHERE
-    exclusion.passed(3, "2")
-    assert [e.executor for e in exclusion.excluded] == ["1"]
+    assert exclusion.failed(3, "1", "ValueError at a.py:9") is CONCLUDE
+    clock.now += HOLD_S
+    assert exclusion.decided() == {}
+    exclusion.passed(1, "2")
+    assert exclusion.decided() == {0: True, 2: True}
+    assert [e.trials for e in exclusion.excluded] == [(0, 1, 2)]
+    assert exclusion.avoided == ("1",)
 
 
 def test_trial_runs_again_only_once_because_of_executors() -> None:

@@ -29,6 +29,7 @@ from sparkdl.runner import preflight
 from sparkdl.runner.execute import execute
 from sparkdl.runner.handle import LoadedRunHandle, RunHandle
 from sparkdl.runner.submitted import SubmittedTrials
+from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import RunState, Trial
 from sparkdl.runs.events import RunStarted
 from sparkdl.runs.history import load
@@ -387,7 +388,7 @@ def test_store_that_fails_for_a_moment_does_not_end_the_run(
         return read_new(offsets)
 
     monkeypatch.setattr(storage, "read_new", fails_often)
-    search = SearchSettings(space=Space.of({"x": [1, 2]}), algorithm="random", num_trials=9)
+    search = SearchSettings(space=Space.of({"x": [*range(9)]}), algorithm="random", num_trials=9)
     run = run_trials(root, InMemoryCluster(same), search=search)
     assert run.counts() == {"COMPLETE": 9}
     assert num_calls > 9
@@ -636,6 +637,35 @@ def test_commands_are_carried_out_while_the_preflight_waits(root: str) -> None:
             ended.result(20)
     assert cluster.submitted == []
     assert load(run.path).counts() == {"CANCELLED": 2}
+
+
+def test_run_that_is_cancelled_before_its_preflight_submits_nothing(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrialLoop, "look", lambda loop: loop.cancel(None))
+    cluster = BusyCluster()
+    with pytest.raises(RunStoppedError, match="cancelled"):
+        execute(request_of(2, root=root), cluster)
+    assert not cluster.waits.is_set()
+
+
+def test_preflight_is_cancelled_again_until_its_job_ends(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(BusyCluster):
+        """The job does not exist yet at the first order, and Spark fails at the second."""
+
+        num_orders = 0
+
+        def cancel(self, tag: str) -> None:
+            self.num_orders += 1
+            if self.num_orders == 2:
+                raise ConnectionError("Spark does not answer")
+            if self.num_orders > 2:
+                super().cancel(tag)
+
+    monkeypatch.setattr(preflight, "WAIT_S", 0.1)
+    assert execute(request_of(2, root=root), Late()).counts() == {"COMPLETE": 2}
 
 
 def test_spark_that_ends_during_the_preflight_is_no_failure(root: str) -> None:

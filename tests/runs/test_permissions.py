@@ -4,6 +4,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,15 @@ import pytest
 from sparkdl import config
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.errors import ConfigError, RunExistsError
-from sparkdl.runner.execute import description_of
+from sparkdl.runner.execute import description_of, execute
 from sparkdl.runner.prepare import prepare
-from sparkdl.runs import foreign_folder
+from sparkdl.runner.preview import previewing
+from sparkdl.runner.request import Request
+from sparkdl.runs import foreign_folder, opening
 from sparkdl.runs.history import read_rows
 from sparkdl.runs.opening import IfExists, continue_run, open_run
-from tests.helpers.in_memory_cluster import InMemoryCluster
-from tests.helpers.loops import request_of
+from tests.helpers.in_memory_cluster import InMemoryCluster, returned
+from tests.helpers.loops import request_of, run_trials
 
 
 @pytest.fixture
@@ -78,6 +81,19 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become anot
 OTHER, GROUP = 65534, 54321
 
 
+def give_away(folder: Path) -> None:
+    """Let a folder with all its files belong to another user."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, OTHER, OTHER)
+
+
+def previewed(request: Request) -> int:
+    """Return the number of runs that `sparkdl plan` would show."""
+    with previewing() as previews:
+        execute(request, InMemoryCluster())
+    return len(previews)
+
+
 @as_root
 def test_folder_that_another_user_has_made_beforehand_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
@@ -85,7 +101,7 @@ def test_folder_that_another_user_has_made_beforehand_is_refused(tmp_path: Path)
     with pytest.raises(RunExistsError, match="belongs to user nobody, not to root, so that") as e:
         opened_run(tmp_path)
     assert "Choose another run_id or root, or remove the folder" in str(e.value)
-    assert os.listdir(tmp_path / "one") == []
+    assert (os.listdir(tmp_path), os.listdir(tmp_path / "one")) == (["one"], [])
     assert opened_run(tmp_path, if_exists="new") == tmp_path / "one-2"
 
 
@@ -104,9 +120,69 @@ def test_link_of_another_user_to_a_folder_of_this_user_is_refused(tmp_path: Path
 def test_run_of_another_user_is_resumed_only_by_its_path(tmp_path: Path) -> None:
     folder = opened_run(tmp_path)
     os.chown(folder, OTHER, OTHER)
-    with pytest.raises(RunExistsError, match=f"sparkdl resume {folder}"):
+    with pytest.raises(RunExistsError, match=f"sparkdl resume {folder}") as e:
         opened_run(tmp_path, if_exists="resume")
+    assert f"made yours by chown -R 0 {folder}." in str(e.value)
     continue_run(str(folder)).owner.release()
+
+
+@as_root
+def test_run_of_another_user_that_has_ended_is_read(root: str) -> None:
+    ended = run_trials(root, InMemoryCluster(lambda attempt: returned(1.0)))
+    give_away(Path(ended.path))
+    again = request_of(root=root, if_exists="resume")
+    assert execute(again, InMemoryCluster()).best.value == 1.0
+    retried = request_of(root=root, if_exists="resume", retry=[0])
+    for run in (lambda: execute(retried, InMemoryCluster()), lambda: previewed(retried)):
+        with pytest.raises(RunExistsError, match="belongs to user nobody"):
+            run()
+
+
+@as_root
+def test_run_that_is_closed_to_this_user_is_refused_with_a_sentence() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        root = Path(folder)
+        root.chmod(0o777)
+        os.chown(opened_run(root), GROUP, GROUP)
+        resumed = request_of(root=folder, run_id="one", if_exists="resume")
+        with suppress(RunExistsError):  # Another user may not import what is imported late.
+            execute(replace(resumed, params=[{"x": 2}]), InMemoryCluster())
+        os.seteuid(OTHER)
+        try:
+            refused: list[IfExists] = ["error", "resume"]
+            for if_exists in refused:
+                with pytest.raises(RunExistsError, match="belongs to user 54321, not to n") as e:
+                    opened_run(root, if_exists=if_exists)
+                assert "chown" not in str(e.value)
+            with pytest.raises(RunExistsError, match="belongs to user 54321, not to nobody"):
+                execute(resumed, InMemoryCluster())
+            assert opened_run(root, if_exists="new").name == "one-2"
+        finally:
+            os.seteuid(0)
+
+
+@as_root
+@pytest.mark.timeout(60)
+def test_pipe_of_another_user_in_place_of_a_run_is_refused_without_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "OPEN_S", 0.1)
+    (tmp_path / "one").mkdir()
+    os.mkfifo(tmp_path / "one" / "run.json")
+    give_away(tmp_path / "one")
+    with pytest.raises(OSError, match="a pipe or a device"):
+        opened_run(tmp_path, if_exists="resume")
+
+
+@as_root
+def test_folder_of_another_user_is_foreseen_by_a_preview(root: str) -> None:
+    folder = Path(root, "run")
+    folder.mkdir()
+    give_away(folder)
+    with pytest.raises(RunExistsError, match="belongs to user nobody"):
+        previewed(request_of(root=root))
+    assert previewed(request_of(root=root, if_exists="new")) == 1
+    assert os.listdir(root) == ["run"]
 
 
 @as_root
@@ -114,12 +190,17 @@ def test_run_of_a_colleague_is_resumed_if_the_group_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARKDL_PERMISSIONS", "2770")
+    os.chown(tmp_path, 0, GROUP)
+    tmp_path.chmod(0o2775)  # New folders have the group of the root, whoever makes them.
     folder = opened_run(tmp_path)
     os.chown(folder, OTHER, GROUP)
     with pytest.raises(RunExistsError, match="belongs to user nobody"):
         opened_run(tmp_path, if_exists="resume")
-    monkeypatch.setattr(os, "getgroups", lambda: [0, GROUP])
+    monkeypatch.setattr(os, "getgrouplist", lambda name, group: [group, GROUP])
     assert opened_run(tmp_path, if_exists="resume") == folder
+    tmp_path.chmod(0o775)  # Now new folders do not have that group.
+    with pytest.raises(RunExistsError, match="belongs to user nobody"):
+        opened_run(tmp_path, if_exists="resume")
 
 
 def test_folder_that_all_users_may_write_is_refused_unless_that_is_the_setting(
@@ -127,8 +208,9 @@ def test_folder_that_all_users_may_write_is_refused_unless_that_is_the_setting(
 ) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one").chmod(0o777)
-    with pytest.raises(RunExistsError, match="may be written by all users, so that"):
+    with pytest.raises(RunExistsError, match="may be written by all users, so that") as e:
         opened_run(tmp_path)
+    assert f"closed to them by chmod o-w {tmp_path / 'one'}." in str(e.value)
     monkeypatch.setenv("SPARKDL_PERMISSIONS", "777")
     assert opened_run(tmp_path) == tmp_path / "one"
 
@@ -140,7 +222,7 @@ def test_mount_that_shows_all_folders_as_open_or_of_one_user_is_tolerated(
         seen = [*os.stat(path)]
         return os.stat_result([seen[0] | 0o777, *seen[1:4], OTHER, OTHER, *seen[6:]])
 
-    monkeypatch.setattr(foreign_folder, "_new_folder_in", of_mount)
+    monkeypatch.setattr(foreign_folder, "_new_folder_beside", of_mount)
     (tmp_path / "one").mkdir()
     (tmp_path / "one").chmod(0o777)
     assert opened_run(tmp_path) == tmp_path / "one"

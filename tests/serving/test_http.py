@@ -1,6 +1,7 @@
 """The HTTP server itself: connections, limits, and its end; no model is asked."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import logging
@@ -49,7 +50,10 @@ print(client.recv(1000).split()[1].decode())
 
 
 class Echo:
-    """Answers with the request; `/wait` waits until `opened` is set, and holds no thread."""
+    """Answers with the request; `/wait` waits until `opened` is set, and holds no thread.
+
+    `/hold` waits in the loop of the server, and `/busy` computes there.
+    """
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -64,6 +68,12 @@ class Echo:
             self.entered.release()
             while not self.opened.is_set():
                 await asyncio.sleep(0.005)
+        if request.path == "/hold":
+            # The server can do nothing else.
+            self.entered.release()
+            self.opened.wait(30)
+        if request.path == "/busy":
+            time.sleep(0.005)
         if request.path == "/large":
             return Answer(b" " * LARGE)
         said = {"method": request.method, "path": request.path, "body": request.body.decode()}
@@ -175,6 +185,7 @@ POST = b"POST / HTTP/1.1\r\nHost: a\r\n"
         POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
         POST + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
         POST + b"Host: b\r\n\r\n",
+        POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
@@ -188,6 +199,16 @@ def test_what_is_no_request_is_refused_after_the_requests_before_it(
     file = connection.makefile("rb")
     assert answer_of(file)[0] == 200
     assert file.read().startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("address", [b"http://[/", b"http://%E2%84%80/"])
+def test_an_address_that_is_none_is_refused(connect: Connect, caplog: Any, address: bytes) -> None:
+    connection = connect()
+    connection.sendall(b"GET " + address + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+    status, answer, headers = answer_of(connection.makefile("rb"))
+    assert (status, headers["connection"]) == (400, "close")
+    assert answer["error"].startswith("the address of the request is none")
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
@@ -226,6 +247,19 @@ def test_a_body_that_is_too_large_is_refused_and_the_connection_goes_on(
     assert (status, [*answer]) == (413, ["error"])
     connection.sendall(b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n")
     assert answer_of(file)[1]["path"] == "/next"
+
+
+def test_a_body_that_was_refused_and_goes_on_wrongly_ends_the_connection(
+    connect: Connect, caplog: Any
+) -> None:
+    connection = connect()
+    connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n3E9\r\n" + b"a" * 1001)
+    file = connection.makefile("rb")
+    assert answer_of(file)[0] == 413
+    connection.sendall(b"\r\nno chunk\r\n")
+    with contextlib.suppress(ConnectionResetError):
+        assert file.read() == b""
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_comes(connect: Connect) -> None:
@@ -270,8 +304,9 @@ def test_a_request_that_offers_another_protocol_is_read_with_its_body(
 
 
 def test_connections_beyond_the_limit_are_refused_and_others_are_not(
-    connect: Connect, server: HttpServer
+    monkeypatch: Any, connect: Connect, server: HttpServer
 ) -> None:
+    monkeypatch.setattr(http_connection, "REFUSED_S", 30.0)
     server._server.config.limit_concurrency = 2
     request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
     first, second = connect(), connect()
@@ -281,9 +316,11 @@ def test_connections_beyond_the_limit_are_refused_and_others_are_not(
     refused = connect()
     refused.sendall(request)
     assert whole(refused).startswith(b"HTTP/1.1 503 ")
+    monkeypatch.setattr(http_connection, "REFUSED_S", 0.2)
     first.sendall(request)
     assert len(answers(first, 1)) == 1
-    # A connection that was refused is not counted.
+    # A connection that was refused is not counted; one that sends nothing is, for a short time.
+    assert whole(connect()) == b""
     assert eventually(lambda: server.num_connections == 2)
     first.close()
     assert eventually(lambda: server.num_connections == 1)
@@ -309,15 +346,16 @@ def test_a_client_that_reads_nothing_holds_neither_memory_nor_others(connect: Co
 def test_a_head_or_a_body_that_does_not_come_ends_the_connection(
     monkeypatch: Any, connect: Connect, echo: Echo
 ) -> None:
-    monkeypatch.setattr(http_connection, "HEAD_S", 0.5)
     monkeypatch.setattr(asgi, "BODY_S", 0.5)
-    silent, slow, busy, late = connect(), connect(), connect(), connect()
-    slow.sendall(b"POST / HTTP/1.1\r\nContent-Len")
+    busy, late = connect(), connect()
     busy.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
-    late.sendall(POST + b"Content-Length: 2\r\n\r\na")
     assert echo.entered.acquire(timeout=30)
+    late.sendall(POST + b"Content-Length: 2\r\n\r\na")
     # The answer does not wait for the rest of the body, and the connection ends.
     assert whole(late).startswith(b"HTTP/1.1 408 ")
+    monkeypatch.setattr(http_connection, "HEAD_S", 1.0)
+    slow, silent = connect(), connect()
+    slow.sendall(b"POST / HTTP/1.1\r\nContent-Len")
     assert whole(silent) == whole(slow) == b""
     echo.opened.set()
     assert len(answers(busy, 1)) == 1
@@ -325,8 +363,9 @@ def test_a_head_or_a_body_that_does_not_come_ends_the_connection(
 
 def test_a_slow_reader_gets_the_whole_answer(monkeypatch: Any, echo: Echo) -> None:
     """Also when it takes longer than connections without a request are kept."""
+    bound = listen("127.0.0.1", 0)  # With the usual limit for a client that reads nothing.
     monkeypatch.setattr(http_server, "IDLE_S", 1)
-    server = HttpServer(echo, listen("127.0.0.1", 0), MAX_BODY)
+    server = HttpServer(echo, bound, MAX_BODY)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
     connection.connect(server._socket.getsockname())
@@ -350,7 +389,7 @@ def test_a_client_that_never_reads_is_cut_off(monkeypatch: Any, echo: Echo) -> N
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
         connection.connect(server._socket.getsockname())
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert eventually(lambda: server.num_connections == 1)
+        assert eventually(lambda: server._server.server_state.total_requests == 1)
         assert eventually(lambda: server.num_connections == 0)
     server.close()
 
@@ -359,6 +398,7 @@ def test_the_end_answers_what_has_come_and_refuses_what_comes(
     monkeypatch: Any, connect: Connect, server: HttpServer, echo: Echo
 ) -> None:
     monkeypatch.setattr(http_server, "LAST_REQUEST_S", 0.5)
+    monkeypatch.setattr(http_server, "LAST_BODY_S", 30.0)
     busy, idle, partial = connect(), connect(), connect()
     busy.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
     idle.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -401,6 +441,24 @@ def test_the_end_answers_requests_that_are_on_their_way(
     text = whole(idle)
     assert b"/late" in text and b"connection: close" in text.lower()
     drained.join(10)
+    assert not drained.is_alive()
+
+
+def test_the_end_answers_connections_that_the_server_has_not_taken(
+    connect: Connect, server: HttpServer, echo: Echo
+) -> None:
+    holding = connect()
+    holding.sendall(b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert echo.entered.acquire(timeout=30)
+    fresh = [connect() for _ in range(200)]
+    for one in fresh:
+        one.sendall(b"GET /busy HTTP/1.1\r\nHost: a\r\n\r\n")
+    drained = threading.Thread(target=server.drain, args=(60.0,))
+    drained.start()
+    echo.opened.set()
+    for one in fresh:
+        assert whole(one).startswith(b"HTTP/1.1 200 ")
+    drained.join(30)
     assert not drained.is_alive()
 
 
@@ -457,12 +515,12 @@ def test_an_address_is_taken_by_one_server_only() -> None:
 
 
 def test_the_threads_end_with_the_server(echo: Echo) -> None:
-    def names() -> list[str]:
-        return [t.name for t in threading.enumerate() if t.name.startswith("sparkdl-serving")]
+    def own_threads() -> set[threading.Thread]:
+        return {t for t in threading.enumerate() if t.name.startswith("sparkdl-serving")}
 
-    before = names()
+    before = own_threads()
     server = HttpServer(echo, listen("127.0.0.1", 0), MAX_BODY)
-    assert len(names()) > len(before)
+    assert own_threads() - before
     server.drain(1.0)
     server.close()
-    assert eventually(lambda: names() == before)
+    assert eventually(lambda: own_threads() <= before), own_threads() - before

@@ -25,6 +25,7 @@ PROGRAM = """
         Path(args[0], str(ctx.executor_id)).write_text(str(os.getpid()))
         if ctx.mgr.inbox:
             ctx.get_data_feed().next_batch(10)
+            Path(args[0], f"{{ctx.executor_id}}.fed").touch()
         time.sleep(1000)
 
     mode = getattr(TFCluster.InputMode, sys.argv[2])
@@ -75,7 +76,9 @@ def test_no_node_outlives_its_driver(
         assert driver.stdout
         assert "running\n" in iter(driver.stdout.readline, "")
         if code in (-9, 143):
-            assert eventually(lambda: len(pids(tmp_path)) == 2)
+            assert eventually(lambda: len(pids(tmp_path)) == 2, 120)
+            if "train" in end:
+                assert eventually(lambda: list((tmp_path / "pids").glob("*.fed")), 120)
             driver.send_signal(signal.SIGKILL if code == -9 else signal.SIGTERM)
-        assert driver.wait(60) == code
-    assert eventually(lambda: nothing_is_left(tmp_path), 15)
+        assert driver.wait(120) == code
+    assert eventually(lambda: nothing_is_left(tmp_path), 30)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext, TaskContext
 
 from sparkdl import checkpoints, storage
-from sparkdl.cluster.environ import gang_variables
+from sparkdl.cluster.environ import gang_variables, horovod_variables
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.rendezvous import (
     Peer,
@@ -214,7 +214,11 @@ def framework_variables(task: TrialTask, placement: Placement) -> dict[str, str]
     """Return the variables by which the processes of a framework find each other."""
     endpoints = [peer.endpoint for peer in placement.peers]
     local = local_places(placement.peers, placement.rank)
-    return gang_variables(task.plan.framework, task.plan.members, endpoints, placement.rank, local)
+    rank = placement.rank
+    variables = gang_variables(task.plan.framework, task.plan.members, endpoints, rank, local)
+    if placement.member.role.has_horovod_variables:
+        variables |= horovod_variables([peer.node for peer in placement.peers], rank, local)
+    return variables
 
 
 def invite_to_ring(task: TrialTask, placement: Placement) -> dict[str, socket.socket]:

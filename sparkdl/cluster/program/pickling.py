@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import cloudpickle
+from sparkdl.pickler import Pickler
 
 __all__ = ["num_bytes", "pickle_function"]
 
 
-class _RecordingPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _RecordingPickler(Pickler):
     """A pickler that records the names of modules.
 
     Args:
@@ -98,5 +98,5 @@ class _Counter:
 def num_bytes(value: Any) -> int:
     """Return the size of the pickle of an object, which is not kept."""
     counter = _Counter()
-    cloudpickle.Pickler(counter).dump(value)
+    Pickler(counter).dump(value)
     return counter.num_bytes

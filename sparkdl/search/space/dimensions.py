@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
@@ -80,8 +81,46 @@ class Float:
         """Return all values that Optuna can sample, in order; None if the range is continuous."""
         if self.step is None:
             return None
+        low, _, step = _decimals(self)
+        return [float(low + i * step) for i in range(self.num_values or 0)]
+
+    def draw(self, choose: random.Random) -> Any:
+        """Return a random value, as Optuna samples it."""
+        low, high = _sampled_bounds(self)
+        if self.num_values is not None:
+            first, _, step = _decimals(self)
+            return float(first + choose.randrange(self.num_values) * step)
+        if self.log:
+            value = math.exp(choose.uniform(math.log(low), math.log(high)))
+            return float(min(max(value, low), high))
+        return choose.uniform(low, high)
+
+    def perturb(self, sampled: Any, factor: float, choose: random.Random) -> Any:
+        """Return a value near another one; both are values that Optuna samples.
+
+        Args:
+            sampled: the value.
+            factor: multiply by it or divide by it, with equal probability.
+            choose: the source of chance.
+        """
+        low, high = _sampled_bounds(self)
+        is_up = choose.random() < 0.5
+        value = sampled * factor if is_up == (sampled >= 0) else sampled / factor
+        if value == sampled:  # Zero.
+            value += (0.1 if is_up else -0.1) * (high - low)
+        value = float(min(max(value, low), high))
+        if self.step is None:
+            return value
+        first, _, step = _decimals(self)
+        return float(first + _steps(value - low, sampled - low, self.step, is_up) * step)
+
+    @property
+    def num_values(self) -> int | None:
+        """The number of values that Optuna can sample; None if the range is continuous."""
+        if self.step is None:
+            return None
         low, high, step = _decimals(self)
-        return [float(low + i * step) for i in range(int((high - low) // step) + 1)]
+        return int((high - low) // step) + 1
 
 
 @dataclass(frozen=True)
@@ -118,6 +157,24 @@ class Int(Float):
         """See `Float`."""
         low, high = _sampled_bounds(self)
         return list(range(low, high + 1, self.step))
+
+    def perturb(self, sampled: Any, factor: float, choose: random.Random) -> Any:
+        """See `Float`."""
+        low, high = _sampled_bounds(self)
+        is_up = choose.random() < 0.5
+        value = sampled * factor if is_up == (sampled >= 0) else sampled / factor
+        if value == sampled:  # Zero.
+            value += self.step if is_up else -self.step
+        value = min(max(value, low), high)
+        return low + _steps(value - low, sampled - low, self.step, is_up) * self.step
+
+    def draw(self, choose: random.Random) -> Any:
+        """See `Float`."""
+        low, high = _sampled_bounds(self)
+        if self.log:
+            value = math.exp(choose.uniform(math.log(low - 0.5), math.log(high + 0.5)))
+            return min(max(round(value), low), high)
+        return choose.randrange(low, high + 1, self.step)
 
 
 @dataclass(frozen=True)
@@ -185,6 +242,19 @@ class Categorical:
         """Return all values that Optuna can sample."""
         return [self.sampled(choice) for choice in self.choices]
 
+    def draw(self, choose: random.Random) -> Any:
+        """Return a random choice, as Optuna samples it."""
+        return choose.choice(self.all_values())
+
+    def perturb(self, sampled: Any, factor: float, choose: random.Random) -> Any:
+        """Return the same choice: no other one is near it."""
+        return sampled
+
+    @property
+    def num_values(self) -> int:
+        """The number of choices."""
+        return len(self.choices)
+
 
 Dimension = Float | Int | Categorical
 _TYPES: dict[str, type[Any]] = {"Float": Float, "Int": Int, "Categorical": Categorical}
@@ -213,6 +283,17 @@ def _sampled_bounds(dimension: Float) -> tuple[Any, Any]:
         return low, high
     first, last, step = _decimals(dimension)
     return low, float(first + (last - first) // step * step)
+
+
+def _steps(value: float, before: float, step: float, is_up: bool) -> int:
+    """Return the number of steps nearest to a value, and if it is that of before, the next one.
+
+    All values are distances from the low bound. A value beyond a bound stays at it.
+    """
+    number, old = round(value / step), round(before / step)
+    if number == old and value != before:
+        return max(0, old + (1 if is_up else -1))
+    return number
 
 
 def _decimals(dimension: Float) -> list[Decimal]:

@@ -123,15 +123,16 @@ class TFCluster:
         tag = f"sparkdl:{self.run.id}"
         self._running_calls.add(fields["call_number"])
         with contextlib.closing(feeding):
-            self.sc.addJobTag(tag)
             try:
+                self.sc.addJobTag(tag)
                 terminated = feed(self.sc, rows, num_epochs, fields)
             except Exception:
                 self._raise_failure()
                 raise
             finally:
-                self.sc.removeJobTag(tag)
                 self._running_calls.discard(fields["call_number"])
+                with contextlib.suppress(Exception):  # Spark has ended, as the first error says.
+                    self.sc.removeJobTag(tag)
         if terminated:
             self._terminated.set()
 

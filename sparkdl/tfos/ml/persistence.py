@@ -15,6 +15,7 @@ from pyspark.ml.util import (
 )
 
 from sparkdl.errors import ConfigError
+from sparkdl.pickler import dumps
 
 __all__ = ["PersistentStage"]
 
@@ -49,7 +50,7 @@ class _Writer(MLWriter):  # type: ignore[misc]
 
     def saveImpl(self, path: str) -> None:
         functions = {
-            name: base64.b64encode(cloudpickle.dumps(getattr(self._stage, name))).decode()
+            name: base64.b64encode(dumps(getattr(self._stage, name))).decode()
             for name in self._stage._FUNCTIONS
         }
         extra = {_KEY: {"args": _to_json(self._stage.args), "functions": functions}}

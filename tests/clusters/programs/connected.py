@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,17 @@ def without_context(spark: SparkSession) -> Any:
     }
 
 
+def _patient(start: Callable[[], Any]) -> Any:
+    """Start a stream, again if its Python worker took longer than the 10 s that Spark gives it."""
+    for _ in range(4):
+        try:
+            return start()
+        except Exception as exc:
+            if "Python worker failed to connect back" not in str(exc):
+                raise
+    return start()
+
+
 def watched(spark: SparkSession, folder: str) -> dict[str, Any]:
     """Watch a log of two hours, of which the second is unlike the training data."""
     from sparkdl import monitoring
@@ -193,10 +205,10 @@ def watched(spark: SparkSession, folder: str) -> dict[str, Any]:
 
     options: dict[str, Any] = {"to": f"{folder}/results", "min_rows": 10, "idle_s": 60}
     options |= {"metrics": ["ks"], "columns": ["age"], "available_now": True}
-    first = monitoring.watch(f"{folder}/log", PROFILE, **options).new_drift
+    first = _patient(lambda: monitoring.watch(f"{folder}/log", PROFILE, **options)).new_drift
     monitoring.acknowledge(f"{folder}/results")
     # The log is idle only once.
-    again = monitoring.watch(f"{folder}/log", PROFILE, **options)
+    again = _patient(lambda: monitoring.watch(f"{folder}/log", PROFILE, **options))
     return {
         "statuses": first.table["status"].tolist(),
         "alerts": len(again.alerts),

@@ -34,7 +34,9 @@ def rows(count: int = 96) -> tuple[Any, Any]:
     return x, x.sum(axis=1, keepdims=True)
 
 
-def _fit(folder: str, model: Any, data: Any, steps: int | None) -> dict[str, Any]:
+def _fit(
+    folder: str, model: Any, data: Any, steps: int | None, waits: bool = False
+) -> dict[str, Any]:
     """Train, and write the digest of the weights."""
     import keras
 
@@ -44,6 +46,8 @@ def _fit(folder: str, model: Any, data: Any, steps: int | None) -> dict[str, Any
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if batch == 3:
                 tell(folder)
+                while waits and not Path(folder, "go").exists():
+                    time.sleep(0.05)
             if steps != 16:
                 time.sleep(0.02)
 
@@ -71,7 +75,7 @@ def _train_strategy(folder: str, steps: int) -> dict[str, Any]:
     return _fit(folder, model, tf.data.Dataset.from_tensor_slices(rows()).repeat().batch(12), steps)
 
 
-def _train_ring(folder: str, steps: int) -> dict[str, Any]:
+def _train_ring(folder: str, steps: int, waits: bool) -> dict[str, Any]:
     import keras
     import tensorflow as tf
 
@@ -79,7 +83,7 @@ def _train_ring(folder: str, steps: int) -> dict[str, Any]:
 
     keras.utils.set_random_seed(context.rank)
     data = tf.data.Dataset.from_tensor_slices(rows()).shard(context.world_size, context.rank)
-    return _fit(folder, _model(distribute.optimizer), data.repeat().batch(4), steps)
+    return _fit(folder, _model(distribute.optimizer), data.repeat().batch(4), steps, waits)
 
 
 def _train_fed(folder: str, steps: int) -> dict[str, Any]:
@@ -116,10 +120,12 @@ def strategy(spark: SparkSession, folder: str, steps: int = 16, **options: Any) 
     return _summary(run, folder)
 
 
-def ring(spark: SparkSession, folder: str, steps: int = 16, **options: Any) -> Any:
-    """Train with the ring."""
+def ring(
+    spark: SparkSession, folder: str, steps: int = 16, waits: bool = False, **options: Any
+) -> Any:
+    """Train with the ring; with `waits`, each rank waits in its fourth step for a file `go`."""
     run = experiment.allreduce(
-        lambda: _train_ring(folder, steps), num_workers=3, progress=False, **options
+        lambda: _train_ring(folder, steps, waits), num_workers=3, progress=False, **options
     )
     return _summary(run, folder)
 

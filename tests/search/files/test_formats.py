@@ -219,7 +219,7 @@ def test_sagemaker_grid_of_lists(file: Path) -> None:
     file.write_text(json.dumps({"Strategy": "Grid", "CategoricalParameterRanges": values}))
     declared = read_space(file)
     assert declared.options == {"algorithm": "grid"}
-    assert declared.space.grid() == {"a": ["x", "y"]}
+    assert [*declared.space.points()] == [{"a": "x"}, {"a": "y"}]
 
 
 def test_reverse_log_scale_is_dense_near_the_upper_bound(file: Path) -> None:

@@ -1,5 +1,6 @@
 """Spaces: sampled values, values for the training function, and the dict for JSON."""
 
+import itertools
 import json
 import math
 from typing import Any
@@ -119,8 +120,9 @@ def test_range_includes_its_bounds(dimension: Float) -> None:
 
 @given(ints().filter(lambda dim: (dim.high - dim.low) // dim.step < 1000) | categoricals())
 def test_grid_has_every_value_once(dimension: Int | Categorical) -> None:
-    grid = Space.of({"x": dimension}).grid()["x"]
-    values = [dimension.value(sampled) for sampled in grid]
+    space = Space.of({"x": dimension})
+    values = [dimension.value(point["x"]) for point in space.points()]
+    assert len(values) == space.num_points()
     assert all(dimension.has(value) for value in values)
     if isinstance(dimension, Int):
         assert (
@@ -134,10 +136,14 @@ def test_grid_has_every_value_once(dimension: Int | Categorical) -> None:
 
 def test_grid_of_ranges_with_steps() -> None:
     space = Space.of({"a": Float(0, 1, step=0.3), "b": Int(1, 10, step=4), "c": ["x", [1, 2]]})
-    assert space.grid() == {"a": [0.0, 0.3, 0.6, 0.9], "b": [1, 5, 9], "c": ["x", "[1, 2]"]}
-    assert Space.of({"a": Int(3, 5, mirror=8)}).grid() == {"a": [3, 4, 5]}
+    points = [tuple(point.values()) for point in space.points()]
+    assert points == [*itertools.product([0.0, 0.3, 0.6, 0.9], [1, 5, 9], ["x", "[1, 2]"])]
+    assert [p["b"] for p in space.points({"a": 0.3, "c": "x"})] == [1, 5, 9]
+    assert (space.num_points(), space.num_points({"a": 0.3, "c": "x"})) == (24, 3)
+    assert [*Space.of({"a": Int(3, 5, mirror=8)}).points()] == [{"a": 3}, {"a": 4}, {"a": 5}]
+    assert Space.of({"a": Float(0, 1), "b": [1]}).num_points() is None
     with pytest.raises(ConfigError, match=r"needs a step in space\['a'\], which is Float\(low=0"):
-        Space.of({"a": Float(0, 1)}).grid()
+        Space.of({"a": Float(0, 1)}).check_finite()
 
 
 def test_distribution_ends_at_the_last_step_in_the_range() -> None:

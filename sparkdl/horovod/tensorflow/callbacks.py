@@ -12,7 +12,7 @@ from typing import Any
 from sparkdl import context, distribute
 from sparkdl.distribute.keras_fit import shared_variables
 from sparkdl.distribute.strategies import uses_tf_keras
-from sparkdl.horovod.operations import rank, size
+from sparkdl.horovod.ranks import rank, size
 
 __all__ = [
     "BestModelCheckpoint",
@@ -33,7 +33,8 @@ class BroadcastGlobalVariablesCallback(_keras.callbacks.Callback):  # type: igno
 
     Args:
         root_rank: the rank whose values all ranks receive.
-        device, local_variables: have no effect.
+        device: has no effect.
+        local_variables: variables of which each rank keeps its own values.
 
     Example:
         >>> import sparkdl.horovod as hvd
@@ -44,14 +45,21 @@ class BroadcastGlobalVariablesCallback(_keras.callbacks.Callback):  # type: igno
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self._local = {id(variable) for variable in local_variables or ()}
         # A restarted rank receives the values in `fit`; the other ranks do not broadcast again.
         self._is_done = context.current().is_late
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast once. After a batch, a model that is built on its first call has variables."""
         if not self._is_done and size() > 1:
-            distribute.broadcast_variables(shared_variables(self.model), self.root_rank)
+            variables = shared_variables(self.model)
+            shared = [variable for variable in variables if id(variable) not in self._local]
+            distribute.broadcast_variables(shared, self.root_rank)
         self._is_done = True
+
+    def register_local_var(self, var: Any) -> None:
+        """Let each rank keep its own values of a variable."""
+        self._local.add(id(var))
 
 
 class MetricAverageCallback(_keras.callbacks.Callback):  # type: ignore[misc]
@@ -217,7 +225,7 @@ class BestModelCheckpoint(_keras.callbacks.ModelCheckpoint):  # type: ignore[mis
 
 
 class CommitStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Commits an elastic state at regular intervals.
+    """Commits an elastic state at regular intervals, and at the end of each epoch.
 
     Args:
         state: an `hvd.elastic.State`.
@@ -245,6 +253,10 @@ class CommitStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
         if self._num_batches % self.batches_per_commit == 0:
             self.state.commit()
 
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Commit the epoch, if an `UpdateEpochStateCallback` before this one has counted it."""
+        self.state.commit()
+
 
 class UpdateBatchStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
     """Sets `batch` of an elastic state to the number of the current batch.
@@ -267,7 +279,9 @@ class UpdateBatchStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateEpochStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Sets `epoch` of an elastic state to the number of the current epoch, across calls of `fit`.
+    """Sets `epoch` of an elastic state to the number of completed epochs, across calls of `fit`.
+
+    A training that starts again between two epochs then begins with the next epoch.
 
     Args:
         state: an `hvd.elastic.State` with an attribute `epoch`, from which each `fit` counts.
@@ -276,12 +290,12 @@ class UpdateEpochStateCallback(_keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
-        self._first_epoch = 0
+        self._first_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Store the epoch at which this `fit` begins."""
         self._first_epoch = self.state.epoch
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Set the number of the epoch."""
-        self.state.epoch = self._first_epoch + epoch
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Count the epoch."""
+        self.state.epoch = self._first_epoch + epoch + 1

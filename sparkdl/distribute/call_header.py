@@ -1,0 +1,60 @@
+"""Runs in the training process. The header by which ranks notice that their collectives differ."""
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+__all__ = ["CALLS", "HEADER", "OPERATIONS", "check_header", "pack_header"]
+
+OPERATIONS: dict[str, Any] = {
+    "sum": np.add,
+    "mean": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "product": np.multiply,
+}
+
+# Each rank sends a header before each collective: number of collectives before, index in CALLS,
+# index in OPERATIONS or root, checksum of the dtype's name, number of bytes.
+HEADER = struct.Struct("<QHIIQ")
+CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather", "alltoall")
+
+
+def pack_header(number: int, call: str, detail: int, array: Any) -> bytes:
+    """Return the header of a collective.
+
+    Args:
+        number: number of collectives before.
+        call: one of CALLS.
+        detail: index in OPERATIONS, or root.
+        array: array whose dtype and size the header describes.
+    """
+    dtype = zlib.crc32(array.dtype.name.encode())
+    return HEADER.pack(number, CALLS.index(call), detail, dtype, array.nbytes)
+
+
+def check_header(own: bytes, received: bytearray) -> None:
+    """Validate that another rank has called the same collective.
+
+    Raises:
+        RuntimeError: if the headers differ.
+    """
+    if received == own:
+        return
+    ours, theirs = (HEADER.unpack(header) for header in (own, received))
+    raise RuntimeError(
+        f"the ranks do not call the same collectives: this rank called {_description(ours)}, and "
+        f"another rank {_description(theirs)}"
+        f"{'' if ours[3] == theirs[3] else ' of another dtype'}. All ranks must call the same "
+        "collectives in the same order, with the same shapes and dtypes."
+    )
+
+
+def _description(header: tuple[int, ...]) -> str:
+    number, call, detail, _, nbytes = header
+    name = CALLS[call] if call < len(CALLS) else "an unknown collective"
+    how = {"broadcast": f"from rank {detail} ", "allgather": "", "alltoall": ""}
+    operation = f"({list(OPERATIONS)[detail]}) " if detail < len(OPERATIONS) else ""
+    return f"{name} {how.get(name, operation)}of {nbytes} bytes as number {number}"

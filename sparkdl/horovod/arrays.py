@@ -1,0 +1,157 @@
+"""Runs in the training process. Horovod's collectives on NumPy arrays.
+
+All ranks agree first, see `agreement`. The rules of Horovod 0.28 for scaling and for integers are
+those of its C++ code (horovod/common/ops/collective_operations.h).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.rows import check_splits
+from sparkdl.horovod.agreement import Disagreement, agree, describe
+
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter", "scaled"]
+
+
+def allreduce(
+    world: Ring, arrays: Sequence[Any], op: str, prescale: float = 1.0, postscale: float = 1.0
+) -> list[Any]:
+    """Return the reductions of some arrays.
+
+    Args:
+        world: the ring of the ranks that take part.
+        arrays: the arrays.
+        op: `mean`, `sum`, `min`, `max`, `product` or `adasum`.
+        prescale: factor applied before the reduction.
+        postscale: factor applied after it.
+    """
+    arrays = [np.asarray(array, order="C") for array in arrays]
+    ops = [_ring_operation(op, array) for array in arrays]
+    parts = [[a.dtype.name, a.size, ring_op] for a, ring_op in zip(arrays, ops, strict=True)]
+    scales = [prescale, postscale]
+    agree(world, describe("allreduce", arrays, parts=parts, operation=op, scales=scales))
+    results = []
+    for array, ring_op in zip(arrays, ops, strict=True):
+        array = scaled(array, prescale)
+        if op == "adasum":
+            results.append(scaled(_adasum(world.allgather(array[None])), postscale))
+            continue
+        factor = postscale / world.size if (op, ring_op) == ("mean", "sum") else postscale
+        results.append(scaled(world.allreduce(array, ring_op), factor))
+    return results
+
+
+def reducescatter(
+    world: Ring, arrays: Sequence[Any], op: str, prescale: float = 1.0, postscale: float = 1.0
+) -> list[Any]:
+    """Return this rank's rows of the reductions of some arrays, see `allreduce`."""
+    arrays = [np.asarray(array, order="C") for array in arrays]
+    description = _describe_rows("reducescatter", arrays, op=op, scales=[prescale, postscale])
+    if op not in ("mean", "sum"):
+        description = {"error": f"reducescatter got op={op!r}; expected hvd.Average or hvd.Sum."}
+    agree(world, description)
+    results = []
+    for array in arrays:
+        ring_op = _ring_operation(op, array)
+        factor = postscale / world.size if (op, ring_op) == ("mean", "sum") else postscale
+        results.append(scaled(world.reduce_scatter(scaled(array, prescale), ring_op), factor))
+    return results
+
+
+def allgather(world: Ring, arrays: Sequence[Any]) -> list[Any]:
+    """Return the arrays of all ranks, concatenated along their first dimension."""
+    arrays = [np.asarray(array, order="C") for array in arrays]
+    agree(world, _describe_rows("allgather", arrays, rows_differ=True))
+    return [np.concatenate(world.allgather(array)) for array in arrays]
+
+
+def broadcast(world: Ring, arrays: Sequence[Any], root: int) -> list[Any]:
+    """Return the arrays of a rank.
+
+    Args:
+        world: the ring of the ranks that take part.
+        arrays: the arrays.
+        root: rank in that ring.
+    """
+    arrays = [np.asarray(array, order="C") for array in arrays]
+    agree(world, describe("broadcast", arrays, root=root))
+    return [world.broadcast(array, root) for array in arrays]
+
+
+def alltoall(world: Ring, array: Any, splits: Any) -> tuple[Any, Any]:
+    """Return the rows that all ranks have for this rank, and how many come from each rank.
+
+    Args:
+        world: the ring of the ranks that take part.
+        array: the rows for all ranks.
+        splits: number of rows for each rank; empty for equally many.
+    """
+    array = np.asarray(array, order="C")
+    num_rows = len(array) if array.ndim else 0
+    counts = [int(split) for split in splits] or [num_rows // world.size] * world.size
+    description = describe("alltoall", [array], rows_differ=True)
+    try:
+        check_splits(array, counts, world.size)
+    except ValueError as exc:
+        description = {"error": str(exc)}
+    agree(world, description)
+    parts = world.alltoall(array, counts)
+    return np.concatenate(parts), np.array([len(part) for part in parts], np.int32)
+
+
+def scaled(array: Any, factor: float) -> Any:
+    """Return the product with a factor: integers by way of float64, float16 by way of float32.
+
+    Example:
+        >>> scaled(np.array([3, -3]), 0.5)
+        array([ 1, -1])
+    """
+    if factor == 1.0:
+        return array
+    kind = array.dtype.kind
+    if kind in "iub":
+        wide: Any = np.dtype(np.float64)
+    elif array.dtype.itemsize == 2:
+        wide = np.dtype(np.float32)
+    else:
+        wide = array.dtype
+    return (array.astype(wide, copy=False) * wide.type(factor)).astype(array.dtype, copy=False)
+
+
+def _describe_rows(call: str, arrays: Sequence[Any], **more: Any) -> Any:
+    """Describe a collective over rows, which a number does not have."""
+    if any(array.ndim == 0 for array in arrays):
+        return {"error": f"{call} got a number; expected at least one dimension."}
+    return describe(call, arrays, **more)
+
+
+def _ring_operation(op: str, array: Any) -> str:
+    """Return the operation of the ring: integers are averaged by scaling their sum."""
+    is_float = array.dtype.kind not in "iub"
+    return "sum" if op == "adasum" or (op == "mean" and not is_float) else op
+
+
+def _adasum(arrays: Sequence[Any]) -> Any:
+    """Return the Adasum of the arrays of all ranks (Maleki et al. 2020, arXiv:2006.02924).
+
+    Of two gradients, each loses half of its projection on the other: those at right angles are
+    added up, and equal ones averaged.
+    """
+    if len(arrays) & (len(arrays) - 1):
+        raise Disagreement(
+            f"Adasum was called by {len(arrays)} ranks; expected a power of two. Use hvd.Average."
+        )
+    rows = [array.reshape(-1).astype(np.float64) for array in arrays]
+    while len(rows) > 1:
+        rows = [_adasum_of_two(*rows[i : i + 2]) for i in range(0, len(rows), 2)]
+    return rows[0].reshape(arrays[0].shape[1:]).astype(arrays[0].dtype)
+
+
+def _adasum_of_two(left: Any, right: Any) -> Any:
+    dot, left_norm, right_norm = left @ right, left @ left, right @ right
+    of_left = 1 - dot / (2 * left_norm) if left_norm else 1.0
+    of_right = 1 - dot / (2 * right_norm) if right_norm else 1.0
+    return of_left * left + of_right * right

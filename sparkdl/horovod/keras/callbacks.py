@@ -1,0 +1,4 @@
+"""Runs in the training process. The counterpart of `horovod.keras.callbacks`."""
+
+from sparkdl.horovod.tensorflow.callbacks import *  # noqa: F403
+from sparkdl.horovod.tensorflow.callbacks import __all__ as __all__

@@ -1,0 +1,109 @@
+"""Runs on the driver. Start a function in several ranks, as `horovod.run` does."""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sparkdl import experiment
+from sparkdl.horovod.rank_results import call_and_keep, kept
+
+__all__ = ["results_of_ranks", "run", "warn_of_unused"]
+
+_logger = logging.getLogger("sparkdl.horovod")
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    *,
+    verbose: Any = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    **unused: Any,
+) -> list[Any]:
+    """Run a function in several ranks, and return the values of all of them.
+
+    The counterpart of `horovod.run`. Spark decides where the ranks run, and there is a run as of
+    `experiment.horovod`, with its logs and metrics.
+
+    Args:
+        func: the function.
+        args, kwargs: its arguments.
+        num_proc: the number of ranks, also as `np`.
+        min_num_proc, max_num_proc: with one of them the run is elastic, see `experiment.horovod`;
+            `max_num_proc` ranks are started. Also as `min_np` and `max_np`.
+        verbose: 0 or False to show nothing, True or a number from 2 to show what all ranks print.
+        **unused: arguments for SSH, MPI, hosts and so on, which have no effect.
+
+    Returns:
+        The value of each rank, by rank. Numbers, text, bytes, arrays, lists, tuples, sets and dicts
+        travel; of an elastic run, the values of the ranks that returned.
+
+    Raises:
+        ConfigError, FunctionError, PreflightError, TrainingFailedError, RunStoppedError: see
+            `experiment.horovod`.
+
+    Example:
+        >>> import sparkdl.horovod
+        >>> def train(start):
+        ...     import sparkdl.horovod as hvd
+        ...     hvd.init()
+        ...     return start + hvd.rank()
+        >>> sparkdl.horovod.run(train, args=(10,), np=2, verbose=0)
+        [10, 11]
+    """
+    warn_of_unused("horovod.run", unused)
+    is_elastic = _first(min_np, min_num_proc, max_np, max_num_proc) is not None
+    return results_of_ranks(
+        func,
+        args,
+        kwargs,
+        num_workers=_first(max_np, max_num_proc, np, num_proc),
+        elastic=is_elastic,
+        progress=verbose is None or bool(verbose),
+        logs="all" if (verbose and verbose > 1) or verbose is True else None,
+    )
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def results_of_ranks(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    **options: Any,
+) -> list[Any]:
+    """Run a function by `experiment.horovod`, and return the values of all ranks.
+
+    Args:
+        function, args, kwargs: the function and its arguments.
+        **options: see `experiment.horovod`.
+    """
+    train = functools.partial(call_and_keep, function, tuple(args), dict(kwargs or {}))
+    options.setdefault("name", getattr(function, "__name__", None))
+    return kept(experiment.horovod(train, **options).trials[0].path)
+
+
+def warn_of_unused(function: str, unused: Mapping[str, Any]) -> None:
+    """Warn of arguments of Horovod that have no effect.
+
+    Args:
+        function: the name of Horovod's function.
+        unused: arguments by name; those without a value are not told.
+    """
+    names = [name for name, value in unused.items() if value not in (None, False)]
+    if names:
+        _logger.warning(
+            "%s of %s have no effect: Spark starts the ranks. The settings for it are in "
+            "docs/horovod.md.",
+            ", ".join(names),
+            function,
+        )

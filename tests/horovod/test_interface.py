@@ -1,0 +1,151 @@
+"""The names and arguments of Horovod, and the objects that travel."""
+
+import importlib
+import inspect
+from collections import namedtuple
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparkdl.horovod.objects import decoded, encoded
+
+Point = namedtuple("Point", "x y")
+
+# The positional arguments of Horovod 0.28, in its order.
+OPTIMIZER = "optimizer name device_dense device_sparse compression sparse_as_dense"
+SIGNATURES = {
+    "sparkdl.horovod.tensorflow": {
+        "allreduce": "tensor average device_dense device_sparse compression op prescale_factor "
+        "postscale_factor name process_set ignore_name_scope",
+        "grouped_allreduce": "tensors average device_dense device_sparse compression op "
+        "prescale_factor postscale_factor process_set ignore_name_scope name",
+        "allgather": "tensor name ignore_name_scope process_set",
+        "broadcast": "tensor root_rank name ignore_name_scope process_set",
+        "alltoall": "tensor splits name ignore_name_scope process_set",
+        "reducescatter": "tensor device_dense compression op name process_set ignore_name_scope "
+        "prescale_factor postscale_factor",
+        "grouped_reducescatter": "tensors device_dense compression op process_set "
+        "prescale_factor postscale_factor",
+        "broadcast_variables": "variables root_rank process_set inplace",
+        "broadcast_object": "obj root_rank session name process_set",
+        "allgather_object": "obj session name process_set",
+        "DistributedOptimizer": "optimizer name use_locking device_dense device_sparse compression "
+        "sparse_as_dense backward_passes_per_step op gradient_predivide_factor "
+        "average_aggregated_gradients num_groups groups process_set scale_local_gradients",
+        "DistributedGradientTape": "gradtape device_dense device_sparse compression "
+        "sparse_as_dense op gradient_predivide_factor num_groups groups process_set "
+        "scale_local_gradients",
+        "init": "comm process_sets",
+    },
+    "sparkdl.horovod.tensorflow.keras": {
+        "allreduce": "value name average prescale_factor postscale_factor op compression",
+        "allgather": "value name",
+        "broadcast": "value root_rank name",
+        "reducescatter": "value name op",
+        "DistributedOptimizer": f"{OPTIMIZER} gradient_predivide_factor op "
+        "backward_passes_per_step average_aggregated_gradients num_groups groups process_set "
+        "scale_local_gradients",
+        "load_model": "filepath custom_optimizers custom_objects compression legacy_opts",
+    },
+}
+SCALES = "prescale_factor postscale_factor"
+TORCH = {
+    "allreduce": f"tensor average name compression op {SCALES} process_set",
+    "allreduce_": f"tensor average name op {SCALES} process_set",
+    "allreduce_async": f"tensor average name op {SCALES} process_set",
+    "allreduce_async_": f"tensor average name op {SCALES} process_set",
+    "grouped_allreduce": f"tensors average name compression op {SCALES} process_set",
+    "grouped_allreduce_": f"tensors average name op {SCALES} process_set",
+    "grouped_allreduce_async": f"tensors average name op {SCALES} process_set",
+    "grouped_allreduce_async_": f"tensors average name op {SCALES} process_set",
+    "sparse_allreduce_async": "tensor name op process_set",
+    "allgather": "tensor name process_set",
+    "allgather_async": "tensor name process_set",
+    "grouped_allgather": "tensors name process_set",
+    "grouped_allgather_async": "tensors name process_set",
+    "broadcast": "tensor root_rank name process_set",
+    "broadcast_": "tensor root_rank name process_set",
+    "broadcast_async": "tensor root_rank name process_set",
+    "broadcast_async_": "tensor root_rank name process_set",
+    "alltoall": "tensor splits name process_set",
+    "alltoall_async": "tensor splits name process_set",
+    "reducescatter": f"tensor name compression op process_set {SCALES}",
+    "reducescatter_async": f"tensor name op process_set {SCALES}",
+    "grouped_reducescatter": f"tensors name compression op process_set {SCALES}",
+    "grouped_reducescatter_async": f"tensors name op process_set {SCALES}",
+    "broadcast_parameters": "params root_rank",
+    "broadcast_optimizer_state": "optimizer root_rank model",
+    "broadcast_object": "obj root_rank name process_set",
+    "allgather_object": "obj name process_set",
+    "join": "device",
+    "barrier": "process_set",
+    "poll": "handle",
+    "synchronize": "handle",
+    "DistributedOptimizer": "optimizer named_parameters compression backward_passes_per_step op "
+    "gradient_predivide_factor num_groups groups sparse_as_dense process_set",
+    "init": "comm process_sets",
+}
+if find_spec("torch"):
+    SIGNATURES["sparkdl.horovod.torch"] = TORCH
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "parameters"),
+    [(m, name, words) for m, functions in SIGNATURES.items() for name, words in functions.items()],
+)
+def test_arguments_have_the_order_of_horovod(module: str, name: str, parameters: str) -> None:
+    function = getattr(importlib.import_module(module), name)
+    assert list(inspect.signature(function).parameters) == parameters.split()
+
+
+def test_modules_have_the_places_of_horovod() -> None:
+    for name in ("keras", "tensorflow.keras"):
+        hvd = importlib.import_module(f"sparkdl.horovod.{name}")
+        callbacks = importlib.import_module(f"sparkdl.horovod.{name}.callbacks")
+        elastic = importlib.import_module(f"sparkdl.horovod.{name}.elastic")
+        assert callbacks.MetricAverageCallback is hvd.callbacks.MetricAverageCallback
+        assert elastic.KerasState is hvd.elastic.KerasState
+        assert elastic.CommitStateCallback is hvd.callbacks.CommitStateCallback
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, 2.5, None, True], (1, "b"): {3, 4}, 0: b"bytes"},
+        np.array([[1, 2]], ">i4"),
+        np.array([1 + 2j]),
+        np.float32(0.5),
+        np.zeros((0, 3), "u1"),
+    ],
+    ids=str,
+)
+def test_objects_travel(value: Any) -> None:
+    np.testing.assert_equal(decoded(encoded(value)), value)
+
+
+def test_named_tuples_travel_as_tuples() -> None:
+    assert decoded(encoded([Point(1, 2)])) == [(1, 2)]
+
+
+@pytest.mark.parametrize("value", [object(), np.array(["text"]), np.array([None]), 1j, {1: print}])
+def test_other_objects_are_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="expected numbers, text, bytes, arrays of numbers"):
+        encoded(value)
+
+
+def test_an_average_that_is_no_boolean_is_refused() -> None:
+    import sparkdl.horovod.tensorflow as hvd
+
+    with pytest.raises(ValueError, match="average is 'loss'; expected True, False or None"):
+        hvd.allreduce(1.0, "loss")
+
+
+def test_state_keeps_the_kinds_of_its_values() -> None:
+    import sparkdl.horovod.tensorflow as hvd
+
+    state = hvd.elastic.ObjectState(best=(1, 2), by_epoch={0: np.ones(2)})
+    state.sync()
+    assert state.best == (1, 2)
+    assert state.by_epoch[0].tolist() == [1.0, 1.0]

@@ -1,0 +1,95 @@
+"""Functions and scripts started as by `horovod.run`, `horovod.spark.run` and `horovodrun`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+import sparkdl.horovod
+import sparkdl.horovod.spark
+from sparkdl.cli.main import main
+from sparkdl.errors import ConfigError, TrainingFailedError
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+
+import sparkdl.horovod.tensorflow as hvd
+
+def main():
+    hvd.init()
+    total = float(hvd.allreduce(float(sys.argv[2]), op=hvd.Sum, name="total"))
+    Path(f"{sys.argv[1]}-{hvd.rank()}").write_text(str(total))
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "runs"))
+
+
+def train(factor: int, shift: int = 0) -> Any:
+    import os
+
+    import sparkdl.horovod.tensorflow as hvd
+
+    hvd.init()
+    weights = np.full((2, 2), hvd.rank() * factor + shift, "f4")
+    places = {name: os.environ[f"HOROVOD_{name}"] for name in ("RANK", "SIZE", "LOCAL_SIZE")}
+    hvd.shutdown()
+    return {"weights": weights, "places": places, 3: (None, b"bytes")}
+
+
+def test_run_returns_the_values_of_all_ranks() -> None:
+    """The ranks have left the ring when they return."""
+    for rank, told in enumerate(sparkdl.horovod.spark.run(train, (5,), {"shift": 1}, num_proc=2)):
+        assert (told["weights"].dtype, told["weights"].shape) == (np.float32, (2, 2))
+        assert told["weights"].max() == told["weights"].min() == rank * 5 + 1
+        assert told["places"] == {"RANK": str(rank), "SIZE": "2", "LOCAL_SIZE": "2"}
+        assert told[3] == (None, b"bytes")
+
+
+def test_values_that_cannot_travel_are_named() -> None:
+    with pytest.raises(TrainingFailedError, match="got a object; expected numbers, text, bytes"):
+        sparkdl.horovod.run(lambda: object())
+
+
+def test_ranks_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_workers is 0"):
+        sparkdl.horovod.run(train, (1,), np=0)
+
+
+def test_a_script_runs_in_all_ranks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script, timeline = tmp_path / "train.py", tmp_path / "timeline.json"
+    script.write_text(SCRIPT)
+    words = ["--timeline-filename", str(timeline), "python", str(script), "sum", "2.5"]
+    assert main(["horovodrun", "-np", "2", *words]) == 0
+    assert [(tmp_path / f"sum-{rank}").read_text() for rank in range(2)] == ["5.0", "5.0"]
+    assert "COMPLETE" in capfd.readouterr().out
+    events = json.loads(timeline.read_text().rstrip(",\n") + "]")
+    assert "allreduce" in {event["name"] for event in events}
+
+
+def test_a_script_that_fails_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise RuntimeError('no data today')")
+    assert main(["horovodrun", "-np", "1", "python", "-u", str(script)]) == 1
+    assert "no data today" in capfd.readouterr().err
+
+
+def test_a_command_without_a_script_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["horovodrun", "-np", "1", "bash", "train.sh"])
+    assert "expected python script.py, got bash train.sh" in capfd.readouterr().err
