@@ -105,6 +105,7 @@ class Kubernetes:
         self.secrets = {"s3": {"id": "testing", "key": "testing"}}
         self._drivers: list[Driver] = []
         self._threads: list[threading.Thread] = []
+        self._naming = threading.Lock()
         self._users = net.folder / "users"
         self._users.write_text(f"root:x:0:0::/root:/bin/sh\nspark:x:{USER}:{USER}::/tmp:/bin/sh\n")
         self._client = Pod("client", net.hosts[0])
@@ -405,7 +406,14 @@ class Kubernetes:
 
     def _name_services(self) -> None:
         """Let all pods know the names of services, as the name server of a cluster does."""
-        lines = []
+        with self._naming:  # The newest list is written last.
+            lines = "".join(self._service_names())
+            for pod in list(self.pods.values()):  # Other threads add pods.
+                own = f"127.0.0.1 localhost\n{pod.host.address} {pod.host.name}\n"
+                # The file is mounted: it must stay the same file.
+                (pod.host.folder / "hosts").write_text(own + lines)
+
+    def _service_names(self) -> Iterator[str]:
         for service in self.api.select("services", NAMESPACE):
             wanted = service["spec"]["selector"]
             terms = {"labelSelector": ",".join(f"{k}={v}" for k, v in wanted.items())}
@@ -413,11 +421,7 @@ class Kubernetes:
                 if pod := self.pods.get(item["metadata"]["name"]):
                     name = service["metadata"]["name"]
                     full = f"{name}.{NAMESPACE}.svc"
-                    lines.append(f"{pod.host.address} {full} {full}.cluster.local {name}\n")
-        for pod in self.pods.values():
-            own = f"127.0.0.1 localhost\n{pod.host.address} {pod.host.name}\n"
-            # The file is mounted: it must stay the same file.
-            (pod.host.folder / "hosts").write_text(own + "".join(lines))
+                    yield f"{pod.host.address} {full} {full}.cluster.local {name}\n"
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def test_requests_made_from_the_description_are_answered_as_it_says(
         *(program, "--config-file", str(config), "--no-color", "run"),
         *(str(REPOSITORY / "docs" / "serving-api.yaml"), "--url", server.url),
         *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing", "--mode", "all"),
-        *("--continue-on-failure", "--max-time", str(FUZZ_S)),
+        *("--continue-on-failure", "--max-time", str(FUZZ_S), "--request-timeout", "60"),
         *("--report", "ndjson", "--report-dir", str(tmp_path / "report")),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 from pyspark.sql import SparkSession
 
 from sparkdl import context, data, experiment, search
@@ -14,10 +15,11 @@ from tests.clusters.programs.trials import summary
 
 
 def _report(x: float) -> float:
-    for step in range(1, 6):
-        context.report({"value": x * step}, step=step)
+    # A low value is reported until the driver has read one and prunes the trial.
+    for step in range(5 if x >= 0.5 else 1000):
+        context.report({"value": x}, step=step)
         time.sleep(0.05)
-    return x * 5
+    return x
 
 
 def pruned_search(spark: SparkSession, root: str) -> Any:
@@ -26,7 +28,7 @@ def pruned_search(spark: SparkSession, root: str) -> Any:
         _report,
         {"x": search.Float(0.0, 1.0)},
         num_trials=8,
-        pruner="median",
+        pruner=optuna.pruners.ThresholdPruner(lower=0.5),
         seed=1,
         parallelism=1,
         root=root,
