@@ -13,8 +13,9 @@ import numpy as np
 from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS, EpochOrder, Pass
 from sparkdl.data.per_worker import refuse_sending
-from sparkdl.data.readers.base import Pass, Source
+from sparkdl.data.readers.base import Source
 from sparkdl.data.shard import LAST_BATCH, Share, share
 from sparkdl.distribute.autoshard import mark_share
 from sparkdl.errors import ConfigError, suggest
@@ -51,9 +52,10 @@ class Batches:
         label_cols: the same for the labels; by default there are no labels, and elements are
             features only.
         epochs: number of passes over the rows.
-        shuffle: shuffle the rows, differently in each pass: files or row groups in random order,
-            and rows within a window of 65 536 consecutive rows (at most 256 MiB). The table in
-            `docs/data.md` has the window of each reader. A rank keeps its rows in all passes.
+        shuffle: shuffle the rows, differently in each pass; a number is the number of rows of all
+            ranks that are shuffled together, by default 65 536, and at most 256 MiB. The pieces of
+            the data, such as files and row groups, are divided among the ranks anew in each pass,
+            in random order, so that all ranks must iterate equally often. See `docs/data.md`.
         last_batch: treatment of rows that do not fill the last batch of every rank: `pad` makes
             the last batch smaller, and repeats a row on ranks that have one row less than others;
             `drop` leaves these rows out.
@@ -67,7 +69,7 @@ class Batches:
     feature_cols: Any = None
     label_cols: Any = None
     epochs: int = 1
-    shuffle: bool = False
+    shuffle: bool | int = False
     last_batch: str = "pad"
     steps: int | None = None
 
@@ -103,8 +105,23 @@ class Batches:
             value = getattr(self, name)
             if value is not None:
                 check_count(name, value)
+        if not isinstance(self.shuffle, int) or (self.shuffle < 2 and self.shuffle not in (0, 1)):
+            raise ConfigError(
+                f"shuffle is {self.shuffle!r}; expected True, False, or the number of rows that "
+                "are shuffled together, at least 2."
+            )
         if self.last_batch not in LAST_BATCH:
             raise ConfigError(f"last_batch is {self.last_batch!r}; expected 'pad' or 'drop'.")
+
+    @property
+    def window_rows(self) -> int:
+        """The number of rows that are shuffled together.
+
+        Example:
+            >>> Batches.parse({"global_batch_size": 64, "shuffle": 1000}).window_rows
+            1000
+        """
+        return WINDOW_ROWS if self.shuffle is True else self.shuffle
 
     @property
     def division(self) -> dict[str, Any]:
@@ -158,7 +175,7 @@ def make_dataset(source: Source, batches: Batches) -> Any:
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)
     report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
-    next_pass = passes(source.sizes, batches, me)
+    next_pass = passes(source.sizes, batches, me, source.max_lanes(selection.names))
     return finished(source.elements(next_pass, selection), batches, batch_size, whole.steps)
 
 
@@ -178,28 +195,34 @@ def whole_share(
     return share(sizes, rank, num_readers, batch_size, batches.last_batch, order)
 
 
-def passes(sizes: Sequence[int], batches: Batches, me: Context) -> Callable[[], Pass]:
+def passes(
+    sizes: Sequence[int], batches: Batches, me: Context, max_lanes: int = MAX_LANES
+) -> Callable[[], Pass]:
     """Return a function that returns the next pass of a rank over its share.
 
     Args:
         sizes: number of rows of each piece; the same on every rank.
         batches: how rows become batches.
         me: the context of the rank.
+        max_lanes: number of places that a shuffled pass reads at the same time.
     """
     numbers = itertools.count()
+    rank, num_readers = me.reading
+    begin = sum(sizes) * rank // num_readers
 
     def next_pass() -> Pass:
         number = next(numbers)
         if not batches.shuffle:
-            return Pass(whole_share(sizes, batches, me).ranges)
-        # The division is the same on every rank, so it has a seed that all ranks share. It is also
-        # the same in all passes: a rank that iterates once more than others must not change it.
-        pieces = np.random.default_rng(me.data_seed).permutation(len(sizes)).tolist()
-        entropy = [me.data_seed, number, me.reading[0]]
-        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        ranges = whole_share(sizes, batches, me, pieces).ranges
-        order = np.random.default_rng(seed).permutation(len(ranges))
-        return Pass(tuple(ranges[place] for place in order), seed)
+            return Pass.in_order(whole_share(sizes, batches, me).ranges)
+        # A rank that replaces a lost one counts its passes anew, so in an elastic gang all passes
+        # divide the pieces in the same way, and only the order within a rank differs.
+        division = 0 if me.is_elastic else number
+        order = EpochOrder(sizes, [me.data_seed, division], batches.window_rows, max_lanes)
+        ranges = whole_share(sizes, batches, me, order.pieces).ranges
+        if me.is_elastic:
+            places = np.random.default_rng([me.data_seed, number, rank]).permutation(len(ranges))
+            ranges = tuple(ranges[place] for place in places)
+        return order.shuffled_pass(ranges, begin, [me.data_seed, number])
 
     return next_pass
 

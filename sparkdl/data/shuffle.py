@@ -1,79 +1,95 @@
 """Runs anywhere (pure). Shuffle the rows of Arrow batches."""
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["MIN_SLICES", "SHUFFLED_RANGES", "in_turn", "shuffled"]
+__all__ = ["shuffled"]
 
-# Number of pieces whose rows are mixed before they are shuffled, and the least number of slices of
-# them in a window.
-SHUFFLED_RANGES = 4
-MIN_SLICES = 64
-
-MAX_WINDOW_BYTES = 256 << 20
 OUTPUT_BATCH_BYTES = 8 << 20
 
 
 def shuffled(
-    batches: Iterator[pa.RecordBatch], window_rows: int, seed: int
+    lanes: Sequence[tuple[Iterator[pa.RecordBatch], int]], chunk_rows: int, chunk_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the batches, shuffled within windows of consecutive rows.
+    """Yield the rows of several lanes in turn, each shuffled in chunks of consecutive rows.
+
+    A chunk of each lane is held in memory. As long as the chunks have equal numbers of rows, each
+    lane has one of as many consecutive rows as there are lanes.
 
     Args:
-        batches: the rows, in batches of one schema.
-        window_rows: number of rows that are held in memory and shuffled together; fewer if they
-            exceed 256 MiB.
-        seed: seed of the random order.
+        lanes: the rows of each lane, in batches of one schema, and the seed of their order.
+        chunk_rows: maximum number of rows of a chunk.
+        chunk_bytes: bytes of a chunk, which ends with the batch that reaches them.
 
     Example:
-        >>> rows = pa.table({"i": [0, 1, 2, 3]}).to_batches()
-        >>> sorted(next(shuffled(iter(rows), 4, seed=0)).column("i").to_pylist())
-        [0, 1, 2, 3]
+        >>> tables = [pa.table({"i": [0, 1, 2]}), pa.table({"i": [7, 8, 9]})]
+        >>> lanes = [(iter(table.to_batches()), seed) for seed, table in enumerate(tables)]
+        >>> [batch.column("i").to_pylist() for batch in shuffled(lanes, 2, 1 << 20)]
+        [[1, 8, 0, 7], [2, 9]]
     """
-    random = np.random.default_rng(seed)
-    window: list[pa.RecordBatch] = []
-    rows = num_bytes = 0
-    for batch in batches:
-        window.append(batch)
-        rows, num_bytes = rows + batch.num_rows, num_bytes + batch.nbytes
-        if rows >= window_rows or num_bytes >= MAX_WINDOW_BYTES:
-            yield from _permuted(window, random)
-            window, rows, num_bytes = [], 0, 0
-    if window:
-        yield from _permuted(window, random)
+    open_lanes = [_Lane(batches, np.random.default_rng(seed)) for batches, seed in lanes]
+    while open_lanes:
+        window = [(lane, lane.next_chunk(chunk_rows, chunk_bytes)) for lane in open_lanes]
+        open_lanes = [lane for lane, chunk in window if chunk]
+        chunks = [chunk for _, chunk in window if chunk]
+        if chunks:
+            orders = [
+                lane.random.permutation(sum(batch.num_rows for batch in chunk))
+                for lane, chunk in zip(open_lanes, chunks, strict=True)
+            ]
+            del window
+            yield from _taken([batch for chunk in chunks for batch in chunk], _in_turn(orders))
 
 
-def _permuted(
-    window: list[pa.RecordBatch], random: "np.random.Generator"
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a window in random order, in batches of about 8 MiB."""
-    joined = pa.concat_batches(window)
-    order = pa.array(random.permutation(joined.num_rows))
+class _Lane:
+    """The rows of one lane that are not read yet.
+
+    Args:
+        batches: the rows.
+        random: the source of the order of the rows in each chunk.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], random: np.random.Generator) -> None:
+        self.random = random
+        self._batches = batches
+        self._rest: pa.RecordBatch | None = None
+
+    def next_chunk(self, max_rows: int, max_bytes: int) -> list[pa.RecordBatch]:
+        """Return the next rows; an empty list at the end."""
+        chunk, rows, num_bytes = [], 0, 0
+        while rows < max_rows and num_bytes < max_bytes:
+            batch = self._rest or next(self._batches, None)
+            self._rest = None
+            if batch is None:
+                break
+            if batch.num_rows > max_rows - rows:
+                self._rest = batch.slice(max_rows - rows)
+                batch = batch.slice(0, max_rows - rows)
+            if batch.num_rows:
+                chunk.append(batch)
+                rows, num_bytes = rows + batch.num_rows, num_bytes + batch.nbytes
+        return chunk
+
+
+def _in_turn(orders: Sequence["np.ndarray[tuple[int], np.dtype[np.int64]]"]) -> pa.Array:
+    """Return the order in which the rows of chunks that follow each other are taken in turn.
+
+    A shorter chunk is spread evenly over the longer ones.
+    """
+    counts = np.array([len(order) for order in orders])
+    starts = np.cumsum(counts) - counts
+    joined = np.concatenate([start + order for start, order in zip(starts, orders, strict=True)])
+    if len(set(counts.tolist())) == 1:
+        return pa.array(joined.reshape(len(orders), -1).T.ravel())
+    places = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
+    return pa.array(joined[np.argsort(places, kind="stable")])
+
+
+def _taken(batches: list[pa.RecordBatch], order: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches in an order, in batches of about 8 MiB."""
+    joined = pa.concat_batches(batches)
     step = max(OUTPUT_BATCH_BYTES * joined.num_rows // max(joined.nbytes, 1), 1)
     for begin in range(0, joined.num_rows, step):
         yield joined.take(order.slice(begin, step))
-
-
-def in_turn(sources: Iterable[Iterator[pa.RecordBatch]], max_rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of several sources in turn, some rows of each, until all are exhausted.
-
-    Args:
-        sources: the sources.
-        max_rows: maximum number of consecutive rows of one source.
-
-    Example:
-        >>> tables = [pa.table({"i": [0, 1, 2]}), pa.table({"i": [8]})]
-        >>> rows = in_turn([iter(table.to_batches()) for table in tables], 2)
-        >>> [batch.column("i").to_pylist() for batch in rows]
-        [[0, 1], [8], [2]]
-    """
-    queue = deque((source, next(source, None)) for source in sources)
-    while queue:
-        source, batch = queue.popleft()
-        if batch is not None:
-            yield batch.slice(0, max_rows)
-            rest = batch.slice(max_rows)
-            queue.append((source, rest if rest.num_rows else next(source, None)))

@@ -1,6 +1,5 @@
 """From rows in pieces to batches: what `make_dataset` does for every reader."""
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,8 @@ import pytest
 
 from sparkdl import context
 from sparkdl.data.batching import Batches, _warn_of_few_pieces, make_dataset, takes_batches
-from sparkdl.data.readers.base import ArrowSource, Pass, Source
+from sparkdl.data.lanes import WINDOW_BYTES, Pass
+from sparkdl.data.readers.base import ArrowSource, Source
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 from sparkdl.errors import ConfigError
@@ -264,12 +264,15 @@ def ids_of(batches: Iterator[pa.RecordBatch]) -> list[int]:
 
 
 def test_shuffled_rows_are_the_same_rows() -> None:
-    mixed = functools.partial(shuffled, window_rows=64)
-    found = ids_of(mixed(iter(batches_of(1000, 7)), seed=3))
+    def mixed(*lengths: int, seed: int = 3) -> list[int]:
+        lanes = [(iter(batches_of(length, 7)), seed) for length in lengths]
+        return ids_of(shuffled(lanes, 64, WINDOW_BYTES))
+
+    found = mixed(1000)
     assert sorted(found) == list(range(1000)) and found != list(range(1000))
-    assert found == ids_of(mixed(iter(batches_of(1000, 7)), seed=3))
-    assert found != ids_of(mixed(iter(batches_of(1000, 7)), seed=4))
-    assert ids_of(mixed(iter([]), seed=3)) == []
+    assert found == mixed(1000) != mixed(1000, seed=4)
+    assert mixed(0) == mixed() == []
+    assert sorted(mixed(100, 5, 0, 70)) == sorted([*range(100), *range(5), *range(70)])
 
 
 def test_only_a_window_is_held_in_memory() -> None:
@@ -280,7 +283,7 @@ def test_only_a_window_is_held_in_memory() -> None:
             taken.append(batch)
             yield batch
 
-    rows = shuffled(reading(), window_rows=100, seed=0)
+    rows = shuffled([(reading(), 0)], 100, WINDOW_BYTES)
     first = next(rows)
     assert len(taken) <= 11
     assert set(first.column(0).to_pylist()) <= set(range(110))
@@ -291,7 +294,7 @@ def test_categories_of_several_files_are_shuffled_together() -> None:
         pa.record_batch({"c": pa.array(values).dictionary_encode()})
         for values in (["a", "b"], ["c", "b"])
     ]
-    (mixed,) = shuffled(iter(batches), window_rows=10, seed=0)
+    (mixed,) = shuffled([(iter(batches), 0)], 10, WINDOW_BYTES)
     assert sorted(mixed.column(0).to_pylist()) == ["a", "b", "b", "c"]
 
 
@@ -304,7 +307,7 @@ def test_large_rows_make_a_smaller_window_and_small_batches() -> None:
 
     taken: list[int] = []
     sizes = []
-    for batch in shuffled(reading(), window_rows=1 << 16, seed=0):
+    for batch in shuffled([(reading(), 0)], 1 << 16, WINDOW_BYTES):
         sizes.append(batch.num_rows)
         assert batch.nbytes <= 10 << 20
         assert len(taken) * 16 - sum(sizes) <= 272

@@ -36,12 +36,14 @@ class BalancedRows:
     """The rows of one rank after balancing.
 
     Attributes:
-        keeps: number of the rank's first rows that it keeps.
+        keeps: number of the rank's first rows that it reads in a pass.
+        available: number of the rank's first rows that it may read instead.
         extra: rows received from other ranks, and repeated rows.
         rows: number of rows of all ranks together.
     """
 
     keeps: int
+    available: int
     extra: Sequence[pa.RecordBatch]
     rows: int
 
@@ -64,7 +66,7 @@ class SingleRank:
         is_complete, rows = self._buffer.is_complete, self._buffer.rows
         if self._max_rows is not None and rows >= self._max_rows:
             is_complete, rows = True, self._max_rows
-        return rows, BalancedRows(rows, (), rows) if is_complete else None
+        return rows, BalancedRows(rows, rows, (), rows) if is_complete else None
 
 
 class RowBalance:
@@ -188,7 +190,8 @@ class RowBalance:
         # With `drop`, rows above the equal number stay unread.
         keeps = min(plan.keeps[rank], plan.each)
         num_extra = plan.each - keeps
-        return BalancedRows(keeps, list(_first_rows(extra, num_extra)), sum(counts))
+        extra = list(_first_rows(extra, num_extra))
+        return BalancedRows(keeps, plan.keeps[rank], extra, sum(counts))
 
     def _read(self, transfer: Transfer) -> Iterator[pa.RecordBatch]:
         return self._buffer.read(transfer.start, transfer.stop)

@@ -21,13 +21,15 @@ from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.dataframe.balancing import BalancedRows, RowBalance, SingleRank
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
+from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES
 from sparkdl.data.shard import totals
 from sparkdl.data.shuffle import shuffled
 from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["dataset", "received"]
 
-WINDOW_ROWS = 1 << 16
+# Rows next to each other in the order of arrival that stay in the same window of a shuffled pass.
+SLICE_ROWS = 256
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -197,7 +199,8 @@ class _RowPasses:
             return self._in_order()
         entropy = [self._me.data_seed, number, self._me.rank]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        return shuffled(self._in_random_order(seed), WINDOW_ROWS, seed)
+        rows = self._in_random_order(seed)
+        return shuffled([(rows, seed)], self._batches.window_rows, WINDOW_BYTES)
 
     def _in_order(self) -> Iterator[pa.RecordBatch]:
         position, balanced = 0, None
@@ -208,12 +211,15 @@ class _RowPasses:
         yield from balanced.extra
 
     def _in_random_order(self, seed: int) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, with the received batches in random order."""
+        """Yield all rows, in random order slice by slice."""
         balanced = self._balanced()
-        bounds = self._buffer.bounds(balanced.keeps)
         yield from balanced.extra
-        for place in np.random.default_rng(seed).permutation(len(bounds)):
-            yield from self._buffer.read(*bounds[place])
+        random = np.random.default_rng(seed)
+        begin = int(random.integers(balanced.available - balanced.keeps + 1))
+        size = max(min(SLICE_ROWS, self._batches.window_rows // MAX_LANES), 1)
+        for place in random.permutation(-(-balanced.keeps // size)).tolist():
+            start, stop = place * size, min((place + 1) * size, balanced.keeps)
+            yield from self._buffer.read(begin + start, begin + stop)
 
     def steps(self) -> int:
         """Return the number of batches per pass; wait until all rows have arrived."""

@@ -218,11 +218,6 @@ class RowBuffer:
             if block.start and self._num_taken == block.stop:
                 self._blocks.remove(block)
 
-    def bounds(self, stop: int) -> list[tuple[int, int]]:
-        """Return (start, stop) of each received batch among the first `stop` rows."""
-        blocks = self._overlapping(0, stop)
-        return [(b.start, min(b.stop, stop)) for b in blocks]
-
     def _overlapping(self, start: int, stop: int) -> Sequence[_Block]:
         with self._changed:
             first = bisect_right(self._blocks, start, key=lambda block: block.stop)

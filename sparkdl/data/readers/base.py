@@ -1,10 +1,13 @@
 """Runs in the training process. The interface of all readers: rows in pieces."""
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -12,25 +15,14 @@ from sparkdl import context
 from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
 from sparkdl.data.column_selection import ColumnSelection, inexact_message, stacked_dtype
+from sparkdl.data.lanes import MAX_LANES, Lane, Pass
+from sparkdl.data.readers.decoded_pieces import DecodedPieces
 from sparkdl.data.shard import Range
-from sparkdl.data.shuffle import MIN_SLICES, SHUFFLED_RANGES, in_turn, shuffled
+from sparkdl.data.shuffle import shuffled
 
-__all__ = ["ArrowSource", "Pass", "Source"]
+__all__ = ["ArrowSource", "Source", "mixed", "read_ahead"]
 
 _logger = logging.getLogger("sparkdl.data")
-
-
-@dataclass(frozen=True)
-class Pass:
-    """A pass over the share of a rank.
-
-    Attributes:
-        ranges: the rows to read, in this order.
-        seed: seed for shuffling the rows; None keeps their order.
-    """
-
-    ranges: tuple[Range, ...]
-    seed: int | None = None
 
 
 class Source(ABC):
@@ -45,6 +37,14 @@ class Source(ABC):
     name: str
     sizes: Sequence[int]
     columns: Sequence[str]
+
+    def max_lanes(self, names: Sequence[str]) -> int:
+        """Return the number of places that a shuffled pass of all ranks reads at the same time.
+
+        Args:
+            names: names of the columns to read.
+        """
+        return MAX_LANES
 
     @abstractmethod
     def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
@@ -89,12 +89,10 @@ class ArrowSource(Source):
     Attributes:
         schema: names and Arrow types of the columns.
         options: the arguments `ragged`, `decode` and `fill` of `schema.column`.
-        window_rows: number of rows that are shuffled together.
     """
 
     schema: pa.Schema
     options: Mapping[str, Any]
-    window_rows: int = 1 << 16
 
     @property
     def columns(self) -> Sequence[str]:  # type: ignore[override]
@@ -110,6 +108,17 @@ class ArrowSource(Source):
             ranges: the rows to read, in this order.
             names: names of the columns to read.
         """
+
+    def read_slowly(
+        self, ranges: Sequence[Range], names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows like `read`, with little memory: many lanes are open at the same time.
+
+        Args:
+            ranges: the rows to read, in this order.
+            names: names of the columns to read.
+        """
+        return self.read(ranges, names)
 
     def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
         """Implement `Source.blocks`."""
@@ -131,15 +140,57 @@ class ArrowSource(Source):
         return arrow_dataset(batches, arrays)
 
     def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a pass, shuffled if it has a seed.
+        """Yield the rows of a pass.
 
         Args:
             current: the pass.
             names: names of the columns to read.
         """
-        if current.seed is None:
+        if not current.is_shuffled:
             return self.read(current.ranges, names)
-        parts = (current.ranges[number::SHUFFLED_RANGES] for number in range(SHUFFLED_RANGES))
-        readers = [self.read(part, names) for part in parts if part]
-        rows = in_turn(readers, max(self.window_rows // MIN_SLICES, 1))
-        return shuffled(rows, self.window_rows, current.seed)
+        return mixed(
+            current,
+            lambda ranges: self.read(ranges, names),
+            lambda ranges: self.read_slowly(ranges, names),
+        )
+
+
+Read: TypeAlias = Callable[[Sequence[Range]], Iterator[pa.RecordBatch]]
+
+
+def mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a shuffled pass. A piece in which several lanes begin is decoded once.
+
+    Args:
+        current: the pass.
+        read: yields the rows of ranges, in this order.
+        read_slowly: the same with little memory, since many lanes are open at the same time.
+    """
+    begun = Counter(lane.ranges[0].piece for lane in current.lanes)
+    decoded = DecodedPieces(
+        lambda part: read([part]), [part for part in current.ranges if begun[part.piece] > 1]
+    )
+
+    def rows(lane: Lane) -> Iterator[pa.RecordBatch]:
+        parts = itertools.groupby(lane.ranges, lambda part: begun[part.piece] > 1)
+        for is_shared, group in parts:
+            if is_shared:
+                yield from itertools.chain.from_iterable(map(decoded.rows, group))
+            else:
+                yield from read_slowly(tuple(group))
+
+    lanes = [(rows(lane), lane.seed or 0) for lane in current.lanes]
+    return read_ahead(shuffled(lanes, current.chunk_rows, current.chunk_bytes))
+
+
+def read_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches; while one is used, a thread reads the next.
+
+    Args:
+        batches: a generator of batches, which is closed at the end.
+    """
+    with closing(batches), ThreadPoolExecutor(1, "sparkdl-read-ahead") as reader:  # type: ignore[type-var]
+        pending = reader.submit(next, batches, None)
+        while (batch := pending.result()) is not None:
+            pending = reader.submit(next, batches, None)
+            yield batch

@@ -10,7 +10,8 @@ import numpy as np
 from sparkdl import storage
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
-from sparkdl.data.readers.base import Pass, Source
+from sparkdl.data.lanes import Pass
+from sparkdl.data.readers.base import Source
 from sparkdl.data.readers.paths import Paths, describe, find, find_again, urls_of
 from sparkdl.errors import ConfigError
 
@@ -122,7 +123,7 @@ class ImageSource(Source):
         import tensorflow as tf
 
         def file_blocks() -> Iterator[dict[str, Any]]:
-            pieces = [part.piece for part in next_pass().ranges]
+            pieces = [part.piece for part in next_pass().ranges_in_turn()]
             for begin in range(0, len(pieces), BLOCK_FILES):
                 block = pieces[begin : begin + BLOCK_FILES]
                 paths = np.array([self._urls[piece] for piece in block], object)

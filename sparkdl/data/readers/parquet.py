@@ -1,7 +1,6 @@
 """Runs in the training process. Read Parquet files as batches, with pyarrow."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from threading import Lock
@@ -13,7 +12,8 @@ import pyarrow.parquet as pq
 
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
-from sparkdl.data.readers.base import ArrowSource
+from sparkdl.data.lanes import MAX_LANES
+from sparkdl.data.readers.base import ArrowSource, read_ahead
 from sparkdl.data.readers.exact_reads import ExactFile
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT, list_row_groups
 from sparkdl.data.readers.parquet_pieces import File, ParquetPieces, RowGroup
@@ -25,7 +25,13 @@ __all__ = ["ParquetSource", "parquet"]
 CACHED_FOOTERS = 32
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
+# Limits of a batch of a lane, and of the pages and number of lanes of a shuffled pass.
+SLOW_BATCH_BYTES = 2 << 20
+SLOW_BATCH_ROWS = 1 << 12
+MAX_PAGES = 1024
+MIN_LANES = 4
 STREAM_BYTES = 1 << 20
+SLOW_STREAM_BYTES = 1 << 17
 REMOTE_STREAM_BYTES = 4 << 20
 REMOTE_HEAD_BYTES = 128 << 10
 # The head of a row group is at most this part of its rows.
@@ -54,8 +60,9 @@ def parquet(
     rows of a row group before a rank's share are decoded and left out, so write at least as many
     row groups as there are ranks.
 
-    `shuffle=True` shuffles the row groups of this rank, reads four of them in turn, and shuffles
-    the rows within windows of 65 536 rows (at most 256 MiB).
+    `shuffle=True` reads up to 64 row groups of all ranks in turn; fewer if more than 16 columns are
+    read, since each takes a page of every column in memory. Where there are fewer row groups, they
+    are read in several places at once, and are copied to Spark's local disk for this.
 
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
@@ -132,15 +139,26 @@ class ParquetSource(ArrowSource):
         """Implement `ArrowSource.read`; a batch is decoded while the previous one is used."""
         self._pieces.check_types(names)
         checked: set[int] = set()
-        decoded = (batch for part in ranges for batch in self._read_range(part, names, checked))
-        with closing(decoded) as batches, ThreadPoolExecutor(1, "sparkdl-parquet") as reader:
-            pending = reader.submit(next, batches, None)
-            while (batch := pending.result()) is not None:
-                pending = reader.submit(next, batches, None)
-                yield batch
+        return read_ahead(
+            batch for part in ranges for batch in self._read_range(part, names, checked)
+        )
+
+    def read_slowly(
+        self, ranges: Sequence[Range], names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read_slowly`: a batch is decoded when it is needed."""
+        self._pieces.check_types(names)
+        checked: set[int] = set()
+        for part in ranges:
+            yield from self._read_range(part, names, checked, is_slow=True)
+
+    def max_lanes(self, names: Sequence[str]) -> int:
+        """Implement `Source.max_lanes`: a lane holds a page of each column, of 1 MiB as a rule."""
+        columns = sum(_num_leaves(self.schema.field(name).type) for name in names)
+        return min(max(MAX_PAGES // max(columns, 1), MIN_LANES), MAX_LANES)
 
     def _read_range(
-        self, part: Range, names: Sequence[str], checked: set[int]
+        self, part: Range, names: Sequence[str], checked: set[int], is_slow: bool = False
     ) -> Iterator[pa.RecordBatch]:
         group, num_read = self._pieces.groups[part.piece], 0
         file = self._pieces.files[group.file]
@@ -148,7 +166,7 @@ class ParquetSource(ArrowSource):
             checked.add(group.file)
             if file.files.has_changed(file.number):
                 raise ValueError(f"{file.url} has changed since its footer was read. Start again.")
-        for batch in self._decode(group, names, part.stop):
+        for batch in self._decode(group, names, part.stop, is_slow):
             start, stop = max(part.start - num_read, 0), min(part.stop - num_read, batch.num_rows)
             if start < stop:
                 yield batch.slice(start, stop - start)
@@ -161,14 +179,14 @@ class ParquetSource(ArrowSource):
         )
 
     def _decode(
-        self, group: RowGroup, names: Sequence[str], max_rows: int
+        self, group: RowGroup, names: Sequence[str], max_rows: int, is_slow: bool
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group that pass the filter, some MB at a time."""
         keys, condition = self._pieces.files[group.file].keys, self._pieces.filter
         needed = dict.fromkeys([*names, *self._pieces.filtered])
         stored = [name for name in needed if name not in keys]
         schema = pa.schema([self.schema.field(name) for name in needed])
-        with self._opened(group, stored, max_rows) as (file, rows):
+        with self._opened(group, stored, max_rows, is_slow) as (file, rows):
             # With a filter, the number of rows to decode is not known in advance.
             rows = rows if condition is not None else min(rows, max_rows)
             for batch in file.iter_batches(rows, row_groups=[group.number], columns=stored):
@@ -179,7 +197,7 @@ class ParquetSource(ArrowSource):
 
     @contextmanager
     def _opened(
-        self, group: RowGroup, names: Sequence[str], max_rows: int
+        self, group: RowGroup, names: Sequence[str], max_rows: int, is_slow: bool
     ) -> Iterator[tuple[pq.ParquetFile, int]]:
         """Yield a row group's open file, and the number of rows to decode at once."""
         file = self._pieces.files[group.file]
@@ -189,11 +207,14 @@ class ParquetSource(ArrowSource):
             if self._pieces.filter is None and row_group.num_rows != group.rows:
                 raise OSError(f"it has {row_group.num_rows} rows, and had {group.rows} before")
             row_bytes, chunks = _columns_of(row_group, set(names))
-            rows = min(max(BATCH_BYTES // max(row_bytes, 1), 1), MAX_BATCH_ROWS)
+            limits = (
+                (SLOW_BATCH_BYTES, SLOW_BATCH_ROWS) if is_slow else (BATCH_BYTES, MAX_BATCH_ROWS)
+            )
+            rows = min(max(limits[0] // max(row_bytes, 1), 1), limits[1])
             # With a power of two, like most batch sizes, `rebatch` cuts batches without a copy.
             rows = 1 << (rows.bit_length() - 1)
             is_head = max_rows * MIN_HEADS <= group.rows
-            with self._prefetched(file, chunks, is_head) as (source, options):
+            with self._prefetched(file, chunks, is_head, is_slow) as (source, options):
                 yield (
                     pq.ParquetFile(
                         source,
@@ -208,7 +229,7 @@ class ParquetSource(ArrowSource):
 
     @contextmanager
     def _prefetched(
-        self, file: File, chunks: Sequence[tuple[int, int]], is_head: bool
+        self, file: File, chunks: Sequence[tuple[int, int]], is_head: bool, is_slow: bool
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Yield an open file, and how pyarrow reads the chunks (start, stop) of columns in it.
 
@@ -218,9 +239,11 @@ class ParquetSource(ArrowSource):
         """
         num_bytes = sum(stop - start for start, stop in chunks)
         if not isinstance(file.files.arrow, pa.fs.PyFileSystem):
-            is_buffered = not (file.files.is_local or is_head) and num_bytes <= MAX_PREFETCH_BYTES
+            is_stream = file.files.is_local or is_head or is_slow
+            is_buffered = not is_stream and num_bytes <= MAX_PREFETCH_BYTES
             with file.files.arrow.open_input_file(file.path) as source:
-                yield source, {"pre_buffer": is_buffered, "buffer_size": STREAM_BYTES}
+                buffer_size = SLOW_STREAM_BYTES if is_slow else STREAM_BYTES
+                yield source, {"pre_buffer": is_buffered, "buffer_size": buffer_size}
             return
         with self._lock:
             is_small = self._prefetched_bytes + num_bytes <= MAX_PREFETCH_BYTES
@@ -231,7 +254,7 @@ class ParquetSource(ArrowSource):
             with closing(ExactFile(file.files.filesystem, file.path, size)) as exact:
                 exact.prefetch(chunks if num_held else [])
                 streams = REMOTE_HEAD_BYTES if is_head else REMOTE_STREAM_BYTES
-                buffer_size = STREAM_BYTES if num_held else streams
+                buffer_size = STREAM_BYTES if num_held or is_slow else streams
                 source = pa.PythonFile(exact, mode="r")
                 yield source, {"pre_buffer": False, "buffer_size": buffer_size}
         finally:
@@ -242,6 +265,11 @@ class ParquetSource(ArrowSource):
         file = self._pieces.files[number]
         with file.files.arrow.open_input_file(file.path) as source:
             return pq.read_metadata(source)
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    """Return the number of columns that Parquet stores for a type."""
+    return sum(_num_leaves(kind.field(i).type) for i in range(kind.num_fields)) or 1
 
 
 def _add_folder_columns(

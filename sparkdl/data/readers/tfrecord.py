@@ -2,21 +2,25 @@
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from sparkdl import context
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
-from sparkdl.data.readers.base import Pass, Source
+from sparkdl.data.lanes import Pass
+from sparkdl.data.readers.base import Source, mixed
 from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.paths import Files, Paths, describe, find, find_again, urls_of
+from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Kind
 from sparkdl.data.tfexample.counts import counts_of
-from sparkdl.data.tfexample.framing import compression_of, measure
+from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks, compression_of, measure
 from sparkdl.data.tfexample.schema_inference import Inspected, check_compression, inspect
 from sparkdl.errors import ConfigError
 
@@ -26,12 +30,8 @@ __all__ = ["TFRecordSource", "count_records", "tfrecord"]
 BLOCK_ROWS = 1024
 BLOCK_BYTES = 16 << 20
 
-# Limits of a window of records that are shuffled together.
-WINDOW_ROWS = 1 << 16
-WINDOW_BYTES = 256 << 20
-
-# Number of files whose records are interleaved before they are shuffled.
-SHUFFLED_FILES = 4
+# Bytes that a lane of a shuffled pass reads at once; many lanes are open at the same time.
+SLOW_BYTES = 1 << 20
 
 _DTYPES = {Kind.INT64: "int64", Kind.FLOAT: "float32", Kind.BYTES: "string"}
 _TF_COMPRESSIONS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
@@ -59,8 +59,8 @@ def tfrecord(
 
     A file that is written again after it was counted is an error when it is read.
 
-    `shuffle=True` shuffles the files of this rank, reads four of them in turn, and shuffles the
-    records within a window of 65 536 records (at most 256 MiB).
+    `shuffle=True` reads up to 64 files of all ranks in turn. Where there are fewer files, they are
+    read in several places at once, and their records are copied to Spark's local disk for this.
 
     Args:
         paths: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
@@ -197,21 +197,22 @@ class TFRecordSource(Source):
         return min(max(max_bytes // self._record_bytes, 1), max_rows)
 
     def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        """Implement `Source.blocks`."""
+        """Implement `Source.blocks`; TensorFlow reads the records if their order is kept."""
         import tensorflow as tf
 
-        window = self._num_rows(WINDOW_ROWS, WINDOW_BYTES)
         compressions = tf.constant([_TF_COMPRESSIONS[kind] for kind in self._compressions])
         features = {name: (self.features or {})[name] for name in names}
         parallel = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
+        block_rows = self._num_rows(BLOCK_ROWS, BLOCK_BYTES)
 
         def passes() -> Iterator[Any]:
             current = next_pass()
+            if current.is_shuffled:
+                no_ranges = np.empty([0, 3], np.int64)
+                yield from ((no_ranges, block) for block in self._mixed(current, block_rows))
+                return
             ranges = np.array([(r.piece, r.start, r.stop) for r in current.ranges], np.int64)
-            # (interleaved files, window of records, seed); one file and a window of one record
-            # keep the order.
-            mixing = (1, 1, 0) if current.seed is None else (SHUFFLED_FILES, window, current.seed)
-            yield ranges.reshape(-1, 3), np.array(mixing, np.int64)
+            yield ranges.reshape(-1, 3), np.array([], object)
 
         def records(part: Any) -> Any:
             path = tf.numpy_function(self._copies.path, [part[0]], tf.string)
@@ -219,18 +220,46 @@ class TFRecordSource(Source):
             file = tf.data.TFRecordDataset(path, tf.gather(compressions, part[0]))
             return file.skip(part[1]).take(part[2] - part[1])
 
-        def single_pass(ranges: Any, mixing: Any) -> Any:
+        def blocks(ranges: Any, block: Any) -> Any:
+            """Return the records in order, or the block of mixed records; one of them is empty."""
             parts = tf.data.Dataset.from_tensor_slices(ranges)
-            mixed = parts.interleave(records, cycle_length=mixing[0], block_length=16, **parallel)
-            return mixed.shuffle(mixing[1], seed=mixing[2])
+            in_order = parts.interleave(records, cycle_length=1, block_length=16, **parallel)
+            mixed_block = block[None][: tf.minimum(tf.size(block), 1)]
+            return in_order.batch(block_rows).concatenate(
+                tf.data.Dataset.from_tensor_slices(mixed_block)
+            )
 
-        signature = (tf.TensorSpec([None, 3], tf.int64), tf.TensorSpec([3], tf.int64))
+        signature = (tf.TensorSpec([None, 3], tf.int64), tf.TensorSpec([None], tf.string))
         return (
             tf.data.Dataset.from_generator(passes, output_signature=signature)
-            .flat_map(single_pass)
-            .batch(self._num_rows(BLOCK_ROWS, BLOCK_BYTES))
-            .map(lambda batch: tf.io.parse_example(batch, features), **parallel)
+            .flat_map(blocks)
+            .map(lambda block: tf.io.parse_example(block, features), **parallel)
         )
+
+    def _mixed(self, current: Pass, block_rows: int) -> Iterator[Any]:
+        """Yield the records of a shuffled pass in blocks of a number of rows."""
+        for batch in mixed(
+            current, self._read, functools.partial(self._read, num_bytes=SLOW_BYTES)
+        ):
+            for begin in range(0, batch.num_rows, block_rows):
+                block = batch.column(0).slice(begin, block_rows)
+                yield block.to_numpy(zero_copy_only=False)
+
+    def _read(
+        self, ranges: Sequence[Range], num_bytes: int = CHUNK_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of ranges as a column of bytes."""
+        for part in ranges:
+            path = os.fsdecode(self._copies.path(part.piece))
+            num_read = 0
+            for _, data, spans in chunks(path, self._compressions[part.piece], True, num_bytes):
+                wanted = spans[max(part.start - num_read, 0) : max(part.stop - num_read, 0)]
+                num_read += len(spans)
+                if wanted:
+                    values = [data[start:stop] for start, stop in wanted]
+                    yield pa.record_batch({"record": pa.array(values, pa.binary())})
+                if num_read >= part.stop:
+                    break
 
 
 # Not a method: the copies of a source end with it, without a wait for the garbage collector.

@@ -15,7 +15,16 @@ import google_crc32c
 
 from sparkdl import storage
 
-__all__ = ["COMPRESSIONS", "CorruptRecord", "chunks", "compression_of", "frame", "measure", "spans"]
+__all__ = [
+    "CHUNK_BYTES",
+    "COMPRESSIONS",
+    "CorruptRecord",
+    "chunks",
+    "compression_of",
+    "frame",
+    "measure",
+    "spans",
+]
 
 COMPRESSIONS = ("gzip", "zlib")
 HEADER, FOOTER = 12, 4
@@ -123,12 +132,12 @@ def compression_of(url: str, compression: str | None = "auto") -> str | None:
     raise _corrupt(url, "it starts with neither a record, gzip nor zlib, at byte 0")
 
 
-def _blocks(url: str) -> Iterator[bytes]:
+def _blocks(url: str, num_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
     offset = 0
-    while block := storage.read(url, offset, CHUNK_BYTES):
+    while block := storage.read(url, offset, num_bytes):
         yield block
         offset += len(block)
-        if len(block) < CHUNK_BYTES:
+        if len(block) < num_bytes:
             return
 
 
@@ -156,7 +165,7 @@ def _inflated(blocks: Iterable[bytes], url: str) -> Iterator[bytes]:
 
 
 def chunks(
-    url: str, compression: str | None, check: bool = True
+    url: str, compression: str | None, check: bool = True, num_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[int, bytes, list[tuple[int, int]]]]:
     """Yield the records of a file in chunks: position in the file, bytes, and spans of the records.
 
@@ -164,11 +173,12 @@ def chunks(
         url: the file.
         compression: `gzip`, `zlib` or None.
         check: see `spans`.
+        num_bytes: number of bytes that are read at once.
 
     Raises:
         CorruptRecord: if the file is damaged, or ends within a record.
     """
-    blocks = _blocks(url)
+    blocks = _blocks(url, num_bytes)
     offset, data = 0, b""
     for block in _inflated(blocks, url) if compression else blocks:
         data += block

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparkdl import context, data
@@ -23,6 +24,7 @@ from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.errors import ConfigError
 from tests.data.readers.test_contract import COLUMNS, Activate, activate, flat, passes, rows_of
+from tests.data.readers.test_mixing import BATCH, CLASSES, ROWS, TABLE, entropy
 
 __all__ = ["activate"]  # A fixture, used by its name.
 
@@ -139,3 +141,20 @@ def test_ranks_with_batches_of_different_sizes_are_refused(of_all_ranks: Ranks) 
         match=r"batch_size_per_worker=4 on rank 0 and for .*worker=8 on rank 1\. Every",
     ):
         of_all_ranks(40, 2, batch_size_per_worker=4, others=8)
+
+
+def test_sorted_rows_are_as_mixed_as_in_a_true_shuffle(activate: Activate) -> None:
+    activate(0, 1)
+    schema = TABLE.schema.serialize().to_pybytes()
+    batches = TABLE.to_batches(max_chunksize=10_000)  # As Spark sends them.
+    with RowSender(Feed({"train": schema}), batches) as sender:
+        context.activate(
+            dataclasses.replace(context.current(), feed=sender.process_end.dup().detach())
+        )
+        received.cache_clear()
+        columns = {"feature_cols": "id", "label_cols": "label"}
+        mixed = data.dataset(batch_size_per_worker=BATCH, shuffle=5_000, **columns)
+        found = list(mixed.as_numpy_iterator())
+    ids = np.concatenate([batch for batch, _ in found])
+    assert sorted(ids.tolist()) == list(range(ROWS))
+    assert np.mean([entropy(labels) for _, labels in found]) >= 0.95 * np.log(CLASSES)

@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import context
-from sparkdl.data.batching import Batches, passes
 from sparkdl.data.readers.parquet import ParquetSource, parquet
 from sparkdl.data.readers.petastorm.reader import PetastormSource
 from sparkdl.data.shard import Range
@@ -245,25 +243,16 @@ def test_files_may_differ_in_the_unit_and_zone_of_a_timestamp(int96: Path) -> No
 # ---- order
 
 
-def test_shuffled_rows_of_several_row_groups_are_mixed(tmp_path: Path) -> None:
-    """Rows that are sorted by their label: a batch of one class teaches little."""
-    table = pa.table({"label": np.repeat(np.arange(16), 4096)})
-    pq.write_table(table, tmp_path / "p", row_group_size=4096)
+def test_wide_rows_are_read_in_fewer_places(tmp_path: Path) -> None:
+    """Each place holds a page of every column that is read, also of those within structs."""
+    columns = {f"c{i}": pa.array([i]) for i in range(100)}
+    deep = pa.array([{"a": [1.0], "b": {"c": 2}}])
+    pq.write_table(pa.table({**columns, "deep": deep}), tmp_path / "p")
     source = source_of(tmp_path)
-    source.window_rows = 2048
-    batches = parquet_batches(source)
-    assert sum(len(batch) for batch in batches) == len(table)
-    in_a_batch = [len(set(batch.tolist())) for batch in batches[: len(batches) // 2]]
-    assert min(in_a_batch) >= 4
-
-
-def parquet_batches(source: ParquetSource) -> list[Any]:
-    """The shuffled rows of one pass in batches of 256, without TensorFlow."""
-    me = context.Context(data_seed=3)
-    current = passes(source.sizes, Batches.parse({"global_batch_size": 1, "shuffle": True}), me)()
-    rows = source.ordered(current, ["label"])
-    labels = np.concatenate([np.asarray(batch["label"]) for batch in rows])
-    return np.split(labels, len(labels) // 256)
+    assert source.max_lanes(["c0"]) == 64
+    assert source.max_lanes(list(columns)) == 10
+    assert source.max_lanes(["deep"] * 16) == 32
+    assert source.max_lanes(list(columns) * 5) == 4
 
 
 # ---- folders, patterns, lists, stores

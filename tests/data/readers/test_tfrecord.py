@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from sparkdl import context, storage
+from sparkdl.data.lanes import Lane, Pass
 from sparkdl.data.readers import local_copies
 from sparkdl.data.readers import tfrecord as module
-from sparkdl.data.readers.base import Pass
 from sparkdl.data.readers.tfrecord import TFRecordSource, tfrecord
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Column, Kind
@@ -53,8 +52,8 @@ def written(folder: str, sizes: Sequence[int]) -> str:
     return folder
 
 
-def ids(source: TFRecordSource, ranges: Sequence[Range], seed: int | None = None) -> list[int]:
-    dataset = source.blocks(lambda: Pass(tuple(ranges), seed), ["id"])
+def ids(source: TFRecordSource, *lanes: Lane) -> list[int]:
+    dataset = source.blocks(lambda: Pass(lanes, 64), ["id"])
     return [int(i) for block in dataset for i in block["id"]]
 
 
@@ -88,7 +87,7 @@ def test_columns_are_inferred_and_logged(root: str, caplog: pytest.LogCaptureFix
         f"{root}: the first 8 of 8 records have id: int64, näme: string, pixels: float32 [6], "
         "words: string [ragged]. Pass schema= if other records differ"
     ]
-    [block] = source.blocks(lambda: Pass((Range(0, 1, 3),)), source.columns)
+    [block] = source.blocks(lambda: Pass.in_order([Range(0, 1, 3)]), source.columns)
     assert block["id"].numpy().tolist() == [1, 2]
     assert block["pixels"].numpy().tolist() == [[0.25] * 6, [0.5] * 6]
     assert block["näme"].numpy().tolist() == ["ü 1".encode(), "ü 2".encode()]
@@ -110,7 +109,7 @@ def test_schemas(root: str, caplog: pytest.LogCaptureFixture) -> None:
     }
     source = TFRecordSource(folder, schema)
     assert caplog.text == ""
-    dataset = source.blocks(lambda: Pass((Range(0, 0, 4),)), source.columns)
+    dataset = source.blocks(lambda: Pass.in_order([Range(0, 0, 4)]), source.columns)
     assert dataset.element_spec["pixels"].shape.as_list() == [None, 2, 3]
     [block] = dataset
     assert block["pixels"].shape == (4, 2, 3)
@@ -128,18 +127,25 @@ def test_ranges_in_order_and_shuffled(root: str) -> None:
     source = TFRecordSource(written(root, [700, 1500, 0, 900]), {"id": "int64"})
     ranges = [Range(3, 10, 900), Range(0, 0, 700), Range(1, 1400, 1500), Range(0, 3, 4)]
     expected = [*range(2210, 3100), *range(700), *range(2100, 2200), 3]
-    assert ids(source, ranges) == expected
-    one, again, two = (ids(source, ranges, seed) for seed in (1, 1, 2))
+    assert ids(source, Lane(tuple(ranges))) == expected
+    lanes = [tuple(ranges[:2]), (Range(1, 1400, 1450),), (Range(1, 1450, 1500), ranges[3])]
+    one, again, two = (
+        ids(source, *(Lane(lane, seed + number) for number, lane in enumerate(lanes)))
+        for seed in (1, 1, 5)
+    )
     assert one == again != two
     assert Counter(one) == Counter(two) == Counter(expected)
-    assert one != expected
-    # Rows of different files are mixed from the beginning.
-    assert len({int(np.searchsorted([700, 2200], i)) for i in one[:100]}) == 3
+    # The lanes are read in turn, and shuffled in chunks of 64 rows.
+    window = one[: 64 + 50 + 51]
+    assert sorted(window) == [3, *range(2100, 2200), *range(2210, 2274)] and window != sorted(
+        window
+    )
+    assert len({min(row // 50, 44) for row in window[:30]}) >= 3
 
 
 def test_each_iteration_asks_for_a_pass(root: str) -> None:
     source = TFRecordSource(written(root, [4]), {"id": "int64"})
-    passes = iter([Pass((Range(0, 0, 2),)), Pass((Range(0, 2, 4),)), Pass(())])
+    passes = map(Pass.in_order, ([Range(0, 0, 2)], [Range(0, 2, 4)], []))
     dataset = source.blocks(lambda: next(passes), ["id"])
     assert [[b["id"].numpy().tolist() for b in dataset] for _ in range(3)] == [
         [[0, 1]],
@@ -252,6 +258,9 @@ def test_a_file_that_was_written_again(root: str, s3: str, tmp_path: Path) -> No
 def test_large_records_make_small_blocks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
     source = TFRecordSource(written(root, [40]), {"id": "int64"})
-    sizes = [int(b["id"].shape[0]) for b in source.blocks(lambda: Pass((Range(0, 0, 40),)), ["id"])]
+    sizes = [
+        int(b["id"].shape[0])
+        for b in source.blocks(lambda: Pass.in_order([Range(0, 0, 40)]), ["id"])
+    ]
     assert sum(sizes) == 40
     assert max(sizes) <= 1000 // 60

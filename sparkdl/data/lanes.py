@@ -1,0 +1,176 @@
+"""Runs anywhere (pure). The random order of the rows of one epoch, for any number of ranks.
+
+The pieces of a source (files or row groups) in random order form one sequence of rows. It is cut
+into lanes of about equal length. The rows of a lane are shuffled in chunks of consecutive rows, and
+the lanes are read in turn, so that a batch has rows of as many places as there are lanes. A rank
+takes a contiguous part of the sequence: whole lanes, and parts of a lane at its ends.
+
+The order follows from the sizes of the pieces and from a seed. The idea of an order that the ranks
+only divide is that of the StreamingDataset of MosaicML,
+https://docs.mosaicml.com/projects/streaming/en/stable/distributed_training/elastic_determinism.html.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkdl.data.shard import Range
+
+__all__ = ["MAX_LANES", "WINDOW_ROWS", "EpochOrder", "Lane", "Pass"]
+
+# With n classes in sorted rows, 64 random places give a batch all but (n - 1) / 128 nats of the
+# entropy of a random sample. A power of two divides most batches equally.
+MAX_LANES = 64
+
+# Limits of the rows that are shuffled together, in all lanes of all ranks.
+WINDOW_ROWS = 1 << 16
+WINDOW_BYTES = 256 << 20
+
+# A lane ends at the end of a piece if it then differs by at most this part from the other lanes:
+# two lanes that share a piece both decode its beginning.
+SNAP = 1 / 8
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Rows that are read one after the other.
+
+    Attributes:
+        ranges: the rows to read, in this order.
+        seed: seed for shuffling the rows; None keeps their order.
+    """
+
+    ranges: tuple[Range, ...]
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass over the share of a rank.
+
+    Attributes:
+        lanes: the rows to read; the lanes are read in turn. A single lane without a seed keeps the
+            order of its rows.
+        chunk_rows: number of consecutive rows of a lane that are shuffled together.
+        chunk_bytes: number of bytes of a lane that are shuffled together if that is fewer rows.
+    """
+
+    lanes: tuple[Lane, ...]
+    chunk_rows: int = 1
+    chunk_bytes: int = WINDOW_BYTES
+
+    @classmethod
+    def in_order(cls, ranges: Sequence[Range]) -> "Pass":
+        """Return a pass that keeps the order of the rows.
+
+        Args:
+            ranges: the rows to read.
+        """
+        return cls((Lane(tuple(ranges)),))
+
+    @property
+    def is_shuffled(self) -> bool:
+        """True if the rows are shuffled."""
+        return any(lane.seed is not None for lane in self.lanes)
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """The rows of all lanes, lane after lane."""
+        return tuple(part for lane in self.lanes for part in lane.ranges)
+
+    def ranges_in_turn(self) -> list[Range]:
+        """Return the ranges of the lanes in turn, for pieces of one row.
+
+        Example:
+            >>> first, second, third = (Range(piece, 0, 1) for piece in range(3))
+            >>> Pass((Lane((first, second)), Lane((third,)))).ranges_in_turn()
+            [Range(piece=0, start=0, stop=1), Range(piece=2, start=0, stop=1), \
+Range(piece=1, start=0, stop=1)]
+        """
+        turns = itertools.zip_longest(*(lane.ranges for lane in self.lanes))
+        return [part for turn in turns for part in turn if part is not None]
+
+
+class EpochOrder:
+    """The order of all rows in one epoch.
+
+    Args:
+        sizes: number of rows of each piece.
+        seed: seed of the order of the pieces.
+        window_rows: number of rows that are shuffled together.
+        max_lanes: maximum number of lanes.
+
+    Attributes:
+        pieces: the numbers of the pieces in random order.
+        chunk_rows: number of rows of a lane that are shuffled together.
+        cuts: the places in the sequence of rows where lanes begin, and its end.
+
+    Example:
+        >>> order = EpochOrder([4, 4, 4], seed=[0, 0], window_rows=4, max_lanes=2)
+        >>> order.cuts, order.chunk_rows
+        ([0, 6, 12], 2)
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], seed: Sequence[int], window_rows: int, max_lanes: int
+    ) -> None:
+        order = np.random.default_rng(seed).permutation(len(sizes))
+        self.pieces: list[int] = order.tolist()
+        self.chunk_rows = max(window_rows // max_lanes, 1)
+        ends = np.cumsum(np.asarray(sizes, np.int64)[order]) if len(sizes) else np.zeros(1, int)
+        num_lanes = min(max(int(ends[-1]) // self.chunk_rows, 1), max_lanes)
+        self.cuts = _cuts(ends, num_lanes)
+
+    def lanes(self, ranges: Sequence[Range], begin: int, seed: Sequence[int]) -> tuple[Lane, ...]:
+        """Return the rows of one rank as lanes.
+
+        Args:
+            ranges: the rank's rows, in the order of the sequence.
+            begin: place of the rank's first row in the sequence.
+            seed: seed of the order of the rows in each lane.
+        """
+        inner = [cut for cut in self.cuts[1:-1] if cut > begin]
+        number = len(self.cuts) - 2 - len(inner)
+        lanes, lane, place = [], [], begin
+        for part in ranges:
+            start = part.start
+            while inner and place + part.stop - start > inner[0]:
+                middle = start + inner.pop(0) - place
+                if start < middle:
+                    lane.append(Range(part.piece, start, middle))
+                place, start = place + middle - start, middle
+                lanes.append((number, lane))
+                number, lane = number + 1, []
+            lane.append(Range(part.piece, start, part.stop))
+            place += part.stop - start
+        lanes.append((number, lane))
+        return tuple(
+            Lane(tuple(lane), _mixed_seed([*seed, number])) for number, lane in lanes if lane
+        )
+
+    def shuffled_pass(self, ranges: Sequence[Range], begin: int, seed: Sequence[int]) -> Pass:
+        """Return the pass of one rank; the arguments are those of `lanes`."""
+        chunk_bytes = WINDOW_BYTES // (len(self.cuts) - 1)
+        return Pass(self.lanes(ranges, begin, seed), self.chunk_rows, chunk_bytes)
+
+
+def _mixed_seed(parts: Sequence[int]) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def _cuts(ends: "np.ndarray[tuple[int], np.dtype[np.int64]]", num_lanes: int) -> list[int]:
+    """Return where lanes begin, and the end of the last.
+
+    Args:
+        ends: the end of each piece in the sequence.
+        num_lanes: number of lanes.
+    """
+    total = int(ends[-1])
+    equal = np.arange(1, num_lanes) * total // num_lanes
+    after = np.searchsorted(ends, equal)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(ends[after] - equal <= np.abs(equal - ends[before]), after, before)
+    is_near = np.abs(ends[nearest] - equal) <= total / num_lanes * SNAP
+    return [0, *np.where(is_near, ends[nearest], equal).tolist(), total]

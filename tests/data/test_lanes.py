@@ -1,0 +1,111 @@
+"""The order of shuffled rows: the same for any number of ranks, and another in each epoch."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkdl.context import Context
+from sparkdl.data.batching import Batches, passes
+from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES, Lane
+from sparkdl.data.shuffle import shuffled
+
+EVEN = [100] * 128
+UNEVEN = [7, 0, 500, 12_000, 1, 333, 6_400, 2] * 2
+
+
+def lanes_of(
+    sizes: Sequence[int], world_size: int, num_passes: int = 1, **options: Any
+) -> list[list[tuple[Lane, ...]]]:
+    """The lanes of all ranks in several passes: `[pass][rank]`."""
+    elastic = options.pop("is_elastic", False)
+    batches = Batches.parse({"global_batch_size": 12 * world_size, "shuffle": 6400, **options})
+    found = []
+    for rank in range(world_size):
+        me = Context(rank=rank, world_size=world_size, num_readers=world_size, data_seed=4)
+        next_pass = passes(sizes, batches, dataclasses.replace(me, is_elastic=elastic))
+        found.append([next_pass().lanes for _ in range(num_passes)])
+    return [list(ranks) for ranks in zip(*found, strict=True)]
+
+
+def rows(lanes: Sequence[Lane]) -> list[tuple[int, int]]:
+    return [(r.piece, i) for lane in lanes for r in lane.ranges for i in range(r.start, r.stop)]
+
+
+@pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("world_size", [2, 3, 7])
+def test_any_number_of_ranks_divides_the_same_sequence(
+    sizes: Sequence[int], world_size: int
+) -> None:
+    # A multiple of the ranks, so that no row is repeated.
+    sizes = [*sizes, -sum(sizes) % 42]
+    [[alone]], [ranks] = lanes_of(sizes, 1), lanes_of(sizes, world_size)
+    whole = rows(alone)
+    assert Counter(whole) == {(piece, i): 1 for piece, n in enumerate(sizes) for i in range(n)}
+    assert [row for lanes in ranks for row in rows(lanes)] == whole
+    # A rank cuts a lane at each of its ends, at most; the others are read in the same order.
+    assert sum(lane in alone for lanes in ranks for lane in lanes) >= len(alone) - world_size
+
+
+def test_batches_of_all_ranks_have_the_same_rows_for_any_number_of_ranks() -> None:
+    def global_batches(world_size: int) -> list[list[int]]:
+        [ranks] = lanes_of(EVEN, world_size)
+        orders = []
+        for lanes in ranks:
+            read = [(iter([ids_of(lane)]), lane.seed or 0) for lane in lanes]
+            mixed = shuffled(read, 100, WINDOW_BYTES)
+            orders.append([i for batch in mixed for i in batch["id"].to_pylist()])
+        size = 128 // world_size
+        steps = [zip(*[iter(order)] * size, strict=True) for order in orders]
+        return [sorted(itertools.chain(*step)) for step in zip(*steps, strict=True)]
+
+    assert global_batches(1) == global_batches(2) == global_batches(4) == global_batches(16)
+
+
+def ids_of(lane: Lane) -> pa.RecordBatch:
+    return pa.record_batch({"id": [100 * piece + i for piece, i in rows([lane])]})
+
+
+def test_lanes_that_end_with_a_piece_are_never_cut_elsewhere() -> None:
+    [[alone]] = lanes_of(EVEN, 1)
+    assert len(alone) == MAX_LANES
+    assert all((r.start, r.stop) == (0, 100) for lane in alone for r in lane.ranges)
+    [ranks] = lanes_of(EVEN, 4)
+    assert [lane for lanes in ranks for lane in lanes] == list(alone)
+
+
+def test_each_epoch_deals_out_the_rows_anew() -> None:
+    first, second = lanes_of(EVEN, 4, 2)
+    shared = [set(rows(a)) & set(rows(b)) for a, b in zip(first, second, strict=True)]
+    for both, lanes in zip(shared, first, strict=True):
+        assert 0.05 < len(both) / len(rows(lanes)) < 0.6, "a rank sees other rows"
+    assert lanes_of(EVEN, 4, 2) == [first, second]
+
+
+def test_each_epoch_leaves_out_other_rows() -> None:
+    left_out = []
+    for ranks in lanes_of([10] * 10, 3, 3, last_batch="drop"):
+        seen = [row for lanes in ranks for row in rows(lanes)]
+        assert len(seen) == len(set(seen)) == 72
+        left_out.append({(p, i) for p in range(10) for i in range(10)} - set(seen))
+    assert left_out[0] != left_out[1] != left_out[2]
+
+
+def test_an_elastic_gang_keeps_its_division() -> None:
+    """The passes of a rank that replaces a lost one begin again, while others are further on."""
+    first, second = lanes_of(EVEN, 4, 2, is_elastic=True)
+    assert [set(rows(lanes)) for lanes in first] == [set(rows(lanes)) for lanes in second]
+    assert first != second, "the order within a rank differs"
+
+
+def test_the_number_of_rows_gives_the_length_of_a_chunk() -> None:
+    me = Context()
+    for shuffle, chunk_rows in ((True, 1024), (128_000, 2000), (640, 10), (2, 1)):
+        batches = Batches.parse({"global_batch_size": 1, "shuffle": shuffle})
+        assert passes(EVEN, batches, me)().chunk_rows == chunk_rows
+    [[few]] = lanes_of([40], 1)
+    assert len(few) == 1, "few rows are shuffled as a whole"
