@@ -16,7 +16,8 @@ contender (its smallest median over steps) relative to that of `by hand`, since 
 machine only adds time. The ratios of each round show how much load there was.
 
 The benchmark also measures the time from the call of `allreduce` to the first line of the function:
-cold, for the first call in a new Spark session, and warm, for the calls after it.
+cold, for the first call in a new Spark session, and warm, for the calls after it. Gangs of several
+sizes (`--sizes`) take turns there with a plain barrier job of as many tasks, in two executors.
 
     python benchmarks/gang.py --rounds 3 --params 1e6 25e6
 
@@ -45,6 +46,7 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
+from lib.gang_starts import measure_starts, size_rows
 from lib.machine import machine
 from pyspark.sql import SparkSession
 
@@ -60,6 +62,7 @@ WARM_UP = 10
 AIM_BY_HAND = 1.02
 AIM_DEFAULTS = 1.4
 AIM_DEFAULTS_FROM = 25_000_000  # Parameters; fixed costs dominate the steps of smaller models.
+AIM_FIRST_LINE_S = 0.4
 TIMEOUT_S = 600.0
 
 GLOO = """
@@ -303,9 +306,13 @@ def start_rows(rows: list[Row]) -> list[Row]:
     return starts
 
 
-def aims(steps: list[Row]) -> list[Row]:
-    """Compare the ratios with the aims, for each size of the model."""
-    compared = []
+def aims(steps: list[Row], sizes: list[Row]) -> list[Row]:
+    """Compare the ratios with the aims, for each size of the model and of the gang."""
+    compared: list[Row] = [
+        {"aim": row["name"], "value": row["first_line_s"], "at_most": AIM_FIRST_LINE_S}
+        for row in sizes
+        if row["name"].startswith("allreduce")
+    ]
     for params in dict.fromkeys(row["params"] for row in steps):
         ratio = {row["name"]: row["best_ratio"] for row in steps if row["params"] == params}
         size, mine = f"{params / 1e6:g} M", ratio["allreduce"]
@@ -331,6 +338,7 @@ def table(result: Row) -> str:
     lines += ["", f"{'start':<28}{'first line':>12}{'formed':>12}"]
     for row in result["starts"]:
         lines.append(f"{row['name']:<28}{row['first_line_s']:>10.2f} s{row['formed_s']:>10.2f} s")
+    lines += [f"{row['name']:<28}{row['first_line_s']:>10.2f} s" for row in result["sizes"]]
     lines += [""]
     for aim in result["aims"]:
         rule = f"at most {aim['at_most']}" if "at_most" in aim else f"at least {aim['at_least']}"
@@ -342,14 +350,17 @@ def table(result: Row) -> str:
 
 def measure(options: argparse.Namespace) -> Row:
     """Measure everything; return the JSON document."""
-    about, rows = machine(), []
+    about, rows, starts = machine(), [], []
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
         for number in range(options.rounds):
-            rows += measure_round(options, root, number)
+            if options.params:
+                rows += measure_round(options, root, number)
+            starts += measure_starts(session, options.sizes, root, number)
     threads = [row["threads"] for row in rows if "threads" in row]
     if any(counts != threads[0] for counts in threads):
         raise RuntimeError(f"the contenders ran with different numbers of threads: {threads}")
     steps = [row for params in options.params for row in step_rows(rows, params)]
+    sizes = size_rows(starts)
     return {
         "benchmark": "gang",
         "machine": about,
@@ -358,11 +369,12 @@ def measure(options: argparse.Namespace) -> Row:
             "workers": WORKERS,
             "global_batch": GLOBAL_BATCH,
             "rounds": options.rounds,
-            "threads": threads[0],
+            "threads": threads[0] if threads else None,
         },
         "steps": steps,
-        "starts": start_rows(rows),
-        "aims": aims(steps),
+        "starts": start_rows(rows) if rows else [],
+        "sizes": sizes,
+        "aims": aims(steps, sizes),
     }
 
 
@@ -371,7 +383,14 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
     parser.add_argument(
-        "--params", type=lambda text: int(float(text)), nargs="+", default=[1_000_000, 25_000_000]
+        "--params",
+        type=lambda text: int(float(text)),
+        nargs="*",
+        default=[1_000_000, 25_000_000],
+        help="sizes of the models; without any, only the starts are measured",
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=[2, 8], help="sizes of the gangs that are started"
     )
     parser.add_argument(
         "--threads", type=int, default=1, help="threads of each process, in every pool"

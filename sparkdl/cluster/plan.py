@@ -116,7 +116,6 @@ class Plan:
         client_silence_s: seconds without a sign of life of a Spark Connect client, after which the
             processes end.
         timeline: each rank of the ring records where the time of its collectives goes.
-        meets_by_files: the ranks meet by files in the run directory, rather than by a barrier.
         ends_by_order: the driver orders the end of the gang; it does not end by itself.
         repeatable: the trial can be repeated and the run resumed; False if its rows are fed once.
 
@@ -146,7 +145,6 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     interface: str | None = None
     elastic: bool = False
     timeline: bool = False
-    meets_by_files: bool = False
     ends_by_order: bool = False
     repeatable: bool = True
 

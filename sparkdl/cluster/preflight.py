@@ -3,6 +3,7 @@
 Check, before the first trial, that every executor can run a plan.
 """
 
+import functools
 import gc
 import importlib.util
 import json
@@ -170,7 +171,9 @@ def start_of(plan: Plan, program: Program, application: str) -> Start:
     """Return the conditions under which the training processes of a plan are forked."""
     # A server that has imported Keras has fixed its backend, for all that it forks.
     sets_backend = bool(program.backend_variables(plan.env))
-    preload = preloadable(program.imports, plan.framework, sets_backend)
+    # What each rank of a gang imports before its function is called.
+    imports = program.imports | ({"sparkdl.distribute.strategies"} if plan.is_gang else set())
+    preload = preloadable(imports, plan.framework, sets_backend)
     return Start(
         application=application,
         framework=None if sets_backend else plan.framework,
@@ -180,15 +183,15 @@ def start_of(plan: Plan, program: Program, application: str) -> Start:
     )
 
 
+@functools.cache
 def spare_collector() -> None:
-    """Exclude the imports of this Python worker from its garbage collections.
+    """Exclude, at the first call, the imports of this Python worker from its garbage collections.
 
     Spark's worker collects garbage after every task. With our imports a collection takes some
     30 ms, for which the next task waits.
     """
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,8 +43,8 @@ class TrialSpec:
         keep_checkpoints: the checkpoints to keep, such as `best+last`.
         init_from: the folder of a trial and the number of its checkpoint to begin with.
         avoid: the ids of the executors that must not run the trial.
-        secret: the key by which the ranks of this attempt recognise each other, if the task
-            carries one.
+        secret: the key by which the ranks of this attempt recognise each other; empty for a trial
+            of one process.
     """
 
     number: int

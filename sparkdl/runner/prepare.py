@@ -144,7 +144,6 @@ def make_plan(request: Request, program: Program, cluster: Cluster) -> Plan:
         interface=config.resolve("interface", None, cluster.conf),
         elastic=request.elastic,
         timeline=request.timeline,
-        meets_by_files=request.meets_by_files or request.elastic,
         ends_by_order=request.ends_by_order,
         repeatable=request.is_resumable,
     )

@@ -69,7 +69,6 @@ class Request:
         is_distributed: the run is one trial of a distributed verb.
         given_topology: the form of a trial on the cluster; None for that of its verb.
         detect_gpus: use GPUs that Spark does not schedule; None follows the setting.
-        meets_by_files: the ranks meet by files, and need a secret with their task.
         ends_by_order: the driver orders the end of the gang.
         is_resumable: the run can be resumed.
     """
@@ -90,7 +89,6 @@ class Request:
     is_distributed: bool = False
     given_topology: Topology | None = None
     detect_gpus: bool | None = None
-    meets_by_files: bool = False
     ends_by_order: bool = False
     is_resumable: bool = True
 

@@ -86,7 +86,7 @@ class TaskFactory:
             direction=self.opened.run.direction,
             keep_checkpoints=request.options.keep_checkpoints,
             init_from=self._initial_of(trial),
-            secret=secrets.token_bytes(32) if prepared.plan.meets_by_files else b"",
+            secret=secrets.token_bytes(32) if prepared.plan.is_gang else b"",
         )
 
     def _initial_of(self, trial: Trial) -> tuple[str, int] | None:

@@ -6,7 +6,6 @@ policy of this module is that of a gang in a barrier stage; `elastic_policy` has
 """
 
 import contextlib
-import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -19,13 +18,13 @@ from pyspark import BarrierTaskContext, TaskContext
 
 from sparkdl import checkpoints, storage
 from sparkdl.cluster.environ import gang_variables, horovod_variables
+from sparkdl.cluster.gang.meeting import meet
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.rendezvous import (
     Peer,
     hold_port,
     listen,
     local_places,
-    meet,
     own_address,
 )
 from sparkdl.cluster.gang.supervisor import Supervisor
@@ -37,6 +36,7 @@ from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 from sparkdl.os_processes import this_node
 from sparkdl.polling import retry
+from sparkdl.rank_files import RankFiles
 
 __all__ = [
     "SHARES_PORT",
@@ -103,7 +103,9 @@ class BarrierPolicy:
             storage.remove(paths.all_ranks)
             folder = paths.ranks(attempt)
             retry(lambda: storage.make_directory(folder), "make the folder of the ranks")
-        peers = meet(BarrierTaskContext.get(), mine)
+        members, files = task.plan.members, RankFiles(paths.ranks(attempt))
+        secret = task.trial.secret
+        peers = meet(BarrierTaskContext.get(), mine, member.rank, members, files, secret)
         if held and task.plan.framework not in SHARES_PORT:
             held.close()
         return Placement(
@@ -184,7 +186,6 @@ def announce(
         host=host,
         node=this_node(),
         ring_port=listener.getsockname()[1] if listener else 0,
-        secret=secrets.token_hex(32),
         problem=problem,
         checkpoint=newest,
     )
@@ -229,7 +230,7 @@ def invite_to_ring(task: TrialTask, placement: Placement) -> dict[str, socket.so
     invitation = Invitation(
         placement.rank,
         [endpoints[rank] for rank in task.plan.ring],
-        bytes.fromhex(placement.peers[0].secret),
+        task.trial.secret,
         join_s=task.plan.start_timeout_s,
         timeout_s=task.plan.collective_timeout_s,
     )

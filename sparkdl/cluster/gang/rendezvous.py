@@ -1,18 +1,15 @@
-"""Runs in a Spark task. The meeting of a gang: each task holds a port and learns of all others."""
+"""Runs in a Spark task. The rank as the others know it: its address, its ports, its deadline."""
 
 import contextlib
 import fcntl
 import ipaddress
-import json
 import os
 import signal
 import socket
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-
-from pyspark import BarrierTaskContext
+from dataclasses import dataclass
 
 __all__ = [
     "Peer",
@@ -20,7 +17,6 @@ __all__ = [
     "hold_port",
     "listen",
     "local_places",
-    "meet",
     "own_address",
 ]
 
@@ -37,8 +33,6 @@ class Peer:
         host: the name of its host, for messages.
         node: a name that is the same for all ranks of a host, and for no others.
         ring_port: the port at which it listens for the ring; 0 for a rank outside the ring.
-        secret: a proposal for the key by which the ranks of the ring recognise each other; that
-            of rank 0 is used.
         problem: the reason for which it cannot start; None if it can.
         checkpoint: the number of the newest committed checkpoint that it saw.
     """
@@ -48,7 +42,6 @@ class Peer:
     host: str
     node: str
     ring_port: int = 0
-    secret: str = field(default="", repr=False)
     problem: str | None = None
     checkpoint: int | None = None
 
@@ -86,15 +79,6 @@ def deadline(timeout_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-
-
-def meet(context: BarrierTaskContext, mine: Peer) -> list[Peer]:
-    """Send `mine` to all tasks of this barrier stage; return the peers of all, by rank.
-
-    One `allGather` serves for all: each costs a second, however few the tasks.
-    """
-    records = context.allGather(json.dumps(asdict(mine)))
-    return [Peer(**json.loads(record)) for record in records]
 
 
 def local_places(peers: Sequence[Peer], rank: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ another run never gets in the way.
 
 import ast
 import contextlib
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -79,6 +80,7 @@ def _search(name: str, folders: list[str] | None) -> importlib.machinery.ModuleS
         return spec if spec.submodule_search_locations else None
 
 
+@functools.cache  # Looked for in each module that a function may need, and always the same.
 def _installed_folders() -> tuple[str, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {*(sysconfig.get_path(kind) for kind in kinds), *site.getsitepackages()}

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +97,10 @@ class NodePolicy:
         mine, held, listener = announce(task, member, hosts, stack)
         files = RankFiles(task.paths.ranks(task.trial.attempt))
         peers = _meet(files, len(task.plan.members), member.rank, mine, self.is_ended)
-        secret = task.trial.secret.hex()
         return Placement(
             member=member,
             attempt=task.trial.attempt,
-            peers=[replace(peer, secret=secret) for peer in peers],
+            peers=peers,
             paths=task.paths,
             held=held,
             listener=listener,
@@ -234,7 +233,7 @@ def _meet(
     Raises:
         ConnectionError: if the cluster is ended in the meantime.
     """
-    files.post_numbered(MET, rank, data=json.dumps(asdict(replace(mine, secret=""))))
+    files.post_numbered(MET, rank, data=json.dumps(asdict(mine)))
     while len((seen := files.look()).numbered(MET)) < size:
         if is_ended() or seen.has_order(END) or _is_removed(files, rank, seen):
             raise ConnectionError(ENDED)

@@ -176,7 +176,6 @@ def _request(
         is_distributed=True,
         given_topology=NodeTopology(detached),
         detect_gpus=True,
-        meets_by_files=True,
         ends_by_order=True,
         is_resumable=False,  # Rows that were fed cannot be fed again.
     )

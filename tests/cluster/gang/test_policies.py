@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 KINDS: dict[str, tuple[Topology, dict[str, Any]]] = {
     "barrier": (GangTopology(), {}),
     "elastic": (ElasticTopology(), {"elastic": True}),
-    "nodes": (NodeTopology(), {"meets_by_files": True, "ends_by_order": True}),
+    "nodes": (NodeTopology(), {"ends_by_order": True}),
 }
 
 
