@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 from sparkdl import config
+from sparkdl.cluster import worker_daemon
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark_broadcasts import SparkBroadcasts
-from sparkdl.cluster.spark_context import ClassicContext, is_classic_running
+from sparkdl.cluster.spark_context import ClassicContext, conf_before_start, is_classic_running
 from sparkdl.cluster.spark_errors import job_failed
 from sparkdl.cluster.spark_explained import user_of_connect
 from sparkdl.cluster.spark_settings import SparkSettings, check_speculation
@@ -333,4 +334,7 @@ def _new_session() -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Spark's progress bar of stages would be drawn over the progress display of the run.
     builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
+    if not is_remote():
+        for key, value in worker_daemon.settings(conf_before_start()).items():
+            builder = builder.config(key, value)
     return builder.appName("sparkdl").getOrCreate()

@@ -5,7 +5,7 @@ there.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 __all__ = [
     "ClassicContext",
     "FailedTask",
+    "conf_before_start",
     "failed_tasks",
     "has_java_part",
     "is_classic_running",
@@ -85,7 +86,8 @@ class ClassicContext:
     @property
     def conf(self) -> dict[str, str]:
         """The settings of the application."""
-        return dict(self._context.getConf().getAll())
+        # `getConf` makes a copy first, one call of Java after the other.
+        return dict(self._context._conf.getAll())
 
     @property
     def filesystem(self) -> str:
@@ -230,3 +232,13 @@ def is_classic_running() -> bool:
     """Return True if this process has a SparkContext that has not been stopped."""
     classic = getattr(pyspark, "SparkContext", None)
     return classic is not None and classic._active_spark_context is not None
+
+
+def conf_before_start() -> Callable[[str], str | None]:
+    """Return what reads the settings that a session has from files and from `spark-submit`.
+
+    Spark's Java part, which reads them, is started for it, as the session would do next.
+    """
+    pyspark.SparkContext._ensure_initialized()
+    conf = pyspark.SparkConf(_jvm=pyspark.SparkContext._jvm)
+    return lambda key: conf.get(key, None)

@@ -51,9 +51,7 @@ class BrokenContext:
 
     def __init__(self) -> None:
         self.is_broken = False
-
-    def getConf(self) -> Any:
-        return self
+        self._conf = self
 
     def getAll(self) -> list[tuple[str, str]]:
         return [("spark.speculation", "true")]

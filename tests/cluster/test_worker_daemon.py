@@ -1,0 +1,73 @@
+"""The daemon that forks Spark's Python workers: chosen where it is safe, with no thread to lose."""
+
+import os
+import site
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster import worker_daemon
+from sparkdl.cluster.spark import SparkCluster
+from sparkdl.cluster.worker_daemon import MODULE, SETTING, settings
+
+LOCAL = {"spark.master": "local[2]"}
+
+
+def test_the_daemon_is_chosen_on_a_local_master_in_the_python_of_the_driver() -> None:
+    for conf in ({}, LOCAL, {"spark.master": "local-cluster[2,1,1024]"}):
+        assert settings(conf.get) == {SETTING: MODULE}
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"spark.master": "spark://host:7077"},
+        {"spark.master": "k8s://https://host"},
+        LOCAL | {"spark.pyspark.python": "/usr/bin/other"},
+        LOCAL | {SETTING: "pyspark.daemon"},
+    ],
+)
+def test_other_executors_keep_the_daemon_of_spark(conf: dict[str, str]) -> None:
+    assert settings(conf.get) == {}
+
+
+def test_it_is_not_chosen_where_sparkdl_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
+    assert settings(LOCAL.get) == {}
+
+
+@pytest.mark.parametrize(("threads", "imported"), [("1", "True"), ("2", "False")])
+def test_no_thread_runs_before_the_fork(threads: str, imported: str) -> None:
+    program = (
+        "import os, sys\n"
+        f"from {MODULE} import preload\n"
+        "preload()\n"
+        "print('pandas' in sys.modules, len(os.listdir('/proc/self/task')), "
+        "'JE_ARROW_MALLOC_CONF' in os.environ)\n"
+    )
+    environ = {**os.environ, "OMP_NUM_THREADS": threads}
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert printed.stdout.split() == [imported, "1", "False"]
+
+
+@pytest.mark.slow
+def test_workers_of_a_new_session_have_the_modules(own_application: None) -> None:
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import sys
+
+        known = all(name in sys.modules for name in worker_daemon.MODULES)
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict({"known": [known]})
+
+    spark = SparkCluster().spark
+    assert spark.range(1, numPartitions=1).mapInArrow(look, "known boolean").first()["known"]
+    assert SparkSession.getActiveSession() is spark
