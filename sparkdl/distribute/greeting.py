@@ -19,7 +19,7 @@ from sparkdl.distribute.invitation import Invitation
 __all__ = ["BEATS", "DATA", "PURPOSES", "SLICE_S", "WELCOME", "authenticate", "greet"]
 
 # The beginning of a greeting names the purpose of the connection.
-DATA = b"sparkdl ring 1\0\0"
+DATA = b"sparkdl ring 2\0\0"
 BEATS = b"sparkdl beats 1\0"
 PURPOSES = (DATA, BEATS)
 # The purpose, generation, rank of the sender, rank of the receiver, a random number.

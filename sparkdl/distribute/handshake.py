@@ -30,6 +30,7 @@ from sparkdl.distribute.greeting import (
 from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.distribute.links import CANCELLED, Link
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.shared_memory import Slots, receive_slots, send_slots
 from sparkdl.distribute.timed_links import make_links
 from sparkdl.errors import PeerLostError
 
@@ -80,15 +81,34 @@ def join(
                 )
                 for purpose in PURPOSES
             }
+            sent = send_slots(outgoing[DATA])
             incoming = acceptor.wait(deadline, is_cancelled)
+            received = _slots_of(predecessor, incoming[DATA], deadline, is_cancelled)
             opened.pop_all()  # The links close the connections from here on.
     names = invitation.members or range(len(order))
     before, after = (
-        Link(names[other], _tuned(connections[DATA]), _tuned(connections[BEATS]))
-        for other, connections in ((predecessor, incoming), (successor, outgoing))
+        Link(names[other], _tuned(connections[DATA]), _tuned(connections[BEATS]), slots)
+        for other, connections, slots in (
+            (predecessor, incoming, received),
+            (successor, outgoing, sent),
+        )
     )
     links = make_links(before, after, invitation.timeout_s, is_cancelled)
     return Ring(order, rank, links, nodes)
+
+
+def _slots_of(
+    predecessor: int,
+    connection: socket.socket,
+    deadline: float,
+    is_cancelled: Callable[[], bool],
+) -> Slots | None:
+    try:
+        return receive_slots(connection, deadline, is_cancelled)
+    except OSError as exc:
+        raise PeerLostError(
+            f"lost connection to rank {predecessor} while it joined the ring: {exc}. See its log."
+        ) from exc
 
 
 def _tuned(connection: socket.socket) -> socket.socket:

@@ -10,7 +10,8 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = ["Heartbeat", "Link"]
 
@@ -28,11 +29,13 @@ class Link:
         rank: rank of the neighbour.
         socket: connected socket for the data.
         beats: connected socket for the beats; None if the neighbour sends none.
+        slots: memory shared with the neighbour, see `shared_memory.Slots`; None if there is none.
     """
 
     rank: int
     socket: Connection
     beats: Connection | None = None
+    slots: Any = field(default=None, compare=False)
 
 
 class Heartbeat:

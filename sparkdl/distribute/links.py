@@ -1,8 +1,8 @@
 """Runs in the training process. Exchange blocks of bytes with the two neighbours in the ring.
 
-Each rank sends to its successor and receives from its predecessor. Only numbers travel over the
-sockets: all ranks call the same collectives in the same order, so each rank knows which block
-comes next, its length, and where it belongs.
+Each rank sends to its successor and receives from its predecessor. Only numbers travel: all ranks
+call the same collectives in the same order, so each rank knows which block comes next, its length,
+and where it belongs.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sparkdl.distribute.block_streams import Incoming, Outgoing
 from sparkdl.distribute.heartbeat import Heartbeat, Link
 from sparkdl.errors import PeerLostError
 
@@ -23,37 +24,10 @@ SLICE_S = 1.0
 
 CANCELLED = "a rank of this ring was lost"
 
-# A successor sends no data, so the end of its stream means that it has left.
+# A successor sends no blocks, so the end of its stream means that it has left.
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 _logger = logging.getLogger("sparkdl.distribute")
-
-
-class _Progress:
-    """The progress of a sequence of blocks through a socket."""
-
-    def __init__(self, blocks: Sequence[memoryview]) -> None:
-        self._blocks = blocks
-        self._offset = 0
-        self.num_done = 0
-
-    @property
-    def is_complete(self) -> bool:
-        return self.num_done == len(self._blocks)
-
-    @property
-    def remaining(self) -> memoryview:
-        """The bytes of the current block that have not been transferred yet."""
-        return self._blocks[self.num_done][self._offset :]
-
-    def advance(self, num_bytes: int) -> bool:
-        """Count transferred bytes; return True if they complete a block."""
-        self._offset += num_bytes
-        if self._offset < len(self._blocks[self.num_done]):
-            return False
-        self.num_done += 1
-        self._offset = 0
-        return True
 
 
 class Links:
@@ -85,6 +59,8 @@ class Links:
         self._is_cancelled = is_cancelled
         for link in (predecessor, successor):
             link.socket.setblocking(False)
+        self._outgoing = Outgoing(successor)
+        self._incoming = Incoming(predecessor)
         self._heartbeat = heartbeat or Heartbeat((predecessor, successor), timeout_s)
 
     @property
@@ -103,7 +79,7 @@ class Links:
         sends: Sequence[Any],
         receives: Sequence[Any],
         num_ready: int,
-        arrived: Callable[[int], None],
+        arrived: Callable[[int, Any], None],
         lag: int = 0,
     ) -> None:
         """Send and receive blocks at the same time.
@@ -111,78 +87,69 @@ class Links:
         Args:
             sends: byte arrays to send, in order, none of them empty. `sends[num_ready + i]` may be
                 sent once `receives[lag + i]` is complete.
-            receives: byte arrays to fill, in order, none of them empty.
+            receives: byte arrays to fill, in order, none of them empty; or the number of bytes of
+                a block that `arrived` reads, and that is not kept.
             num_ready: number of `sends` that may be sent immediately.
-            arrived: called with i when `receives[i]` is full, before a block that depends on it
-                is sent.
+            arrived: called with i and the block when `receives[i]` is complete, before a block
+                that depends on it is sent.
             lag: number of `receives`, from the first, on which no send depends.
 
         Raises:
             PeerLostError: if a neighbour is lost or hangs. Both sockets are closed then, so that
                 the neighbours notice as well.
         """
-        outgoing = _Progress([memoryview(block) for block in sends])
-        incoming = _Progress([memoryview(block) for block in receives])
+        outgoing, incoming = self._outgoing, self._incoming
         try:
+            outgoing.begin(sends)
+            incoming.begin(receives)
             while not (outgoing.is_complete and incoming.is_complete):
                 num_allowed = min(len(sends), num_ready + max(0, incoming.num_done - lag))
-                has_sent = self._send(outgoing, num_allowed)
-                if not self._receive(incoming, arrived) and not has_sent:
-                    self._wait(
-                        not incoming.is_complete,
-                        not outgoing.is_complete,
-                        outgoing.num_done < num_allowed,
-                    )
+                has_sent = self._send(num_allowed)
+                if not self._receive(arrived) and not has_sent:
+                    self._wait(num_allowed)
         except BaseException:
             self.close()
             raise
 
-    def _send(self, outgoing: _Progress, num_allowed: int) -> bool:
+    def _send(self, num_allowed: int) -> bool:
         """Send without blocking; return True if any bytes were sent."""
-        has_sent = False
         try:
-            while outgoing.num_done < num_allowed:
-                outgoing.advance(self._successor.socket.send(outgoing.remaining))
-                has_sent = True
-        except BlockingIOError:
-            pass
+            return self._outgoing.send(num_allowed)
         except OSError as exc:
             raise _lost(self._successor, exc) from exc
-        return has_sent
 
-    def _receive(self, incoming: _Progress, arrived: Callable[[int], None]) -> bool:
+    def _receive(self, arrived: Callable[[int, Any], None]) -> bool:
         """Receive without blocking; return True if any bytes were received."""
+        incoming = self._incoming
         if incoming.is_complete:
             return False
         try:
-            num_bytes = self._predecessor.socket.recv_into(incoming.remaining)
+            block = incoming.receive()
         except BlockingIOError:
             return False
         except OSError as exc:
             raise _lost(self._predecessor, exc) from exc
-        if not num_bytes:
-            raise _lost(self._predecessor, "connection closed by peer")
-        if incoming.advance(num_bytes):
-            arrived(incoming.num_done - 1)
+        if block is not None:
+            arrived(incoming.num_done, block)
+            incoming.release()
         return True
 
-    def _wait(self, is_receiving: bool, is_sending: bool, can_send: bool) -> None:
+    def _wait(self, num_allowed: int) -> None:
         """Wait until a neighbour is ready.
 
         Args:
-            is_receiving: the predecessor has not sent all blocks.
-            is_sending: the successor has not got all blocks.
-            can_send: a block may be sent to the successor now.
+            num_allowed: number of blocks that may be sent to the successor now.
         """
         # Only neighbours with blocks left are watched: the others may leave, and a socket that is
         # registered without any event still reports the end of its connection.
         poll = select.poll()
+        is_receiving = not self._incoming.is_complete
         if is_receiving:
             poll.register(self._predecessor.socket, select.POLLIN)
-        if is_sending:
-            wanted = select.POLLOUT if can_send else 0
-            poll.register(self._successor.socket, wanted | select.POLLRDHUP)
-        awaited = [self._predecessor] * is_receiving + [self._successor] * can_send
+        to_send = self._outgoing.awaited(num_allowed)
+        if not self._outgoing.is_complete:
+            poll.register(self._successor.socket, to_send | select.POLLRDHUP)
+        awaited = [self._predecessor] * is_receiving + [self._successor] * bool(to_send)
         slice_ms = 1000 * min(SLICE_S, self._timeout_s / 4)
         late_s = warning_s = time.monotonic() + self._timeout_s
         while not (events := dict(poll.poll(slice_ms))):

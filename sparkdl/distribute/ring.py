@@ -16,10 +16,10 @@ import numpy as np
 from sparkdl.distribute.call_header import OPERATIONS, check_header, pack_header
 from sparkdl.distribute.links import Links
 from sparkdl.distribute.rows import check_row_bytes, check_splits, row_slices
+from sparkdl.distribute.shared_memory import BLOCK_BYTES
 
 __all__ = ["Ring"]
 
-BLOCK_BYTES = 1 << 20
 # Shorter arrays are gathered as a whole, which takes half as many steps.
 SHORT_BYTES = 1 << 15
 
@@ -58,7 +58,6 @@ class Ring:
         self._ranks = list(ranks)
         self._position = self._ranks.index(rank)
         self._links = links
-        self._scratch = np.empty(BLOCK_BYTES if links else 0, np.uint8)
         self._num_calls = 0
         self._lock = threading.Lock()
 
@@ -210,7 +209,7 @@ class Ring:
         for values in arrays[1:]:
             OPERATIONS[op](total, values, out=total)
         if op == "mean":
-            total[...] = _divide(total, self.size)
+            _divide(total, self.size)
 
     def _gather_short(self, call: str, detail: int, array: Any) -> list[memoryview]:
         """Return the bytes of the arrays of all ranks, in ring order.
@@ -222,8 +221,8 @@ class Ring:
         messages = [bytearray(header + array.tobytes())]
         messages += [bytearray(len(messages[0])) for _ in range(self.size - 1)]
 
-        def arrived(number: int) -> None:
-            check_header(header, messages[number + 1][: len(header)])
+        def arrived(number: int, message: Any) -> None:
+            check_header(header, message[: len(header)])
 
         self._through(messages[:-1], messages[1:], 1, arrived)
         # The message of step s comes from the rank s positions before this one.
@@ -255,15 +254,16 @@ class Ring:
         sends = [_bytes(s, b) for s, part in zip(sources, blocks, strict=False) for b in part]
         to_add = [block for part in blocks[1 : num_reducing + 1] for block in part]
         first_complete = len(to_add) - len(blocks[num_reducing])
-        receives = [self._scratch[: (b.stop - b.start) * flat.itemsize] for b in to_add]
+        receives: list[Any] = [(b.stop - b.start) * flat.itemsize for b in to_add]
         receives += [_bytes(result, b) for part in blocks[num_reducing + 1 :] for b in part]
 
-        def arrived(number: int) -> None:
+        def arrived(number: int, received: Any) -> None:
             if number < len(to_add):
                 block = to_add[number]
-                combine(receives[number].view(flat.dtype), flat[block], out=result[block])
+                total = result[block]
+                combine(received.view(flat.dtype), flat[block], out=total)
                 if op == "mean" and number >= first_complete:
-                    result[block] = _divide(result[block], size)
+                    _divide(total, size)
 
         operation = list(OPERATIONS).index(op)
         self._exchange(call, operation, array, sends, receives, len(blocks[0]), arrived)
@@ -276,7 +276,7 @@ class Ring:
         sends: Sequence[Any],
         receives: Sequence[Any],
         num_ready: int,
-        arrived: Callable[[int], None] = lambda number: None,
+        arrived: Callable[[int, Any], None] = lambda number, block: None,
     ) -> None:
         """Exchange blocks behind headers, by which ranks notice that their calls differ.
 
@@ -289,9 +289,9 @@ class Ring:
         own_header = pack_header(self._num_calls, call, detail, array)
         received_header = bytearray(len(own_header))
 
-        def arrived_behind_header(number: int) -> None:
+        def arrived_behind_header(number: int, block: Any) -> None:
             if number:
-                arrived(number - 1)
+                arrived(number - 1, block)
             else:
                 check_header(own_header, received_header)
 
@@ -308,7 +308,7 @@ class Ring:
         sends: Sequence[Any],
         receives: Sequence[Any],
         num_ready: int,
-        arrived: Callable[[int], None],
+        arrived: Callable[[int, Any], None],
         lag: int = 0,
     ) -> None:
         """Call `Links.exchange`, one call at a time; after a failure all further calls fail."""
@@ -345,8 +345,9 @@ def _checked(array: Any, op: str) -> Any:
     return array
 
 
-def _divide(total: Any, size: int) -> Any:
-    return total // size if total.dtype.kind in "iu" else total / total.dtype.type(size)
+def _divide(total: Any, size: int) -> None:
+    divide = np.floor_divide if total.dtype.kind in "iu" else np.true_divide
+    divide(total, size if divide is np.floor_divide else total.dtype.type(size), out=total)
 
 
 def _blocks(part: slice, num_items: int) -> list[slice]:

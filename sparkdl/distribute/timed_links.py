@@ -60,17 +60,17 @@ class TimedLinks(Links):
         sends: Sequence[Any],
         receives: Sequence[Any],
         num_ready: int,
-        arrived: Callable[[int], None],
+        arrived: Callable[[int, Any], None],
         lag: int = 0,
     ) -> None:
         """Exchange blocks as `Links.exchange` does, and record the exchange."""
         first_arrival_ns: int | None = None
 
-        def timed_arrived(number: int) -> None:
+        def timed_arrived(number: int, block: Any) -> None:
             nonlocal first_arrival_ns
             begin_ns = time.perf_counter_ns()
             first_arrival_ns = first_arrival_ns or begin_ns
-            arrived(number)
+            arrived(number, block)
             self._pieces.append(("add", begin_ns, time.perf_counter_ns()))
 
         has_failed = True

@@ -50,7 +50,7 @@ def neighbours() -> Iterator[Neighbours]:
 def exchange(links: Links, num_blocks: int = 1) -> list[bytearray]:
     """Send and receive blocks of one byte each, all ready."""
     received = [bytearray(1) for _ in range(num_blocks)]
-    links.exchange([b"x"] * num_blocks, received, num_blocks, lambda number: None)
+    links.exchange([b"x"] * num_blocks, received, num_blocks, lambda number, block: None)
     return received
 
 
@@ -84,7 +84,7 @@ def test_a_successor_that_leaves_before_its_time_is_noticed_at_once(
     begun = time.monotonic()
     with pytest.raises(PeerLostError, match="lost connection to rank 2"):
         # The second block may be sent only when the first one has come.
-        links.exchange([b"x"], [bytearray(1)], 0, lambda number: None)
+        links.exchange([b"x"], [bytearray(1)], 0, lambda number, block: None)
     assert time.monotonic() - begun < 5
 
 
@@ -120,7 +120,7 @@ def test_a_successor_that_hangs_is_given_up(neighbours: Neighbours) -> None:
     neighbours.opened.append(Heartbeat(ends, 0.4))
     links = neighbours.links_of(0.4)
     with pytest.raises(PeerLostError, match="rank 2 hangs and shows no life"):
-        links.exchange([bytes(1 << 24)], [bytearray(1)], 1, lambda number: None)
+        links.exchange([bytes(1 << 24)], [bytearray(1)], 1, lambda number, block: None)
 
 
 def test_a_rank_that_waits_hears_that_the_ring_has_lost_a_rank(neighbours: Neighbours) -> None:

@@ -1,8 +1,10 @@
 """The ring in one process: a thread for each rank, real sockets, every size and operation."""
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkdl.distribute import shared_memory
 from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.links import Link, Links
-from sparkdl.distribute.ring import BLOCK_BYTES, Ring
+from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.shared_memory import BLOCK_BYTES, receive_slots, send_slots
 from sparkdl.errors import PeerLostError
 from tests.helpers.gang import invitations
 from tests.helpers.rings import on_all
@@ -59,16 +63,21 @@ def close_sockets() -> Iterator[None]:
 
 
 def ring_of(order: list[int], timeout_s: float = 20.0) -> list[Ring]:
-    """Return the rings of all ranks, by rank, connected in this order."""
+    """Return the rings of all ranks, by rank, in this order; every other link shares memory."""
     if len(order) == 1:
         return [Ring()]
     pairs = [socket.socketpair() for _ in order]
     _sockets.extend(end for pair in pairs for end in pair)
+    sent = [send_slots(pair[0]) if place % 2 else None for place, pair in enumerate(pairs)]
     rings: list[Any] = [None] * len(order)
     for place, rank in enumerate(order):
-        predecessor, successor = order[place - 1], order[(place + 1) % len(order)]
         incoming, outgoing = pairs[place - 1][1], pairs[place][0]
-        links = Links(Link(predecessor, incoming), Link(successor, outgoing), timeout_s)
+        slots = (
+            receive_slots(incoming, monotonic() + 20, lambda: False) if sent[place - 1] else None
+        )
+        before = Link(order[place - 1], incoming, slots=slots)
+        after = Link(order[(place + 1) % len(order)], outgoing, slots=sent[place])
+        links = Links(before, after, timeout_s)
         rings[rank] = Ring(order, rank, links)
     return rings
 
@@ -236,6 +245,22 @@ def test_join_connects_ranks_of_one_and_of_several_nodes(nodes: str) -> None:
         assert listener.fileno() == -1
 
 
+@pytest.mark.parametrize("memory", ["named nowhere", "refused"])
+def test_ranks_of_a_host_meet_whatever_memory_they_can_share(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python for an old C library lacks `memfd_create`, and /dev/shm may be too small."""
+    monkeypatch.delattr(os, "memfd_create")
+    before = os.listdir("/dev/shm")
+    if memory == "refused":
+        monkeypatch.setattr(shared_memory, "NUM_SLOTS", 1 << 40)
+    rings = on_all(invited(3, "aaa"), lambda one, rank: joined(*one))
+    assert all((ring._links._outgoing._slots is None) == (memory == "refused") for ring in rings)
+    for result in on_all(rings, lambda ring, rank: ring.allreduce(np.full(300_000, rank), "sum")):
+        assert set(result.tolist()) == {3}
+    assert os.listdir("/dev/shm") == before
+
+
 def answer_to_stranger(address: tuple[str, int], data: bytes) -> bytes:
     """Return the bytes that a listener sends to a peer that sends `data`."""
     with socket.create_connection(address, timeout=10) as link:
@@ -252,7 +277,7 @@ def test_join_refuses_unauthenticated_connections(caplog: pytest.LogCaptureFixtu
     received = invited(2, "ab")
     invitation, listener = received[0]
     address = listener.getsockname()
-    hello = b"sparkdl ring 1\0\0" + (0).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(4)
+    hello = b"sparkdl ring 2\0\0" + (0).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(4)
     first: list[Any] = []
     waiting = threading.Thread(target=lambda: first.append(joined(invitation, listener)))
     waiting.start()
