@@ -176,6 +176,7 @@ class Incoming:
         block = self._blocks[self.num_done]
         self._size = block if isinstance(block, int) else len(block)
         self._is_shared = self._slots is not None and self._size >= SHARED_BYTES
+        target: Any
         if self._is_shared:
             target = self._in_slot
         elif isinstance(block, int):

@@ -88,7 +88,7 @@ def allgather(value: Any, *, group: Group | None = None) -> Any:
     """
     return call_with_numpy(
         value,
-        lambda array: np.concatenate([np.atleast_1d(p) for p in _ring(group).allgather(array)]),
+        lambda array: _ring(group).allgather_rows(np.atleast_1d(array))[0],
     )
 
 
@@ -113,7 +113,7 @@ def alltoall(value: Any, splits: Sequence[int] | None = None, *, group: Group | 
     def exchange(array: Any) -> Any:
         world = _ring(group)
         counts = [len(array) // world.size] * world.size if splits is None else splits
-        return np.concatenate(world.alltoall(array, counts))
+        return world.alltoall_rows(array, counts)[0]
 
     return call_with_numpy(value, exchange)
 

@@ -22,7 +22,7 @@ from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import PACKET_BYTES, Invitation
 from sparkdl.distribute.join_marker import joining
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.rows import check_splits, row_slices
+from sparkdl.distribute.rows import check_splits, row_slices, split_rows
 from sparkdl.errors import PeerLostError
 
 __all__ = ["ElasticRing"]
@@ -176,11 +176,16 @@ class ElasticRing(Ring):
         parts = self._call(lambda ring: ring.allgather(rows), rows, gathers=True)
         return [part.copy() if array.ndim else part.reshape(()).copy() for part in parts]
 
-    def alltoall(self, array: Any, splits: Sequence[int]) -> list[Any]:
-        """Return the rows that the ranks that are present have for this rank, see `Ring.alltoall`.
+    def allgather_rows(self, array: Any) -> tuple[Any, list[int]]:
+        """Return the rows of the ranks that are present, see `Ring.allgather_rows`."""
+        parts = self.allgather(array)
+        return np.concatenate(parts), [len(part) for part in parts]
+
+    def alltoall_rows(self, array: Any, splits: Sequence[int]) -> tuple[Any, list[int]]:
+        """Return the rows that the ranks that are present have for this rank.
 
         Each rank receives all rows, because a result can only be passed on if all ranks have the
-        same.
+        same. See `Ring.alltoall_rows`.
         """
         array = np.asarray(array, order="C")
         check_splits(array, splits, self.size)
@@ -189,11 +194,9 @@ class ElasticRing(Ring):
             tables, arrays = self.allgather(np.array(splits, np.int64)), self.allgather(array)
             if self.members != members:
                 raise PeerLostError("a rank was lost during alltoall, and the rows for it with it")
-        parts = []
-        for table, rows in zip(tables, arrays, strict=True):
-            begin = int(table[: self.rank].sum())
-            parts.append(rows[begin : begin + int(table[self.rank])].copy())
-        return parts
+        pairs = zip(tables, arrays, strict=True)
+        parts = [split_rows(rows, table.tolist())[self.rank] for table, rows in pairs]
+        return np.concatenate(parts), [len(part) for part in parts]
 
     def allgather_record(self, record: bytes) -> list[bytes]:
         """Return the records of the ranks that are present, see `Ring.allgather_record`."""

@@ -7,56 +7,30 @@ from a pool of aligned memory.
 """
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from sparkdl.distribute.aligned_memory import Pool
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.graph_order import call_in_order
 from sparkdl.distribute.nccl import Group
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.rows import split_rows
 from sparkdl.distribute.timed_links import mark_step_start
 
-__all__ = ["Pool", "Reducer"]
+__all__ = ["Reducer"]
 
+# Tensors of at least so many bytes are reduced alone, smaller ones together.
+LARGE_BYTES = 1 << 20
 BUCKET_BYTES = 8 << 20
-ALIGNMENT = 64
 
 # The votes of the ranks before a step. All ranks act on the smallest vote.
 _STOP, _ADMIT, _STEP = range(3)
 
 # Part of the error of TensorFlow's collectives that another rank has interrupted.
 _ABORTED = "Collective ops is aborted"
-
-
-class Pool:
-    """Memory for results, reused after TensorFlow has released it.
-
-    New memory would cost a page fault for every 4 KiB, at each step.
-    """
-
-    def __init__(self) -> None:
-        self._owners: list[Any] = []
-
-    def take(self, size: int, dtype: Any) -> Any:
-        """Return an aligned array. Its memory is in use until the last reference is dropped.
-
-        Args:
-            size: number of elements.
-            dtype: NumPy dtype of the elements.
-        """
-        nbytes = size * np.dtype(dtype).itemsize
-        for owner in self._owners:
-            # Unused memory has three references: this list, `owner`, and the argument of the call.
-            if owner.size == nbytes + ALIGNMENT and sys.getrefcount(owner) == 3:
-                break
-        else:
-            owner = np.empty(nbytes + ALIGNMENT, np.uint8)
-            self._owners.append(owner)
-        begin = -owner.ctypes.data % ALIGNMENT
-        return owner[begin : begin + nbytes].view(dtype)
 
 
 class Reducer:
@@ -140,34 +114,40 @@ class Reducer:
         import tensorflow as tf
 
         dtype = tensors[0].dtype
-        flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
-        joined = tf.concat(flat, 0) if len(flat) > 1 else flat[0]
         is_cast = self._wire_dtype and dtype.is_floating
         wire_dtype = tf.as_dtype(self._wire_dtype) if is_cast else dtype
-        if wire_dtype.size < dtype.size:
-            joined = tf.cast(joined, wire_dtype)
-        if self._group and self._group.can_reduce(joined):
-            total = self._group.reduce(joined, self._op)
+        is_narrowed = wire_dtype.size < dtype.size
+        sent = [tf.cast(tensor, wire_dtype) for tensor in tensors] if is_narrowed else tensors
+        if self._group and self._group.can_reduce(sent[0]):
+            reduced = _reduce_on_gpus(self._group, sent, self._op)
         else:
             reduce = mark_step_start(self._reduce) if is_first else self._reduce
-            total = self._call(reduce, [joined], joined.dtype)
-        total = tf.cast(total, dtype) if wire_dtype.size < dtype.size else total
-        parts = tf.split(total, [tf.size(tensor) for tensor in flat]) if len(flat) > 1 else [total]
-        shapes = (tf.shape(tensor) for tensor in tensors)
-        reduced = [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+            reduced = self._call(reduce, sent, [wire_dtype if is_narrowed else dtype] * len(sent))
+        if is_narrowed:
+            reduced = [tf.cast(total, dtype) for total in reduced]
         for result, tensor in zip(reduced, tensors, strict=True):
             result.set_shape(tensor.shape)
         return reduced
 
-    def _call(self, function: Callable[..., Any], tensors: list[Any], dtypes: Any) -> Any:
+    def _call(self, function: Callable[..., Any], tensors: list[Any], dtypes: list[Any]) -> Any:
         """Return the results of a function of arrays as tensors."""
         return call_in_order(function, tensors, dtypes)
 
-    def _reduce(self, flat: Any) -> Any:
+    def _reduce(self, *arrays: Any) -> list[Any]:
+        """Reduce arrays of one dtype, as one."""
+        sizes = [array.size for array in arrays]
+        flat = arrays[0].reshape(-1)
+        if len(arrays) > 1:
+            flat = self._pool.take(sum(sizes), flat.dtype)
+            np.concatenate([array.reshape(-1) for array in arrays], out=flat)
+        parts = split_rows(self._reduce_flat(flat), sizes)
+        return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+    def _reduce_flat(self, flat: Any) -> Any:
         return self.ring.allreduce(flat, self._op, out=self._pool.take(flat.size, flat.dtype))
 
-    def _gather(self, rows: Any) -> list[Any]:
-        return self.ring.allgather(rows)
+    def _gather(self, rows: Any) -> tuple[Any, list[int]]:
+        return self.ring.allgather_rows(rows)
 
     def _reduce_sparse(self, slices: Any, is_first: bool) -> Any:
         """Gather the rows of all ranks, as one process would have them for all examples."""
@@ -178,9 +158,8 @@ class Reducer:
             # rank is lost.
             width, row_shape = indices.itemsize, values.shape[1:]
             rows = np.concatenate([_row_bytes(indices), _row_bytes(values)], axis=1)
-            parts = self._gather(rows)
-            rows = np.concatenate(parts)
-            divisor = len(parts) if self._op == "mean" else 1
+            rows, counts = self._gather(rows)
+            divisor = len(counts) if self._op == "mean" else 1
             indices = rows[:, :width].copy().view(indices.dtype).reshape(-1)
             values = rows[:, width:].copy().reshape(-1).view(values.dtype)
             values = values.reshape(len(rows), *row_shape)
@@ -283,23 +262,35 @@ def _row_bytes(array: Any) -> Any:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), width)
 
 
+def _reduce_on_gpus(group: Group, tensors: list[Any], op: str) -> list[Any]:
+    import tensorflow as tf
+
+    flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    total = group.reduce(tf.concat(flat, 0) if len(flat) > 1 else flat[0], op)
+    parts = tf.split(total, [tf.size(tensor) for tensor in flat]) if len(flat) > 1 else [total]
+    return [tf.reshape(part, tf.shape(t)) for part, t in zip(parts, tensors, strict=True)]
+
+
 def _buckets(places: Sequence[int], tensors: Sequence[Any]) -> list[list[int]]:
     """Group the places of tensors that are reduced together.
 
-    A bucket holds consecutive tensors of one dtype, of at most BUCKET_BYTES unless one tensor is
-    larger.
+    A bucket holds one large tensor, which then need not be copied, or small ones of one dtype. The
+    last buckets are those of small tensors that have not become full.
 
     Args:
         places: positions of the tensors in the list of gradients.
         tensors: the tensors, in the same order.
     """
     buckets: list[list[int]] = []
-    dtype, free_bytes = None, 0
+    filling: dict[Any, tuple[list[int], int]] = {}
     for place, tensor in zip(places, tensors, strict=True):
         nbytes = (tensor.shape.num_elements() or BUCKET_BYTES) * tensor.dtype.size
-        if tensor.dtype != dtype or nbytes > free_bytes:
-            buckets.append([])
-            dtype, free_bytes = tensor.dtype, BUCKET_BYTES
-        buckets[-1].append(place)
-        free_bytes -= nbytes
-    return buckets
+        if nbytes >= LARGE_BYTES:
+            buckets.append([place])
+            continue
+        bucket, filled_bytes = filling.pop(tensor.dtype, ([], 0))
+        if filled_bytes + nbytes > BUCKET_BYTES:
+            buckets.append(bucket)
+            bucket, filled_bytes = [], 0
+        filling[tensor.dtype] = [*bucket, place], filled_bytes + nbytes
+    return buckets + [bucket for bucket, _ in filling.values()]

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.distribute.aligned_memory import aligned_empty
 from sparkdl.distribute.call_header import OPERATIONS, check_header, pack_header
 from sparkdl.distribute.links import Links
-from sparkdl.distribute.rows import check_row_bytes, check_splits, row_slices
+from sparkdl.distribute.rows import check_row_bytes, check_splits, row_slices, split_rows
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
 
 __all__ = ["Ring"]
@@ -114,20 +115,31 @@ class Ring:
     def allgather(self, array: Any) -> list[Any]:
         """Return the arrays of all ranks, by rank; they may differ in their first dimension."""
         array = _as_array(array)
-        own = array if array.ndim else array.reshape(1)
+        parts = split_rows(*self.allgather_rows(array if array.ndim else array.reshape(1)))
+        return parts if array.ndim else [part.reshape(()) for part in parts]
+
+    def allgather_rows(self, array: Any) -> tuple[Any, list[int]]:
+        """Return the rows of all ranks, by rank, as one array; and how many come from each rank.
+
+        Args:
+            array: array of at least one dimension, see `allgather`.
+        """
+        own = _as_array(array)
         shapes = np.zeros((self.size, 2), np.int64)
         shapes[self.rank] = len(own), own[:1].nbytes
         shapes = self.allreduce(shapes, "sum")
         check_row_bytes("allgather", shapes[:, 1], self.size)
-        outs = [np.empty((num_rows, *own.shape[1:]), own.dtype) for num_rows, _ in shapes]
-        outs[self.rank][...] = own
-        blocks = [_all_blocks([outs[rank]]) for rank in self._ranks]
+        counts = [int(num_rows) for num_rows, _ in shapes]
+        whole = aligned_empty((sum(counts), *own.shape[1:]), own.dtype)
+        outs = split_rows(whole, counts)
+        blocks = [_all_blocks([outs[rank] if rank != self.rank else own]) for rank in self._ranks]
         # A rank sends its own array first, and then each array that it has received.
         parts = [blocks[(self._position - step) % self.size] for step in range(self.size)]
         sends = [block for part in parts[:-1] for block in part]
         receives = [block for part in parts[1:] for block in part]
         self._exchange("allgather", 0, own[:0], sends, receives, len(parts[0]))
-        return outs if array.ndim else [out.reshape(()) for out in outs]
+        outs[self.rank][...] = own
+        return whole, counts
 
     def alltoall(self, array: Any, splits: Sequence[int]) -> list[Any]:
         """Return the rows that all ranks have for this rank, by the rank that they come from.
@@ -139,28 +151,37 @@ class Ring:
         Raises:
             ValueError: see `check_splits`.
         """
+        return split_rows(*self.alltoall_rows(array, splits))
+
+    def alltoall_rows(self, array: Any, splits: Sequence[int]) -> tuple[Any, list[int]]:
+        """Return the rows of `alltoall` as one array, and how many come from each rank.
+
+        Args:
+            array, splits: see `alltoall`.
+        """
         array = _as_array(array)
         check_splits(array, splits, self.size)
         table = np.zeros((self.size, self.size + 1), np.int64)
         table[self.rank] = [*splits, array[:1].nbytes]
         table = self.allreduce(table, "sum")
         check_row_bytes("alltoall", table[:, -1], self.size)
-        ends = np.cumsum([0, *splits])
+        counts = [int(count) for count in table[:, self.rank]]
+        whole = aligned_empty((sum(counts), *array.shape[1:]), array.dtype)
         # The rows for this rank, by the rank that they come from.
-        parts = [np.empty((count, *array.shape[1:]), array.dtype) for count in table[:, self.rank]]
-        parts[self.rank][...] = array[ends[self.rank] : ends[self.rank + 1]]
-        forwarded = [array[ends[to] : ends[to + 1]] for to in self._from_here()[1:]]
+        parts, own_rows = split_rows(whole, counts), split_rows(array, splits)
+        forwarded = [own_rows[to] for to in self._from_here()[1:]]
         # At step s, a rank receives the rows of the rank s positions before it, those for itself
         # first, and passes on the others.
         for step in range(1, self.size):
             origin = self._ranks[(self._position - step) % self.size]
-            counts = table[origin, self._from_here()[: self.size - step]]
-            rows = [np.empty((count, *array.shape[1:]), array.dtype) for count in counts]
-            rows[0] = parts[origin]
+            nums = table[origin, self._from_here()[: self.size - step]]
+            rows = [np.empty((count, *array.shape[1:]), array.dtype) for count in nums[1:]]
+            rows.insert(0, parts[origin])
             sends, receives = _all_blocks(forwarded), _all_blocks(rows)
             self._exchange("alltoall", step, array[:0], sends, receives, len(sends))
             forwarded = rows[1:]
-        return parts
+        parts[self.rank][...] = own_rows[self.rank]
+        return whole, counts
 
     def allgather_record(self, record: bytes) -> list[bytes]:
         """Return the records of all ranks, by rank: one trip around the ring.

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["check_row_bytes", "check_splits", "row_slices"]
+__all__ = ["check_row_bytes", "check_splits", "row_slices", "split_rows"]
 
 
 def row_slices(count: int, num_slices: int) -> list[slice]:
@@ -17,6 +17,21 @@ def row_slices(count: int, num_slices: int) -> list[slice]:
     width, num_longer = divmod(count, num_slices)
     ends = [width * i + min(i, num_longer) for i in range(num_slices + 1)]
     return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+
+
+def split_rows(array: Any, counts: Sequence[int]) -> list[Any]:
+    """Return consecutive rows of an array, as views.
+
+    Args:
+        array: an array of at least one dimension.
+        counts: number of rows of each view.
+
+    Example:
+        >>> split_rows("abc", [1, 2])
+        ['a', 'bc']
+    """
+    ends = itertools.accumulate(counts, initial=0)
+    return [array[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def check_splits(array: Any, splits: Sequence[int], num_ranks: int) -> None:

@@ -18,8 +18,8 @@ from sparkdl.distribute.greeting import SLICE_S
 
 __all__ = ["BLOCK_BYTES", "NUM_SLOTS", "Slots", "receive_slots", "send_slots"]
 
-BLOCK_BYTES = 1 << 19
-NUM_SLOTS = 8
+BLOCK_BYTES = 1 << 20
+NUM_SLOTS = 4
 
 _SHARED, _NOT_SHARED = b"s", b"n"
 

@@ -65,7 +65,7 @@ def allgather(world: Ring, arrays: Sequence[Any]) -> list[Any]:
     """Return the arrays of all ranks, concatenated along their first dimension."""
     arrays = [np.asarray(array, order="C") for array in arrays]
     agree(world, _describe_rows("allgather", arrays, rows_differ=True))
-    return [np.concatenate(world.allgather(array)) for array in arrays]
+    return [world.allgather_rows(array)[0] for array in arrays]
 
 
 def broadcast(world: Ring, arrays: Sequence[Any], root: int) -> list[Any]:
@@ -98,8 +98,8 @@ def alltoall(world: Ring, array: Any, splits: Any) -> tuple[Any, Any]:
     except ValueError as exc:
         description = {"error": str(exc)}
     agree(world, description)
-    parts = world.alltoall(array, counts)
-    return np.concatenate(parts), np.array([len(part) for part in parts], np.int32)
+    rows, received = world.alltoall_rows(array, counts)
+    return rows, np.array(received, np.int32)
 
 
 def scaled(array: Any, factor: float) -> Any:

@@ -101,29 +101,26 @@ class _Reducer(Reducer):
         reducer.ring = session_ring(self._process_set)
         return reducer
 
-    def _call(self, function: Callable[..., Any], tensors: list[Any], dtypes: Any) -> Any:
+    def _call(self, function: Callable[..., Any], tensors: list[Any], dtypes: list[Any]) -> Any:
         is_eager = tf.compat.v1.executing_eagerly_outside_functions()
         if not is_eager and isinstance(self.ring, ElasticRing):
             return super()._call(function, tensors, dtypes)
-        is_one = not isinstance(dtypes, list)
-        each = [dtypes] if is_one else dtypes
 
-        def gradients(ring: Ring, *arrays: Any) -> list[Any]:
-            return [function(*arrays)] if is_one else function(*arrays)
+        def gradients(ring: Ring, *arrays: Any) -> Any:
+            return function(*arrays)
 
         # It tells a disagreement as FailedPreconditionError.
-        shapes = [None for _ in each]
+        shapes = [None for _ in dtypes]
         with collective_scope(gradients, tensors):
-            results = call_on_arrays(gradients, self._process_set, tensors, each, shapes)
-        return results[0] if is_one else results
+            return call_on_arrays(gradients, self._process_set, tensors, dtypes, shapes)
 
-    def _reduce(self, flat: Any) -> Any:
+    def _reduce_flat(self, flat: Any) -> Any:
         parts = [[flat.dtype.name, flat.size, self._op]]
         with together(self.ring):
             agree(self.ring, describe("allreduce", [flat], parts=parts))
-            return super()._reduce(flat)
+            return super()._reduce_flat(flat)
 
-    def _gather(self, rows: Any) -> list[Any]:
+    def _gather(self, rows: Any) -> tuple[Any, list[int]]:
         with together(self.ring):
             agree(self.ring, describe("allgather", [rows], rows_differ=True))
             return super()._gather(rows)
