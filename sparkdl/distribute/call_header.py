@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CALLS", "HEADER", "OPERATIONS", "check_header", "pack_header"]
+__all__ = ["CALLS", "HEADER", "OPERATIONS", "check_header", "check_vote", "pack_header"]
 
 OPERATIONS: dict[str, Any] = {
     "sum": np.add,
@@ -19,7 +19,7 @@ OPERATIONS: dict[str, Any] = {
 # Each rank sends a header before each collective: number of collectives before, index in CALLS,
 # index in OPERATIONS or root, checksum of the dtype's name, number of bytes.
 HEADER = struct.Struct("<QHIIQ")
-CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather", "alltoall")
+CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather", "alltoall", "vote")
 
 
 def pack_header(number: int, call: str, detail: int, array: Any) -> bytes:
@@ -43,8 +43,25 @@ def check_header(own: bytes, received: bytearray) -> None:
     """
     if received == own:
         return
-    ours, theirs = (HEADER.unpack(header) for header in (own, received))
-    raise RuntimeError(
+    raise _difference(HEADER.unpack(own), HEADER.unpack(received))
+
+
+def check_vote(own: bytes, received: bytearray) -> int:
+    """Validate that another rank votes too; return the number of bytes that follow its header.
+
+    Arrays of both ranks must be equal in size and dtype.
+
+    Raises:
+        RuntimeError: if it does not.
+    """
+    ours, theirs = HEADER.unpack(own), HEADER.unpack(received)
+    if ours[:2] != theirs[:2] or (ours[4] and theirs[4] and ours != theirs):
+        raise _difference(ours, theirs)
+    return int(theirs[4])
+
+
+def _difference(ours: tuple[int, ...], theirs: tuple[int, ...]) -> RuntimeError:
+    return RuntimeError(
         f"the ranks do not call the same collectives: this rank called {_description(ours)}, and "
         f"another rank {_description(theirs)}"
         f"{'' if ours[3] == theirs[3] else ' of another dtype'}. All ranks must call the same "
@@ -55,6 +72,6 @@ def check_header(own: bytes, received: bytearray) -> None:
 def _description(header: tuple[int, ...]) -> str:
     number, call, detail, _, nbytes = header
     name = CALLS[call] if call < len(CALLS) else "an unknown collective"
-    how = {"broadcast": f"from rank {detail} ", "allgather": "", "alltoall": ""}
+    how = {"broadcast": f"from rank {detail} ", "allgather": "", "alltoall": "", "vote": ""}
     operation = f"({list(OPERATIONS)[detail]}) " if detail < len(OPERATIONS) else ""
     return f"{name} {how.get(name, operation)}of {nbytes} bytes as number {number}"

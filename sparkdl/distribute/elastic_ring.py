@@ -198,6 +198,16 @@ class ElasticRing(Ring):
         parts = [split_rows(rows, table.tolist())[self.rank] for table, rows in pairs]
         return np.concatenate(parts), [len(part) for part in parts]
 
+    def vote(self, vote: int, array: Any = None, op: str = "mean", out: Any = None) -> int:
+        """Return the smallest vote of the ranks that are present, see `Ring.vote`.
+
+        A rank gives an array only with the largest vote.
+        """
+        smallest = int(self.allreduce(np.array([vote], np.uint8), "min")[0])
+        if array is not None and smallest == vote:
+            self.allreduce(array, op, out)
+        return smallest
+
     def allgather_record(self, record: bytes) -> list[bytes]:
         """Return the records of the ranks that are present, see `Ring.allgather_record`."""
         return [part.tobytes() for part in self.allgather(np.frombuffer(record, np.uint8))]

@@ -13,18 +13,15 @@ from typing import Any
 import numpy as np
 
 from sparkdl.distribute.aligned_memory import Pool
+from sparkdl.distribute.buckets import plan_buckets
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.graph_order import call_in_order
 from sparkdl.distribute.nccl import Group
-from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.ring import SHORT_BYTES, Ring
 from sparkdl.distribute.rows import split_rows
 from sparkdl.distribute.timed_links import mark_step_start
 
 __all__ = ["Reducer"]
-
-# Tensors of at least so many bytes are reduced alone, smaller ones together.
-LARGE_BYTES = 1 << 20
-BUCKET_BYTES = 8 << 20
 
 # The votes of the ranks before a step. All ranks act on the smallest vote.
 _STOP, _ADMIT, _STEP = range(3)
@@ -49,6 +46,8 @@ class Reducer:
         is_over: True if another rank has ended this epoch.
     """
 
+    _votes_with_gradients = True
+
     def __init__(
         self,
         ring: Ring,
@@ -63,6 +62,7 @@ class Reducer:
         self._group = group
         self._pool = Pool()
         self._counts_steps = False
+        self._is_vote_due = False
         self.is_over = False
         self._admit: Callable[[], None] | None = None
         self._admits_within_epoch = False
@@ -78,11 +78,10 @@ class Reducer:
 
         results = list(gradients)
         previous: list[Any] = []
-        dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
-        for bucket in _buckets(dense[::-1], [gradients[i] for i in dense[::-1]]):
+        for bucket in self._buckets(gradients):
             with tf.control_dependencies(previous):
                 reduced = self._reduce_dense([gradients[i] for i in bucket], is_first=not previous)
-            previous = reduced[:1]
+            previous, self._is_vote_due = reduced[:1], False
             for i, tensor in zip(bucket, reduced, strict=True):
                 results[i] = tensor
         for i, gradient in enumerate(gradients):
@@ -91,6 +90,13 @@ class Reducer:
                     results[i] = self._reduce_sparse(gradient, is_first=not previous)
                 previous = [results[i].indices]
         return results
+
+    def _buckets(self, gradients: Sequence[Any]) -> list[list[int]]:
+        """Return the positions of the dense gradients that are reduced together, in that order."""
+        import tensorflow as tf
+
+        dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
+        return _buckets(dense[::-1], [gradients[i] for i in dense[::-1]])
 
     def is_local(self, variable: Any) -> bool:
         """Return True if each rank keeps its own values of a variable."""
@@ -121,7 +127,8 @@ class Reducer:
         if self._group and self._group.can_reduce(sent[0]):
             reduced = _reduce_on_gpus(self._group, sent, self._op)
         else:
-            reduce = mark_step_start(self._reduce) if is_first else self._reduce
+            reduce = self._agree_and_reduce if self._is_vote_due else self._reduce
+            reduce = mark_step_start(reduce) if is_first else reduce
             reduced = self._call(reduce, sent, [wire_dtype if is_narrowed else dtype] * len(sent))
         if is_narrowed:
             reduced = [tf.cast(total, dtype) for total in reduced]
@@ -135,13 +142,27 @@ class Reducer:
 
     def _reduce(self, *arrays: Any) -> list[Any]:
         """Reduce arrays of one dtype, as one."""
-        sizes = [array.size for array in arrays]
-        flat = arrays[0].reshape(-1)
-        if len(arrays) > 1:
-            flat = self._pool.take(sum(sizes), flat.dtype)
-            np.concatenate([array.reshape(-1) for array in arrays], out=flat)
-        parts = split_rows(self._reduce_flat(flat), sizes)
-        return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+        return _like(arrays, self._reduce_flat(self._joined(arrays)))
+
+    def _agree_and_reduce(self, *arrays: Any) -> list[Any]:
+        """Reduce arrays in a step that all ranks make; the vote takes no trip of its own."""
+        flat = self._joined(arrays)
+        out = self._pool.take(flat.size, flat.dtype)
+
+        def vote(preference: int) -> int:
+            if preference != _STEP:
+                return self._vote(preference)
+            return self.ring.vote(preference, flat, self._op, out)
+
+        self._agree(vote)
+        return _like(arrays, out)
+
+    def _joined(self, arrays: Sequence[Any]) -> Any:
+        flat = [array.reshape(-1) for array in arrays]
+        if len(flat) == 1:
+            return flat[0]
+        joined = self._pool.take(sum(array.size for array in flat), flat[0].dtype)
+        return np.concatenate(flat, out=joined)
 
     def _reduce_flat(self, flat: Any) -> Any:
         return self.ring.allreduce(flat, self._op, out=self._pool.take(flat.size, flat.dtype))
@@ -189,18 +210,65 @@ class Reducer:
         first = _buckets(range(len(known)), known)[:1]
 
         def agree() -> Any:
-            while (decision := self._vote(self._preference())) == _ADMIT and self._admit:
-                self._admit()
-            if decision == _STEP:
-                self.steps += 1
-                return np.uint8(1)
-            self.is_over = True
-            # TensorFlow turns StopIteration into OutOfRangeError, as at the end of a dataset.
-            raise StopIteration
+            self._agree(self._vote)
+            return np.uint8(1)
 
         with tf.control_dependencies([known[i] for bucket in first for i in bucket]):
             vote = call_in_order(agree, [], tf.uint8)
         return tf.control_dependencies([vote])
+
+    def agreed_update(
+        self, gradients: Sequence[Any], reduce: Callable[[], Any], update: Callable[[Any], Any]
+    ) -> Any:
+        """Reduce gradients and update variables in a step that all ranks make; return the update.
+
+        Args:
+            gradients: the gradients of this rank.
+            reduce: returns the reduced gradients, by `__call__` of this object.
+            update: updates variables, given the result of `reduce`.
+        """
+        import tensorflow as tf
+
+        if not self._can_vote_with(gradients):
+            with self.agreed_step(gradients):
+                return update(reduce())
+        self._is_vote_due = True
+        try:
+            reduced = reduce()
+        finally:
+            self._is_vote_due = False
+        # All gradients of a bucket are known at the same time, so one of them is enough.
+        with tf.control_dependencies([reduced[i] for i in self._first_bucket(gradients)[:1]]):
+            return update(reduced)
+
+    def _can_vote_with(self, gradients: Sequence[Any]) -> bool:
+        """Return True if the vote can travel with the gradients that are reduced first."""
+        if not self._counts_steps or self._group or not self._votes_with_gradients:
+            return False
+        first = [gradients[i] for i in self._first_bucket(gradients)]
+        sizes = [
+            (tensor.shape.num_elements() or SHORT_BYTES) * tensor.dtype.size for tensor in first
+        ]
+        return bool(0 < sum(sizes) <= SHORT_BYTES)
+
+    def _first_bucket(self, gradients: Sequence[Any]) -> list[int]:
+        """Return the positions of the dense gradients that are reduced first."""
+        buckets = self._buckets(gradients)
+        return buckets[0] if buckets else []
+
+    def _agree(self, vote: Callable[[int], int]) -> None:
+        """Vote until all ranks make a step, or one of them has ended the epoch.
+
+        Args:
+            vote: returns the smallest vote of all ranks, given that of this rank.
+        """
+        while (decision := vote(self._preference())) == _ADMIT and self._admit:
+            self._admit()
+        if decision != _STEP:
+            self.is_over = True
+            # TensorFlow turns StopIteration into OutOfRangeError, as at the end of a dataset.
+            raise StopIteration
+        self.steps += 1
 
     def _preference(self) -> int:
         if not self._admit or (self.steps and not self._admits_within_epoch):
@@ -208,7 +276,7 @@ class Reducer:
         return _ADMIT if isinstance(self.ring, ElasticRing) and self.ring.is_awaited else _STEP
 
     def _vote(self, preference: int) -> int:
-        return int(self.ring.allreduce(np.array([preference], np.uint8), "min")[0])
+        return self.ring.vote(preference)
 
     @contextlib.contextmanager
     def counting_steps(
@@ -256,6 +324,12 @@ class Reducer:
         return self.ring.broken
 
 
+def _like(arrays: Sequence[Any], flat: Any) -> list[Any]:
+    """Return the parts of a flat array, in the shapes of some arrays."""
+    parts = split_rows(flat, [array.size for array in arrays])
+    return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
 def _row_bytes(array: Any) -> Any:
     """Return the bytes of an array, as a uint8 array with one row per row of the array."""
     width = array.itemsize * int(np.prod(array.shape[1:]))
@@ -274,23 +348,11 @@ def _reduce_on_gpus(group: Group, tensors: list[Any], op: str) -> list[Any]:
 def _buckets(places: Sequence[int], tensors: Sequence[Any]) -> list[list[int]]:
     """Group the places of tensors that are reduced together.
 
-    A bucket holds one large tensor, which then need not be copied, or small ones of one dtype. The
-    last buckets are those of small tensors that have not become full.
-
     Args:
         places: positions of the tensors in the list of gradients.
         tensors: the tensors, in the same order.
     """
-    buckets: list[list[int]] = []
-    filling: dict[Any, tuple[list[int], int]] = {}
-    for place, tensor in zip(places, tensors, strict=True):
-        nbytes = (tensor.shape.num_elements() or BUCKET_BYTES) * tensor.dtype.size
-        if nbytes >= LARGE_BYTES:
-            buckets.append([place])
-            continue
-        bucket, filled_bytes = filling.pop(tensor.dtype, ([], 0))
-        if filled_bytes + nbytes > BUCKET_BYTES:
-            buckets.append(bucket)
-            bucket, filled_bytes = [], 0
-        filling[tensor.dtype] = [*bucket, place], filled_bytes + nbytes
-    return buckets + [bucket for bucket, _ in filling.values()]
+    counts = [tensor.shape.num_elements() for tensor in tensors]
+    sizes = [n if n is None else n * t.dtype.size for n, t in zip(counts, tensors, strict=True)]
+    buckets = plan_buckets(sizes, [tensor.dtype for tensor in tensors])
+    return [[places[i] for i in bucket] for bucket in buckets]

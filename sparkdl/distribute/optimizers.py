@@ -208,11 +208,14 @@ def _wrap_apply(opt: Any, reducer: Reducer) -> None:
     @_not_converted
     @functools.wraps(apply)
     def reduce_and_apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        with reducer.agreed_step(grads):
-            known = opt._trainable_variables  # All that were built.
-            variables = known if trainable_variables is None else trainable_variables
-            reduced = _reduced_once(reducer, list(grads), list(variables))
-            return apply(reduced, trainable_variables)
+        known = opt._trainable_variables  # All that were built.
+        variables = known if trainable_variables is None else trainable_variables
+        return _update(
+            reducer,
+            list(grads),
+            list(variables),
+            lambda reduced: apply(reduced, trainable_variables),
+        )
 
     object.__setattr__(opt, "apply", reduce_and_apply)
 
@@ -225,13 +228,31 @@ def _wrap_apply_gradients(opt: Any, reducer: Reducer) -> None:
     @functools.wraps(apply_gradients)
     def reduce_and_apply(grads_and_vars: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
-        gradients = [gradient for gradient, _ in pairs]
-        with reducer.agreed_step(gradients):
-            variables = [variable for _, variable in pairs]
-            reduced = _reduced_once(reducer, gradients, variables)
-            return apply_gradients(list(zip(reduced, variables, strict=True)), *args, **kwargs)
+        gradients, variables = [gradient for gradient, _ in pairs], [v for _, v in pairs]
+        return _update(
+            reducer,
+            gradients,
+            variables,
+            lambda reduced: apply_gradients(
+                list(zip(reduced, variables, strict=True)), *args, **kwargs
+            ),
+        )
 
     object.__setattr__(opt, "apply_gradients", reduce_and_apply)
+
+
+def _update(
+    reducer: Reducer,
+    gradients: list[Any],
+    variables: list[Any],
+    update: Callable[[list[Any]], Any],
+) -> Any:
+    """Reduce gradients and update variables, in a step that all ranks make."""
+    if any(hasattr(gradient, _REDUCED) for gradient in gradients):
+        with reducer.agreed_step(gradients):
+            return update(_reduced_once(reducer, gradients, variables))
+    reduce = functools.partial(reducer.reduce_for, gradients, variables)
+    return reducer.agreed_update(gradients, reduce, update)
 
 
 def _reduced_once(reducer: Reducer, gradients: list[Any], variables: list[Any]) -> list[Any]:

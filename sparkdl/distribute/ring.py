@@ -16,10 +16,19 @@ import numpy as np
 from sparkdl.distribute.aligned_memory import aligned_empty
 from sparkdl.distribute.call_header import OPERATIONS, check_header, pack_header
 from sparkdl.distribute.links import Links
+from sparkdl.distribute.operands import (
+    all_blocks,
+    as_array,
+    block_slices,
+    bytes_of,
+    check_operand,
+    divide,
+)
 from sparkdl.distribute.rows import check_row_bytes, check_splits, row_slices, split_rows
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
+from sparkdl.distribute.votes import Ballot
 
-__all__ = ["Ring"]
+__all__ = ["SHORT_BYTES", "Ring"]
 
 # Shorter arrays are gathered as a whole, which takes half as many steps.
 SHORT_BYTES = 1 << 15
@@ -70,7 +79,7 @@ class Ring:
             op: `mean`, `sum`, `min`, `max` or `product`. The mean of integers is rounded down.
             out: contiguous array for the result; by default a new array.
         """
-        array = _checked(array, op)
+        array = check_operand(array, op)
         out = np.empty_like(array) if out is None else out
         if self.size == 1:
             out[...] = array
@@ -88,7 +97,7 @@ class Ring:
             array: see `allreduce`; at least one dimension.
             op: see `allreduce`.
         """
-        array = _checked(array, op)
+        array = check_operand(array, op)
         if self.size == 1:
             return array.copy()
         width, rows = array[:1].size, row_slices(len(array), self.size)
@@ -103,10 +112,10 @@ class Ring:
         """Return the array of rank `root`; other ranks' arrays determine shape and dtype only."""
         if root not in self._ranks:
             raise ValueError(f"root is {root!r}; expected a rank, from 0 to {self.size - 1}.")
-        out = _as_array(array).copy()
+        out = as_array(array).copy()
         flat = out.reshape(-1).view(np.uint8)
         num_hops = (self._position - self._ranks.index(root)) % self.size
-        blocks = [flat[block] for block in _blocks(slice(0, flat.size), BLOCK_BYTES)]
+        blocks = [flat[block] for block in block_slices(slice(0, flat.size), BLOCK_BYTES)]
         receives = blocks if num_hops else []
         sends = blocks if num_hops < self.size - 1 else []
         self._exchange("broadcast", root, out, sends, receives, 0 if num_hops else len(sends))
@@ -114,7 +123,7 @@ class Ring:
 
     def allgather(self, array: Any) -> list[Any]:
         """Return the arrays of all ranks, by rank; they may differ in their first dimension."""
-        array = _as_array(array)
+        array = as_array(array)
         parts = split_rows(*self.allgather_rows(array if array.ndim else array.reshape(1)))
         return parts if array.ndim else [part.reshape(()) for part in parts]
 
@@ -124,7 +133,7 @@ class Ring:
         Args:
             array: array of at least one dimension, see `allgather`.
         """
-        own = _as_array(array)
+        own = as_array(array)
         shapes = np.zeros((self.size, 2), np.int64)
         shapes[self.rank] = len(own), own[:1].nbytes
         shapes = self.allreduce(shapes, "sum")
@@ -132,7 +141,7 @@ class Ring:
         counts = [int(num_rows) for num_rows, _ in shapes]
         whole = aligned_empty((sum(counts), *own.shape[1:]), own.dtype)
         outs = split_rows(whole, counts)
-        blocks = [_all_blocks([outs[rank] if rank != self.rank else own]) for rank in self._ranks]
+        blocks = [all_blocks([outs[rank] if rank != self.rank else own]) for rank in self._ranks]
         # A rank sends its own array first, and then each array that it has received.
         parts = [blocks[(self._position - step) % self.size] for step in range(self.size)]
         sends = [block for part in parts[:-1] for block in part]
@@ -159,7 +168,7 @@ class Ring:
         Args:
             array, splits: see `alltoall`.
         """
-        array = _as_array(array)
+        array = as_array(array)
         check_splits(array, splits, self.size)
         table = np.zeros((self.size, self.size + 1), np.int64)
         table[self.rank] = [*splits, array[:1].nbytes]
@@ -177,7 +186,7 @@ class Ring:
             nums = table[origin, self._from_here()[: self.size - step]]
             rows = [np.empty((count, *array.shape[1:]), array.dtype) for count in nums[1:]]
             rows.insert(0, parts[origin])
-            sends, receives = _all_blocks(forwarded), _all_blocks(rows)
+            sends, receives = all_blocks(forwarded), all_blocks(rows)
             self._exchange("alltoall", step, array[:0], sends, receives, len(sends))
             forwarded = rows[1:]
         parts[self.rank][...] = own_rows[self.rank]
@@ -190,13 +199,35 @@ class Ring:
             record: a few bytes, as many on all ranks.
         """
         messages = self._gather_short("allgather", 0, np.frombuffer(record, np.uint8))
-        records = [bytes(message) for message in messages]
+        records = [bytes(message) for message in self._in_ring_order(messages)]
         return [records[self._ranks.index(rank)] for rank in range(self.size)]
 
     def allgather_object(self, value: Any) -> list[Any]:
         """Return the Python values of all ranks, by rank. Small values: they travel as JSON."""
         text = np.frombuffer(json.dumps(value).encode(), np.uint8)
         return [json.loads(received.tobytes()) for received in self.allgather(text)]
+
+    def vote(self, vote: int, array: Any = None, op: str = "mean", out: Any = None) -> int:
+        """Return the smallest vote of all ranks; reduce an array on the same trip around the ring.
+
+        Args:
+            vote: a number from 0 to 255.
+            array: array of at most SHORT_BYTES, see `allreduce`. It is reduced if all ranks give
+                one, and all votes are equal.
+            op: see `allreduce`.
+            out: contiguous array for the result.
+        """
+        if self.size == 1:
+            if array is not None:
+                out[...] = array
+            return vote
+        values = np.empty(0, np.uint8) if array is None else check_operand(array, op)
+        header = pack_header(self._num_calls, "vote", list(OPERATIONS).index(op), values)
+        ballot = Ballot(header, vote, values.tobytes(), self.size)
+        self._through(ballot.sends, ballot.receives, 1, ballot.arrived)
+        if array is not None and all(ballot.arrays) and set(ballot.votes) == {vote}:
+            self._reduce_messages(ballot.arrays, out, op)
+        return min(ballot.votes)
 
     def barrier(self) -> None:
         """Block until all ranks have called `barrier`."""
@@ -224,16 +255,25 @@ class Ring:
     def _reduce_short(self, array: Any, out: Any, op: str) -> None:
         """Gather the arrays of all ranks and reduce them on this rank, in ring order."""
         messages = self._gather_short("allreduce", list(OPERATIONS).index(op), array)
-        arrays = [np.frombuffer(message, array.dtype) for message in messages]
+        self._reduce_messages(messages, out, op)
+
+    def _reduce_messages(self, messages: Sequence[Any], out: Any, op: str) -> None:
+        """Reduce arrays of all ranks in ring order.
+
+        Args:
+            messages: their bytes, by the number of steps from their rank to this one.
+            out, op: see `allreduce`.
+        """
+        arrays = [np.frombuffer(message, out.dtype) for message in self._in_ring_order(messages)]
         total = out.reshape(-1)
         total[...] = arrays[0]
         for values in arrays[1:]:
             OPERATIONS[op](total, values, out=total)
         if op == "mean":
-            _divide(total, self.size)
+            divide(total, self.size)
 
     def _gather_short(self, call: str, detail: int, array: Any) -> list[memoryview]:
-        """Return the bytes of the arrays of all ranks, in ring order.
+        """Return the bytes of the arrays of all ranks, by the number of steps from their rank.
 
         Args:
             call, detail, array: see `pack_header`.
@@ -246,9 +286,11 @@ class Ring:
             check_header(header, message[: len(header)])
 
         self._through(messages[:-1], messages[1:], 1, arrived)
+        return [memoryview(message)[len(header) :] for message in messages]
+
+    def _in_ring_order(self, messages: Sequence[Any]) -> list[Any]:
         # The message of step s comes from the rank s positions before this one.
-        ordered = [(self._position - position) % self.size for position in range(self.size)]
-        return [memoryview(messages[step])[len(header) :] for step in ordered]
+        return [messages[(self._position - position) % self.size] for position in range(self.size)]
 
     def _reduce(self, call: str, array: Any, out: Any, parts: Sequence[slice], op: str) -> None:
         """Reduce each part on one rank, into `out`; `allreduce` then sends it to all ranks.
@@ -270,13 +312,13 @@ class Ring:
             parts[(self._position - step) % size]
             for step in range(num_reducing + num_gathering + 1)
         ]
-        blocks = [_blocks(part, block_items) for part in schedule]
+        blocks = [block_slices(part, block_items) for part in schedule]
         sources = [flat] + [result] * (num_reducing + num_gathering - 1)
-        sends = [_bytes(s, b) for s, part in zip(sources, blocks, strict=False) for b in part]
+        sends = [bytes_of(s, b) for s, part in zip(sources, blocks, strict=False) for b in part]
         to_add = [block for part in blocks[1 : num_reducing + 1] for block in part]
         first_complete = len(to_add) - len(blocks[num_reducing])
         receives: list[Any] = [(b.stop - b.start) * flat.itemsize for b in to_add]
-        receives += [_bytes(result, b) for part in blocks[num_reducing + 1 :] for b in part]
+        receives += [bytes_of(result, b) for part in blocks[num_reducing + 1 :] for b in part]
 
         def arrived(number: int, received: Any) -> None:
             if number < len(to_add):
@@ -284,7 +326,7 @@ class Ring:
                 total = result[block]
                 combine(received.view(flat.dtype), flat[block], out=total)
                 if op == "mean" and number >= first_complete:
-                    _divide(total, size)
+                    divide(total, size)
 
         operation = list(OPERATIONS).index(op)
         self._exchange(call, operation, array, sends, receives, len(blocks[0]), arrived)
@@ -344,44 +386,3 @@ class Ring:
                 self.broken = exc
                 raise
             self._num_calls += 1
-
-
-def _as_array(array: Any) -> Any:
-    array = np.asarray(array, order="C")
-    if array.dtype.hasobject or array.dtype.kind in "US":
-        raise TypeError(
-            f"a collective got an array of {array.dtype}; expected numbers. Use "
-            "distribute.allgather_object or broadcast_object for text and other small Python "
-            "values."
-        )
-    return array
-
-
-def _checked(array: Any, op: str) -> Any:
-    array = _as_array(array)
-    if op not in OPERATIONS:
-        raise ValueError(f"op is {op!r}; expected one of {', '.join(OPERATIONS)}.")
-    if op == "mean" and array.dtype.kind == "b":
-        raise TypeError("the mean of booleans has no boolean value; cast them, or use op='sum'.")
-    return array
-
-
-def _divide(total: Any, size: int) -> None:
-    divide = np.floor_divide if total.dtype.kind in "iu" else np.true_divide
-    divide(total, size if divide is np.floor_divide else total.dtype.type(size), out=total)
-
-
-def _blocks(part: slice, num_items: int) -> list[slice]:
-    """Return the slices of at most `num_items` items that make up a part."""
-    starts = range(part.start, part.stop, num_items)
-    return [slice(start, min(start + num_items, part.stop)) for start in starts]
-
-
-def _all_blocks(arrays: Sequence[Any]) -> list[Any]:
-    """Return the bytes of contiguous arrays, as views of at most BLOCK_BYTES."""
-    flats = [array.reshape(-1).view(np.uint8) for array in arrays]
-    return [flat[block] for flat in flats for block in _blocks(slice(0, flat.size), BLOCK_BYTES)]
-
-
-def _bytes(array: Any, block: slice) -> Any:
-    return array[block].view(np.uint8)

@@ -5,49 +5,88 @@ those of its C++ code (horovod/common/ops/collective_operations.h).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sparkdl.distribute.buckets import plan_buckets
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.rows import check_splits
+from sparkdl.distribute.rows import check_splits, split_rows
 from sparkdl.horovod.agreement import Disagreement, agree, describe
 
-__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter", "scaled"]
+__all__ = ["Reduction", "allgather", "alltoall", "broadcast", "reducescatter", "scaled"]
 
 
-def allreduce(
-    world: Ring, arrays: Sequence[Any], op: str, prescale: float = 1.0, postscale: float = 1.0
-) -> list[Any]:
-    """Return the reductions of some arrays.
+@dataclass(frozen=True)
+class Reduction:
+    """The reduction of some arrays; those of equal reductions can be reduced together.
 
     Args:
-        world: the ring of the ranks that take part.
-        arrays: the arrays.
         op: `mean`, `sum`, `min`, `max`, `product` or `adasum`.
         prescale: factor applied before the reduction.
         postscale: factor applied after it.
     """
-    arrays = [np.asarray(array, order="C") for array in arrays]
-    ops = [_ring_operation(op, array) for array in arrays]
-    parts = [[a.dtype.name, a.size, ring_op] for a, ring_op in zip(arrays, ops, strict=True)]
-    scales = [prescale, postscale]
-    agree(world, describe("allreduce", arrays, parts=parts, operation=op, scales=scales))
-    results = []
-    for array, ring_op in zip(arrays, ops, strict=True):
-        array = scaled(array, prescale)
-        if op == "adasum":
-            results.append(scaled(_adasum(world.allgather(array[None])), postscale))
-            continue
-        factor = postscale / world.size if (op, ring_op) == ("mean", "sum") else postscale
-        results.append(scaled(world.allreduce(array, ring_op), factor))
-    return results
+
+    op: str
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def __call__(self, world: Ring, *arrays: Any) -> list[Any]:
+        """Return the reductions of some arrays, after all ranks have agreed.
+
+        Args:
+            world: the ring of the ranks that take part.
+            *arrays: the arrays.
+        """
+        agree(world, self.description(arrays))
+        return self.without_agreement(world, arrays)
+
+    def description(self, arrays: Sequence[Any]) -> Any:
+        """Return the description of the reduction, see `describe`."""
+        arrays = [np.asarray(array) for array in arrays]
+        parts = []
+        for bucket in self._buckets(arrays):
+            first, size = arrays[bucket[0]], sum(arrays[i].size for i in bucket)
+            parts.append([first.dtype.name, size, _ring_operation(self.op, first)])
+        scales = [self.prescale, self.postscale]
+        return describe("allreduce", arrays, parts=parts, operation=self.op, scales=scales)
+
+    def without_agreement(self, world: Ring, arrays: Sequence[Any]) -> list[Any]:
+        """Return the reductions of arrays whose descriptions are known to be equal on all ranks.
+
+        Args:
+            world, arrays: see `__call__`.
+        """
+        arrays = [np.asarray(array, order="C") for array in arrays]
+        if self.op == "adasum":
+            scaled_arrays = [scaled(array, self.prescale) for array in arrays]
+            totals = [_adasum(world.allgather(array[None])) for array in scaled_arrays]
+            return [scaled(total, self.postscale) for total in totals]
+        results: list[Any] = [None] * len(arrays)
+        for bucket in self._buckets(arrays):
+            flat = [scaled(arrays[i], self.prescale).reshape(-1) for i in bucket]
+            ring_op = _ring_operation(self.op, flat[0])
+            is_mean_by_sum = (self.op, ring_op) == ("mean", "sum")
+            factor = self.postscale / world.size if is_mean_by_sum else self.postscale
+            total = world.allreduce(np.concatenate(flat) if len(flat) > 1 else flat[0], ring_op)
+            parts = split_rows(scaled(total, factor), [part.size for part in flat])
+            for i, part in zip(bucket, parts, strict=True):
+                # A result does not keep the memory of the others.
+                part = part.copy() if len(bucket) > 1 else part
+                results[i] = part.reshape(arrays[i].shape)
+        return results
+
+    def _buckets(self, arrays: Sequence[Any]) -> list[list[int]]:
+        if self.op == "adasum":  # Its result depends on the whole array.
+            return [[i] for i in range(len(arrays))]
+        return plan_buckets([a.nbytes for a in arrays], [a.dtype.name for a in arrays])
 
 
 def reducescatter(
     world: Ring, arrays: Sequence[Any], op: str, prescale: float = 1.0, postscale: float = 1.0
 ) -> list[Any]:
-    """Return this rank's rows of the reductions of some arrays, see `allreduce`."""
+    """Return this rank's rows of the reductions of some arrays, see `Reduction`."""
     arrays = [np.asarray(array, order="C") for array in arrays]
     description = _describe_rows("reducescatter", arrays, op=op, scales=[prescale, postscale])
     if op not in ("mean", "sum"):

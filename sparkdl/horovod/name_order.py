@@ -22,6 +22,7 @@ from sparkdl.distribute.groups import Group, second_ring
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.world import invitation, ring
 from sparkdl.horovod.agreement import contribute, together
+from sparkdl.horovod.merging import Mergeable, call_merged, merged_names
 from sparkdl.horovod.process_sets import ProcessSet, group_of
 
 __all__ = ["NameOrder", "order_of"]
@@ -52,7 +53,7 @@ class NameOrder:
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._futures: dict[str, Future[Any]] = {}
-        self._waiting: dict[str, _Call] = {}
+        self._waiting: dict[str, tuple[_Call, Mergeable | None]] = {}
         self._warn_at: dict[str, float] = {}
         self._numbers = 0, 0
         self._joined: Future[int] | None = None
@@ -60,12 +61,15 @@ class NameOrder:
         self._broken: Exception | None = None
         threading.Thread(target=self._run, name="sparkdl collectives", daemon=True).start()
 
-    def submit(self, call: _Call, name: str | None = None) -> "Future[Any]":
+    def submit(
+        self, call: _Call, name: str | None = None, mergeable: Mergeable | None = None
+    ) -> "Future[Any]":
         """Let a collective wait for its turn, and return its future result.
 
         Args:
             call: takes a ring; returns the result of the collective.
             name: name by which the ranks find each other; by default a number.
+            mergeable: the same collective, if it can be called together with others.
 
         Raises:
             ValueError: if a collective of this name waits already.
@@ -83,7 +87,7 @@ class NameOrder:
                 future.set_exception(self._broken)
                 return future
             self._futures[name] = future
-            self._waiting[name] = call
+            self._waiting[name] = call, mergeable
             self._warn_at[name] = time.monotonic() + self._timeout_s
             self._changed.notify_all()
         return future
@@ -174,9 +178,11 @@ class NameOrder:
             if self._broken:
                 return False
             names, has_joined = list(self._waiting), self._joined is not None
+            mergeable = {name: each for name, (_, each) in self._waiting.items() if each}
+        digests = {name: each.digest for name, each in mergeable.items()}
         try:
             with together(self.ring):
-                told = _told_by_all(self.ring, [names, has_joined])
+                told = _told_by_all(self.ring, [names, has_joined, digests])
                 ready = self._call_those_of_all(told)
         except Exception as exc:
             if not isinstance(self.ring, ElasticRing):
@@ -184,7 +190,8 @@ class NameOrder:
             with self._changed:
                 self._fail([*self._futures], exc)
             return True
-        self._warn([name for name in names if name not in ready], [each for each, _ in told])
+        late = [name for name in names if name not in ready]
+        self._warn(late, [each for each, _, _ in told])
         if not ready:
             time.sleep(PAUSE_S)
         return True
@@ -193,18 +200,25 @@ class NameOrder:
         """Call what waits on all ranks that have not joined; return the names.
 
         Args:
-            told: of each rank the names of what waits, and True if it has joined.
+            told: of each rank the names of what waits, True if it has joined, and the digests of
+                what can be merged.
         """
-        active = [names for names, has_joined in told if not has_joined]
+        active = [names for names, has_joined, _ in told if not has_joined]
         if not active:
             return self._end_join()
-        self._last_active = max(rank for rank, (_, joined) in enumerate(told) if not joined)
+        self._last_active = max(rank for rank, (_, joined, _) in enumerate(told) if not joined)
         ready = [name for name in active[0] if all(name in names for names in active)]
-        for name in ready:
-            if told[self.ring.rank][1]:
-                contribute(self.ring)
-            else:
-                self._call(name)
+        if len(active) < len(told):
+            for name in ready:
+                if told[self.ring.rank][1]:
+                    contribute(self.ring)
+                else:
+                    self._call([name])
+            return ready
+        with self._changed:
+            waiting = {name: self._waiting[name][1] for name in ready}
+        for group in merged_names(ready, waiting, [digests for _, _, digests in told]):
+            self._call(group)
         return ready
 
     def _end_join(self) -> list[str]:
@@ -216,13 +230,29 @@ class NameOrder:
             future.set_result(self.ring.size - 1 if last is None else last)
         return []
 
-    def _call(self, name: str) -> None:
+    def _call(self, names: Sequence[str]) -> None:
+        """Call a collective, or several that can be merged."""
         with self._changed:
-            call = self._waiting.pop(name)
-            self._warn_at.pop(name)
+            calls = [self._waiting.pop(name) for name in names]
+            for name in names:
+                self._warn_at.pop(name)
+        ends: list[Callable[[], Any]] = []
+        try:
+            if len(calls) == 1:
+                ends = [functools.partial(calls[0][0], self.ring)]
+            else:
+                ends = call_merged(self.ring, [each for _, each in calls if each])
+        except Exception as exc:  # noqa: BLE001 The callers raise it.
+            ends = [functools.partial(_raise, exc)] * len(names)
+        for name, end in zip(names, ends, strict=True):
+            self._end(name, end)
+        del ends, end  # They may have an error, whose traceback has this frame.
+
+    def _end(self, name: str, end: Callable[[], Any]) -> None:
+        """End a collective with the result of a function, or its error."""
         result, error = None, None
         try:
-            result = call(self.ring)
+            result = end()
         except Exception as exc:  # noqa: BLE001 The caller raises it.
             error = exc
         with self._changed:
@@ -252,6 +282,10 @@ class NameOrder:
                 name,
                 [each for rank, each in by_rank if rank in lacking],
             )
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _told_by_all(world: Ring, told: Any) -> list[Any]:

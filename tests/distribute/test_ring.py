@@ -140,6 +140,38 @@ def test_alltoall_gives_each_rank_the_rows_for_it(order: list[int], data: st.Dat
 
 
 @settings(max_examples=20, deadline=None)
+@given(order=orders, votes=st.lists(st.integers(0, 2), min_size=5, max_size=5))
+def test_a_vote_reduces_on_its_way_if_all_vote_the_same(order: list[int], votes: list[int]) -> None:
+    """Ranks that vote less than 2 send no array."""
+    arrays = [np.arange(3.0) * rank for rank in range(len(order))]
+    rings, outs = ring_of(order), [np.zeros(3) for _ in order]
+
+    def call(ring: Ring, rank: int) -> Any:
+        if votes[rank] < 2:
+            return ring.vote(votes[rank]), ring.vote(1)
+        return ring.vote(2, arrays[rank], "sum", outs[rank]), ring.vote(1)
+
+    chosen = votes[: len(order)]
+    assert on_all(rings, call) == [(min(chosen), 1)] * len(order)
+    expected = sum(arrays) if min(chosen) == 2 else np.zeros(3)
+    for out in outs:
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_votes_with_different_arrays_and_other_collectives_are_refused() -> None:
+    def differ(ring: Ring, rank: int) -> Any:
+        return ring.vote(2, np.zeros(3 + rank), "sum", np.zeros(3 + rank))
+
+    def call(ring: Ring, rank: int) -> Any:
+        return ring.vote(0) if rank else ring.allreduce(np.zeros(3))
+
+    for collective in (differ, call):
+        errors = on_all(ring_of([0, 1]), collective)
+        assert any("do not call the same collectives" in str(error) for error in errors)
+        assert all(isinstance(error, Exception) for error in errors)
+
+
+@settings(max_examples=20, deadline=None)
 @given(order=orders)
 def test_records_of_all_ranks_come_by_rank(order: list[int]) -> None:
     records = [bytes([rank, 7]) for rank in range(len(order))]

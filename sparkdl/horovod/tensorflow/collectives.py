@@ -309,7 +309,7 @@ def _dense_allreduce(
     tensors: Sequence[Any], op: str, scales: Any, process_set: ProcessSet, name: str | None = None
 ) -> list[Any]:
     def reduce(ring: Ring, *values: Any) -> list[Any]:
-        return arrays.allreduce(ring, values, op, *scales)
+        return arrays.Reduction(op, *scales)(ring, *values)
 
     def gradient(*upstream: Any) -> list[Any]:
         return _dense_allreduce(upstream, op, scales, process_set)

@@ -41,6 +41,8 @@ class _Reducer(Reducer):
         scales_local: divide the gradients of local variables by the number of ranks.
     """
 
+    _votes_with_gradients = False  # The ranks agree on each reduction first.
+
     def __init__(
         self,
         process_set: ProcessSet,

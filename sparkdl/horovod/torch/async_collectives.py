@@ -265,9 +265,8 @@ def grouped_reducescatter_async(
     return start(scatter, process_set, tensors, _named("reducescatter", name))
 
 
-def _reduction(op: str, scales: tuple[Any, Any]) -> Callable[..., list[Any]]:
-    before, after = map(float, scales)
-    return lambda ring, *values: arrays.allreduce(ring, values, op, before, after)
+def _reduction(op: str, scales: tuple[Any, Any]) -> arrays.Reduction:
+    return arrays.Reduction(op, *map(float, scales))
 
 
 def _scattering(op: str, scales: tuple[Any, Any]) -> Callable[..., list[Any]]:

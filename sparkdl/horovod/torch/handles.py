@@ -11,6 +11,8 @@ from typing import Any
 from sparkdl.distribute.ring import Ring
 from sparkdl.errors import PeerLostError
 from sparkdl.horovod.agreement import Disagreement, agree
+from sparkdl.horovod.arrays import Reduction
+from sparkdl.horovod.merging import Mergeable
 from sparkdl.horovod.name_order import order_of
 from sparkdl.horovod.process_sets import ProcessSet
 from sparkdl.horovod.torch.tensors import as_array, as_tensor, write
@@ -96,7 +98,9 @@ def start(
     def attempt(ring: Ring) -> list[Any]:
         if error:  # The other ranks wait for this one.
             agree(ring, {"error": error})
-        results = function(ring, *values)
+        return finish(function(ring, *values))
+
+    def finish(results: Sequence[Any]) -> list[Any]:
         if outputs is None:
             device = tensors[0].device if tensors else "cpu"
             return [as_tensor(result).to(device) for result in results]
@@ -104,7 +108,10 @@ def start(
             write(output, result)
         return list(outputs)
 
-    return Handle(_submit(attempt, process_set, name), is_one)
+    merged = None
+    if isinstance(function, Reduction) and not error:
+        merged = Mergeable(function, values, finish)
+    return Handle(_submit(attempt, process_set, name, merged), is_one)
 
 
 def call(function: Callable[[Ring], Any], process_set: ProcessSet, name: str | None = None) -> Any:
@@ -165,11 +172,14 @@ def horovod_errors() -> Iterator[None]:
 
 
 def _submit(
-    function: Callable[[Ring], Any], process_set: ProcessSet, name: str | None
+    function: Callable[[Ring], Any],
+    process_set: ProcessSet,
+    name: str | None,
+    mergeable: Mergeable | None = None,
 ) -> "Future[Any]":
     with horovod_errors():
         order = order_of(process_set)
-    return order.submit(function, name)
+    return order.submit(function, name, mergeable)
 
 
 def _result(future: "Future[Any]") -> Any:
