@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Pool", "aligned_empty"]
+__all__ = ["Pool", "aligned_copy", "aligned_empty"]
 
 ALIGNMENT = 64
 
@@ -21,6 +21,13 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> Any:
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     return _aligned(_owner(nbytes), nbytes, dtype).reshape(shape)
+
+
+def aligned_copy(array: Any) -> Any:
+    """Return a copy of an array in aligned memory."""
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 class Pool:

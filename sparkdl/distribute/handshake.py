@@ -1,8 +1,9 @@
 """Runs in the training process. Connect the ranks of a ring, with mutual authentication.
 
 Each rank listens from the moment it is placed on a host, and connects to its successor. Ranks in
-one network namespace use a Unix socket, all other ranks TCP. Two neighbours have two connections:
-one for the data, and one for the beats, see `Heartbeat`.
+one network namespace use a Unix socket, and memory for long blocks, see `shared_memory`; all other
+ranks use TCP. Two neighbours have two connections: one for the data, and one for the beats, see
+`Heartbeat`.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sparkdl.distribute.greeting import (
     BEATS,
@@ -30,7 +31,7 @@ from sparkdl.distribute.greeting import (
 from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.distribute.links import CANCELLED, Link
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.shared_memory import Slots, receive_slots, send_slots
+from sparkdl.distribute.shared_memory import receive_slots, send_slots
 from sparkdl.distribute.timed_links import make_links
 from sparkdl.errors import PeerLostError
 
@@ -81,9 +82,11 @@ def join(
                 )
                 for purpose in PURPOSES
             }
-            sent = send_slots(outgoing[DATA])
+            with _losing(successor):
+                sent = send_slots(outgoing[DATA])
             incoming = acceptor.wait(deadline, is_cancelled)
-            received = _slots_of(predecessor, incoming[DATA], deadline, is_cancelled)
+            with _losing(predecessor):
+                received = receive_slots(incoming[DATA], deadline, is_cancelled)
             opened.pop_all()  # The links close the connections from here on.
     names = invitation.members or range(len(order))
     before, after = (
@@ -97,17 +100,14 @@ def join(
     return Ring(order, rank, links, nodes)
 
 
-def _slots_of(
-    predecessor: int,
-    connection: socket.socket,
-    deadline: float,
-    is_cancelled: Callable[[], bool],
-) -> Slots | None:
+@contextlib.contextmanager
+def _losing(rank: int) -> Iterator[None]:
+    """Raise PeerLostError where the connection to a neighbour fails in the block."""
     try:
-        return receive_slots(connection, deadline, is_cancelled)
+        yield
     except OSError as exc:
         raise PeerLostError(
-            f"lost connection to rank {predecessor} while it joined the ring: {exc}. See its log."
+            f"lost connection to rank {rank} while it joined the ring: {exc}. See its log."
         ) from exc
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.distribute.aligned_memory import aligned_empty
+from sparkdl.distribute.aligned_memory import aligned_copy, aligned_empty
 from sparkdl.distribute.call_header import OPERATIONS, check_header, pack_header
 from sparkdl.distribute.links import Links
 from sparkdl.distribute.operands import (
@@ -80,7 +80,7 @@ class Ring:
             out: contiguous array for the result; by default a new array.
         """
         array = check_operand(array, op)
-        out = np.empty_like(array) if out is None else out
+        out = aligned_empty(array.shape, array.dtype) if out is None else out
         if self.size == 1:
             out[...] = array
         elif array.nbytes <= SHORT_BYTES:
@@ -106,13 +106,14 @@ class Ring:
         parts = [slice(rows[rank].start * width, rows[rank].stop * width) for rank in owners]
         out = np.empty_like(array)
         self._reduce("reduce_scatter", array, out, parts, op)
-        return out[rows[self.rank]].copy()
+        return aligned_copy(out[rows[self.rank]])
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
         """Return the array of rank `root`; other ranks' arrays determine shape and dtype only."""
         if root not in self._ranks:
             raise ValueError(f"root is {root!r}; expected a rank, from 0 to {self.size - 1}.")
-        out = as_array(array).copy()
+        array = as_array(array)
+        out = aligned_copy(array) if self.rank == root else aligned_empty(array.shape, array.dtype)
         flat = out.reshape(-1).view(np.uint8)
         num_hops = (self._position - self._ranks.index(root)) % self.size
         blocks = [flat[block] for block in block_slices(slice(0, flat.size), BLOCK_BYTES)]

@@ -239,7 +239,7 @@ def test_steps_of_fit_add_up(tmp_path: Path) -> None:
         step = steps[10]
         of_it = [e for e in whole if e["cat"] == "collective" and e["args"]["step"] == 10]
         # A bucket for each layer, and the vote on the next step.
-        assert sorted(e["args"]["bytes"] for e in of_it)[0] == 1
+        assert [e["name"] for e in of_it].count("vote") == 1
         assert len([e for e in of_it if e["args"]["bytes"] > 1 << 20]) == 3
         sum_ms = sum(e["dur"] for e in of_it) / 1e3
         assert step["args"]["collectives_ms"] == pytest.approx(sum_ms, abs=0.1)
