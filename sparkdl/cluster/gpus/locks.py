@@ -8,6 +8,7 @@ started has not taken any yet.
 
 import contextlib
 import fcntl
+import itertools
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ __all__ = [
     "DevicesTakenError",
     "LockedDevices",
     "held_devices",
+    "hold_shared_device",
     "locked_devices",
     "released_devices",
 ]
@@ -126,6 +128,67 @@ def released_devices(
         yield locked
 
 
+def hold_shared_device(candidates: Sequence[str], holder: str) -> str:
+    """Take a device for the rest of this process, and return its name.
+
+    Processes that call this function share the devices of the host, about equally many on each.
+    `locked_devices` leaves these devices out until the last of the processes has ended, and a
+    device that it holds is left out here: if all are held, the call waits.
+
+    Args:
+        candidates: the devices to choose from.
+        holder: the name of the holder, for the messages of other runs.
+    """
+    is_told = False
+    with _folder() as folder:
+        while True:
+            with contextlib.ExitStack() as held:
+                free = [device for device in candidates if _share(folder, device, held)]
+                if free:
+                    device = _take_seat(folder, free, held)
+                    _keep_shared(folder, device, holder)
+                    return device
+                if not is_told:
+                    _logger.warning(
+                        "waiting for a GPU: %s are held by %s",
+                        ", ".join(candidates),
+                        _holders(folder, candidates),
+                    )
+                    is_told = True
+            time.sleep(POLL_S)
+
+
+def _share(folder: int, device: str, held: contextlib.ExitStack) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        held.enter_context(_locked(folder, _name(device), fcntl.LOCK_SH))
+        return True
+    return False
+
+
+def _take_seat(folder: int, devices: Sequence[str], held: contextlib.ExitStack) -> str:
+    """Hold a seat of a device for the rest of this process; return the device.
+
+    The seats of a device are numbered. Of all free seats the one with the lowest number is taken,
+    so that no device gets a process more than another needs.
+    """
+    for number in itertools.count():
+        for device in devices:
+            with contextlib.suppress(BlockingIOError):
+                seat = held.enter_context(_locked(folder, _name(f"{device}.seat{number}")))
+                # A copy of the descriptor holds the lock when this one is closed.
+                os.dup(seat)
+                return device
+    raise AssertionError("unreachable")
+
+
+def _keep_shared(folder: int, device: str, holder: str) -> None:
+    """Hold a device that this process shares already, for the rest of the process."""
+    descriptor = _open(folder, _name(device))
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, holder.encode(), 0)
+
+
 def held_devices(devices: Sequence[str]) -> dict[str, str]:
     """Return the devices whose locks are held, each with its holder.
 
@@ -196,10 +259,10 @@ def _take_one(folder: int, device: str, holder: str, held: contextlib.ExitStack)
 
 
 @contextlib.contextmanager
-def _locked(folder: int, name: str) -> Iterator[int]:
+def _locked(folder: int, name: str, kind: int = fcntl.LOCK_EX) -> Iterator[int]:
     descriptor = _open(folder, name)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -2,8 +2,10 @@
 
 import os
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,71 @@ def test_locks_of_another_host_that_shares_the_folder_hold_no_device_here(
     with locked_devices(["0"], 1, "run two, process 2", timeout_s=0) as devices:
         assert devices.names == ["0"]
     held.__exit__(None, None, None)
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from sparkdl.cluster.gpus import locks
+locks.FOLDER = Path(sys.argv[1])
+print(locks.hold_shared_device(["4", "7"], "predictions, process 1"), flush=True)
+sys.stdin.read()
+"""
+
+
+class Workers:
+    """Processes that hold a shared device until they end."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start a process, which prints the name of its device."""
+        command = [sys.executable, "-c", WORKER, str(locks.FOLDER)]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        worker = subprocess.Popen(command, **pipes, text=True)  # type: ignore[call-overload]
+        self.started.append(worker)
+        return worker
+
+    def device(self) -> str:
+        """Start a process; return its device."""
+        return self.start().stdout.readline().strip()  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    monkeypatch.setattr(locks, "FOLDER", tmp_path / "locks")
+    workers = Workers()
+    yield workers
+    for worker in workers.started:
+        worker.kill()
+        worker.communicate()
+
+
+def test_workers_share_devices_evenly_beside_those_of_a_trial(workers: Workers) -> None:
+    with locked_devices(["4"], 1, "run one, process 1"):
+        assert [workers.device() for _ in range(2)] == ["7", "7"]
+    assert [workers.device() for _ in range(3)] == ["4", "4", "4"]
+    # The seat of a worker that has ended is free, whoever has killed it.
+    workers.started[0].kill()
+    workers.started[0].wait()
+    assert workers.device() == "7"
+    with (
+        pytest.raises(locks.DevicesTakenError, match="held by predictions, process 1"),
+        locked_devices(["4", "7"], 1, "run two, process 2", timeout_s=0.2),
+    ):
+        pass
+    for worker in workers.started:
+        worker.communicate("")  # The worker ends with its input.
+    with locked_devices(["4", "7"], 2, "run two, process 2", timeout_s=10) as devices:
+        assert devices.names == ["4", "7"]
+
+
+def test_a_worker_waits_for_trials_that_hold_all_devices(workers: Workers) -> None:
+    with locked_devices(["4"], 1, "run one, process 1"):
+        with locked_devices(["7"], 1, "run two, process 1"):
+            worker = workers.start()
+            assert worker.stderr and worker.stdout
+            told = worker.stderr.readline()
+            assert "waiting for a GPU: 4, 7 are held by run one, process 1, run two" in told
+        assert worker.stdout.readline() == "7\n"
