@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 __all__ = ["Source", "find", "imported_by", "importing", "install", "is_installed", "local_source"]
 
+_PACKAGES = frozenset(("site-packages", "dist-packages"))
+
 
 class Source(NamedTuple):
     """The source of a module, and the file that it came from."""
@@ -90,7 +92,8 @@ def _installed_folders() -> tuple[str, ...]:
 
 def is_installed(path: str) -> bool:
     """Return True if a file belongs to Python, an installed package or sparkdl itself."""
-    return path.startswith(_installed_folders())
+    # A .pth file may add the folder of another environment, which `site` does not list.
+    return path.startswith(_installed_folders()) or not _PACKAGES.isdisjoint(Path(path).parts)
 
 
 def local_source(spec: importlib.machinery.ModuleSpec) -> Source | None:
@@ -98,12 +101,12 @@ def local_source(spec: importlib.machinery.ModuleSpec) -> Source | None:
 
     A namespace package, a folder without `__init__.py`, is an empty module.
     """
-    folders, installed = spec.submodule_search_locations, _installed_folders()
+    folders = spec.submodule_search_locations
     if spec.origin is None and folders:
-        is_local = not any(f"{folder}/".startswith(installed) for folder in folders)
+        is_local = not any(is_installed(f"{folder}/") for folder in folders)
         return Source("", str(Path(next(iter(folders)), "__init__.py")), True) if is_local else None
     origin = spec.origin
-    if not origin or not origin.endswith(".py") or origin.startswith(installed):
+    if not origin or not origin.endswith(".py") or is_installed(origin):
         return None
     if not Path(origin).is_file():
         return None

@@ -122,7 +122,7 @@ def pack(function: Callable[..., Any]) -> Program:
         pickled, referenced = pickle_function(_with_names_of_classes(function))
     except Exception as exc:
         raise FunctionError(
-            f"the training function cannot be sent to Spark: {_culprit(function)}. "
+            f"the function cannot be sent to Spark: {_culprit(function)}. "
             f"({type(exc).__name__}: {exc}) Create such things inside the function, and read data "
             "inside it too; a SparkSession lives on the driver only."
         ) from exc
@@ -152,10 +152,10 @@ class _WithGlobals:
     function: FunctionType
     names: Mapping[str, Any]
 
-    def __call__(self, **params: Any) -> Any:
+    def __call__(self, *args: Any, **params: Any) -> Any:
         for name, value in self.names.items():
             self.function.__globals__.setdefault(name, value)
-        return self.function(**params)
+        return self.function(*args, **params)
 
 
 def _with_names_of_classes(function: Callable[..., Any]) -> Callable[..., Any]:
