@@ -5,15 +5,19 @@ A small dense Keras model is applied to a DataFrame in Parquet files, and the re
 contenders take turns:
 
 - predict: `experiment.predict`
+- function: `experiment.predict` with a function, which computes the same network with NumPy
 - predict_batch_udf: the same model file, loaded once per Python worker by the function that its
   documentation shows, with `model.predict_on_batch` and the same batch size
 - read: the same rows through a `mapInArrow` that returns them unchanged; the floor
 
-Rows are 20 float columns, or one array column of 784 floats. The result is the best round of a
-contender, since other load on the machine only adds time. CPU seconds are those of Spark's JVM and
-of its Python workers.
+Rows are 3 float columns (10 million rows), 20 float columns, or one array column of 784 floats.
+The result is the best round of a contender, since other load on the machine only adds time. CPU
+seconds are those of Spark's JVM and of its Python workers. Memory is that of the largest Python
+worker, seen twice a second: its growth compares the maximum of the second half of a round with that
+of the first half. The contenders share the workers, as the jobs of an application do.
 
     python benchmarks/predict.py --rounds 5
+    python benchmarks/predict.py --rounds 3 --rows "3 columns"
 
 The program prints a table, then one JSON document, and removes its files. Each aim is reported as
 met or not; the exit code does not depend on the aims.
@@ -24,6 +28,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +56,7 @@ from sparkdl import experiment
 
 # Width of the rows, number of rows, width of the model's layer, True for columns.
 SETTINGS = {
+    "3 columns": (3, 10_000_000, 8, True),
     "20 columns": (20, 2_000_000, 64, True),
     "784 values": (784, 100_000, 128, False),
 }
@@ -116,50 +122,103 @@ def by_udf(df: DataFrame, model: str, width: int, in_columns: bool) -> DataFrame
     return df.withColumn("prediction", predict(features))
 
 
+def by_function(df: DataFrame, model: str, names: Any) -> DataFrame:
+    """Add the predictions of the same network, computed with NumPy."""
+
+    class Network:
+        def __init__(self) -> None:
+            import keras
+
+            weights = keras.saving.load_model(model, compile=False).get_weights()
+            self.first, self.bias, self.last, self.last_bias = weights
+
+        def __call__(self, x: Any) -> Any:
+            return np.maximum(x @ self.first + self.bias, 0) @ self.last + self.last_bias
+
+    return experiment.predict(
+        Network, df, feature_cols=names, outputs="array<float>", batch_size=BATCH
+    )
+
+
 def contenders(df: DataFrame, model: str, width: int, in_columns: bool) -> dict[str, DataFrame]:
     """Return a lazy DataFrame for each contender. Workers keep their models over all rounds."""
     names: Any = [f"x{i}" for i in range(width)] if in_columns else "x"
     return {
         "read": passed_on(df),
         "predict": experiment.predict(model, df, feature_cols=names, batch_size=BATCH),
+        "function": by_function(df, model, names),
         "predict_batch_udf": by_udf(df, model, width, in_columns),
     }
 
 
-def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and its descendants, see proc(5)."""
-    total, parents = {}, {}
+def descendants() -> dict[int, list[str]]:
+    """Return the fields of proc(5), from the third on, of this process and its descendants."""
+    fields, parents = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                found = (entry / "stat").read_text().rsplit(")", 1)[1].split()
             except OSError:
                 continue
-            parents[int(entry.name)] = int(fields[1])
-            total[int(entry.name)] = sum(map(int, fields[11:15]))
+            parents[int(entry.name)] = int(found[1])
+            fields[int(entry.name)] = found
 
     def is_below(pid: int) -> bool:
         while pid and pid != os.getpid():
             pid = parents.get(pid, 0)
         return bool(pid)
 
-    return sum(ticks for pid, ticks in total.items() if is_below(pid)) / os.sysconf("SC_CLK_TCK")
+    return {pid: found for pid, found in fields.items() if is_below(pid)}
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and its descendants, see proc(5)."""
+    ticks = sum(sum(map(int, found[11:15])) for found in descendants().values())
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def largest_worker_mb() -> float:
+    """Return the resident memory of the largest Python worker of Spark."""
+    sizes = [0.0]
+    for pid, found in descendants().items():
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"pyspark.daemon" in command:
+            sizes.append(int(found[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6)
+    return max(sizes)
 
 
 def time_one(frame: DataFrame) -> Row:
-    """Compute all rows; return wall and CPU seconds."""
+    """Compute all rows; return wall and CPU seconds, and the memory of the workers over time."""
+    seen: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.5):
+            seen.append(largest_worker_mb())
+
+    watcher = threading.Thread(target=watch)
     cpu, begun = cpu_seconds(), time.perf_counter()
+    watcher.start()
     frame.write.format("noop").mode("overwrite").save()
-    return {"wall_s": time.perf_counter() - begun, "cpu_s": cpu_seconds() - cpu}
+    wall, used = time.perf_counter() - begun, cpu_seconds() - cpu
+    done.set()
+    watcher.join()
+    half = len(seen) // 2
+    halves = [max(part, default=0.0) for part in (seen[:half], seen[half:])]
+    return {"wall_s": wall, "cpu_s": used, "worker_mb": halves}
 
 
 def check_equal(frames: dict[str, DataFrame]) -> None:
-    """Assert that both contenders compute the same numbers."""
+    """Assert that all contenders compute the same numbers."""
     predictions = []
-    for name in ("predict", "predict_batch_udf"):
+    for name in ("predict", "function", "predict_batch_udf"):
         rows = frames[name].filter("id < 1000").orderBy("id").select("prediction").collect()
         predictions.append(np.array([row.prediction for row in rows]))
-    np.testing.assert_allclose(*predictions, rtol=1e-4, atol=1e-4)
+    for found in predictions[1:]:
+        np.testing.assert_allclose(predictions[0], found, rtol=1e-4, atol=1e-4)
 
 
 def measure_one(spark: SparkSession, folder: Path, name: str, rounds: int) -> Row:
@@ -172,13 +231,12 @@ def measure_one(spark: SparkSession, folder: Path, name: str, rounds: int) -> Ro
     frames = contenders(df, str(folder / f"{width}.keras"), width, in_columns)
     check_equal(frames)
     times: dict[str, list[Row]] = {name: [] for name in frames}
-    for number in range(-1, rounds):  # The first round warms up.
+    # All models are loaded: the check has computed rows with each.
+    for number in range(rounds):
         say(f"{name}, round {number + 1} of {rounds}")
         order = list(frames) if number % 2 else list(reversed(frames))
         for contender in order:
-            measured = time_one(frames[contender])
-            if number >= 0:
-                times[contender].append(measured)
+            times[contender].append(time_one(frames[contender]))
     return {
         "rows_of": name,
         "rows": rows,
@@ -203,6 +261,7 @@ def row(name: str, times: list[Row], rows: int) -> Row:
         "cpu_s": [round(turn["cpu_s"], 3) for turn in times],
         "rows_per_s": round(rows / wall),
         "rows_per_cpu_s": round(rows / cpu),
+        "worker_mb": [[round(half) for half in turn["worker_mb"]] for turn in times],
     }
 
 
@@ -211,6 +270,11 @@ def aims(settings: list[Row]) -> list[Row]:
     compared = []
     for setting in settings:
         by_name = {row["name"]: row for row in setting["contenders"]}
+        growth = max(after / before for before, after in by_name["predict"]["worker_mb"])
+        aim = f"{setting['rows_of']}: memory of a worker, second half of a round / first half"
+        compared.append(
+            {"aim": aim, "value": round(growth, 3), "at_most": 1.05, "met": growth <= 1.05}
+        )
         for key in ("rows_per_s", "rows_per_cpu_s"):
             ratio = by_name["predict"][key] / by_name["predict_batch_udf"][key]
             aim = f"{setting['rows_of']}: {key}, predict / predict_batch_udf"
@@ -238,13 +302,13 @@ def table(result: Row) -> str:
     return "\n".join(lines)
 
 
-def measure(rounds: int) -> Row:
+def measure(rounds: int, names: list[str]) -> Row:
     """Measure everything; return the JSON document."""
     about = machine("pyarrow", "numpy")
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
         spark = session("predict")
         try:
-            settings = [measure_one(spark, Path(folder), name, rounds) for name in SETTINGS]
+            settings = [measure_one(spark, Path(folder), name, rounds) for name in names]
         finally:
             spark.stop()
     return {
@@ -260,7 +324,9 @@ def main() -> None:
     """Read the command line, measure, print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
-    result = measure(parser.parse_args().rounds)
+    parser.add_argument("--rows", choices=SETTINGS, help="only rows of this kind")
+    given = parser.parse_args()
+    result = measure(given.rounds, [given.rows] if given.rows else list(SETTINGS))
     print(table(result))
     print(json.dumps(result, indent=1))
 

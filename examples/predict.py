@@ -1,7 +1,8 @@
 """A model of scikit-learn's handwritten digits: trained on Spark, then applied to a DataFrame.
 
-Three models are trained as three trials. The best model adds a column of predictions to a DataFrame
-of unseen digits, and Spark compares the column with the labels.
+Three models are trained as three trials. The best model adds a column of probabilities to a
+DataFrame of unseen digits, a function of NumPy arrays makes digits of them, and Spark compares the
+digits with the labels.
 
 On a laptop, with embedded Spark:     python examples/predict.py
 As a batch job on a cluster:          spark-submit --master <master> examples/predict.py
@@ -56,6 +57,11 @@ def digits(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, "id int, image array<float>, label int")
 
 
+def most_likely(probabilities: Any) -> Any:
+    """Return the digit with the largest probability for each row."""
+    return probabilities.argmax(axis=1)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run-id", help="a run of this name is finished, not repeated")
@@ -75,8 +81,13 @@ if __name__ == "__main__":
     predicted = experiment.predict(
         run, digits(spark), feature_cols="image", prediction_col="probabilities"
     )
-    largest = F.array_position("probabilities", F.array_max("probabilities")) - 1
-    scored = predicted.withColumn("digit", largest)
+    scored = experiment.predict(
+        most_likely,
+        predicted,
+        feature_cols="probabilities",
+        prediction_col="digit",
+        outputs="int",
+    )
     scored.select("id", "label", "digit").show(5)
     right = (F.col("digit") == F.col("label")).cast("double")
     accuracy = scored.agg(F.avg(right)).collect()[0][0]

@@ -19,7 +19,8 @@ ROOMS = [
     {"experiment", "monitoring"},
     {"doctor", "serving", "ui"},
     {"runner", "models", "request_logs"},
-    {"callbacks", "cluster", "inference", "profiles", "search"},
+    {"callbacks", "inference", "profiles", "search"},
+    {"cluster"},
     {"runs", "data", "keras", "tensorboard"},
     {"distribute"},
     {

@@ -102,7 +102,8 @@ def _check_lengths(lengths: "np.ndarray[Any, Any]", width: int, column: Column) 
     row = int(np.argmax(lengths != width))
     raise ValueError(
         f"column {column.name!r}: an array has {lengths[row]} values, the first one has {width}. "
-        f"Make all arrays equally long, or pass ragged=[{column.name!r}]."
+        f"Make all arrays equally long, or pass ragged=[{column.name!r}], or for predictions "
+        f"pad={{{column.name!r}: 0}}."
     )
 
 

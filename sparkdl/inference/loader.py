@@ -5,31 +5,17 @@ The driver loads a model to check its inputs and outputs, and Spark tasks load i
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkdl.inference.tensor_spec import TensorSpec
+import numpy as np
 
-__all__ = [
-    "LoadedModel",
-    "TracedModel",
-    "from_keras",
-    "from_saved_model",
-]
+from sparkdl.inference.ragged_rows import RaggedRows
+from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
+from sparkdl.inference.traced_model import TracedModel
 
-
-@dataclass(frozen=True)
-class TracedModel:
-    """A model compiled to one function of any number of rows.
-
-    Attributes:
-        outputs: the outputs of the model.
-        function: takes one tensor per input and returns a list with one tensor per output.
-    """
-
-    outputs: tuple[TensorSpec, ...]
-    function: Callable[..., list[Any]]
+__all__ = ["LoadedModel", "from_keras", "from_saved_model", "with_ragged_inputs"]
 
 
 @dataclass(frozen=True)
@@ -41,12 +27,14 @@ class LoadedModel:
         by_name: True if the model identifies its inputs by name, not by position.
         function: takes one tensor per input, in that order, and calls the model.
         output_names: names of the outputs if the model returns a list.
+        num_rows: the number of rows that the model takes at once; None for any number.
     """
 
     inputs: tuple[TensorSpec, ...]
     by_name: bool
     function: Callable[..., Any]
     output_names: tuple[str, ...] = ()
+    num_rows: int | None = None
 
     def trace(self, inputs: Sequence[TensorSpec]) -> TracedModel:
         """Compile the model.
@@ -59,15 +47,19 @@ class LoadedModel:
         """
         import tensorflow as tf
 
-        specs = [tf.TensorSpec([None, *(i.shape or ())], i.dtype) for i in inputs]
+        if self.num_rows and any(spec.ragged for spec in inputs):
+            raise ValueError("a ragged input has a fixed number of rows, which is not supported.")
+        specs = [_type_spec(spec, self.num_rows) for spec in inputs]
         compiled = tf.function(self.function, autograph=False).get_concrete_function(*specs)
         names, outputs = self.flatten(compiled.structured_outputs)
 
-        def call(*tensors: Any) -> list[Any]:
-            return self.flatten(compiled(*tensors))[1]
+        def call(arrays: Sequence[Any]) -> list[Any]:
+            tensors = [_tensor(a, spec) for a, spec in zip(arrays, inputs, strict=True)]
+            return [_array(output) for output in self.flatten(compiled(*tensors))[1]]
 
-        named = zip(names, outputs, strict=True)
-        return TracedModel(tuple(_output_spec(name, output) for name, output in named), call)
+        described = tuple(_output_spec(*pair) for pair in zip(names, outputs, strict=True))
+        errors = (ValueError, tf.errors.InvalidArgumentError)
+        return TracedModel(described, call, self.num_rows, errors)
 
     def flatten(self, outputs: Any) -> tuple[list[str], list[Any]]:
         """Return the names and the tensors of what the model has returned."""
@@ -81,12 +73,44 @@ class LoadedModel:
         return ["output"], [outputs]
 
 
+def _type_spec(spec: TensorSpec, num_rows: int | None) -> Any:
+    import tensorflow as tf
+
+    shape = [num_rows, *(spec.shape or ())]
+    if spec.ragged:
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.num_variable_axes)
+    return tf.TensorSpec(shape, spec.dtype)
+
+
+def _tensor(values: Any, spec: TensorSpec) -> Any:
+    """Convert an array or `RaggedRows` to a tensor."""
+    import tensorflow as tf
+
+    dtype = tf.as_dtype(spec.dtype)
+    if not isinstance(values, RaggedRows):
+        return tf.convert_to_tensor(fit_rows(values, spec, dtype.as_numpy_dtype), dtype)
+    inner = replace(spec, shape=(spec.shape or ())[spec.num_variable_axes :])
+    flat = tf.convert_to_tensor(fit_rows(values.values, inner, dtype.as_numpy_dtype), dtype)
+    return tf.RaggedTensor.from_nested_row_lengths(flat, values.lengths)
+
+
+def _array(output: Any) -> Any:
+    import tensorflow as tf
+
+    if isinstance(output, tf.RaggedTensor):
+        lengths = tuple(np.asarray(each) for each in output.nested_row_lengths())
+        return RaggedRows(np.asarray(output.flat_values), lengths)
+    return np.asarray(output)
+
+
 def _output_spec(name: str, output: Any) -> TensorSpec:
     import tensorflow as tf
 
-    if not isinstance(output, tf.Tensor | tf.TensorSpec):
+    if not isinstance(output, tf.Tensor | tf.TensorSpec | tf.RaggedTensor | tf.RaggedTensorSpec):
         kind = type(output).__name__
-        raise ValueError(f"the model's output {name!r} is a {kind}; expected a dense tensor.")
+        raise ValueError(
+            f"the model's output {name!r} is a {kind}; expected a dense or a ragged tensor."
+        )
     if output.shape.rank == 0:
         raise ValueError(
             f"the model's output {name!r} is one number for all rows; expected one per row."
@@ -104,6 +128,7 @@ def from_keras(model: Any) -> LoadedModel:
     takes_training = "training" in inspect.signature(model.call).parameters
     options = {"training": False} if takes_training else {}
     structure, names, inputs = _input_structure(model)
+    num_rows = _num_rows([tensor.shape for tensor in getattr(model, "inputs", None) or ()])
 
     def call(*tensors: Any) -> Any:
         if isinstance(structure, Mapping):
@@ -115,6 +140,7 @@ def from_keras(model: Any) -> LoadedModel:
         by_name=isinstance(structure, Mapping),
         function=call,
         output_names=tuple(getattr(model, "output_names", None) or ()),
+        num_rows=num_rows,
     )
 
 
@@ -133,11 +159,25 @@ def _input_structure(model: Any) -> tuple[Any, list[str], list[TensorSpec]]:
         names = [_name_of(tensor) for tensor in symbolic]
         if isinstance(structure, list | tuple):
             structure = list(structure)
-    specs = [
-        TensorSpec(name, tuple(tensor.shape[1:]), str(getattr(tensor.dtype, "name", tensor.dtype)))
-        for name, tensor in zip(names, symbolic, strict=True)
-    ]
+    specs = [_keras_spec(*pair) for pair in zip(names, symbolic, strict=True)]
     return structure, names, specs
+
+
+def _keras_spec(name: str, tensor: Any) -> TensorSpec:
+    kind = getattr(tensor, "type_spec", None)  # In Keras 2; Keras 3 has `ragged`.
+    ragged = getattr(tensor, "ragged", False) or type(kind).__name__ == "RaggedTensorSpec"
+    dtype = str(getattr(tensor.dtype, "name", tensor.dtype))
+    return TensorSpec(name, tuple(tensor.shape[1:]), dtype, ragged)
+
+
+def _num_rows(shapes: Sequence[Any]) -> int | None:
+    """Return the number of rows of a model's inputs, which is None for any number."""
+    numbers = {shape[0] for shape in shapes if len(shape)} - {None}
+    if len(numbers) > 1:
+        raise ValueError(
+            f"the inputs of the model have batches of {sorted(numbers)} rows; expected one number."
+        )
+    return numbers.pop() if numbers else None
 
 
 def _name_of(symbolic: Any) -> str:
@@ -194,9 +234,58 @@ def from_saved_model(path: Path, signature: str, tags: Sequence[str] = ()) -> Lo
         return model.signatures[signature](**dict(zip(names, tensors, strict=True)))
 
     inputs = [_spec_of(name, specs[name]) for name in names]
-    return LoadedModel(tuple(inputs), by_name=True, function=call)
+    num_rows = _num_rows([specs[name].shape for name in names if specs[name].shape.rank])
+    return LoadedModel(tuple(inputs), by_name=True, function=call, num_rows=num_rows)
 
 
 def _spec_of(name: str, spec: Any) -> TensorSpec:
     shape = None if spec.shape.rank is None else tuple(spec.shape[1:])
     return TensorSpec(name, shape, spec.dtype.name)
+
+
+def with_ragged_inputs(model: LoadedModel) -> LoadedModel:
+    """Return a model of a SavedModel that takes a `tf.RaggedTensor` as one input.
+
+    TensorFlow writes a ragged argument `x` as the inputs `x`, its values, and `x_1`, `x_2` and so
+    on, its row splits (`tensorflow/python/saved_model/signature_serialization.py`). Nothing else
+    tells them from other inputs.
+
+    Args:
+        model: the model with all inputs as they are written.
+    """
+    by_name = {spec.name: spec for spec in model.inputs}
+    splits: dict[str, list[str]] = {}
+    for name in by_name:
+        if not any(name in found for found in splits.values()):
+            splits[name] = _row_splits(name, by_name)
+    if not any(splits.values()):
+        return model
+
+    def call(*tensors: Any) -> Any:
+        import tensorflow as tf
+
+        flat: dict[str, Any] = {}
+        for (name, parts), tensor in zip(splits.items(), tensors, strict=True):
+            flat[name] = tensor.flat_values if parts else tensor
+            for part, nested in zip(parts, getattr(tensor, "nested_row_splits", ()), strict=True):
+                flat[part] = tf.cast(nested, by_name[part].dtype)
+        return model.function(*(flat[name] for name in by_name))
+
+    inputs = [
+        replace(
+            by_name[name], shape=(*[None] * len(parts), *(by_name[name].shape or ())), ragged=True
+        )
+        if parts
+        else by_name[name]
+        for name, parts in splits.items()
+    ]
+    return replace(model, inputs=tuple(inputs), function=call)
+
+
+def _row_splits(name: str, by_name: Mapping[str, TensorSpec]) -> list[str]:
+    found: list[str] = []
+    while spec := by_name.get(f"{name}_{len(found) + 1}"):
+        if spec.shape != () or spec.dtype not in ("int32", "int64"):
+            break
+        found.append(spec.name)
+    return found

@@ -5,14 +5,17 @@ import hashlib
 import socket
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark import TaskContext
 
 from sparkdl import storage
+from sparkdl.cluster.program.local_modules import Source
 from sparkdl.inference import shared_copy
+from sparkdl.inference.tensor_spec import TensorSpec
+from sparkdl.inference.torch_files import TORCH_FILES
 from sparkdl.model_formats import KERAS_FILES
 
 __all__ = [
@@ -24,6 +27,13 @@ __all__ = [
 ]
 
 _CHUNK_BYTES = 1 << 20
+_SUFFIXES = (*KERAS_FILES, *TORCH_FILES)
+# The names of files of models in memory.
+_FILE_NAMES = {
+    **dict.fromkeys(("keras", "tf_keras"), "model.keras"),
+    "torch.jit": "model.pt",
+    "torch.export": "model.pt2",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +42,18 @@ class StoredModel:
 
     Attributes:
         name: name of the model in messages.
-        library: the library that loads the model: `keras`, `tf_keras` or `tensorflow` (a
-            SavedModel).
+        library: the library that loads the model: `keras`, `tf_keras`, `tensorflow` (a
+            SavedModel), `torch` (a pickled module), `torch.jit` (TorchScript) or `torch.export`;
+            `function` for a pickled function.
         digest: digest of the contents, see `digest_of`.
         signature: name of the function of a SavedModel.
         url: location of the model; None if the model is sent as `data`.
         data: the bytes of the model's file; None if the model is read from `url`.
         custom: the user's own classes and functions that the model uses, pickled.
         tags: tags of the graph of a SavedModel that has several graphs.
+        outputs: the outputs that the user has declared, of a function or a model of PyTorch.
+        by_name: True if such a model takes its inputs by name, not by position.
+        modules: the user's own modules that a function imports.
     """
 
     name: str
@@ -50,11 +64,15 @@ class StoredModel:
     data: bytes | None = field(default=None, repr=False)
     custom: bytes = field(default=b"", repr=False)
     tags: tuple[str, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    by_name: bool = False
+    modules: Mapping[str, Source] = field(default_factory=dict, repr=False)
 
     @property
     def key(self) -> tuple[object, ...]:
         """The identity of the model in a cache; without `data`, which the cache need not hold."""
-        return (self.library, self.digest, self.signature, self.custom, self.tags)
+        declared = self.outputs, self.by_name
+        return (self.library, self.digest, self.signature, self.custom, self.tags, declared)
 
     @contextlib.contextmanager
     def open_local(self) -> Iterator[Path]:
@@ -68,7 +86,7 @@ class StoredModel:
         """
         if self.data is not None:
             with temporary_folder() as temporary:
-                path = temporary / "model.keras"
+                path = temporary / _FILE_NAMES[self.library]
                 path.write_bytes(self.data)
                 yield path
             return
@@ -82,7 +100,7 @@ class StoredModel:
                 shared_copy.check_once(folder, path, self.digest, lambda: self._check(path))
                 yield path
         else:
-            suffix = next((end for end in KERAS_FILES if url.endswith(end)), "")
+            suffix = next((end for end in _SUFFIXES if url.endswith(end)), "")
             key = f"{self.digest}{suffix.replace('.', '-')}"
             with shared_copy.fetch_once(folder, key, lambda f: self._fetch(f, suffix)) as copy:
                 yield copy / f"model{suffix}"

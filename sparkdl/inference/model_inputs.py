@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sparkdl.data import schema as data_schema
@@ -10,10 +11,12 @@ from sparkdl.data.arrow_arrays import Arrays
 from sparkdl.data.column_selection import ColumnSelection, stacked_dtype
 from sparkdl.data.schema import Column, UnsupportedType
 from sparkdl.errors import ConfigError, suggest
+from sparkdl.inference import loader
+from sparkdl.inference.declared_model import DeclaredModel
 from sparkdl.inference.loader import LoadedModel
 from sparkdl.inference.tensor_spec import TensorSpec, fits
 
-__all__ = ["columns_by_input", "columns_of", "complete_inputs"]
+__all__ = ["columns_by_input", "columns_of", "complete_inputs", "pads_of", "with_ragged_inputs"]
 
 
 def columns_of(schema: Any, names: Sequence[str], **options: Any) -> tuple[Column, ...]:
@@ -47,7 +50,21 @@ def columns_of(schema: Any, names: Sequence[str], **options: Any) -> tuple[Colum
     return tuple(columns)
 
 
-def columns_by_input(model: LoadedModel, features: Any) -> tuple[Any, ...]:
+def with_ragged_inputs(model: LoadedModel, features: Any) -> LoadedModel:
+    """Return the model with an input for each `tf.RaggedTensor`, if the features are for these.
+
+    Args:
+        model: the model of a SavedModel, in which each ragged input is several inputs.
+        features: see `columns_by_input`.
+    """
+    grouped = loader.with_ragged_inputs(model)
+    names = {spec.name for spec in grouped.inputs}
+    if isinstance(features, Mapping):
+        return grouped if set(features) == names else model
+    return grouped if len(names) == 1 and not isinstance(features, tuple) else model
+
+
+def columns_by_input(model: LoadedModel | DeclaredModel, features: Any) -> tuple[Any, ...]:
     """Return the feature columns of each input, in the model's order.
 
     Args:
@@ -78,7 +95,10 @@ def columns_by_input(model: LoadedModel, features: Any) -> tuple[Any, ...]:
 
 
 def complete_inputs(
-    inputs: Sequence[TensorSpec], selection: ColumnSelection, columns: Sequence[Column]
+    inputs: Sequence[TensorSpec],
+    selection: ColumnSelection,
+    columns: Sequence[Column],
+    keep_dtypes: bool = False,
 ) -> tuple[TensorSpec, ...]:
     """Return the inputs with unknown shapes and dtypes taken from their feature columns.
 
@@ -86,6 +106,7 @@ def complete_inputs(
         inputs: the inputs of the model.
         selection: the feature columns: a tuple with the columns of each input.
         columns: the conversion of each column to an array.
+        keep_dtypes: True to take over the dtype float64, too; otherwise it becomes float32.
 
     Raises:
         ConfigError: if the columns of an input have another shape or another type.
@@ -97,7 +118,7 @@ def complete_inputs(
         parts = [known[name] for name in ColumnSelection(choice).names]
         column_dtype = stacked_dtype([part.dtype for part in parts])
         shape = _row_shape(parts, isinstance(choice, list))
-        dtype = spec.dtype or _default_dtype(column_dtype)
+        dtype = spec.dtype or _default_dtype(column_dtype, keep_dtypes)
         _check_dtype(spec.name, dtype, column_dtype, choice)
         if spec.shape is not None and not fits(shape, spec.shape):
             raise ConfigError(
@@ -105,8 +126,74 @@ def complete_inputs(
                 f"expects {spec}."
             )
         shape = shape if spec.shape is None else spec.shape
-        completed.append(TensorSpec(spec.name, shape, dtype))
+        completed.append(TensorSpec(spec.name, shape, dtype, spec.ragged))
     return tuple(completed)
+
+
+def pads_of(
+    declared: Sequence[TensorSpec],
+    selection: ColumnSelection,
+    columns: Sequence[Column],
+    pad: Mapping[str, Any] | None,
+) -> tuple[Any, ...]:
+    """Return the value that fills up shorter arrays for each input; None if no array is padded.
+
+    Arrays are padded if the model declares that the rows of the input have different lengths, or
+    if `pad` names the column.
+
+    Args:
+        declared: the inputs as the model declares them.
+        selection: the feature columns: a tuple with the columns of each input.
+        columns: the conversion of each column to an array.
+        pad: values for columns; the others are padded with 0, and texts with "".
+
+    Raises:
+        ConfigError: if `pad` names a column that cannot be padded, or has a value of another type;
+            or if a ragged input has other columns than one column of arrays.
+    """
+    known, values = {column.name: column for column in columns}, dict(pad or {})
+    pads: list[Any] = []
+    for spec, choice in zip(declared, selection.features, strict=True):
+        column = known[choice] if isinstance(choice, str) else None
+        if column is None or not _is_variable(spec, column, column.name in values):
+            if spec.ragged:
+                raise ConfigError(
+                    f"the model's input {spec.name!r} is ragged, and feature_cols {choice!r} are "
+                    "not: expected one column of arrays."
+                )
+            pads.append(None)
+            continue
+        is_text = column.dtype == object
+        pads.append(values.pop(column.name, "" if is_text else 0))
+        _check_pad(column, pads[-1])
+    if values:
+        raise ConfigError(
+            f"pad names {', '.join(map(repr, values))}; expected columns of arrays that are the "
+            "only column of an input with a variable length."
+        )
+    return tuple(pads)
+
+
+def _is_variable(spec: TensorSpec, column: Column, is_named: bool) -> bool:
+    """Return True if the arrays of a column may have different lengths in an input."""
+    if not column.depth or column.decode:
+        return False
+    if spec.shape is None:
+        return is_named
+    same_axes = None in spec.shape and len(spec.shape) == column.depth
+    flat = column.depth == 1 and spec.shape[:1] == (None,) and None not in spec.shape[1:]
+    return same_axes or flat
+
+
+def _check_pad(column: Column, value: Any) -> None:
+    if column.dtype == object:
+        is_valid = isinstance(value, str | bytes)
+    else:
+        is_number = isinstance(value, int | float)
+        is_valid = is_number and bool(np.asarray(value).astype(column.dtype) == value)
+    if not is_valid:
+        expected = "a text" if column.dtype == object else f"a number of {column.dtype}"
+        raise ConfigError(f"pad has {value!r} for column {column.name!r}; expected {expected}.")
 
 
 def _row_shape(parts: Sequence[Column], is_list: bool) -> tuple[int | None, ...]:
@@ -115,11 +202,12 @@ def _row_shape(parts: Sequence[Column], is_list: bool) -> tuple[int | None, ...]
     return (None if any(part.depth for part in parts) else len(parts),)
 
 
-def _default_dtype(column_dtype: Any) -> str:
+def _default_dtype(column_dtype: Any, keep_dtypes: bool) -> str:
     if column_dtype.kind == "O":
         return "string"
-    # Keras computes in float32.
-    return "float32" if column_dtype.kind == "f" else str(column_dtype)
+    # Networks compute in float32.
+    is_reduced = column_dtype.kind == "f" and not keep_dtypes
+    return "float32" if is_reduced else str(column_dtype)
 
 
 def _check_dtype(name: str, dtype: str, column_dtype: Any, choice: Any) -> None:

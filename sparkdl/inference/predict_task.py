@@ -3,15 +3,14 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
-from sparkdl.data.arrow_arrays import Arrays
-from sparkdl.data.column_selection import ColumnSelection
-from sparkdl.data.schema import Column
-from sparkdl.inference.model_cache import Model, cached_model
+from sparkdl.inference.features import FeatureColumns, FeatureConversion
+from sparkdl.inference.model_cache import cached_model
 from sparkdl.inference.model_file import StoredModel
+from sparkdl.inference.ragged_rows import concatenate
 from sparkdl.inference.tensor_spec import TensorSpec, arrow_type, to_arrow
+from sparkdl.inference.traced_model import TracedModel
 
 __all__ = ["PredictTask"]
 
@@ -24,10 +23,8 @@ class PredictTask:
 
     Attributes:
         model: the model.
-        inputs, outputs: the inputs of the model, and the outputs to add.
-        columns: the conversion of each feature column to an array.
-        positions: the position of each feature column in a batch.
-        selection: the feature columns: a tuple with the columns of each input.
+        features: the feature columns of each input.
+        outputs: the outputs to add.
         names: names of the columns in the result: the first columns of a batch, then one for each
             output. Further columns of a batch are left out.
         batch_size: largest number of rows per call of the model.
@@ -36,11 +33,8 @@ class PredictTask:
     """
 
     model: StoredModel
-    inputs: tuple[TensorSpec, ...]
+    features: FeatureColumns
     outputs: tuple[TensorSpec, ...]
-    columns: tuple[Column, ...]
-    positions: tuple[int, ...]
-    selection: ColumnSelection
     names: tuple[str, ...]
     batch_size: int
     null_for_errors: bool
@@ -48,25 +42,23 @@ class PredictTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a batch of results for each batch that has rows."""
-        arrays = Arrays(self.columns, self.selection)
+        conversion = FeatureConversion(self.features)
         for batch in batches:
             if not batch.num_rows:
                 continue
-            predict = cached_model(self.model, self.inputs, self.detect_gpus)
+            predict = cached_model(self.model, self.features.inputs, self.detect_gpus)
             if self.null_for_errors:
                 outputs = self._compute_possible(predict, batch)
             else:
-                outputs = self._compute(predict, arrays, batch)
+                outputs = self._compute(predict, conversion, batch)
             own_columns = batch.columns[: len(self.names) - len(outputs)]
             yield pa.RecordBatch.from_arrays([*own_columns, *outputs], list(self.names))
 
-    def _compute_possible(self, predict: Model, batch: pa.RecordBatch) -> list[pa.Array]:
+    def _compute_possible(self, predict: TracedModel, batch: pa.RecordBatch) -> list[pa.Array]:
         """Compute the outputs; rows that the model cannot take get null."""
-        import tensorflow as tf  # The model has loaded TensorFlow.
-
         try:
-            return self._compute(predict, Arrays(self.columns, self.selection), batch)
-        except (ValueError, tf.errors.InvalidArgumentError):
+            return self._compute(predict, FeatureConversion(self.features), batch)
+        except predict.row_errors:
             rows = batch.num_rows
             if rows == 1:
                 return [pa.nulls(1, arrow_type(output)) for output in self.outputs]
@@ -75,17 +67,16 @@ class PredictTask:
         parts = [self._compute_possible(predict, half) for half in halves]
         return [pa.concat_arrays(pair) for pair in zip(*parts, strict=True)]
 
-    def _compute(self, predict: Model, arrays: Arrays, batch: pa.RecordBatch) -> list[pa.Array]:
-        feature_batch = pa.RecordBatch.from_arrays(
-            [batch.column(position) for position in self.positions],
-            [column.name for column in self.columns],
-        )
-        features = arrays(feature_batch)
-        parts = [
-            predict([feature[begin : begin + self.batch_size] for feature in features])
-            for begin in range(0, batch.num_rows, self.batch_size)
-        ]
-        return [
-            to_arrow(np.concatenate([part[output.name] for part in parts]), output)
-            for output in self.outputs
-        ]
+    def _compute(
+        self, predict: TracedModel, conversion: FeatureConversion, batch: pa.RecordBatch
+    ) -> list[pa.Array]:
+        features, places = conversion(batch).sorted_by_length()
+        size = predict.num_rows or self.batch_size
+        parts = []
+        for begin in range(0, batch.num_rows, size):
+            rows = slice(begin, begin + size)
+            found = predict(features[rows])
+            parts.append([features.without_padding(found[o.name], o, rows) for o in self.outputs])
+        joined = [concatenate(column) for column in zip(*parts, strict=True)]
+        arrays = [to_arrow(*pair) for pair in zip(joined, self.outputs, strict=True)]
+        return arrays if places is None else [array.take(places) for array in arrays]

@@ -1,7 +1,7 @@
 """Runs on the driver. Implement `experiment.predict`: add a model's outputs to a DataFrame."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -10,9 +10,11 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from sparkdl import config
 from sparkdl.data.column_selection import ColumnSelection
-from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 from sparkdl.inference import model_inputs, tensor_spec
+from sparkdl.inference.declared_model import DeclaredModel, declare, declared_library
+from sparkdl.inference.features import FeatureColumns
+from sparkdl.inference.loader import LoadedModel
 from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.predict_task import PredictTask
 from sparkdl.inference.resolve import resolve_model
@@ -38,6 +40,8 @@ def predict(
     signature: str = "serving_default",
     fill: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
+    pad: Mapping[str, Any] | None = None,
+    outputs: str | DataType | None = None,
     errors: str = "raise",
 ) -> DataFrame:
     """Add the outputs of a model to the rows of a DataFrame.
@@ -52,11 +56,18 @@ def predict(
             for its best trial; or a version of an exported model. A model in memory is sent with
             the job; a path must be readable on the executors. Your own classes must be registered
             with Keras's `@keras.saving.register_keras_serializable()`.
+            Also a function of NumPy arrays, which returns an array with one row for each row, a
+            tuple of arrays, or a dict of arrays by name; or a class without arguments, of which
+            each Python worker makes one instance and calls it like the function. Also a
+            `torch.nn.Module`, a program of `torch.export` or TorchScript, or the path of such a
+            program (`.pt2`, `.pt`); a pickled module is refused, since it runs any code.
         df: the rows.
         feature_cols: a column's name; or a list of names, whose values are put side by side in one
             tensor of shape (rows, n), including arrays and ML vectors. For several inputs, a tuple
             of these by position, or a dict by name of the input. The values of a row are reshaped
-            to the shape of the input if their number is the same: 784 values to (28, 28, 1).
+            to the shape of the input if their number is the same: 784 values to (28, 28, 1). A
+            function or module is called with these arrays as arguments, by position, or for a dict
+            by name.
         prediction_col: name of the new column. For several outputs: a prefix for the names
             `prediction_<output>`, a list of names, or a dict from output to column for some of the
             outputs. An output with one number per row becomes a column of numbers, an output with
@@ -67,10 +78,19 @@ def predict(
             raises an error when the rows are computed.
         decode: dtypes of binary feature columns that contain numbers, such as
             `{"image": "uint8"}`.
+        pad: for inputs of variable length, such as `Input((None,))`, whose arrays differ in length:
+            the value that fills shorter arrays up to the longest one of a call, by column. By
+            default 0, the value that Keras's masks leave out, and "" for texts. Rows of similar
+            lengths are computed together. An output with a value for each value of the array is cut
+            to the row's own length. Models with ragged inputs get the arrays as they are.
+        outputs: the outputs of a function or a model of PyTorch, which does not tell them: the type
+            of one output in Spark, `float` or `array<float>`, or names and types of several,
+            `label string, score float`.
         errors: treatment of rows that the model cannot take, because of a null, an array of another
             length, a number that the input cannot represent, or a value that an operation of the
-            model refuses, such as an index that an embedding does not have: `raise` makes the job
-            fail, `null` gives these rows null as prediction.
+            model refuses, such as an index that an embedding does not have; or for which a function
+            raises `ValueError`: `raise` makes the job fail, `null` gives these rows null as
+            prediction.
 
     Returns:
         The DataFrame, with the new columns at its end.
@@ -87,14 +107,25 @@ def predict(
         >>> df = SparkSession.active().createDataFrame([(1.0, 2.0)], "a float, b float")
         >>> predict(model, df, feature_cols=["a", "b"]).first()
         Row(a=1.0, b=2.0, prediction=3.0)
+        >>> predict(lambda a, b: a * b, df, feature_cols=("a", "b"), outputs="float").first()
+        Row(a=1.0, b=2.0, prediction=2.0)
     """
     _check(df, prediction_col, batch_size)
     if errors not in ("raise", "null"):
         raise ConfigError(f"errors is {errors!r}; expected 'raise' or 'null'.")
-    prepared = prepare_model(df, model, feature_cols, signature=signature, fill=fill, decode=decode)
-    outputs, names = _select_outputs(prepared.outputs, prediction_col)
+    prepared = prepare_model(
+        df,
+        model,
+        feature_cols,
+        signature=signature,
+        fill=fill,
+        decode=decode,
+        pad=pad,
+        outputs=outputs,
+    )
+    selected, names = _select_outputs(prepared.outputs, prediction_col)
     check_new_columns(names, df.columns)
-    return prepared.apply(df, outputs, names, batch_size, errors=errors)
+    return prepared.apply(df, selected, names, batch_size, errors=errors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,18 +134,13 @@ class PreparedModel:
 
     Attributes:
         model: the model.
-        inputs, outputs: the inputs and outputs of the model.
-        columns: the conversion of each feature column to an array.
-        selection: the feature columns: a tuple with the columns of each input.
-        requested: the feature columns as the user passed them.
+        outputs: the outputs of the model.
+        features: the feature columns of each input, at their positions in the DataFrame.
     """
 
     model: StoredModel
-    inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    columns: tuple[Column, ...]
-    selection: ColumnSelection
-    requested: ColumnSelection
+    features: FeatureColumns
 
     def apply(
         self,
@@ -147,16 +173,13 @@ class PreparedModel:
             StructField(name, DataType.fromDDL(type_name), nullable=True)
             for name, type_name in zip(names, types, strict=True)
         ]
-        frame, positions = _vectors_to_arrays(df, self.requested.names)
+        frame, positions = _vectors_to_arrays(df, self.features.positions)
         schema = StructType([*(df.schema.fields if keep else ()), *added])
         conf = df.sparkSession.conf
         task = PredictTask(
             model=self.model,
-            inputs=self.inputs,
+            features=replace(self.features, positions=positions),
             outputs=tuple(outputs),
-            columns=self.columns,
-            positions=positions,
-            selection=self.selection,
             names=tuple(field.name for field in schema),
             batch_size=batch_size,
             null_for_errors=errors == "null",
@@ -174,6 +197,8 @@ def prepare_model(
     tags: tuple[str, ...] = (),
     fill: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
+    pad: Mapping[str, Any] | None = None,
+    outputs: str | DataType | None = None,
 ) -> PreparedModel:
     """Load a model and match the columns to its inputs; for the arguments see `predict`.
 
@@ -182,21 +207,37 @@ def prepare_model(
     """
     requested = ColumnSelection.among(df.columns, feature_cols, None)
     columns = model_inputs.columns_of(df.schema, requested.names, fill=fill, decode=decode)
-    stored, loaded = resolve_model(model, signature, tags)
+    stored, loaded = _resolve(model, requested.features, signature, tags, outputs)
     selection = ColumnSelection(model_inputs.columns_by_input(loaded, requested.features))
-    inputs = model_inputs.complete_inputs(loaded.inputs, selection, columns)
+    keep_dtypes = stored.library == "function"
+    inputs = model_inputs.complete_inputs(loaded.inputs, selection, columns, keep_dtypes)
+    features = FeatureColumns(
+        columns=columns,
+        positions=tuple(df.columns.index(name) for name in requested.names),
+        selection=selection,
+        inputs=inputs,
+        pads=model_inputs.pads_of(loaded.inputs, selection, columns, pad),
+    )
     try:
-        outputs = loaded.trace(inputs).outputs
+        found = loaded.trace(inputs).outputs
     except ValueError as exc:
         raise ConfigError(f"model {stored.name}: {exc}") from exc
-    return PreparedModel(
-        model=stored,
-        inputs=inputs,
-        outputs=outputs,
-        columns=columns,
-        selection=selection,
-        requested=requested,
-    )
+    return PreparedModel(model=stored, outputs=found, features=features)
+
+
+def _resolve(
+    model: Any, features: Any, signature: str, tags: tuple[str, ...], outputs: Any
+) -> tuple[StoredModel, LoadedModel | DeclaredModel]:
+    """Return a model as executors load it, and as the driver knows it."""
+    if library := declared_library(model):
+        return declare(model, library, features, outputs)
+    if outputs is not None:
+        raise ConfigError(
+            f"outputs is {outputs!r}, but the model tells its own outputs. Leave it out: outputs "
+            "is for functions and models of PyTorch."
+        )
+    stored, loaded = resolve_model(model, signature, tags)
+    return stored, model_inputs.with_ragged_inputs(loaded, features)
 
 
 def _check(df: Any, prediction_col: Any, batch_size: Any) -> None:
@@ -274,7 +315,9 @@ def _select_outputs(
     return outputs, names
 
 
-def _vectors_to_arrays(df: DataFrame, names: Sequence[str]) -> tuple[DataFrame, tuple[int, ...]]:
+def _vectors_to_arrays(
+    df: DataFrame, positions: Sequence[int]
+) -> tuple[DataFrame, tuple[int, ...]]:
     """Append a column of arrays to a DataFrame for each feature column of ML vectors.
 
     Returns:
@@ -285,14 +328,13 @@ def _vectors_to_arrays(df: DataFrame, names: Sequence[str]) -> tuple[DataFrame, 
 
     # Numbered columns, because mapInArrow does not find a column with a dot in its name.
     frame = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
-    positions = []
-    for name in names:
-        position = df.columns.index(name)
+    found = []
+    for position in positions:
         if df.schema[position].dataType.typeName() == "vectorudt":
             vector = frame[f"c{position}"]
             position = len(frame.columns)
             # vector_to_array raises for a null; `Arrays` reports nulls with the column's name.
             array = when(vector.isNotNull(), vector_to_array(vector, "float32"))
             frame = frame.withColumn(f"c{position}", array)
-        positions.append(position)
-    return frame, tuple(positions)
+        found.append(position)
+    return frame, tuple(found)

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data.column_selection import first_inexact
+from sparkdl.inference.ragged_rows import RaggedRows
 
-__all__ = ["TensorSpec", "arrow_type", "fit_rows", "fits", "to_arrow", "type_name"]
+__all__ = ["TensorSpec", "arrow_type", "fit_rows", "fits", "from_spark", "to_arrow", "type_name"]
 
 # Dtypes that Spark lacks, with the next wider one that it has.
 _WIDER_DTYPES = {
@@ -45,11 +46,24 @@ class TensorSpec:
         name: its name in the model.
         shape: the shape of one row, with None for a variable length; None if the rank is unknown.
         dtype: the name of the dtype in TensorFlow; empty if the model does not define it.
+        ragged: True if rows of different lengths are a `tf.RaggedTensor`.
     """
 
     name: str
     shape: tuple[int | None, ...] | None
     dtype: str
+    ragged: bool = False
+
+    @property
+    def num_variable_axes(self) -> int:
+        """The number of axes of a row up to the last one of variable length.
+
+        Example:
+            >>> TensorSpec("x", (None, 3), "float32", ragged=True).num_variable_axes
+            1
+        """
+        shape = self.shape or ()
+        return max((axis + 1 for axis, length in enumerate(shape) if length is None), default=0)
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}{list(self.shape or ())}"
@@ -140,6 +154,34 @@ def type_name(output: TensorSpec) -> str:
     return name
 
 
+def from_spark(name: str, kind: Any) -> TensorSpec:
+    """Return an output that becomes a column of a type.
+
+    Args:
+        name: name of the output.
+        kind: a `pyspark.sql.types.DataType`: numbers, booleans, texts, binary values, or arrays of
+            these.
+
+    Raises:
+        ValueError: if no output has this type.
+
+    Example:
+        >>> from pyspark.sql.types import ArrayType, FloatType
+        >>> print(from_spark("y", ArrayType(FloatType())))
+        y float32[None]
+    """
+    element, depth = kind, 0
+    while element.typeName() == "array":
+        element, depth = element.elementType, depth + 1
+    for dtype, (spark_type, _) in _SPARK_AND_ARROW_TYPES.items():
+        if spark_type == element.simpleString():
+            return TensorSpec(name, (None,) * depth, dtype)
+    known = ", ".join(spark_type for spark_type, _ in _SPARK_AND_ARROW_TYPES.values())
+    raise ValueError(
+        f"{name!r} is {kind.simpleString()}; expected one of {known}, or an array of these."
+    )
+
+
 def _axes(output: TensorSpec) -> tuple[int | None, ...]:
     if output.shape is None:
         raise ValueError(f"the rank of the model's output {output.name!r} is unknown.")
@@ -169,11 +211,11 @@ def arrow_type(output: TensorSpec) -> pa.DataType:
     return kind
 
 
-def to_arrow(values: "np.ndarray[Any, Any]", output: TensorSpec) -> pa.Array:
+def to_arrow(values: Any, output: TensorSpec) -> pa.Array:
     """Convert the values of an output to an Arrow array; numbers are not copied.
 
     Args:
-        values: the values; the first axis counts the rows.
+        values: an array, whose first axis counts the rows, or `RaggedRows`.
         output: the output.
 
     Raises:
@@ -183,22 +225,35 @@ def to_arrow(values: "np.ndarray[Any, Any]", output: TensorSpec) -> pa.Array:
         >>> to_arrow(np.zeros((1, 2), "float32"), TensorSpec("y", (2,), "float32")).to_pylist()
         [[0.0, 0.0]]
     """
-    if output.shape == (1,):
+    lengths: tuple[Any, ...] = ()
+    if isinstance(values, RaggedRows):
+        values, lengths = values.values, values.lengths
+    elif output.shape == (1,):
         values = values.reshape(-1)
-    flat = values.reshape(-1)
-    if output.dtype in ("string", "bytes"):
-        array = pa.array(flat, pa.binary()).cast(_types_of(output)[1])
-    else:
-        dtype = _WIDER_DTYPES.get(output.dtype, output.dtype)
-        array = pa.array(flat.astype(dtype, copy=False), _types_of(output)[1])
-    if values.ndim > 1 and values.size > _MAX_VALUES:
+    num_rows = len(lengths[0]) if lengths else len(values)
+    if (lengths or values.ndim > 1) and values.size > _MAX_VALUES:
         raise ValueError(
-            f"the model's output {output.name!r} has {values.size} values for {len(values)} rows, "
+            f"the model's output {output.name!r} has {values.size} values for {num_rows} rows, "
             f"but a batch of a column of arrays holds at most {_MAX_VALUES} values. Reduce the "
-            f"number of rows in a batch: set {_ROWS_PER_BATCH} below {len(values)}."
+            f"number of rows in a batch: set {_ROWS_PER_BATCH} below {num_rows}."
         )
+    array = _flat_to_arrow(values.reshape(-1), output)
     for axis in range(values.ndim - 1, 0, -1):
         offsets = np.arange(prod(values.shape[:axis]) + 1, dtype=np.int32) * values.shape[axis]
-        field = pa.list_(pa.field("element", array.type))
-        array = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), array, type=field)
+        array = _to_lists(array, offsets)
+    for parts in reversed(lengths):
+        array = _to_lists(array, np.concatenate(([0], np.cumsum(parts))).astype(np.int32))
     return array
+
+
+def _flat_to_arrow(flat: "np.ndarray[Any, Any]", output: TensorSpec) -> pa.Array:
+    kind = _types_of(output)[1]
+    if output.dtype in ("string", "bytes"):
+        return pa.array(flat, pa.binary()).cast(kind)
+    dtype = _WIDER_DTYPES.get(output.dtype, output.dtype)
+    return pa.array(flat.astype(dtype, copy=False), kind)
+
+
+def _to_lists(array: pa.Array, offsets: "np.ndarray[Any, Any]") -> pa.Array:
+    kind = pa.list_(pa.field("element", array.type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), array, type=kind)

@@ -4,7 +4,6 @@ import datetime
 import os
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -17,7 +16,6 @@ from pyspark.sql import functions as F
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError, SparkDLError
-from sparkdl.inference import model_cache
 from sparkdl.inference.resolve import resolve_model
 from tests.helpers.models import dense, numbers, save, values
 from tests.helpers.runs import quiet
@@ -232,15 +230,6 @@ def test_predict_refuses_a_model_that_changed_after_the_call(
 # ---- costs
 
 
-@pytest.fixture
-def tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the tasks that predict passes to Spark, in the order of the calls."""
-    tasks: list[Any] = []
-    dataframe_type = type(spark.range(1))
-    monkeypatch.setattr(dataframe_type, "mapInArrow", lambda self, task, schema: tasks.append(task))
-    return tasks
-
-
 def test_task_contains_a_model_in_memory_once(spark: SparkSession, tasks: list[Any]) -> None:
     names = [f"x{i}" for i in range(5)]
     experiment.predict(dense(5, 200_000), numbers(spark), feature_cols=names)
@@ -390,23 +379,6 @@ def test_the_driver_leaves_its_gpus_to_tasks(
     monkeypatch.setattr(tf.config, "set_visible_devices", hide)
     resolve_model(str(tmp_path / "m.keras"), "serving_default")
     assert hidden == ([([], "GPU")] if chosen == "nothing" else [])
-
-
-def test_tasks_share_the_gpus_that_spark_does_not_assign(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tensorflow as tf
-
-    seen: list[str] = []
-    record = lambda: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])  # noqa: E731
-    monkeypatch.setattr(tf.config, "list_logical_devices", record)
-    monkeypatch.setattr(model_cache, "gpus", lambda: ["4", "7"])
-    for partition in range(3):
-        task = SimpleNamespace(
-            resources=dict, cpus=lambda: 1, partitionId=lambda number=partition: number
-        )
-        monkeypatch.setattr(model_cache.TaskContext, "get", lambda task=task: task)
-        model_cache.start_framework("keras", True)
-    model_cache.start_framework("keras", False)
-    assert seen == ["4", "7", "4", ""]
 
 
 def wrong(**given: Any) -> dict[str, Any]:

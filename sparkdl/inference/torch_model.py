@@ -1,0 +1,103 @@
+"""Runs in a Spark task. Load models of PyTorch, and call them with arrays."""
+
+import importlib
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparkdl.inference.model_file import StoredModel
+from sparkdl.inference.own_modules import OwnModules
+from sparkdl.inference.returned_arrays import arrays_of
+from sparkdl.inference.task_environment import TaskEnvironment, num_cores
+from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
+from sparkdl.inference.traced_model import TracedModel
+
+__all__ = ["load_torch"]
+
+# Lets torch.load read tensors only, also where it is called by torch.export.load.
+_WEIGHTS_ONLY = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
+
+
+def load_torch(stored: StoredModel, inputs: Sequence[TensorSpec], detect_gpus: bool) -> TracedModel:
+    """Load a model, on the GPU of this task if there is one.
+
+    Args:
+        stored: the model: a module that the driver has pickled, or a file that holds a program.
+        inputs: the inputs of the model.
+        detect_gpus: use a GPU of this host if Spark assigned none to the task.
+
+    Raises:
+        ModuleNotFoundError: if PyTorch is not installed on this host.
+    """
+    is_sent, modules = stored.library == "torch", OwnModules(stored.modules)
+    variables = {} if is_sent else _WEIGHTS_ONLY
+    with TaskEnvironment(detect_gpus, variables), modules.importable():
+        torch = _import_torch()
+        torch.set_num_threads(num_cores())
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if is_sent:
+            # The driver sent this module, on its CPU.
+            module, num_rows = pickle.loads(stored.data or b"").eval().to(device), None
+        else:
+            with stored.open_local() as path:
+                module, num_rows = _load_program(stored.library, path, device)
+    names = [spec.name for spec in inputs]
+
+    def call(arrays: Sequence[Any]) -> list[Any]:
+        tensors = [
+            torch.tensor(fit_rows(array, spec, np.dtype(spec.dtype)), device=device)
+            for array, spec in zip(arrays, inputs, strict=True)
+        ]
+        with torch.inference_mode(), modules.importable():
+            if stored.by_name:
+                returned = module(**dict(zip(names, tensors, strict=True)))
+            else:
+                returned = module(*tensors)
+        return arrays_of(_to_numpy(returned), stored.outputs)
+
+    return TracedModel(stored.outputs, call, num_rows, (ValueError, IndexError))
+
+
+def _import_torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as exc:
+        raise ModuleNotFoundError(
+            "the model needs PyTorch, which this executor does not have: pip install torch"
+        ) from exc
+
+
+def _load_program(library: str, path: Path, device: str) -> tuple[Any, int | None]:
+    """Return a program as a callable, and the number of rows that it takes at once."""
+    import torch
+
+    if library == "torch.jit":
+        return torch.jit.load(str(path), device).eval(), None
+    program = torch.export.load(path)
+    if device != "cpu":
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, device)
+    wanted = set(program.graph_signature.user_inputs)
+    shapes = [
+        node.meta["val"].shape
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in wanted
+    ]
+    # An axis of any length is a symbol, not an int.
+    fixed = {shape[0] for shape in shapes if len(shape) and type(shape[0]) is int}
+    return program.module(), max(fixed, default=None)
+
+
+def _to_numpy(returned: Any) -> Any:
+    """Return arrays in place of tensors, in the structure in which a model has returned them."""
+    if isinstance(returned, Mapping):
+        return {name: _to_numpy(value) for name, value in returned.items()}
+    if isinstance(returned, list | tuple):
+        return tuple(_to_numpy(value) for value in returned)
+    if str(returned.dtype) == "torch.bfloat16":
+        returned = returned.float()
+    return returned.cpu().numpy()
