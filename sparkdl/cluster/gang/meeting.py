@@ -10,12 +10,15 @@ The ranks meet in two ways at once, and the first that succeeds counts:
   Spark, and charges for each request.
 
 Both ways bring the same records, so that it does not matter if one rank learns of the others by
-Spark and another by files. The files are signed with the secret of the attempt: those of an earlier
-attempt, or of another writer, are passed over.
+Spark and another by files. The files are signed with the secret of the attempt: those of another
+attempt or writer are passed over. Spark may also repeat a stage, with the same secret, when rows
+that it had shuffled are lost. So rank 0 opens each meeting with a new number, which the others
+repeat, and a rank accepts only a list that has the number with which it has entered itself.
 """
 
 import hmac
 import json
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -130,8 +133,12 @@ class FileMeeting:
         self._secret = secret
         self._rank = rank
         self._size = size
-        self._records = {rank: record}
-        self._is_in = False
+        self._record = record
+        # Numbers of this meeting, see the docstring of the module.
+        self._entry = secrets.token_hex(8)
+        self._opening = self._entry if rank == 0 else ""
+        self._entries = {rank: [self._entry, record]}
+        self._is_open = False
 
     def look(self) -> list[str] | None:
         """Take the next step of the meeting; return the records of all ranks when all are there.
@@ -139,34 +146,42 @@ class FileMeeting:
         Raises:
             OSError: if the files cannot be read or written.
         """
-        if not self._is_in:
-            self._enter()
-        if not self._is_in:
-            return None
-        if self._rank != 0:
-            met = self._read([0], MET)
-            records: list[str] | None = json.loads(met[0]) if met else None
-            return records
-        self._records |= self._read(self._missing, HERE)
+        entries = self._host() if self._rank == 0 else self._visit()
+        return [record for _, record in entries] if entries else None
+
+    def _host(self) -> list[list[str]] | None:
+        """Open the meeting as rank 0, and close it when all ranks have entered."""
+        if not self._is_open:
+            self._post(OPEN, self._entry)
+            self._is_open = True
+        self._entries |= self._entered()
         if self._missing:
             return None
-        ordered = [self._records[rank] for rank in range(self._size)]
-        self._post(MET, json.dumps(ordered))
-        return ordered
+        entries = [self._entries[rank] for rank in range(self._size)]
+        self._post(MET, json.dumps(entries))
+        return entries
 
-    def _enter(self) -> None:
-        """Let the others know that this rank is there."""
-        if self._rank == 0:
-            self._post(OPEN, "")
-        elif self._read([0], OPEN):
-            self._post(HERE, self._records[self._rank])
-        else:
-            return
-        self._is_in = True
+    def _visit(self) -> list[list[str]] | None:
+        """Enter the meeting, again if it was opened again, and look for its end."""
+        opening = self._read([0], OPEN).get(0, "")
+        if opening and opening != self._opening:
+            entry = [self._entry, self._record]
+            self._post(HERE, json.dumps([opening, *entry]))
+            self._opening = opening
+        met = self._read([0], MET) if opening else {}
+        entries: list[list[str]] = json.loads(met[0]) if met else [[]] * self._size
+        return entries if entries[self._rank] == [self._entry, self._record] else None
+
+    def _entered(self) -> dict[int, list[str]]:
+        """Return the entries of the missing ranks that have entered this meeting."""
+        heres = {rank: json.loads(text) for rank, text in self._read(self._missing, HERE).items()}
+        return {
+            rank: entry for rank, (opening, *entry) in heres.items() if opening == self._opening
+        }
 
     @property
     def _missing(self) -> list[int]:
-        return [rank for rank in range(self._size) if rank not in self._records]
+        return [rank for rank in range(self._size) if rank not in self._entries]
 
     def pause_s(self, waited_s: float) -> float:
         """Return the seconds until the next look.
@@ -180,9 +195,9 @@ class FileMeeting:
 
     def absent(self) -> list[int]:
         """Return the ranks that have not entered the meeting, as far as the files tell."""
-        entered = self._read(self._missing, HERE) | self._read([0], OPEN)
-        if 0 not in entered:
+        if not self._opening:
             return [0]  # The others enter after it.
+        entered = {0, *self._entered()}
         return [rank for rank in self._missing if rank not in entered]
 
     def _post(self, topic: str, text: str) -> None:

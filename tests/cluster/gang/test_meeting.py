@@ -89,6 +89,17 @@ def test_files_of_an_earlier_attempt_and_of_other_writers_do_not_count(tmp_path:
     assert first.look() == second.look() == ["new 0", "new 1"]
 
 
+def test_files_of_a_stage_that_spark_repeats_do_not_count(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    before = [FileMeeting(files, SECRET, rank, 2, f"before {rank}") for rank in range(2)]
+    assert [rank.look() for rank in (*before, *before)][2:] == [["before 0", "before 1"]] * 2
+    first, second = (FileMeeting(files, SECRET, rank, 2, f"again {rank}") for rank in range(2))
+    assert second.look() is None  # It has entered the meeting of before.
+    assert first.look() is None
+    assert second.look() is None
+    assert first.look() == second.look() == ["again 0", "again 1"]
+
+
 @pytest.mark.parametrize(
     ("entered", "missing"), [([0, 1], "worker 2"), ([1, 2], "worker 0"), ([1], "worker 0")]
 )
