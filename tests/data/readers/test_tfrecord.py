@@ -210,10 +210,10 @@ def test_files_that_are_not_local(s3: str, tmp_path: Path, monkeypatch: pytest.M
     ranges = [Range(2, 0, 20), Range(1, 5, 50)]
     before = nameless()
     expected = [*range(80, 100), *range(35, 80)]
-    assert ids(source, ranges) == expected
+    assert ids(source, Lane(tuple(ranges))) == expected
     assert nameless() == before + 2  # Copies of those that were wanted.
     storage.remove(folder)
-    assert ids(source, ranges) == expected  # A second pass needs no download.
+    assert ids(source, Lane(tuple(ranges))) == expected  # A second pass needs no download.
 
 
 def test_a_file_cut_off_or_damaged(root: str) -> None:
@@ -231,7 +231,7 @@ def test_a_file_cut_off_or_damaged(root: str) -> None:
     path.write_bytes(data[:-8] + b"\1" + data[-7:])
     source = TFRecordSource(root, {"id": "int64"})
     with pytest.raises(tf.errors.DataLossError, match="corrupted record at"):
-        ids(source, [Range(0, 0, 6)])
+        ids(source, Lane((Range(0, 0, 6),)))
     path.write_bytes(frame([b"no example"]))
     with pytest.raises(ValueError, match=r"röot.*/00', in the records from byte 0 on: "):
         TFRecordSource(root)
@@ -252,7 +252,7 @@ def test_a_file_that_was_written_again(root: str, s3: str, tmp_path: Path) -> No
         with pytest.raises(
             tf.errors.InvalidArgumentError, match="00 has changed since its records were counted"
         ):
-            ids(source, [Range(0, 0, 6)])
+            ids(source, Lane((Range(0, 0, 6),)))
 
 
 def test_large_records_make_small_blocks(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
