@@ -27,7 +27,7 @@ def shuffled(
         >>> tables = [pa.table({"i": [0, 1, 2]}), pa.table({"i": [7, 8, 9]})]
         >>> lanes = [(iter(table.to_batches()), seed) for seed, table in enumerate(tables)]
         >>> [batch.column("i").to_pylist() for batch in shuffled(lanes, 2, 1 << 20)]
-        [[1, 8, 0, 7], [2, 9]]
+        [[0, 7, 1, 8], [2, 9]]
     """
     open_lanes = [_Lane(batches, np.random.default_rng(seed)) for batches, seed in lanes]
     while open_lanes:
