@@ -5,13 +5,15 @@ binary), and rows of 20 float32 in one column each. The contenders are:
 
 - pyarrow: `pyarrow.dataset.to_batches`; the batches are discarded, nothing reaches TensorFlow
 - sparkdl: `data.parquet`, with the 20 columns stacked into one tensor
+- as_numpy: the same rows as NumPy arrays, `data.parquet(...).as_numpy()`
 - petastorm: `make_batch_reader` (dummy pool, the only pool of 0.13.1 that loses no rows), then
   `make_petastorm_dataset`, also stacked. It drops fixed-size lists, and returns binary as strings
 - TFRecord: `TFRecordDataset` of the same rows, `batch(1024)`, `parse_example`
 
-All but the first end in a loop over batches of 1024 in `tf.data`. The contenders take turns in
-several rounds in one process, each after a warm-up; files are in the page cache. The result is the
-CPU time of the process in the best round, since wall time depends on other load on the machine.
+All but pyarrow and `as_numpy` end in a loop over batches of 1024 in `tf.data`. The contenders take
+turns in several rounds in one process, each after a warm-up; files are in the page cache. The
+result is the CPU time of the process in the best round, since wall time depends on other load on
+the machine.
 
 Run it with `python benchmarks/parquet.py --rounds 3`, or with `--quick` for a tenth of the rows.
 The program prints a table, then one JSON document, and removes its files. Each aim is reported as
@@ -117,10 +119,16 @@ def drained(dataset: Any) -> int:
 
 
 def ours(path: Path, **options: Any) -> int:
-    """Read with `data.parquet`."""
+    """Read with `data.parquet` into TensorFlow."""
     with contextlib.redirect_stdout(io.StringIO()):  # Hides the line about rows and batches.
         dataset = parquet(path, batch_size_per_worker=BATCH, **options)
     return drained(dataset)
+
+
+def arrays(path: Path, **options: Any) -> int:
+    """Read with `data.parquet` into NumPy."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return drained(parquet(path, batch_size_per_worker=BATCH, **options).as_numpy())
 
 
 def records(path: Path, width: int) -> int:
@@ -162,11 +170,13 @@ def contenders(folder: Path, petastorm: Any) -> dict[str, dict[str, Contender]]:
     """Return the contenders for each way of storing rows."""
     readers: dict[str, dict[str, Contender]] = {}
     for name in ("list", "fixed", "binary"):
-        options = {"decode": {"x": "float32"}} if name == "binary" else {}
+        options: dict[str, Any] = {"feature_cols": "x", "label_cols": "y"}
+        options |= {"decode": {"x": "float32"}} if name == "binary" else {}
         path = folder / name
         readers[name] = {
             "pyarrow": partial(bare, path),
-            "sparkdl": partial(ours, path, feature_cols="x", label_cols="y", **options),
+            "sparkdl": partial(ours, path, **options),
+            "as_numpy": partial(arrays, path, **options),
             "TFRecord": partial(records, folder / "wide.tfrecord", WIDTH),
         }
         if petastorm and name != "fixed":
@@ -176,6 +186,7 @@ def contenders(folder: Path, petastorm: Any) -> dict[str, dict[str, Contender]]:
     readers["20 scalars"] = {
         "pyarrow": partial(bare, path),
         "sparkdl": partial(ours, path, feature_cols=names),
+        "as_numpy": partial(arrays, path, feature_cols=names),
         "TFRecord": partial(records, folder / "narrow.tfrecord", COLUMNS),
     }
     if petastorm:
@@ -231,6 +242,8 @@ def aims(measured: list[Row]) -> list[Row]:
     ratio = cpu["binary", "sparkdl"] / cpu["binary", "pyarrow"]
     result = [{"aim": f"binary, {AIM:.0%} of pyarrow", "value": round(ratio, 3), "at_least": AIM}]
     for storage in dict.fromkeys(row["rows"] for row in measured):
+        value = round(cpu[storage, "as_numpy"] / cpu[storage, "sparkdl"], 2)
+        result.append({"aim": f"{storage}, NumPy / tf.data", "value": value, "at_least": 1.0})
         for peer in ("petastorm", "TFRecord"):
             value = None
             if (storage, peer) in cpu:

@@ -32,7 +32,7 @@ PUBLIC = {
         *("report", "resource", "should_stop", "this_reporter"),
     ],
     "sparkdl.data": [
-        *("csv", "dataset", "images", "local", "parquet", "petastorm", "read_tfrecord"),
+        *("Rows", "csv", "dataset", "images", "local", "parquet", "petastorm", "read_tfrecord"),
         *("tfrecord", "write_tfrecord"),
     ],
     "sparkdl.devices": ["get_num_gpus", "gpus", "is_busy"],

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from sparkdl.data.readers.parquet import parquet
     from sparkdl.data.readers.petastorm.reader import petastorm
     from sparkdl.data.readers.tfrecord import tfrecord
+    from sparkdl.data.rows import Rows
     from sparkdl.data.tfexample.dataframe_io import read_tfrecord, write_tfrecord
 
 __all__ = [
+    "Rows",
     "csv",
     "dataset",
     "images",
@@ -30,6 +32,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Rows": "sparkdl.data.rows",
     "csv": "sparkdl.data.readers.delimited",
     "dataset": "sparkdl.data.dataframe.dataset",
     "images": "sparkdl.data.readers.images",

@@ -5,7 +5,7 @@ here, once for all readers: a slice keeps its offset, `flatten` leaves out null 
 with nulls become floats in NumPy.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ from sparkdl.data.column_selection import (
     inexact_message,
     stacked_dtype,
 )
+from sparkdl.data.ragged import Ragged
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 
-__all__ = ["Arrays", "arrow_dataset", "inner_shape", "to_array"]
+__all__ = ["Arrays", "inner_shape", "owned", "to_array"]
 
 # TensorFlow uses memory with this alignment without a further copy.
 _ALIGNMENT_BYTES = 64
@@ -30,7 +31,7 @@ _ALIGNMENT_BYTES = 64
 
 
 def to_array(values: pa.Array, column: Column, shape: Sequence[int] = ()) -> Any:
-    """Convert a column of a batch to an array of shape (rows, *shape), or to a `tf.RaggedTensor`.
+    """Convert a column of a batch to an array of shape (rows, *shape), or to `Ragged`.
 
     Args:
         values: the column's values.
@@ -46,7 +47,7 @@ def to_array(values: pa.Array, column: Column, shape: Sequence[int] = ()) -> Any
         [[3, 4], [5, 6]]
     """
     if column.ragged:
-        return _ragged_tensor(values, column)
+        return _ragged(values, column)
     if column.decode:
         return _decode_binary(values, column, shape)
     rows = len(values)
@@ -181,14 +182,12 @@ def _decode_binary(
     return flat.reshape(rows, shape[0])
 
 
-def _ragged_tensor(values: pa.Array, column: Column) -> Any:
-    import tensorflow as tf
-
+def _ragged(values: pa.Array, column: Column) -> Ragged:
     lengths = []
     for _ in range(column.depth):
         lengths.append(_list_lengths(values, column).astype(np.int64))
         values = values.flatten()
-    return tf.RaggedTensor.from_nested_row_lengths(_owned(_to_numbers(values, column)), lengths)
+    return Ragged.from_lengths(_to_numbers(values, column), lengths)
 
 
 # ---- several columns
@@ -300,7 +299,7 @@ class Arrays:
         return self._selection.pick({c.name: spec(c) for c in self._columns}, stacked)
 
 
-def _owned(array: Any) -> Any:
+def owned(array: Any) -> Any:
     """Return the array in memory of its own, copied if it is a view of Arrow's memory.
 
     TensorFlow uses aligned memory without a copy and may compute in place: a slice of a tensor
@@ -315,20 +314,3 @@ def _owned(array: Any) -> Any:
     copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
-
-
-def arrow_dataset(batches: Callable[[], Iterator[pa.RecordBatch]], arrays: Arrays) -> Any:
-    """Return a `tf.data.Dataset` with one element for each Arrow batch that has rows.
-
-    Args:
-        batches: called in each iteration over the dataset; returns the Arrow batches.
-        arrays: the conversion of a batch to arrays.
-    """
-    import tensorflow as tf
-
-    def elements() -> Iterator[Any]:
-        for batch in batches():
-            if batch.num_rows:
-                yield tf.nest.map_structure(_owned, arrays(batch))
-
-    return tf.data.Dataset.from_generator(elements, output_signature=arrays.signature())

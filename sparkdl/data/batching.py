@@ -1,6 +1,5 @@
 """Runs in the training process. Turn the rows of any reader into the batches of this rank."""
 
-import itertools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +11,14 @@ import numpy as np
 
 from sparkdl import context
 from sparkdl.context import Context
+from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS, EpochOrder, Pass
+from sparkdl.data.loaders import Plan
+from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.per_worker import refuse_sending
 from sparkdl.data.readers.base import Source
+from sparkdl.data.rows import Rows
 from sparkdl.data.shard import LAST_BATCH, Share, share
 from sparkdl.distribute.autoshard import mark_share
 from sparkdl.errors import ConfigError, suggest
@@ -23,10 +26,10 @@ from sparkdl.options import check_count, with_keywords_of
 
 __all__ = [
     "Batches",
-    "finished",
     "make_dataset",
     "passes",
     "report_dataset",
+    "rows_of",
     "takes_batches",
     "whole_share",
 ]
@@ -158,8 +161,8 @@ class Batches:
 takes_batches = with_keywords_of(Batches)
 
 
-def make_dataset(source: Source, batches: Batches) -> Any:
-    """Return this rank's share of a source as a `tf.data.Dataset`, with equal steps on every rank.
+def make_dataset(source: Source, batches: Batches) -> Rows:
+    """Return this rank's share of a source, with equal steps on every rank.
 
     Args:
         source: the rows of all ranks.
@@ -175,8 +178,10 @@ def make_dataset(source: Source, batches: Batches) -> Any:
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)
     report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
-    next_pass = passes(source.sizes, batches, me, source.max_lanes(selection.names))
-    return finished(source.elements(next_pass, selection), batches, batch_size, whole.steps)
+    numbers = PassNumbers()
+    max_lanes = source.max_lanes(selection.names)
+    blocks = source.blocks(passes(source.sizes, batches, me, max_lanes, numbers), selection)
+    return rows_of(source.name, blocks, batches, batch_size, whole.steps, numbers)
 
 
 def whole_share(
@@ -196,7 +201,11 @@ def whole_share(
 
 
 def passes(
-    sizes: Sequence[int], batches: Batches, me: Context, max_lanes: int = MAX_LANES
+    sizes: Sequence[int],
+    batches: Batches,
+    me: Context,
+    max_lanes: int = MAX_LANES,
+    numbers: PassNumbers | None = None,
 ) -> Callable[[], Pass]:
     """Return a function that returns the next pass of a rank over its share.
 
@@ -205,13 +214,14 @@ def passes(
         batches: how rows become batches.
         me: the context of the rank.
         max_lanes: number of places that a shuffled pass reads at the same time.
+        numbers: counts the passes; by default from 0.
     """
-    numbers = itertools.count()
+    numbers = numbers or PassNumbers()
     rank, num_readers = me.reading
     begin = sum(sizes) * rank // num_readers
 
     def next_pass() -> Pass:
-        number = next(numbers)
+        number = numbers.take()
         if not batches.shuffle:
             return Pass.in_order(whole_share(sizes, batches, me).ranges)
         # A rank that replaces a lost one counts its passes anew, so in an elastic gang all passes
@@ -239,7 +249,36 @@ def _warn_of_few_pieces(source: Source, me: Context) -> None:
         )
 
 
-def finished(elements: Any, batches: Batches, batch_size: int, steps: int | None) -> Any:
+def rows_of(
+    name: str,
+    blocks: Blocks,
+    batches: Batches,
+    batch_size: int,
+    steps: int | None,
+    numbers: PassNumbers,
+) -> Rows:
+    """Return blocks of any number of rows as batches.
+
+    Args:
+        name: the source as the user would call it.
+        blocks: this rank's rows, repeated rows included.
+        batches: how rows become batches.
+        batch_size: number of rows in a batch of this rank.
+        steps: number of batches of one pass; None if it is not known yet.
+        numbers: counts the passes of the blocks.
+    """
+    plan = Plan(
+        batch_size=batch_size,
+        drop_remainder=batches.last_batch == "drop",
+        epochs=batches.epochs,
+        max_steps=batches.steps,
+        steps=steps,
+        numbers=numbers,
+    )
+    return Rows(name, blocks, plan, lambda e: _finished(e, batches, batch_size, steps))
+
+
+def _finished(elements: Any, batches: Batches, batch_size: int, steps: int | None) -> Any:
     """Return elements of any number of rows as batches, repeated and prefetched.
 
     Args:

@@ -110,6 +110,7 @@ def run_example(
         "export_model.py",
         "serving.py",
         "search.py",
+        pytest.param("torch_dataframe.py", marks=[TWO_CORES, needs("torch")]),
         pytest.param("torch_digits.py", marks=[TWO_CORES, needs("torch")]),
         "hops/grid_digits.py",
         pytest.param("horovod/elastic_digits.py", marks=TWO_CORES),

@@ -12,8 +12,9 @@ import pytest
 
 from sparkdl import context
 from sparkdl.data.batching import Batches, _warn_of_few_pieces, make_dataset, takes_batches
+from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import WINDOW_BYTES, Pass
-from sparkdl.data.readers.base import ArrowSource, Source
+from sparkdl.data.readers.base import ArrowSource, Source, TensorSource
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 from sparkdl.errors import ConfigError
@@ -44,15 +45,16 @@ class Tables(ArrowSource):
             yield from table.slice(one.start, one.stop - one.start).to_batches(3)
 
 
-class Tensors(Source):
+class Tensors(TensorSource):
     """The same rows as tensors, as readers have them that need TensorFlow to read."""
 
     def __init__(self, tables: Tables) -> None:
         self.name, self.sizes, self.columns = tables.name, tables.sizes, tables.columns
         self._tables = tables
 
-    def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        return self._tables.blocks(next_pass, names)
+    def columns_of(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
+        selection = ColumnSelection({name: name for name in names})
+        return self._tables.blocks(next_pass, selection).tensors()
 
 
 def numbers(begin: int, end: int) -> pa.Table:

@@ -1,7 +1,6 @@
 """Runs in the training process. Read this rank's rows of a DataFrame, as Spark delivers them."""
 
 import functools
-import itertools
 import logging
 import os
 import socket
@@ -15,13 +14,15 @@ import pyarrow as pa
 from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data import schema
-from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
-from sparkdl.data.batching import Batches, finished, report_dataset, takes_batches
+from sparkdl.data.arrow_arrays import Arrays
+from sparkdl.data.batching import Batches, report_dataset, rows_of, takes_batches
+from sparkdl.data.blocks import ArrowBlocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.dataframe.balancing import BalancedRows, RowBalance, SingleRank
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
 from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES
+from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.shard import totals
 from sparkdl.data.shuffle import shuffled
 from sparkdl.errors import ConfigError, suggest
@@ -66,7 +67,7 @@ def dataset(
         **batches: see `sparkdl.data.batching.Batches`.
 
     Returns:
-        A `tf.data.Dataset` of features, or of `(features, labels)`, each of (rows, ...).
+        `Rows`, a `tf.data.Dataset` of features, or of `(features, labels)`, each of (rows, ...).
 
     Raises:
         ConfigError: if there is no such DataFrame or column, the DataFrame is empty, or an
@@ -103,13 +104,14 @@ def dataset(
         )
     if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
         _logger.info("%s: %s", name, text)
-    elements = arrow_dataset(passes.next_pass, arrays)
     is_length_known = me.num_readers > 1 and parsed.steps is None
     steps = passes.steps() if is_length_known else None
     if not is_length_known:
         # Keras warns at the end of every dataset of unknown length.
         warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
-    return finished(elements, parsed, parsed.per_worker(me.num_readers), steps)
+    blocks = ArrowBlocks(passes.next_pass, arrays)
+    batch_size = parsed.per_worker(me.num_readers)
+    return rows_of(name, blocks, parsed, batch_size, steps, passes.numbers)
 
 
 def _row_buffer(me: Context, name: str) -> RowBuffer:
@@ -160,6 +162,9 @@ class _RowPasses:
         buffer: the rank's rows.
         batches: how rows become batches.
         cache: keep the rows for further passes.
+
+    Attributes:
+        numbers: counts the passes.
     """
 
     def __init__(self, me: Context, buffer: RowBuffer, batches: Batches, cache: bool) -> None:
@@ -181,7 +186,7 @@ class _RowPasses:
             if me.num_readers > 1
             else SingleRank(buffer, max_rows)
         )
-        self._pass_numbers = itertools.count()
+        self.numbers = PassNumbers()
         self._is_reported = False
 
     def first(self) -> pa.RecordBatch | None:
@@ -194,7 +199,7 @@ class _RowPasses:
 
     def next_pass(self) -> Iterator[pa.RecordBatch]:
         """Return the rows of the next pass."""
-        number = next(self._pass_numbers)
+        number = self.numbers.take()
         if not self._batches.shuffle:
             return self._in_order()
         entropy = [self._me.data_seed, number, self._me.rank]

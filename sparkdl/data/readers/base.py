@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from sparkdl import context
 from sparkdl.data import schema
-from sparkdl.data.arrow_arrays import Arrays, arrow_dataset
+from sparkdl.data.arrow_arrays import Arrays
+from sparkdl.data.blocks import ArrowBlocks, Blocks, TensorBlocks
 from sparkdl.data.column_selection import ColumnSelection, inexact_message, stacked_dtype
 from sparkdl.data.lanes import MAX_LANES, Lane, Pass
 from sparkdl.data.readers.decoded_pieces import DecodedPieces
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 
-__all__ = ["ArrowSource", "Source", "mixed", "read_ahead"]
+__all__ = ["ArrowSource", "Source", "TensorSource", "mixed", "read_ahead"]
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -47,7 +48,20 @@ class Source(ABC):
         return MAX_LANES
 
     @abstractmethod
-    def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
+    def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
+        """Return features and labels in blocks of any number of rows.
+
+        Args:
+            next_pass: called once per iteration over the blocks; returns the rows to read.
+            selection: the columns to read, and their arrangement.
+        """
+
+
+class TensorSource(Source):
+    """A source that TensorFlow reads."""
+
+    @abstractmethod
+    def columns_of(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
         """Return a `tf.data.Dataset` of dicts from column name to a tensor (rows, *shape).
 
         Args:
@@ -55,15 +69,14 @@ class Source(ABC):
             names: names of the columns to read.
         """
 
-    def elements(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Any:
-        """Return a `tf.data.Dataset` of features and labels, any number of rows per element.
+    def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
+        """Implement `Source.blocks`."""
 
-        Args:
-            next_pass: see `blocks`.
-            selection: the columns to read, and their arrangement.
-        """
-        blocks = self.blocks(next_pass, selection.names)
-        return blocks.map(lambda values: selection.pick(values, _stack_tensors))
+        def make() -> Any:
+            columns = self.columns_of(next_pass, selection.names)
+            return columns.map(lambda values: selection.pick(values, _stack_tensors))
+
+        return TensorBlocks(make)
 
 
 def _stack_tensors(names: list[str], parts: list[Any]) -> Any:
@@ -120,12 +133,8 @@ class ArrowSource(Source):
         """
         return self.read(ranges, names)
 
-    def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        """Implement `Source.blocks`."""
-        return self.elements(next_pass, ColumnSelection({name: name for name in names}))
-
-    def elements(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Any:
-        """Implement `Source.elements` with NumPy arrays, which is faster than with tensors."""
+    def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
+        """Implement `Source.blocks`; the shapes are those of the first row."""
         arrays = Arrays(schema.columns(self.schema, selection.names, **self.options), selection)
         first = [Range(piece, 0, 1) for piece, rows in enumerate(self.sizes) if rows][:1]
         for batch in self.read(first, selection.names):
@@ -137,7 +146,7 @@ class ArrowSource(Source):
         def batches() -> Iterator[pa.RecordBatch]:
             return self.ordered(next_pass(), selection.names)
 
-        return arrow_dataset(batches, arrays)
+        return ArrowBlocks(batches, arrays)
 
     def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a pass.

@@ -11,7 +11,7 @@ from sparkdl import storage
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.lanes import Pass
-from sparkdl.data.readers.base import Source
+from sparkdl.data.readers.base import TensorSource
 from sparkdl.data.readers.paths import Paths, describe, find, find_again, urls_of
 from sparkdl.errors import ConfigError
 
@@ -78,12 +78,12 @@ def images(
         call = Call("data.images", {**arguments, "labels": np.asarray(labels)})
         pieces = agree(call, dict)  # All ranks have the same list of files.
     source = ImageSource(path, labels, size, channels, pieces)
-    dataset = make_dataset(source, parsed)
+    dataset: Any = make_dataset(source, parsed)
     dataset.class_names = source.class_names
     return dataset
 
 
-class ImageSource(Source):
+class ImageSource(TensorSource):
     """Image files with labels; a piece is a file.
 
     Args:
@@ -118,8 +118,8 @@ class ImageSource(Source):
             self._urls, self._labels = _check_labels(path, labels)
         self.sizes = [1] * len(self._urls)
 
-    def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        """Implement `Source.blocks`; files are decoded in parallel and keep their order."""
+    def columns_of(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
+        """Implement `TensorSource.columns_of`; files are decoded in parallel, in order."""
         import tensorflow as tf
 
         def file_blocks() -> Iterator[dict[str, Any]]:

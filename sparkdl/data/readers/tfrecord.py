@@ -13,16 +13,24 @@ import pyarrow as pa
 from sparkdl import context
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
+from sparkdl.data.blocks import Blocks, EitherBlocks
+from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import Pass
-from sparkdl.data.readers.base import Source, mixed
+from sparkdl.data.readers.base import TensorSource, mixed
 from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.paths import Files, Paths, describe, find, find_again, urls_of
+from sparkdl.data.readers.record_features import (
+    RecordFeature,
+    inferred_features,
+    parse_schema,
+    tensor_feature,
+)
+from sparkdl.data.readers.record_rows import RecordRows
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Kind
 from sparkdl.data.tfexample.counts import counts_of
 from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks, compression_of, measure
 from sparkdl.data.tfexample.schema_inference import Inspected, check_compression, inspect
-from sparkdl.errors import ConfigError
 
 __all__ = ["TFRecordSource", "count_records", "tfrecord"]
 
@@ -33,7 +41,6 @@ BLOCK_BYTES = 16 << 20
 # Bytes that a lane of a shuffled pass reads at once; many lanes are open at the same time.
 SLOW_BYTES = 1 << 20
 
-_DTYPES = {Kind.INT64: "int64", Kind.FLOAT: "float32", Kind.BYTES: "string"}
 _TF_COMPRESSIONS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 
 _logger = logging.getLogger("sparkdl.data")
@@ -145,7 +152,7 @@ def count_records(
     return pieces
 
 
-class TFRecordSource(Source):
+class TFRecordSource(TensorSource):
     """The records of TFRecord files; a piece is a file.
 
     Args:
@@ -163,7 +170,7 @@ class TFRecordSource(Source):
         compression: str | None = "auto",
         pieces: Pieces | None = None,
     ) -> None:
-        self.features = None if schema is None else _parse_schema(schema)
+        self.features = None if schema is None else parse_schema(schema)
         pieces = count_records(paths, schema, compression) if pieces is None else pieces
         self.name = describe(paths)
         self.sizes = pieces["rows"]
@@ -172,23 +179,24 @@ class TFRecordSource(Source):
         matches = find_again(paths, pieces["files"])
         sizes = [size for files in matches for size in files.sizes]
         places = [(files, number) for files in matches for number in range(len(files.paths))]
-        check = functools.partial(_check_unchanged, places)
-        self._copies = LocalCopies(urls_of(matches), sizes, check)
+        self._urls = urls_of(matches)
+        self._check = functools.partial(_check_unchanged, places)
+        self._copies = LocalCopies(self._urls, sizes, self._check)
         if self.features is None:
             inspected = _unpack(pieces["inspected"])
-            self.features = _infer_features(inspected)
+            self.features = inferred_features(inspected)
             self._log_features(inspected)
         self.columns = list(self.features)
 
     def _log_features(self, inspected: Inspected) -> None:
-        if context.current().is_chief:
+        if self.features and context.current().is_chief:
             _logger.warning(
                 "%s: the first %d of %d records have %s. Pass schema= if other records differ",
                 self.name,
                 inspected.records,
                 sum(self.sizes),
                 ", ".join(
-                    f"{name}: {_describe(inspected, name)}" for name in sorted(inspected.kinds)
+                    f"{name}: {feature.describe()}" for name, feature in self.features.items()
                 ),
             )
 
@@ -196,12 +204,23 @@ class TFRecordSource(Source):
         """Return the number of rows within both limits, at least 1."""
         return min(max(max_bytes // self._record_bytes, 1), max_rows)
 
-    def blocks(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
-        """Implement `Source.blocks`; TensorFlow reads the records if their order is kept."""
+    def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
+        """Implement `Source.blocks`; TensorFlow is not needed to read arrays."""
+        features = {name: (self.features or {})[name] for name in selection.names}
+        tensors = super().blocks(next_pass, selection)
+        if not all(isinstance(feature, RecordFeature) for feature in features.values()):
+            return tensors
+        rows = RecordRows(
+            self.name, self._urls, self.sizes, self._compressions, features, self._check
+        )
+        return EitherBlocks(lambda: rows.blocks(next_pass, selection), tensors)
+
+    def columns_of(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
+        """Implement `TensorSource.columns_of`; only a pass in order is read by TensorFlow."""
         import tensorflow as tf
 
         compressions = tf.constant([_TF_COMPRESSIONS[kind] for kind in self._compressions])
-        features = {name: (self.features or {})[name] for name in names}
+        features = {name: tensor_feature((self.features or {})[name]) for name in names}
         parallel = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
         block_rows = self._num_rows(BLOCK_ROWS, BLOCK_BYTES)
 
@@ -277,66 +296,4 @@ def _unpack(inspected: Mapping[str, Any]) -> Inspected:
         inspected["records"],
         {name: Kind(kind) for name, kind in inspected["kinds"].items()},
         {name: frozenset(lengths) for name, lengths in inspected["lengths"].items()},
-    )
-
-
-def _infer_features(inspected: Inspected) -> dict[str, Any]:
-    import tensorflow as tf
-
-    def feature(name: str) -> Any:
-        dtype, length = tf.as_dtype(_DTYPES[inspected.kinds[name]]), inspected.length(name)
-        if length is None:
-            return _ragged(dtype)
-        return tf.io.FixedLenFeature([] if length == 1 else [length], dtype)
-
-    return {name: feature(name) for name in sorted(inspected.kinds)}
-
-
-def _describe(inspected: Inspected, name: str) -> str:
-    dtype, length = _DTYPES[inspected.kinds[name]], inspected.length(name)
-    return dtype if length == 1 else f"{dtype} [{length or 'ragged'}]"
-
-
-def _ragged(dtype: Any) -> Any:
-    import tensorflow as tf
-
-    # int64 is the default of tf.RaggedTensor and of the other readers.
-    return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
-
-
-def _parse_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the features of the user's schema, by name.
-
-    Raises:
-        ConfigError: if an entry is not a feature, a dtype, or a dtype and shape.
-    """
-    if not isinstance(schema, Mapping) or not schema:
-        raise ConfigError(f"schema is {schema!r}; expected a dict from names to features.")
-    return {name: _feature(name, entry) for name, entry in schema.items()}
-
-
-def _feature(name: str, entry: Any) -> Any:
-    import tensorflow as tf
-
-    if isinstance(entry, tf.io.VarLenFeature):
-        return _ragged(entry.dtype)  # Sparse tensors cannot be rebatched.
-    if hasattr(entry, "_fields"):  # TensorFlow's features are named tuples.
-        return entry
-    try:
-        dtype_like, shape = entry if type(entry) in (tuple, list) else (entry, ())
-        dtype = tf.string if dtype_like == "bytes" else tf.as_dtype(dtype_like)
-        shape = [shape] if isinstance(shape, int) else list(shape)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(_invalid_entry(name, entry)) from error
-    is_fixed = all(isinstance(size, int) and size >= 0 for size in shape)
-    if dtype.name not in _DTYPES.values() or not (is_fixed or shape == [None]):
-        raise ConfigError(_invalid_entry(name, entry))
-    return _ragged(dtype) if shape == [None] else tf.io.FixedLenFeature(shape, dtype)
-
-
-def _invalid_entry(name: str, entry: Any) -> str:
-    return (
-        f"schema[{name!r}] is {entry!r}; expected a dtype, ('float32', [28, 28]), or a feature of "
-        "tf.io. A record holds int64, float32 and string (or bytes): cast to other dtypes "
-        "afterwards, with Dataset.map. [None] is an array of any length."
     )

@@ -55,6 +55,7 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
             folder = tmp_path / str(next(runs))
             (folder / "ranks/0").mkdir(parents=True)
             others = options.pop("others", options["batch_size_per_worker"])
+            has_arrays = options.pop("has_arrays", False)
             most = options.get("steps") and options["steps"] * options["batch_size_per_worker"]
             for rank, table in enumerate(dealt(rows, world_size)):
                 activate(rank, world_size, seed=seed, folder=str(folder), url=str(folder))
@@ -68,7 +69,8 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
                     RowBalance(context.current(), other, last_batch, most, others)
             context.activate(me)
             received.cache_clear()
-            return passes(data.dataset(feature_cols="a", label_cols="id", **options), 2)
+            made = data.dataset(feature_cols="a", label_cols="id", **options)
+            return passes(made.as_numpy() if has_arrays else made, 2)
 
         def of_all_ranks(rows: int, world_size: int, seed: int = 0, **options: Any) -> Any:
             found = [of_rank(i, rows, world_size, seed, **options) for i in range(world_size)]
@@ -115,6 +117,13 @@ def test_steps_are_of_each_pass(of_all_ranks: Ranks, world_size: int) -> None:
     ranks = of_all_ranks(40, world_size, batch_size_per_worker=2, steps=3)
     for rank in ranks:
         assert [[len(batch) for batch in one] for one in rank] == [[2, 2, 2]] * 2
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_arrays_are_the_batches_of_the_dataset(of_all_ranks: Ranks, shuffle: bool) -> None:
+    options = {"batch_size_per_worker": 4, "shuffle": shuffle}
+    arrays = of_all_ranks(23, 2, has_arrays=True, **options)
+    assert arrays == of_all_ranks(23, 2, **options)
 
 
 @pytest.mark.parametrize("last_batch", ["pad", "drop"])

@@ -270,6 +270,36 @@ def test_shuffle_gives_the_same_rows_in_another_order_each_pass(
     assert of_all_ranks(dataset, activate, world_size, seed=1, **options) != ranks
 
 
+def test_arrays_are_the_batches_of_the_dataset(make: Make, activate: Activate) -> None:
+    dataset = make(23)
+    for rank in (0, 2):
+        activate(rank, 3)
+        for options in ({"epochs": 2}, {"last_batch": "drop", "steps": 1}):
+            made = dataset(feature_cols="a", label_cols="id", batch_size_per_worker=4, **options)
+            arrays = made.as_numpy()
+            assert len(arrays) == len(made) and arrays.batch_size == 4
+            assert passes(arrays, 1) == passes(made, 1)
+            for a, ids in arrays:
+                assert isinstance(a, np.ndarray) and isinstance(ids, np.ndarray)
+                ids += 1  # Arrays belong to the user.
+
+
+def test_arrays_are_shuffled_anew_and_an_epoch_can_be_chosen(
+    make: Make, activate: Activate
+) -> None:
+    activate(0, 2)
+    options: dict[str, Any] = {"feature_cols": "a", "label_cols": "id", "shuffle": True}
+    dataset = make(40)
+    arrays = dataset(batch_size_per_worker=4, **options).as_numpy()
+    epochs = passes(arrays, 3)
+    assert len({tuple(flat(epoch)) for epoch in epochs}) == 3
+    (first,) = passes(dataset(batch_size_per_worker=4, **options), 1)
+    assert sorted(flat(epochs[0])) == sorted(flat(epochs[1])) == sorted(flat(first))
+    again = dataset(batch_size_per_worker=4, **options).as_numpy()
+    again.set_epoch(1)
+    assert passes(again, 2) == epochs[1:]
+
+
 def test_the_global_batch_is_shared_equally(make: Make, activate: Activate) -> None:
     ranks = of_all_ranks(make(12), activate, 3, global_batch_size=6)
     assert [rank[0] for rank in ranks] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9], [10, 11]]]

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from sparkdl import context, data, storage
+from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.petastorm.materialize import materialize
 from sparkdl.data.readers.petastorm.reader import (
@@ -215,7 +216,8 @@ def test_ranks_share_the_rows(
 
 def test_shapes_are_known_before_a_row_is_read(written: str) -> None:
     source = PetastormSource(written, ["matrix"], trust=True)
-    elements = source.blocks(lambda: Pass.in_order(()), ["matrix"])
+    selection = ColumnSelection({"matrix": "matrix"})
+    elements = source.blocks(lambda: Pass.in_order(()), selection).tensors()
     assert elements.element_spec["matrix"].shape.as_list() == [None, 3, 2]
 
 

@@ -53,7 +53,7 @@ def written(folder: str, sizes: Sequence[int]) -> str:
 
 
 def ids(source: TFRecordSource, *lanes: Lane) -> list[int]:
-    dataset = source.blocks(lambda: Pass(lanes, 64), ["id"])
+    dataset = source.columns_of(lambda: Pass(lanes, 64), ["id"])
     return [int(i) for block in dataset for i in block["id"]]
 
 
@@ -87,7 +87,7 @@ def test_columns_are_inferred_and_logged(root: str, caplog: pytest.LogCaptureFix
         f"{root}: the first 8 of 8 records have id: int64, näme: string, pixels: float32 [6], "
         "words: string [ragged]. Pass schema= if other records differ"
     ]
-    [block] = source.blocks(lambda: Pass.in_order([Range(0, 1, 3)]), source.columns)
+    [block] = source.columns_of(lambda: Pass.in_order([Range(0, 1, 3)]), source.columns)
     assert block["id"].numpy().tolist() == [1, 2]
     assert block["pixels"].numpy().tolist() == [[0.25] * 6, [0.5] * 6]
     assert block["näme"].numpy().tolist() == ["ü 1".encode(), "ü 2".encode()]
@@ -109,7 +109,7 @@ def test_schemas(root: str, caplog: pytest.LogCaptureFixture) -> None:
     }
     source = TFRecordSource(folder, schema)
     assert caplog.text == ""
-    dataset = source.blocks(lambda: Pass.in_order([Range(0, 0, 4)]), source.columns)
+    dataset = source.columns_of(lambda: Pass.in_order([Range(0, 0, 4)]), source.columns)
     assert dataset.element_spec["pixels"].shape.as_list() == [None, 2, 3]
     [block] = dataset
     assert block["pixels"].shape == (4, 2, 3)
@@ -146,7 +146,7 @@ def test_ranges_in_order_and_shuffled(root: str) -> None:
 def test_each_iteration_asks_for_a_pass(root: str) -> None:
     source = TFRecordSource(written(root, [4]), {"id": "int64"})
     passes = map(Pass.in_order, ([Range(0, 0, 2)], [Range(0, 2, 4)], []))
-    dataset = source.blocks(lambda: next(passes), ["id"])
+    dataset = source.columns_of(lambda: next(passes), ["id"])
     assert [[b["id"].numpy().tolist() for b in dataset] for _ in range(3)] == [
         [[0, 1]],
         [[2, 3]],
@@ -260,7 +260,7 @@ def test_large_records_make_small_blocks(root: str, monkeypatch: pytest.MonkeyPa
     source = TFRecordSource(written(root, [40]), {"id": "int64"})
     sizes = [
         int(b["id"].shape[0])
-        for b in source.blocks(lambda: Pass.in_order([Range(0, 0, 40)]), ["id"])
+        for b in source.columns_of(lambda: Pass.in_order([Range(0, 0, 40)]), ["id"])
     ]
     assert sum(sizes) == 40
     assert max(sizes) <= 1000 // 60

@@ -1,0 +1,166 @@
+"""Runs in the training process. Iterate over a rank's batches in NumPy, PyTorch or JAX."""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparkdl.data.array_batches import rebatched
+from sparkdl.data.blocks import Blocks
+from sparkdl.data.nested import map_leaves
+from sparkdl.data.pass_numbers import PassNumbers
+from sparkdl.data.ragged import Ragged
+from sparkdl.errors import ConfigError
+
+__all__ = ["JaxLoader", "Loader", "NumpyLoader", "Plan", "TorchLoader"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The batches that a rank takes in an iteration.
+
+    Attributes:
+        batch_size: number of rows in a batch of this rank.
+        drop_remainder: leave out rows that do not fill a batch.
+        epochs: number of passes over the rows.
+        max_steps: maximum number of batches in one pass; None for no maximum.
+        steps: number of batches in one pass; None if it is not known yet.
+        numbers: counts the passes.
+    """
+
+    batch_size: int
+    drop_remainder: bool
+    epochs: int
+    max_steps: int | None
+    steps: int | None
+    numbers: PassNumbers
+
+
+class Loader(ABC):
+    """The batches of a rank, with equal steps on every rank; iterate once per epoch.
+
+    All loaders behave as the `DataLoader` of PyTorch with a `DistributedSampler` does, except that
+    with `shuffle=True` each iteration has another order without `set_epoch`.
+
+    Args:
+        blocks: the rank's rows.
+        plan: how rows become batches.
+
+    Attributes:
+        batch_size: number of rows in a batch of this rank; the last batch may have fewer.
+    """
+
+    def __init__(self, blocks: Blocks, plan: Plan) -> None:
+        self.batch_size = plan.batch_size
+        self._blocks = blocks
+        self._plan = plan
+
+    def __len__(self) -> int:
+        """Return the number of batches in an iteration.
+
+        Raises:
+            TypeError: if the number is unknown, because rows still arrive from Spark.
+        """
+        plan = self._plan
+        if plan.steps is None:
+            raise TypeError(
+                "the number of batches is unknown: rows still arrive from Spark. Iterate until the "
+                "rows end."
+            )
+        return plan.epochs * min(plan.steps, plan.max_steps or plan.steps)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield features, or `(features, labels)`, in the structure of `feature_cols`."""
+        plan = self._plan
+        for _ in range(plan.epochs):
+            with closing(self._blocks.arrays()) as blocks:  # type: ignore[type-var]
+                batches = rebatched(blocks, plan.batch_size, plan.drop_remainder)
+                for batch in itertools.islice(batches, plan.max_steps):
+                    yield map_leaves(self._convert, batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the next iteration, to go on after a restart.
+
+        Args:
+            epoch: number of the iteration, from 0; iterations after it count on from there.
+        """
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ConfigError(f"epoch is {epoch!r}; expected a whole number of at least 0.")
+        self._plan.numbers.upcoming = epoch * self._plan.epochs
+
+    @abstractmethod
+    def _convert(self, array: Any) -> Any:
+        """Return an array, or `Ragged`, as the framework's."""
+
+
+class NumpyLoader(Loader):
+    """Batches of NumPy arrays, which may be changed in place."""
+
+    def _convert(self, array: Any) -> Any:
+        return array.rows() if isinstance(array, Ragged) else array
+
+
+class TorchLoader(Loader):
+    """Batches of tensors of PyTorch.
+
+    Args:
+        blocks, plan: see `Loader`.
+        pin_memory: copy the tensors to page-locked memory, if there is a GPU of CUDA.
+    """
+
+    def __init__(self, blocks: Blocks, plan: Plan, pin_memory: bool) -> None:
+        import torch
+
+        super().__init__(blocks, plan)
+        self._torch: Any = torch
+        self._is_pinned = pin_memory and torch.cuda.is_available()
+
+    def _convert(self, array: Any) -> Any:
+        if isinstance(array, Ragged):
+            return self._jagged(array)
+        if array.dtype == object:  # Strings, for which PyTorch has no tensor.
+            return array.tolist()
+        tensor = self._torch.from_numpy(array)
+        return tensor.pin_memory() if self._is_pinned else tensor
+
+    def _jagged(self, ragged: Ragged) -> Any:
+        if len(ragged.offsets) > 1 or ragged.values.dtype == object:
+            raise ConfigError(
+                "a ragged column has several dimensions or strings, for which PyTorch has no "
+                "tensor. Use as_numpy(), or store numbers in arrays of one dimension."
+            )
+        values, offsets = self._convert(ragged.values), self._convert(ragged.offsets[0])
+        return self._torch.nested.nested_tensor_from_jagged(values, offsets)
+
+
+class JaxLoader(Loader):
+    """Batches of arrays of JAX on its default device."""
+
+    def __init__(self, blocks: Blocks, plan: Plan) -> None:
+        import jax
+
+        super().__init__(blocks, plan)
+        self._jax: Any = jax
+
+    def _convert(self, array: Any) -> Any:
+        if isinstance(array, Ragged) or array.dtype == object:
+            kind = "is ragged" if isinstance(array, Ragged) else "has strings"
+            raise ConfigError(
+                f"a column {kind}, for which JAX has no array. Choose other columns with "
+                "feature_cols and label_cols, or use as_numpy()."
+            )
+        dtype = self._jax.dtypes.canonicalize_dtype(array.dtype)
+        if dtype.kind in "iu" and array.size and dtype != array.dtype:
+            limits = np.iinfo(dtype)
+            extremes = int(array.min()), int(array.max())
+            if extremes[0] < limits.min or extremes[1] > limits.max:
+                raise ValueError(
+                    f"a column of {array.dtype} has numbers from {extremes[0]} to {extremes[1]}, "
+                    f"and JAX would cut them to {dtype}. Let JAX use 64 bits: "
+                    "jax.config.update('jax_enable_x64', True)."
+                )
+        return self._jax.numpy.asarray(array)

@@ -1,0 +1,43 @@
+"""Runs anywhere (pure). Nested features and labels: arrays in tuples and dicts."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["leaves", "map_leaves"]
+
+
+def leaves(element: Any) -> Iterator[Any]:
+    """Yield the arrays of an element, in the order of their tuples and dicts.
+
+    Args:
+        element: an array, or a tuple or dict of elements.
+
+    Example:
+        >>> list(leaves(({"x": 1, "y": (2, 3)}, 4)))
+        [1, 2, 3, 4]
+    """
+    if isinstance(element, dict):
+        element = tuple(element.values())
+    if isinstance(element, tuple):
+        for part in element:
+            yield from leaves(part)
+    else:
+        yield element
+
+
+def map_leaves(function: Callable[[Any], Any], element: Any) -> Any:
+    """Return an element of the same structure with a function applied to each of its arrays.
+
+    Args:
+        function: called with each array, in the order of `leaves`.
+        element: an array, or a tuple or dict of elements.
+
+    Example:
+        >>> map_leaves(str, ({"x": 1}, 2))
+        ({'x': '1'}, '2')
+    """
+    if isinstance(element, dict):
+        return {key: map_leaves(function, part) for key, part in element.items()}
+    if isinstance(element, tuple):
+        return tuple(map_leaves(function, part) for part in element)
+    return function(element)

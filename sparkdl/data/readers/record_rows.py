@@ -1,0 +1,75 @@
+"""Runs in the training process. Read TFRecord files as Arrow batches, without TensorFlow."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from sparkdl.data.readers.base import ArrowSource
+from sparkdl.data.readers.record_features import RecordFeature
+from sparkdl.data.shard import Range
+from sparkdl.data.tfexample.decode import NotAnExample, decode
+from sparkdl.data.tfexample.framing import chunks
+from sparkdl.data.tfexample.schema_inference import not_an_example
+from sparkdl.data.tfexample.to_arrow import to_batch
+
+__all__ = ["RecordRows"]
+
+
+class RecordRows(ArrowSource):
+    """The records of TFRecord files as rows of Arrow; a piece is a file.
+
+    Args:
+        name: the paths as the user gave them.
+        urls: the files.
+        sizes: number of records of each file.
+        compressions: compression of each file.
+        features: the feature of each column, by name.
+        check: called with the number of a file before it is read; refuses a changed one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        urls: Sequence[str],
+        sizes: Sequence[int],
+        compressions: Sequence[str | None],
+        features: Mapping[str, RecordFeature],
+        check: Callable[[int], None],
+    ) -> None:
+        self.name = name
+        self.sizes = sizes
+        self.schema = pa.schema([(name, each.arrow_type) for name, each in features.items()])
+        ragged = [name for name, feature in features.items() if feature.shape is None]
+        self.options = {"ragged": ragged}
+        self._urls = urls
+        self._compressions = compressions
+        self._features = features
+        self._check = check
+
+    def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read`; a file is read from its start."""
+        for part in ranges:
+            self._check(part.piece)
+            url, position = self._urls[part.piece], 0
+            for offset, data, spans in chunks(url, self._compressions[part.piece]):
+                wanted = spans[max(part.start - position, 0) : part.stop - position]
+                if wanted:
+                    try:
+                        yield self._batch(data, wanted, names)
+                    except NotAnExample as error:
+                        raise not_an_example(url, offset, error) from error
+                position += len(spans)
+                if position >= part.stop:
+                    break
+            if position < part.stop:
+                raise ValueError(
+                    f"{url} has {position} records, and had more when it was counted. Start again."
+                )
+
+    def _batch(
+        self, data: bytes, spans: Sequence[tuple[int, int]], names: Sequence[str]
+    ) -> pa.RecordBatch:
+        columns = [self._features[name].column(name) for name in names]
+        stored = to_batch(decode(data, spans, list(names)), columns)
+        values = [self._features[name].shaped(name, stored.column(name)) for name in names]
+        return pa.RecordBatch.from_arrays(values, names=list(names))

@@ -1,0 +1,140 @@
+"""Runs in the training process. The rows of a rank: a `tf.data.Dataset`, or arrays without it.
+
+A reader cannot know which framework its rows are for, and loading TensorFlow takes seconds and
+hundreds of megabytes. So the result of a reader becomes a dataset when it is first used as one.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparkdl.data.blocks import Blocks
+from sparkdl.data.loaders import JaxLoader, NumpyLoader, Plan, TorchLoader
+
+__all__ = ["Rows"]
+
+
+class Rows:
+    """The rows of a rank in batches, as all readers of `sparkdl.data` return them.
+
+    Rows are a `tf.data.Dataset`: they have its methods, `isinstance` says so, and Keras takes
+    them. TensorFlow is loaded when rows are first used in this way. `as_numpy`, `as_torch` and
+    `as_jax` give the same batches to other frameworks without TensorFlow.
+
+    Args:
+        name: the source as the user would call it.
+        blocks: the rank's rows.
+        plan: how rows become batches.
+        finish: turns a `tf.data.Dataset` of blocks into one of batches, by the same plan.
+    """
+
+    def __init__(self, name: str, blocks: Blocks, plan: Plan, finish: Callable[[Any], Any]) -> None:
+        self._name = name
+        self._blocks = blocks
+        self._plan = plan
+        self._finish = finish
+
+    def as_numpy(self) -> NumpyLoader:
+        """Return the batches as NumPy arrays, with strings as objects.
+
+        A ragged column is an array (rows,) of objects, the array of each row. The arrays of a
+        batch may be changed in place.
+
+        Returns:
+            An object to iterate over once per epoch, with `len()` and `set_epoch(epoch)`.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.parquet as pq
+            >>> from sparkdl import data
+            >>> pq.write_table(pa.table({"x": [0.5, 1.5, 2.5], "y": [0, 1, 1]}), "three.parquet")
+            >>> rows = data.parquet("three.parquet", batch_size_per_worker=2, label_cols="y")
+            >>> for x, y in rows.as_numpy():
+            ...     print(x, y)
+            [0.5 1.5] [0 1]
+            [2.5] [1]
+        """
+        return NumpyLoader(self._blocks, self._plan)
+
+    def as_torch(self, *, pin_memory: bool = False) -> TorchLoader:
+        """Return the batches as tensors of PyTorch, in place of a `DataLoader`.
+
+        Strings are lists, and a ragged column is a jagged `torch.nested` tensor. Every rank of a
+        gang takes the same number of batches, so no `DistributedSampler` is needed.
+
+        Args:
+            pin_memory: copy the tensors to page-locked memory, from which
+                `tensor.to("cuda", non_blocking=True)` does not wait; ignored without a GPU.
+
+        Returns:
+            An object to iterate over once per epoch, with `len()` and `set_epoch(epoch)`.
+
+        Raises:
+            ImportError: if PyTorch is not installed.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.parquet as pq
+            >>> from sparkdl import data
+            >>> pq.write_table(pa.table({"x": [0.5, 1.5, 2.5], "y": [0, 1, 1]}), "three.parquet")
+            >>> rows = data.parquet("three.parquet", batch_size_per_worker=2, label_cols="y")
+            >>> for x, y in rows.as_torch():  # doctest: +SKIP
+            ...     print(x, y)
+            tensor([0.5000, 1.5000], dtype=torch.float64) tensor([0, 1])
+            tensor([2.5000], dtype=torch.float64) tensor([1])
+        """
+        return TorchLoader(self._blocks, self._plan, pin_memory)
+
+    def as_jax(self) -> JaxLoader:
+        """Return the batches as arrays of JAX, on its default device.
+
+        Unless JAX uses 64 bits (`jax_enable_x64`), int64 becomes int32 and float64 float32; a
+        number outside of int32 is an error during iteration. A column that is ragged or has
+        strings is an error too.
+
+        Returns:
+            An object to iterate over once per epoch, with `len()` and `set_epoch(epoch)`.
+
+        Raises:
+            ImportError: if JAX is not installed.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.parquet as pq
+            >>> from sparkdl import data
+            >>> pq.write_table(pa.table({"x": [0.5, 1.5, 2.5]}), "three.parquet")
+            >>> rows = data.parquet("three.parquet", batch_size_per_worker=2)
+            >>> [batch.sum().item() for batch in rows.as_jax()]  # doctest: +SKIP
+            [2.0, 2.5]
+        """
+        return JaxLoader(self._blocks, self._plan)
+
+    @functools.cached_property
+    def _dataset(self) -> Any:
+        import tensorflow as tf
+
+        with tf.init_scope():  # A dataset that is first used in a tf.function outlives its graph.
+            return self._finish(self._blocks.tensors())
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # `isinstance` asks here. It cannot be about a class of TensorFlow before that is loaded.
+        tf = sys.modules.get("tensorflow")
+        dataset: type = getattr(getattr(tf, "data", None), "Dataset", Rows)
+        return dataset
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_name", "_blocks", "_plan", "_finish"):  # Before `__init__`, in a copy.
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._dataset)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __bool__(self) -> bool:
+        return True  # As a `tf.data.Dataset`, whose length may be unknown.
+
+    def __repr__(self) -> str:
+        steps = "unknown" if self._plan.steps is None else self._plan.steps
+        return f"<Rows of {self._name}: batch_size={self._plan.batch_size}, steps={steps}>"

@@ -1,0 +1,166 @@
+"""The result of a reader: a dataset of TensorFlow, or arrays of another framework without it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparkdl import data
+from sparkdl.data.rows import Rows
+from sparkdl.errors import ConfigError
+
+Read = Callable[..., Any]
+TABLE = pa.table(
+    {
+        "id": pa.array(range(10), pa.int64()),
+        "x": pa.array([i / 2 for i in range(10)], pa.float32()),
+        "word": [f"w{i}" for i in range(10)],
+        "tokens": pa.array([list(range(i % 3)) for i in range(10)], pa.list_(pa.int64())),
+    }
+)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    pq.write_table(TABLE, tmp_path / "rows.parquet")
+    return lambda **batches: data.parquet(tmp_path, batch_size_per_worker=4, **batches)
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+from pyspark.sql import SparkSession
+from sparkdl import data
+
+folder, *frameworks = sys.argv[1:]
+columns = {"feature_cols": ["id", "x"], "label_cols": "id", "batch_size_per_worker": 4}
+for read in (data.parquet, data.csv, data.tfrecord):
+    name = read.__name__
+    rows = read(f"{folder}/{name}", **columns, shuffle=True)
+    for framework in frameworks:
+        batches = list(getattr(rows, f"as_{framework}")())
+        assert sorted(int(i) for _, ids in batches for i in ids) == list(range(10)), batches
+        assert [tuple(x.shape) for x, _ in batches] == [(4, 2), (4, 2), (2, 2)], batches
+    assert not isinstance(rows, dict)
+    assert "tensorflow" not in sys.modules, name
+print("read")
+"""
+
+
+def write_all(folder: Path) -> None:
+    from pyarrow import csv as arrow_csv
+
+    from sparkdl.data.tfexample.columns import Column, Kind
+    from sparkdl.data.tfexample.encode import encode
+    from sparkdl.data.tfexample.framing import frame
+
+    table = TABLE.select(["id", "x"])
+    for name in ("parquet", "csv", "tfrecord"):
+        (folder / name).mkdir()
+    pq.write_table(table, folder / "parquet/1.parquet")
+    arrow_csv.write_csv(table, folder / "csv/1.csv")
+    columns = [Column("id", Kind.INT64, pa.int64()), Column("x", Kind.FLOAT, pa.float32())]
+    records = encode(table.to_batches()[0], columns)
+    (folder / "tfrecord/1.tfrecord").write_bytes(frame(records))
+
+
+@pytest.mark.slow
+def test_other_frameworks_get_arrays_without_tensorflow(tmp_path: Path) -> None:
+    write_all(tmp_path)
+    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, str(tmp_path), "numpy", "jax"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "read\n", done.stderr
+
+
+@pytest.mark.slow
+def test_rows_are_a_dataset_wherever_tensorflow_takes_one(read: Read) -> None:
+    import tensorflow as tf
+
+    rows, expected = read(feature_cols="id"), list(range(10))
+
+    def ids(dataset: Any) -> list[int]:
+        return [int(i) for batch in dataset for i in np.ravel(batch)]
+
+    assert isinstance(rows, tf.data.Dataset) and type(rows) is Rows
+    assert rows.element_spec == tf.TensorSpec([None], tf.int64)
+    assert len(rows) == int(rows.cardinality()) == int(tf.data.experimental.cardinality(rows)) == 3
+    assert ids(rows) == ids(rows.unbatch().batch(3)) == ids(rows.as_numpy_iterator()) == expected
+    assert ids(rows.map(lambda i: i + 1)) == [i + 1 for i in expected]
+    assert ids(tf.data.Dataset.map(rows, lambda i: i + 1)) == [i + 1 for i in expected]
+    assert ids(rows.concatenate(rows).take(4)) == [*expected, *range(4)]
+    assert ids(tf.data.Dataset.zip((rows, rows)).map(lambda a, b: a - b)) == [0] * 10
+    assert ids(tf.data.Dataset.range(2).flat_map(lambda _: rows)) == expected * 2
+    chosen = tf.data.Dataset.choose_from_datasets([rows, rows], tf.data.Dataset.range(2).repeat(3))
+    assert sorted(ids(chosen)) == sorted(expected * 2)
+    assert bool(rows) and repr(rows).startswith("<Rows of ")
+
+
+@pytest.mark.slow
+def test_rows_that_a_graph_uses_first_outlive_it(read: Read) -> None:
+    import tensorflow as tf
+
+    rows = read(feature_cols="x")
+
+    @tf.function
+    def total() -> Any:
+        result = 0.0
+        for x in rows:
+            result += tf.reduce_sum(x)
+        return result
+
+    @tf.function
+    def total_of(dataset: Any) -> Any:
+        return dataset.reduce(0.0, lambda result, x: result + tf.reduce_sum(x))
+
+    assert float(total()) == float(total_of(rows)) == 22.5
+    assert len(list(rows)) == 3
+
+
+@pytest.mark.slow
+def test_keras_takes_rows_as_a_dataset(read: Read) -> None:
+    import keras
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    rows = read(feature_cols=["x"], label_cols="x", epochs=2)
+    unseen = read(feature_cols=["x"], label_cols="x")
+    fitted = model.fit(rows, validation_data=unseen, shuffle=False, verbose=0)
+    assert set(fitted.history) == {"loss", "val_loss"}
+    assert model.predict(read(feature_cols=["x"]), verbose=0).shape == (10, 1)
+
+
+def test_ragged_arrays_and_strings_of_numpy(read: Read) -> None:
+    rows = read(feature_cols=("tokens", "word"), ragged=["tokens"])
+    (tokens, words), *_ = rows.as_numpy()
+    assert [row.tolist() for row in tokens] == [[], [0], [0, 1], []]
+    assert words.tolist() == ["w0", "w1", "w2", "w3"]
+
+
+def test_a_column_that_is_feature_and_label_is_two_arrays(read: Read) -> None:
+    for selected in ("x", ["x", "id"]):
+        for x, y in read(feature_cols=selected, label_cols=selected).as_numpy():
+            before = y.copy()
+            x *= -1
+            assert (y == before).all()
+
+
+def test_jax_refuses_what_it_has_no_array_for(tmp_path: Path, read: Read) -> None:
+    pytest.importorskip("jax")
+    for column in ("tokens", "word"):
+        rows = read(feature_cols=column, ragged=["tokens"])
+        with pytest.raises(ConfigError, match="for which JAX has no array"):
+            list(rows.as_jax())
+    pq.write_table(pa.table({"id": [1, 1 << 40]}), tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match=f"from 1 to {1 << 40}, and JAX would cut them to int32"):
+        list(read().as_jax())
+
+
+def test_an_epoch_is_a_whole_number(read: Read) -> None:
+    for wrong in (-1, 1.5, "1", True):
+        with pytest.raises(ConfigError, match=f"epoch is {wrong!r}; expected a whole number"):
+            read().as_numpy().set_epoch(wrong)
