@@ -32,8 +32,8 @@ PUBLIC = {
         *("report", "resource", "should_stop", "this_reporter"),
     ],
     "sparkdl.data": [
-        *("Rows", "csv", "dataset", "images", "local", "parquet", "petastorm", "read_tfrecord"),
-        *("tfrecord", "write_tfrecord"),
+        *("Rows", "csv", "dataset", "images", "local", "mix", "parquet", "petastorm"),
+        *("read_tfrecord", "tfrecord", "write_tfrecord"),
     ],
     "sparkdl.devices": ["get_num_gpus", "gpus", "is_busy"],
     "sparkdl.distribute": [

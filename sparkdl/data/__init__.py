@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkdl.data.dataframe.dataset import dataset
     from sparkdl.data.local_rows import local
+    from sparkdl.data.mixing import mix
     from sparkdl.data.readers.delimited import csv
     from sparkdl.data.readers.images import images
     from sparkdl.data.readers.parquet import parquet
@@ -24,6 +25,7 @@ __all__ = [
     "dataset",
     "images",
     "local",
+    "mix",
     "parquet",
     "petastorm",
     "read_tfrecord",
@@ -37,6 +39,7 @@ _MODULES = {
     "dataset": "sparkdl.data.dataframe.dataset",
     "images": "sparkdl.data.readers.images",
     "local": "sparkdl.data.local_rows",
+    "mix": "sparkdl.data.mixing",
     "parquet": "sparkdl.data.readers.parquet",
     "petastorm": "sparkdl.data.readers.petastorm.reader",
     "read_tfrecord": "sparkdl.data.tfexample.dataframe_io",

@@ -8,7 +8,7 @@ import numpy as np
 from sparkdl.data.nested import leaves, map_leaves
 from sparkdl.data.ragged import Ragged
 
-__all__ = ["rebatched"]
+__all__ = ["joined", "rebatched"]
 
 
 def rebatched(blocks: Iterator[Any], batch_size: int, drop_remainder: bool) -> Iterator[Any]:
@@ -31,17 +31,22 @@ def rebatched(blocks: Iterator[Any], batch_size: int, drop_remainder: bool) -> I
         begin, rows = 0, len(arrays[0])
         while num_held + rows - begin >= batch_size:
             end = begin + batch_size - num_held
-            yield _joined(block, [*parts, [array[begin:end] for array in arrays]])
+            yield joined(block, [*parts, [array[begin:end] for array in arrays]])
             parts, num_held, begin = [], 0, end
         if begin < rows:
             parts.append([array[begin:] for array in arrays])
             num_held += rows - begin
     if parts and not drop_remainder:
-        yield _joined(block, parts)
+        yield joined(block, parts)
 
 
-def _joined(structure: Any, parts: Sequence[Sequence[Any]]) -> Any:
-    """Return the rows of all parts in a structure of arrays."""
+def joined(structure: Any, parts: Sequence[Sequence[Any]]) -> Any:
+    """Return the rows of all parts in a structure of arrays.
+
+    Args:
+        structure: an element of the structure.
+        parts: the arrays of each part, in the order of `leaves`.
+    """
     columns = iter([_concatenated(column) for column in zip(*parts, strict=True)])
     return map_leaves(lambda _: next(columns), structure)
 

@@ -187,7 +187,7 @@ def _ragged(values: pa.Array, column: Column) -> Ragged:
     for _ in range(column.depth):
         lengths.append(_list_lengths(values, column).astype(np.int64))
         values = values.flatten()
-    return Ragged.from_lengths(_to_numbers(values, column), lengths)
+    return Ragged.from_lengths(_to_numbers(values, column), lengths, column.pad)
 
 
 # ---- several columns
@@ -278,6 +278,23 @@ class Arrays:
             for c in self._columns
         }
         return self._selection.pick(values, _stack_arrays)
+
+    def padding(self) -> Any:
+        """Return the value that pads each array, arranged as the arrays; None without one."""
+        by_name = {column.name: column.pad for column in self._columns}
+        return self._selection.pick(by_name, lambda *_: None)
+
+    def check_lengths_of(self, name: str) -> None:
+        """Refuse a column whose rows have no length.
+
+        Raises:
+            ConfigError: if the column does not hold arrays.
+        """
+        if not any(column.name == name and column.ragged for column in self._columns):
+            raise ConfigError(
+                f"bucket_by names column {name!r}, whose arrays all have one length. Name a column "
+                f"of arrays that differ in length: pad={{{name!r}: 0}} or ragged=[{name!r}]."
+            )
 
     def signature(self) -> Any:
         """Return the `tf.TypeSpec`s of the arrays; a width is None before the first batch."""

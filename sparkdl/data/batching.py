@@ -15,9 +15,12 @@ from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS, EpochOrder, Pass
 from sparkdl.data.loaders import Plan
+from sparkdl.data.nested import leaves, map_together
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.per_worker import refuse_sending
 from sparkdl.data.readers.base import Source
+from sparkdl.data.readers.split_rows import split_rows
+from sparkdl.data.row_split import RowSplit
 from sparkdl.data.rows import Rows
 from sparkdl.data.shard import LAST_BATCH, Share, share
 from sparkdl.distribute.autoshard import mark_share
@@ -54,6 +57,8 @@ class Batches:
             a single column by itself, several as a dict.
         label_cols: the same for the labels; by default there are no labels, and elements are
             features only.
+        weight_col: the column with the weight of each row in the loss, a number; elements are then
+            `(features, labels, weights)`, as Keras takes them.
         epochs: number of passes over the rows.
         shuffle: shuffle the rows, differently in each pass; a number is the number of rows of all
             ranks that are shuffled together, by default 65 536, and at most 256 MiB. The pieces of
@@ -62,6 +67,13 @@ class Batches:
         last_batch: treatment of rows that do not fill the last batch of every rank: `pad` makes
             the last batch smaller, and repeats a row on ranks that have one row less than others;
             `drop` leaves these rows out.
+        bucket_by: name of a column of arrays that differ in length, among the features or labels:
+            rows of similar length come into the same batch, within windows of 64 batches, so that
+            `pad` adds little. With `shuffle` the batches of a window come in random order, and
+            otherwise in order of length.
+        split: a column and a range within 0 and 1, such as `("id", 0.0, 0.9)`: only the rows whose
+            value of the column has a hash in this range, see `sparkdl.data.row_split`. Rows with
+            the same value are always in the same split.
         steps: maximum number of batches in one pass; by default there is no maximum. Each pass
             begins anew: without `shuffle`, and always with `data.dataset`, all passes have the same
             first rows, and the rows after them are never read.
@@ -71,9 +83,12 @@ class Batches:
     global_batch_size: int | None = None
     feature_cols: Any = None
     label_cols: Any = None
+    weight_col: str | None = None
     epochs: int = 1
     shuffle: bool | int = False
     last_batch: str = "pad"
+    bucket_by: str | None = None
+    split: tuple[str, float, float] | None = None
     steps: int | None = None
 
     @classmethod
@@ -113,6 +128,8 @@ class Batches:
                 f"shuffle is {self.shuffle!r}; expected True, False, or the number of rows that "
                 "are shuffled together, at least 2."
             )
+        if self.split is not None:
+            RowSplit.parse(self.split)
         if self.last_batch not in LAST_BATCH:
             raise ConfigError(f"last_batch is {self.last_batch!r}; expected 'pad' or 'drop'.")
 
@@ -134,8 +151,26 @@ class Batches:
             >>> Batches.parse({"global_batch_size": 64, "shuffle": True}).division["shuffle"]
             True
         """
-        names = [field.name for field in fields(self) if not field.name.endswith("_cols")]
+        names = [field.name for field in fields(self) if not field.name.endswith(("_cols", "_col"))]
         return {name: getattr(self, name) for name in names}
+
+    def select(self, columns: Sequence[str]) -> ColumnSelection:
+        """Return the selection among the columns of a dataset.
+
+        Args:
+            columns: names of the columns of the dataset.
+
+        Raises:
+            ConfigError: if a selected column does not exist.
+        """
+        chosen = self.feature_cols, self.label_cols, self.weight_col
+        selection = ColumnSelection.among(columns, *chosen)
+        if self.bucket_by is not None and self.bucket_by not in selection.names:
+            raise ConfigError(
+                f"bucket_by is {self.bucket_by!r}; expected one of the selected columns "
+                f"{', '.join(selection.names)}.{suggest(str(self.bucket_by), selection.names)}"
+            )
+        return selection
 
     def per_worker(self, world_size: int) -> int:
         """Return the number of rows in a batch of one rank.
@@ -174,14 +209,17 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     me = context.current()
     refuse_sending(me)
     batch_size = batches.per_worker(me.reading[1])
-    selection = ColumnSelection.among(source.columns, batches.feature_cols, batches.label_cols)
+    if batches.split is not None:
+        source = split_rows(source, RowSplit.parse(batches.split))
+    selection = batches.select(source.columns)
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)
     report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
     numbers = PassNumbers()
     max_lanes = source.max_lanes(selection.names)
     blocks = source.blocks(passes(source.sizes, batches, me, max_lanes, numbers), selection)
-    return rows_of(source.name, blocks, batches, batch_size, whole.steps, numbers)
+    num_rows = sum(part.stop - part.start for part in whole.ranges)
+    return rows_of(source.name, blocks, batches, batch_size, whole.steps, num_rows, numbers)
 
 
 def whole_share(
@@ -255,6 +293,7 @@ def rows_of(
     batches: Batches,
     batch_size: int,
     steps: int | None,
+    num_rows: int | None,
     numbers: PassNumbers,
 ) -> Rows:
     """Return blocks of any number of rows as batches.
@@ -265,6 +304,7 @@ def rows_of(
         batches: how rows become batches.
         batch_size: number of rows in a batch of this rank.
         steps: number of batches of one pass; None if it is not known yet.
+        num_rows: number of rows of one pass of this rank; None if it is not known yet.
         numbers: counts the passes of the blocks.
     """
     plan = Plan(
@@ -273,12 +313,27 @@ def rows_of(
         epochs=batches.epochs,
         max_steps=batches.steps,
         steps=steps,
+        rows=num_rows,
         numbers=numbers,
     )
-    return Rows(name, blocks, plan, lambda e: _finished(e, batches, batch_size, steps))
+    if batches.bucket_by is not None:
+        me = context.current()
+
+        def seed() -> Any:
+            entropy = [me.data_seed, numbers.upcoming - 1, me.reading[0]]
+            return np.random.SeedSequence(entropy) if batches.shuffle else None
+
+        blocks = blocks.bucketed(batches.bucket_by, batch_size, seed)
+
+    def finish(elements: Any) -> Any:
+        return _finished(elements, batches, batch_size, steps, blocks.padding)
+
+    return Rows(name, blocks, plan, finish)
 
 
-def _finished(elements: Any, batches: Batches, batch_size: int, steps: int | None) -> Any:
+def _finished(
+    elements: Any, batches: Batches, batch_size: int, steps: int | None, padding: Any
+) -> Any:
     """Return elements of any number of rows as batches, repeated and prefetched.
 
     Args:
@@ -286,10 +341,17 @@ def _finished(elements: Any, batches: Batches, batch_size: int, steps: int | Non
         batches: how rows become batches.
         batch_size: number of rows in a batch of this rank.
         steps: number of batches of one pass; None if it is not known yet.
+        padding: see `Blocks`.
     """
     import tensorflow as tf
 
     dataset = elements.prefetch(1).rebatch(batch_size, drop_remainder=batches.last_batch == "drop")
+    if any(pad is not None for pad in leaves(padding)):
+        dataset = dataset.map(
+            lambda *parts: map_together(
+                _padded, parts if isinstance(padding, tuple) else parts[0], padding
+            )
+        )
     if batches.steps:
         dataset = dataset.take(batches.steps)
     if steps is not None:
@@ -298,6 +360,10 @@ def _finished(elements: Any, batches: Batches, batch_size: int, steps: int | Non
     if batches.epochs > 1:
         dataset = dataset.repeat(batches.epochs)
     return mark_share(dataset.prefetch(2))
+
+
+def _padded(tensor: Any, pad: Any) -> Any:
+    return tensor if pad is None else tensor.to_tensor(pad)
 
 
 def report_dataset(

@@ -1,5 +1,6 @@
 """Runs in the training process. The selected rows of a rank in blocks, for every framework."""
 
+import dataclasses
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -9,14 +10,23 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data.arrow_arrays import Arrays, owned
+from sparkdl.data.length_buckets import by_length
 from sparkdl.data.nested import map_leaves
 from sparkdl.data.ragged import Ragged
+from sparkdl.errors import ConfigError
 
 __all__ = ["ArrowBlocks", "Blocks", "EitherBlocks", "TensorBlocks", "to_tensor"]
 
 
 class Blocks(ABC):
-    """Elements of features and labels, each of any number of rows; an iteration is one pass."""
+    """Elements of features and labels, each of any number of rows; an iteration is one pass.
+
+    Attributes:
+        padding: the value with which the rows of a batch are padded, for each array in the
+            structure of the elements; None without padding.
+    """
+
+    padding: Any = None
 
     @abstractmethod
     def arrays(self) -> Iterator[Any]:
@@ -30,6 +40,23 @@ class Blocks(ABC):
     def tensors(self) -> Any:
         """Return a `tf.data.Dataset` of the elements."""
 
+    def bucketed(self, column: str, batch_size: int, next_seed: Callable[[], Any]) -> "Blocks":
+        """Return the blocks with rows of similar length in the same batch.
+
+        Args:
+            column: name of a column of arrays.
+            batch_size: number of rows in a batch.
+            next_seed: returns the seed of the pass that has just begun; None keeps batches in
+                order of length.
+
+        Raises:
+            ConfigError: if the column has no lengths, or the reader has no columns of Arrow.
+        """
+        raise ConfigError(
+            f"bucket_by={column!r} is for data.dataset, parquet and petastorm, whose rows can be "
+            "sorted before TensorFlow has them. Write the rows as Parquet."
+        )
+
 
 class ArrowBlocks(Blocks):
     """Blocks of rows that are read as Arrow batches; NumPy needs no TensorFlow.
@@ -42,6 +69,17 @@ class ArrowBlocks(Blocks):
     def __init__(self, batches: Callable[[], Iterator[pa.RecordBatch]], convert: Arrays) -> None:
         self._batches = batches
         self._convert = convert
+        self.padding = convert.padding()
+
+    def bucketed(self, column: str, batch_size: int, next_seed: Callable[[], Any]) -> Blocks:
+        """Implement `Blocks.bucketed`."""
+        self._convert.check_lengths_of(column)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            rows = self._batches()  # Begins the pass, of which `next_seed` gives the seed.
+            return by_length(rows, column, batch_size, next_seed())
+
+        return ArrowBlocks(batches, self._convert)
 
     def arrays(self) -> Iterator[Any]:
         """Implement `Blocks.arrays`."""
@@ -108,7 +146,7 @@ def _separately_owned() -> Callable[[Any], Any]:
 
     def separately_owned(array: Any) -> Any:
         if isinstance(array, Ragged):
-            return Ragged(separately_owned(array.values), array.offsets)
+            return dataclasses.replace(array, values=separately_owned(array.values))
         mine = owned(array)
         if id(mine) in seen:
             return mine.copy()

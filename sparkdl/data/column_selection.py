@@ -1,4 +1,4 @@
-"""Runs anywhere (pure). The selection of the columns that make the features and the labels."""
+"""Runs anywhere (pure). The selection of the columns for features, labels and weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,53 +17,67 @@ Choice = str | list[str] | tuple[Any, ...] | dict[str, Any]
 
 @dataclass(frozen=True)
 class ColumnSelection:
-    """The columns that make the features and the labels, and their structure.
+    """The columns that make the features, the labels and the weights, and their structure.
 
     Attributes:
         features: a column's name for one tensor; a list of names for one tensor with their values
             side by side; a tuple of such selections, or a dict of them with any keys.
         labels: the same for the labels; None for elements of features only.
+        weights: the column with the weight of each row in the loss; None for elements without.
     """
 
     features: Choice
     labels: Choice | None = None
+    weights: str | None = None
 
     @classmethod
-    def among(cls, columns: Sequence[str], features: Any, labels: Any) -> "ColumnSelection":
+    def among(
+        cls, columns: Sequence[str], features: Any, labels: Any, weights: Any = None
+    ) -> "ColumnSelection":
         """Create a selection among the columns of a dataset.
 
         Args:
             columns: names of the columns of the dataset.
-            features: see `ColumnSelection`; None selects all columns that are not labels.
+            features: see `ColumnSelection`; None selects all columns that are neither labels nor
+                weights.
             labels: see `ColumnSelection`.
+            weights: see `ColumnSelection`.
 
         Raises:
-            ConfigError: if a selected column does not exist.
+            ConfigError: if a selected column does not exist, or there are weights without labels.
 
         Example:
             >>> ColumnSelection.among(["x", "y"], None, "y")
-            ColumnSelection(features='x', labels='y')
+            ColumnSelection(features='x', labels='y', weights=None)
         """
-        for name in [*_names(features), *_names(labels)]:
+        if weights is not None and (labels is None or not isinstance(weights, str)):
+            raise ConfigError(
+                f"weight_col is {weights!r} and label_cols is {labels!r}; expected the name of a "
+                "column whose numbers weigh the loss of each row, and labels."
+            )
+        for name in [*_names(features), *_names(labels), *_names(weights)]:
             if name not in columns:
                 raise ConfigError(
                     f"there is no column {name!r}.{suggest(name, columns)} Columns are "
                     f"{', '.join(columns)}."
                 )
         if features is None:
-            rest = [name for name in columns if name not in _names(labels)]
+            others = [*_names(labels), *_names(weights)]
+            rest = [name for name in columns if name not in others]
             if not rest:
-                raise ConfigError(f"all columns are labels: {', '.join(columns)}.")
+                kind = "labels" if weights is None else "labels or weights"
+                raise ConfigError(f"all columns are {kind}: {', '.join(columns)}.")
             features = rest[0] if len(rest) == 1 else {name: name for name in rest}
-        return cls(features, labels)
+        return cls(features, labels, weights)
 
     @property
     def names(self) -> list[str]:
         """The names of the selected columns, each once."""
-        return list(dict.fromkeys([*_names(self.features), *_names(self.labels)]))
+        names = [*_names(self.features), *_names(self.labels), *_names(self.weights)]
+        return list(dict.fromkeys(names))
 
     def pick(self, values: Mapping[str, Any], stack: Callable[[list[str], list[Any]], Any]) -> Any:
-        """Arrange values as features, or as `(features, labels)`.
+        """Arrange values as features, `(features, labels)` or `(features, labels, weights)`.
 
         Args:
             values: one value for each column, by name.
@@ -73,7 +87,10 @@ class ColumnSelection:
         features = _pick(values, self.features, stack)
         if self.labels is None:
             return features
-        return features, _pick(values, self.labels, stack)
+        labels = _pick(values, self.labels, stack)
+        if self.weights is None:
+            return features, labels
+        return features, labels, values[self.weights]
 
 
 def _names(choice: Any) -> list[str]:

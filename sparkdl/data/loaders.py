@@ -29,6 +29,8 @@ class Plan:
         epochs: number of passes over the rows.
         max_steps: maximum number of batches in one pass; None for no maximum.
         steps: number of batches in one pass; None if it is not known yet.
+        rows: number of rows in one pass of this rank, repeated rows included; None if it is not
+            known yet.
         numbers: counts the passes.
     """
 
@@ -37,6 +39,7 @@ class Plan:
     epochs: int
     max_steps: int | None
     steps: int | None
+    rows: int | None
     numbers: PassNumbers
 
 
@@ -80,7 +83,7 @@ class Loader(ABC):
             with closing(self._blocks.arrays()) as blocks:  # type: ignore[type-var]
                 batches = rebatched(blocks, plan.batch_size, plan.drop_remainder)
                 for batch in itertools.islice(batches, plan.max_steps):
-                    yield map_leaves(self._convert, batch)
+                    yield map_leaves(self._convert, map_leaves(_padded, batch))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next iteration, to go on after a restart.
@@ -95,6 +98,11 @@ class Loader(ABC):
     @abstractmethod
     def _convert(self, array: Any) -> Any:
         """Return an array, or `Ragged`, as the framework's."""
+
+
+def _padded(array: Any) -> Any:
+    is_padded = isinstance(array, Ragged) and array.pad is not None
+    return array.padded() if is_padded else array
 
 
 class NumpyLoader(Loader):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["leaves", "map_leaves"]
+__all__ = ["leaves", "map_leaves", "map_together"]
 
 
 def leaves(element: Any) -> Iterator[Any]:
@@ -41,3 +41,23 @@ def map_leaves(function: Callable[[Any], Any], element: Any) -> Any:
     if isinstance(element, tuple):
         return tuple(map_leaves(function, part) for part in element)
     return function(element)
+
+
+def map_together(function: Callable[[Any, Any], Any], element: Any, other: Any) -> Any:
+    """Return the result of a function of each array of an element and its counterpart in another.
+
+    Args:
+        function: called with an array, and with the value at its place in `other`.
+        element: an array, or a tuple or dict of elements.
+        other: a value for each array, in the same structure.
+
+    Example:
+        >>> map_together(max, ({"x": 1}, 2), ({"x": 3}, 0))
+        ({'x': 3}, 2)
+    """
+    if isinstance(element, dict):
+        return {key: map_together(function, part, other[key]) for key, part in element.items()}
+    if isinstance(element, tuple):
+        pairs = zip(element, other, strict=True)
+        return tuple(map_together(function, part, its) for part, its in pairs)
+    return function(element, other)

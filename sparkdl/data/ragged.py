@@ -19,6 +19,8 @@ class Ragged:
         values: the values of all rows, one after the other.
         offsets: for each ragged dimension, the outermost first: where each of its parts begins,
             and where the last one ends (parts + 1,).
+        pad: value with which the rows of a batch are filled up to equal lengths; None keeps the
+            lengths.
 
     Example:
         >>> Ragged(np.array([1, 2, 3]), (np.array([0, 2, 2, 3]),)).to_list()
@@ -27,19 +29,21 @@ class Ragged:
 
     values: "np.ndarray[Any, Any]"
     offsets: tuple["np.ndarray[Any, Any]", ...]
+    pad: Any = None
 
     @classmethod
-    def from_lengths(cls, values: Any, lengths: Sequence[Any]) -> "Ragged":
+    def from_lengths(cls, values: Any, lengths: Sequence[Any], pad: Any = None) -> "Ragged":
         """Create from the number of parts in each part of a dimension, the outermost first."""
         starts = (np.concatenate(([0], np.cumsum(each, dtype=np.int64))) for each in lengths)
-        return cls(values, tuple(starts))
+        return cls(values, tuple(starts), pad)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Ragged"]) -> "Ragged":
         """Return the rows of all parts, one part after the other."""
         depth = len(parts[0].offsets)
         lengths = [np.concatenate([np.diff(p.offsets[i]) for p in parts]) for i in range(depth)]
-        return cls.from_lengths(np.concatenate([part.values for part in parts]), lengths)
+        values = np.concatenate([part.values for part in parts])
+        return cls.from_lengths(values, lengths, parts[0].pad)
 
     def __len__(self) -> int:
         return len(self.offsets[0]) - 1
@@ -51,7 +55,7 @@ class Ragged:
             part = of_dimension[start : stop + 1]
             start, stop = int(part[0]), int(part[-1])
             offsets.append(part - start)
-        return Ragged(self.values[start:stop], tuple(offsets))
+        return Ragged(self.values[start:stop], tuple(offsets), self.pad)
 
     def rows(self) -> "np.ndarray[Any, Any]":
         """Return an array (rows,) of objects: the array of each row, views of the values."""
@@ -62,6 +66,22 @@ class Ragged:
             part = inner[bounds[row] : bounds[row + 1]]
             rows[row] = part.rows() if isinstance(part, Ragged) else part
         return rows
+
+    def padded(self) -> "np.ndarray[Any, Any]":
+        """Return an array (rows, longest, ...) in which shorter rows end with the value `pad`.
+
+        Example:
+            >>> Ragged(np.array([1, 2, 3]), (np.array([0, 2, 2, 3]),), pad=0).padded().tolist()
+            [[1, 2], [0, 0], [3, 0]]
+        """
+        inner = self.values
+        if len(self.offsets) > 1:
+            inner = Ragged(self.values, self.offsets[1:], self.pad).padded()
+        lengths = np.diff(self.offsets[0])
+        shape = len(lengths), lengths.max(initial=0), *inner.shape[1:]
+        padded = np.full(shape, self.pad, inner.dtype)
+        padded[np.arange(shape[1]) < lengths[:, None]] = inner
+        return padded
 
     def to_list(self) -> list[Any]:
         """Return the rows as lists."""

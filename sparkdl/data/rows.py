@@ -27,12 +27,15 @@ class Rows:
         blocks: the rank's rows.
         plan: how rows become batches.
         finish: turns a `tf.data.Dataset` of blocks into one of batches, by the same plan.
+
+    Attributes:
+        name, blocks, plan: the arguments.
     """
 
     def __init__(self, name: str, blocks: Blocks, plan: Plan, finish: Callable[[Any], Any]) -> None:
-        self._name = name
-        self._blocks = blocks
-        self._plan = plan
+        self.name = name
+        self.blocks = blocks
+        self.plan = plan
         self._finish = finish
 
     def as_numpy(self) -> NumpyLoader:
@@ -54,7 +57,7 @@ class Rows:
             [0.5 1.5] [0 1]
             [2.5] [1]
         """
-        return NumpyLoader(self._blocks, self._plan)
+        return NumpyLoader(self.blocks, self.plan)
 
     def as_torch(self, *, pin_memory: bool = False) -> TorchLoader:
         """Return the batches as tensors of PyTorch, in place of a `DataLoader`.
@@ -82,7 +85,7 @@ class Rows:
             tensor([0.5000, 1.5000], dtype=torch.float64) tensor([0, 1])
             tensor([2.5000], dtype=torch.float64) tensor([1])
         """
-        return TorchLoader(self._blocks, self._plan, pin_memory)
+        return TorchLoader(self.blocks, self.plan, pin_memory)
 
     def as_jax(self) -> JaxLoader:
         """Return the batches as arrays of JAX, on its default device.
@@ -105,14 +108,14 @@ class Rows:
             >>> [batch.sum().item() for batch in rows.as_jax()]  # doctest: +SKIP
             [2.0, 2.5]
         """
-        return JaxLoader(self._blocks, self._plan)
+        return JaxLoader(self.blocks, self.plan)
 
     @functools.cached_property
     def _dataset(self) -> Any:
         import tensorflow as tf
 
         with tf.init_scope():  # A dataset that is first used in a tf.function outlives its graph.
-            return self._finish(self._blocks.tensors())
+            return self._finish(self.blocks.tensors())
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -122,7 +125,7 @@ class Rows:
         return dataset
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_name", "_blocks", "_plan", "_finish"):  # Before `__init__`, in a copy.
+        if name in ("name", "blocks", "plan", "_finish"):  # Before `__init__`, in a copy.
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -136,5 +139,5 @@ class Rows:
         return True  # As a `tf.data.Dataset`, whose length may be unknown.
 
     def __repr__(self) -> str:
-        steps = "unknown" if self._plan.steps is None else self._plan.steps
-        return f"<Rows of {self._name}: batch_size={self._plan.batch_size}, steps={steps}>"
+        steps = "unknown" if self.plan.steps is None else self.plan.steps
+        return f"<Rows of {self.name}: batch_size={self.plan.batch_size}, steps={steps}>"

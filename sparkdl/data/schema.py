@@ -76,6 +76,7 @@ class Column:
         ragged: True if rows may have different lengths.
         decode: True if the column is binary and holds numbers of `dtype`.
         fill: value that replaces a null; None refuses nulls.
+        pad: value that fills shorter rows up to the longest of their batch; None does not.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Column:
     ragged: bool = False
     decode: bool = False
     fill: Any = None
+    pad: Any = None
 
 
 def arrow_type(spark_type: Any) -> pa.DataType:
@@ -127,6 +129,7 @@ def column(
     ragged: Sequence[str] = (),
     decode: Mapping[str, str] | None = None,
     fill: Mapping[str, Any] | None = None,
+    pad: Mapping[str, Any] | None = None,
 ) -> Column:
     """Return the conversion of an Arrow column to a tensor.
 
@@ -135,21 +138,27 @@ def column(
         ragged: names of the columns whose arrays differ in length from row to row.
         decode: dtypes of the binary columns that hold numbers, by name: `{"image": "uint8"}`.
         fill: values that replace nulls, by column name.
+        pad: values that fill shorter arrays up to the longest of their batch, by column name; the
+            columns are ragged until then.
 
     Raises:
         UnsupportedType: if the type cannot become a tensor.
-        ConfigError: if the value that replaces nulls is not of the column's type.
+        ConfigError: if a value of `fill` or `pad` is not of the column's type.
 
     Example:
-        >>> column(pa.field("x", pa.list_(pa.float32())))
-        Column(name='x', dtype=dtype('float32'), depth=1, ragged=False, decode=False, fill=None)
+        >>> column(pa.field("x", pa.list_(pa.float32())), pad={"x": 0}).ragged
+        True
     """
     kind, depth = field.type, 0
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
     name, fill_value = field.name, (fill or {}).get(field.name)
-    if name in ragged and not depth:
-        raise UnsupportedType(f"ragged names column {name!r} of type {field.type}, not an array.")
+    pad_value = (pad or {}).get(name)
+    for option, names in (("ragged", ragged), ("pad", pad or ())):
+        if name in names and not depth:
+            raise UnsupportedType(
+                f"{option} names column {name!r} of type {field.type}, not an array."
+            )
     if decode and name in decode:
         if depth or not _is_binary(kind):
             raise UnsupportedType(
@@ -157,28 +166,30 @@ def column(
             )
         conversion = Column(name, np.dtype(decode[name]), 1, decode=True, fill=fill_value)
     else:
-        conversion = Column(name, _dtype(name, kind), depth, name in ragged, fill=fill_value)
-    _check_fill(conversion, kind)
+        is_ragged = name in ragged or pad_value is not None
+        conversion = Column(
+            name, _dtype(name, kind), depth, is_ragged, fill=fill_value, pad=pad_value
+        )
+    for option, value in (("fill", fill_value), ("pad", pad_value)):
+        if value is not None:
+            _check_value(option, value, conversion, kind)
     return conversion
 
 
-def _check_fill(column: Column, kind: pa.DataType) -> None:
-    """Validate the replacement of nulls by its column, before the first null arrives."""
-    if column.fill is None:
-        return
+def _check_value(option: str, value: Any, column: Column, kind: pa.DataType) -> None:
+    """Validate the replacement of what is missing by its column, before it is needed."""
     if types.is_dictionary(kind):
         kind = kind.value_type
     try:
         if column.decode:
             kind = pa.from_numpy_dtype(column.dtype)
         # pyarrow cuts the fraction off.
-        if types.is_integer(kind) and pa.scalar(column.fill, kind).as_py() != column.fill:
+        if types.is_integer(kind) and pa.scalar(value, kind).as_py() != value:
             raise ValueError("it is not a whole number")
-        pa.scalar(column.fill, kind)
+        pa.scalar(value, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
         raise ConfigError(
-            f"fill has {column.fill!r} for column {column.name!r}; expected a value of {kind}: "
-            f"{exc}"
+            f"{option} has {value!r} for column {column.name!r}; expected a value of {kind}: {exc}"
         ) from exc
 
 
@@ -188,7 +199,7 @@ def columns(schema: pa.Schema, names: Sequence[str], **options: Any) -> list[Col
     Args:
         schema: names and types of all columns.
         names: names of the columns to convert.
-        **options: the arguments `ragged`, `decode` and `fill` of `column`.
+        **options: the arguments `ragged`, `decode`, `fill` and `pad` of `column`.
 
     Raises:
         UnsupportedType: if columns cannot become tensors; the message names all of them.

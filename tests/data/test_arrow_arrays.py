@@ -459,6 +459,12 @@ def test_shapes_are_those_of_the_first_batch() -> None:
 def test_columns_that_are_not_there() -> None:
     with pytest.raises(ConfigError, match=r"no column 'lable'. Did you mean 'label'\?"):
         ColumnSelection.among(["x", "label"], "x", "lable")
+    with pytest.raises(ConfigError, match=r"no column 'wight'. Did you mean 'weight'\?"):
+        ColumnSelection.among(["x", "y", "weight"], "x", "y", "wight")
+    assert ColumnSelection.among(["x", "y", "w"], None, "y", "w").features == "x"
+    for labels, weights in ((None, "y"), ("y", ["x"])):
+        with pytest.raises(ConfigError, match=r"weight_col is .*; expected the name of a column"):
+            ColumnSelection.among(["x", "y"], "x", labels, weights)
     with pytest.raises(ConfigError, match="all columns are labels: x"):
         ColumnSelection.among(["x"], None, "x")
     for wrong in (3, [], {}, [3], ("x", None)):

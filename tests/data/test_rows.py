@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkdl import data
+from sparkdl.data.ragged import Ragged
 from sparkdl.data.rows import Rows
 from sparkdl.errors import ConfigError
 
@@ -131,6 +132,8 @@ def test_keras_takes_rows_as_a_dataset(read: Read) -> None:
     unseen = read(feature_cols=["x"], label_cols="x")
     fitted = model.fit(rows, validation_data=unseen, shuffle=False, verbose=0)
     assert set(fitted.history) == {"loss", "val_loss"}
+    weighted = read(feature_cols=["x"], label_cols="x", weight_col="id")
+    assert model.fit(weighted, shuffle=False, verbose=0).history["loss"] != fitted.history["loss"]
     assert model.predict(read(feature_cols=["x"]), verbose=0).shape == (10, 1)
 
 
@@ -139,6 +142,54 @@ def test_ragged_arrays_and_strings_of_numpy(read: Read) -> None:
     (tokens, words), *_ = rows.as_numpy()
     assert [row.tolist() for row in tokens] == [[], [0], [0, 1], []]
     assert words.tolist() == ["w0", "w1", "w2", "w3"]
+
+
+@pytest.mark.slow
+def test_shorter_arrays_are_padded_to_the_longest_of_their_batch(read: Read) -> None:
+    expected = [
+        [[9, 9], [0, 9], [0, 1], [9, 9]],
+        [[0, 9], [0, 1], [9, 9], [0, 9]],
+        [[0, 1], [9, 9]],
+    ]
+    for choice in ("tokens", ("tokens",), {"a": ("tokens", "x")}):
+        rows = read(feature_cols=choice, label_cols="x", pad={"tokens": 9})
+        for found in (rows.as_numpy(), rows.as_jax(), rows):
+            tokens = [x["a"][0] if isinstance(x, dict) else x for x, _ in found]
+            tokens = [x[0] if isinstance(x, tuple) else x for x in tokens]
+            assert [np.asarray(x).tolist() for x in tokens] == expected
+
+
+def test_nested_and_text_arrays_are_padded() -> None:
+    nested = Ragged.from_lengths(np.array([1, 2, 3, 4]), [[2, 0, 1], [2, 1, 1]], pad=0)
+    assert nested.padded().tolist() == [[[1, 2], [3, 0]], [[0, 0], [0, 0]], [[4, 0], [0, 0]]]
+    words = Ragged.from_lengths(np.array(["a", "b"], object), [[0, 2]], pad="")
+    assert words.padded().tolist() == [["", ""], ["a", "b"]]
+    assert nested[1:2].padded().shape == (1, 0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_rows_of_similar_length_come_together(read: Read, shuffle: bool) -> None:
+    columns = {"feature_cols": "tokens", "label_cols": "id", "pad": {"tokens": -1}}
+    rows = read(bucket_by="tokens", shuffle=shuffle, **columns)
+    for found in (rows.as_numpy(), rows):
+        lengths = [(np.asarray(x) >= 0).sum(axis=1) for x, _ in found]
+        assert [len(one) for one in lengths] == [4, 4, 2]
+        assert sorted(map(int, np.concatenate(lengths))) == sorted(i % 3 for i in range(10))
+        assert sum(one.max() - one.min() for one in lengths) <= 2
+    orders = {tuple(int(i) for _, ids in rows.as_numpy() for i in ids) for _ in range(4)}
+    assert (len(orders) > 1) is shuffle
+
+
+def test_padding_and_buckets_are_for_arrays_that_differ_in_length(read: Read) -> None:
+    with pytest.raises(TypeError, match="pad names column 'x' of type float, not an array"):
+        read(pad={"x": 0})
+    with pytest.raises(ConfigError, match=r"pad has 0\.5 for column 'tokens'"):
+        read(pad={"tokens": 0.5})
+    with pytest.raises(ConfigError, match="bucket_by names column 'x', whose arrays all have one"):
+        read(feature_cols="x", bucket_by="x")
+    with pytest.raises(ConfigError, match="bucket_by is 'tokens'; expected one of the selected"):
+        read(feature_cols="x", bucket_by="tokens")
 
 
 def test_a_column_that_is_feature_and_label_is_two_arrays(read: Read) -> None:

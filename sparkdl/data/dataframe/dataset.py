@@ -17,7 +17,6 @@ from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays
 from sparkdl.data.batching import Batches, report_dataset, rows_of, takes_batches
 from sparkdl.data.blocks import ArrowBlocks
-from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.dataframe.balancing import BalancedRows, RowBalance, SingleRank
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
@@ -40,6 +39,7 @@ def dataset(
     name: str = "train",
     *,
     ragged: Sequence[str] = (),
+    pad: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
     fill: Mapping[str, Any] | None = None,
     cache: bool = True,
@@ -60,6 +60,8 @@ def dataset(
         name: name of the DataFrame; a single DataFrame without a name is `train`.
         ragged: names of the columns whose arrays differ in length; in other columns all arrays
             have the length of the first.
+        pad: values that fill shorter arrays up to the longest of their batch, by column name:
+            `{"tokens": 0}`. See `bucket_by`.
         decode: dtypes of the binary columns that hold numbers, by name: `{"image": "uint8"}`.
         fill: values that replace nulls, by column name; without a value a null is an error.
         cache: keep the rows for further passes. False allows a single pass, which is faster and
@@ -87,11 +89,16 @@ def dataset(
         10.0
     """
     parsed = Batches.parse(batches)
+    if parsed.split is not None:
+        raise ConfigError(
+            f"split={parsed.split!r} is for files. Pass DataFrames that are split in Spark, by the "
+            "expression in help(sparkdl.data.row_split) or by df.randomSplit."
+        )
     me = context.current()
     buffer = _row_buffer(me, name)
-    selection = ColumnSelection.among(buffer.schema.names, parsed.feature_cols, parsed.label_cols)
+    selection = parsed.select(buffer.schema.names)
     columns = schema.columns(
-        buffer.schema, selection.names, ragged=ragged, decode=decode, fill=fill
+        buffer.schema, selection.names, ragged=ragged, decode=decode, fill=fill, pad=pad
     )
     passes = _RowPasses(me, buffer, parsed, cache)
     arrays = Arrays(columns, selection)
@@ -105,13 +112,13 @@ def dataset(
     if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
         _logger.info("%s: %s", name, text)
     is_length_known = me.num_readers > 1 and parsed.steps is None
-    steps = passes.steps() if is_length_known else None
+    steps, num_rows = passes.size() if is_length_known else (None, None)
     if not is_length_known:
         # Keras warns at the end of every dataset of unknown length.
         warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
     blocks = ArrowBlocks(passes.next_pass, arrays)
     batch_size = parsed.per_worker(me.num_readers)
-    return rows_of(name, blocks, parsed, batch_size, steps, passes.numbers)
+    return rows_of(name, blocks, parsed, batch_size, steps, num_rows, passes.numbers)
 
 
 def _row_buffer(me: Context, name: str) -> RowBuffer:
@@ -226,10 +233,13 @@ class _RowPasses:
             start, stop = place * size, min((place + 1) * size, balanced.keeps)
             yield from self._buffer.read(begin + start, begin + stop)
 
-    def steps(self) -> int:
-        """Return the number of batches per pass; wait until all rows have arrived."""
+    def size(self) -> tuple[int, int]:
+        """Return the numbers of batches and rows per pass; wait until all rows have arrived."""
         rows, world_size = self._balanced().rows, self._me.num_readers
-        return totals(rows, world_size, self._batch_size, self._batches.last_batch)[0]
+        last_batch = self._batches.last_batch
+        steps, padded, _ = totals(rows, world_size, self._batch_size, last_batch)
+        is_cut = last_batch == "drop"
+        return steps, steps * self._batch_size if is_cut else (rows + padded) // world_size
 
     def _balanced(self) -> BalancedRows:
         certain, balanced = self._certain_rows(0)

@@ -101,7 +101,7 @@ class ArrowSource(Source):
 
     Attributes:
         schema: names and Arrow types of the columns.
-        options: the arguments `ragged`, `decode` and `fill` of `schema.column`.
+        options: the arguments `ragged`, `decode`, `fill` and `pad` of `schema.column`.
     """
 
     schema: pa.Schema

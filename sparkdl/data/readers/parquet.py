@@ -49,6 +49,7 @@ def parquet(
     *,
     filter: Any = None,  # noqa: A002 - the name in pyarrow and pandas.
     ragged: Sequence[str] = (),
+    pad: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
     fill: Mapping[str, Any] | None = None,
     **batches: Any,
@@ -76,6 +77,8 @@ def parquet(
             condition once more beforehand, to count rows.
         ragged: names of the columns whose arrays differ in length from row to row; they become
             `tf.RaggedTensor`s.
+        pad: values that fill shorter arrays up to the longest of their batch, by column name:
+            `{"tokens": 0}`. See `bucket_by`.
         decode: dtypes of the binary columns that hold numbers, by name: `{"image": "uint8"}`.
         fill: values that replace nulls, by column name; without a value a null is an error.
         **batches: see `Batches`.
@@ -101,7 +104,7 @@ def parquet(
         [[2. 3.]] [1]
     """
     parsed = Batches.parse(batches)
-    options = {"ragged": ragged, "decode": decode, "fill": fill}
+    options = {"ragged": ragged, "decode": decode, "fill": fill, "pad": pad}
     call = Call("data.parquet", {"path": path, "filter": filter, **parsed.division})
     pieces = agree(call, lambda: list_row_groups(path, filter))
     return make_dataset(ParquetSource(path, filter, options, pieces), parsed)
@@ -113,7 +116,7 @@ class ParquetSource(ArrowSource):
     Args:
         path: see `parquet`.
         condition: the argument `filter` of `parquet`.
-        options: the arguments `ragged`, `decode` and `fill` of `parquet`.
+        options: the arguments `ragged`, `decode`, `fill` and `pad` of `parquet`.
         pieces: the row groups; by default this process lists them.
     """
 

@@ -124,7 +124,7 @@ def from_images(folder: Path, rows: int) -> Dataset:
 
     def dataset(**batches: Any) -> Any:
         chosen = {"label_cols": None, **batches}
-        chosen = {key: renamed(v) if key.endswith("_cols") else v for key, v in chosen.items()}
+        chosen = {key: renamed(v) if "_col" in key else v for key, v in chosen.items()}
         return images(files, labels=np.arange(rows), size=(1, 1), **chosen)
 
     return dataset
@@ -374,6 +374,11 @@ def test_structures_of_features(make: Make, activate: Activate) -> None:
     named = first(feature_cols={"x": "a", "y": ("b", "id")}, label_cols={"z": "id"})
     assert set(named[0]) == {"x", "y"} and same(named[0]["x"], a) and same(named[0]["y"][1], ids)
     assert same(named[1]["z"], ids)
+    weighted = first(feature_cols=("a", "b"), label_cols="a", weight_col="id")
+    assert len(weighted) == 3 and same(weighted[1], a) and same(weighted[2], ids)
+    made = dataset(batch_size_per_worker=4, feature_cols="b", label_cols="a", weight_col="id")
+    (arrays,) = made.as_numpy()
+    assert same(arrays[0], b) and same(arrays[1], a) and same(arrays[2], ids)
     stacked = first(feature_cols=["id", "id"])
     assert stacked.dtype == ids.dtype and stacked.tolist() == [[0, 0], [1, 1], [2, 2]]
 

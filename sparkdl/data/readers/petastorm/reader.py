@@ -56,6 +56,7 @@ def petastorm(
     *,
     columns: Sequence[str] | None = None,
     ragged: Sequence[str] | None = None,
+    pad: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
     fill: Mapping[str, Any] | None = None,
     trust: bool = False,
@@ -72,6 +73,8 @@ def petastorm(
         columns: names of the columns to read; by default all.
         ragged: names of the columns whose arrays differ in shape from row to row; by default the
             columns whose shape in the Unischema has a None.
+        pad: values that fill shorter arrays up to the longest of their batch, by column name:
+            `{"tokens": 0}`. See `bucket_by`.
         decode: dtypes of the binary columns without a codec that hold numbers, by name.
         fill: values that replace nulls, by column name; without a value a null is an error.
         trust: True silences the warning that reading a Unischema runs code of its writer.
@@ -100,7 +103,7 @@ def petastorm(
     call = Call("data.petastorm", {"url": url, "columns": columns, **parsed.division})
     url = absolute(url)
     pieces = agree(call, lambda: list_row_groups(url))
-    source = PetastormSource(url, columns, ragged, decode, fill, trust, pieces)
+    source = PetastormSource(url, columns, ragged, decode, fill, trust, pieces, pad)
     return make_dataset(source, parsed)
 
 
@@ -131,7 +134,7 @@ class PetastormSource(ArrowSource):
     """The rows of a petastorm dataset; a piece is a row group, in the order of petastorm.
 
     Args:
-        url, columns, ragged, decode, fill, trust: see `petastorm`.
+        url, columns, ragged, decode, fill, trust, pad: see `petastorm`.
         pieces: the result of `list_row_groups` on the first rank; by default this process lists
             them.
 
@@ -154,6 +157,7 @@ class PetastormSource(ArrowSource):
         fill: Mapping[str, Any] | None = None,
         trust: bool = False,
         pieces: Pieces | None = None,
+        pad: Mapping[str, Any] | None = None,
     ) -> None:
         compat.load()
         pieces = list_row_groups(url) if pieces is None else pieces
@@ -170,7 +174,7 @@ class PetastormSource(ArrowSource):
         if ragged is None:
             variable = [name for name, field in self._fields.items() if None in field.shape]
             ragged = [name for name in variable if name in self.schema.names]
-        self.options = {"ragged": ragged, "decode": decode, "fill": fill}
+        self.options = {"ragged": ragged, "decode": decode, "fill": fill, "pad": pad}
         check_names(self.options, self.schema)
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:

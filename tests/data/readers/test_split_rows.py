@@ -1,0 +1,89 @@
+"""Rows are split by the hash of a column: the same row is always on the same side."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv as arrow_csv
+from pyspark.sql import SparkSession
+
+from sparkdl import data
+from sparkdl.data.row_split import RowSplit
+from sparkdl.errors import ConfigError
+from tests.data.readers.test_contract import Activate, activate
+
+__all__ = ["activate"]  # A fixture, used by its name.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("parquet", "csv"):
+        (tmp_path / name).mkdir()
+    for number, ids in enumerate(np.split(np.arange(3000), [100, 100, 1700])):
+        users = pa.array([f"u{i // 10}" for i in ids], pa.string())
+        table = pa.table({"id": ids, "user": users})
+        pq.write_table(table, tmp_path / f"parquet/{number}.parquet", row_group_size=300)
+        arrow_csv.write_csv(table, tmp_path / f"csv/{number}.csv")
+    return tmp_path
+
+
+def ids_of(rows: Any) -> list[int]:
+    return [int(i) for batch in rows.as_numpy() for i in batch["id"]]
+
+
+def test_both_sides_have_each_row_once_on_all_ranks(folder: Path, activate: Activate) -> None:
+    found: dict[tuple[str, float], list[int]] = {}
+    for reader in (data.parquet, data.csv):
+        for split in (("user", 0.0, 0.8), ("user", 0.8, 1.0)):
+            for rank in range(2):
+                activate(rank, 2, folder=str(folder), url=str(folder))
+                rows = reader(folder / reader.__name__, split=split, batch_size_per_worker=64)
+                found.setdefault((reader.__name__, split[1]), []).extend(ids_of(rows))
+    train, unseen = (set(found["parquet", begin]) for begin in (0.0, 0.8))
+    assert train | unseen == set(range(3000)) and not train & unseen
+    assert 0.7 < len(train) / 3000 < 0.9
+    # Rows of a user stay together, and files of another format are split in the same way.
+    assert {i // 10 for i in train} & {i // 10 for i in unseen} == set()
+    assert set(found["csv", 0.0]) == train
+    assert all(len(ids) - len(set(ids)) <= 1 for ids in found.values())
+
+
+def test_a_split_is_shuffled_and_filtered_like_all_rows(folder: Path, activate: Activate) -> None:
+    activate(0, 1)
+    options: dict[str, Any] = {"split": ("id", 0.2, 0.6), "batch_size_per_worker": 64}
+    rows = data.parquet(folder / "parquet", filter=[("id", ">=", 1000)], **options, shuffle=True)
+    first, second = ids_of(rows), ids_of(rows)
+    mask = RowSplit("id", 0.2, 0.6).mask(pa.array(range(3000)))
+    assert sorted(first) == sorted(second) == [i for i in range(1000, 3000) if mask[i]]
+    assert first != second
+
+
+@pytest.mark.slow
+def test_spark_computes_the_same_places(spark: SparkSession) -> None:
+    place = "conv(substr(md5(cast({} AS string)), 1, 8), 16, 10) / 4294967296"
+    df = spark.range(-50, 50).selectExpr("id", "concat('ü', id) AS word")
+    rows = df.selectExpr("id", "word", *(f"{place.format(n)} AS p_{n}" for n in ("id", "word")))
+    table = rows.toArrow()
+    for name in ("id", "word"):
+        expected = np.asarray(table[f"p_{name}"]) < 0.4
+        mask = RowSplit(name, 0.0, 0.4).mask(table[name].combine_chunks())
+        assert mask.tolist() == expected.tolist() and 20 < mask.sum() < 60
+
+
+def test_wrong_splits_are_refused(folder: Path, activate: Activate) -> None:
+    activate(0, 1)
+    for wrong in ("id", ("id", 0.9), ("id", 0.9, 0.9), ("id", -0.1, 0.5), (3, 0.0, 0.5)):
+        with pytest.raises(ConfigError, match=r"split is .*; expected a column and a range"):
+            data.parquet(folder / "parquet", split=wrong, batch_size_per_worker=4)
+    with pytest.raises(ConfigError, match="split names column 'ID', which does not exist"):
+        data.parquet(folder / "parquet", split=("ID", 0.0, 0.5), batch_size_per_worker=4)
+    pq.write_table(pa.table({"x": [0.5]}), folder / "x.parquet")
+    with pytest.raises(ConfigError, match="split names column 'x', which is double; expected a"):
+        data.parquet(folder / "x.parquet", split=("x", 0.0, 0.5), batch_size_per_worker=4)
+    with pytest.raises(ConfigError, match=r"split=\('id', 0, 0.5\) is for files"):
+        data.dataset(split=("id", 0, 0.5), batch_size_per_worker=4)
+    with pytest.raises(ValueError, match="column 'id' has 1 nulls among 2 values, and split"):
+        RowSplit("id", 0.0, 0.5).mask(pa.array([1, None]))
