@@ -19,8 +19,7 @@ from sparkdl.data.nested import leaves, map_together
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.per_worker import refuse_sending
 from sparkdl.data.readers.base import Source
-from sparkdl.data.readers.split_rows import split_rows
-from sparkdl.data.row_split import RowSplit
+from sparkdl.data.readers.chosen_rows import chosen_rows, row_tests
 from sparkdl.data.rows import Rows
 from sparkdl.data.shard import LAST_BATCH, Share, share
 from sparkdl.distribute.autoshard import mark_share
@@ -74,6 +73,9 @@ class Batches:
         split: a column and a range within 0 and 1, such as `("id", 0.0, 0.9)`: only the rows whose
             value of the column has a hash in this range, see `sparkdl.data.row_split`. Rows with
             the same value are always in the same split.
+        where: conditions for the rows to read, by column: a function that is given the values of
+            many rows as an array of NumPy and returns an array of bool, or the wanted values, such
+            as `{"age": lambda age: age >= 18, "label": [0, 1]}`.
         steps: maximum number of batches in one pass; by default there is no maximum. Each pass
             begins anew: without `shuffle`, and always with `data.dataset`, all passes have the same
             first rows, and the rows after them are never read.
@@ -89,6 +91,7 @@ class Batches:
     last_batch: str = "pad"
     bucket_by: str | None = None
     split: tuple[str, float, float] | None = None
+    where: Mapping[str, Any] | None = None
     steps: int | None = None
 
     @classmethod
@@ -128,8 +131,7 @@ class Batches:
                 f"shuffle is {self.shuffle!r}; expected True, False, or the number of rows that "
                 "are shuffled together, at least 2."
             )
-        if self.split is not None:
-            RowSplit.parse(self.split)
+        row_tests(self.split, self.where)
         if self.last_batch not in LAST_BATCH:
             raise ConfigError(f"last_batch is {self.last_batch!r}; expected 'pad' or 'drop'.")
 
@@ -209,8 +211,7 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     me = context.current()
     refuse_sending(me)
     batch_size = batches.per_worker(me.reading[1])
-    if batches.split is not None:
-        source = split_rows(source, RowSplit.parse(batches.split))
+    source = chosen_rows(source, row_tests(batches.split, batches.where))
     selection = batches.select(source.columns)
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)

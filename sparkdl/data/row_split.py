@@ -90,7 +90,7 @@ class RowSplit:
             ValueError: if there is a null, which has no hash.
 
         Example:
-            >>> RowSplit("id", 0.0, 0.5).mask(pa.array([1, 2, 3, 4]))
+            >>> RowSplit("id", 0.0, 0.7).mask(pa.array([1, 2, 3, 4]))
             array([False, False, False,  True])
         """
         if values.null_count:

@@ -22,6 +22,7 @@ from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
 from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES
 from sparkdl.data.pass_numbers import PassNumbers
+from sparkdl.data.readers.chosen_rows import row_tests
 from sparkdl.data.shard import totals
 from sparkdl.data.shuffle import shuffled
 from sparkdl.errors import ConfigError, suggest
@@ -89,10 +90,10 @@ def dataset(
         10.0
     """
     parsed = Batches.parse(batches)
-    if parsed.split is not None:
+    if row_tests(parsed.split, parsed.where):
         raise ConfigError(
-            f"split={parsed.split!r} is for files. Pass DataFrames that are split in Spark, by the "
-            "expression in help(sparkdl.data.row_split) or by df.randomSplit."
+            "split= and where= are for files. Choose the rows in Spark: df.where(...), "
+            "df.randomSplit, or the expression in help(sparkdl.data.row_split)."
         )
     me = context.current()
     buffer = _row_buffer(me, name)

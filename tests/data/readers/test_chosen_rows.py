@@ -1,4 +1,4 @@
-"""Rows are split by the hash of a column: the same row is always on the same side."""
+"""Rows are chosen by the hash of a column, by functions and by sets of values."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from pyarrow import csv as arrow_csv
 from pyspark.sql import SparkSession
 
 from sparkdl import data
+from sparkdl.data.row_condition import RowCondition
 from sparkdl.data.row_split import RowSplit
 from sparkdl.errors import ConfigError
 from tests.data.readers.test_contract import Activate, activate
@@ -61,6 +62,47 @@ def test_a_split_is_shuffled_and_filtered_like_all_rows(folder: Path, activate: 
     assert first != second
 
 
+def test_conditions_are_functions_and_sets_that_all_must_hold(
+    folder: Path, activate: Activate
+) -> None:
+    where = {"id": lambda ids: ids % 2 == 0, "user": {"u3", "u4", "u299", "nobody"}}
+    expected = [*range(30, 50, 2), *range(2990, 3000, 2)]
+    for reader in (data.parquet, data.csv):
+        found = []
+        for rank in range(2):
+            activate(rank, 2, folder=str(folder), url=str(folder))
+            rows = reader(folder / reader.__name__, where=where, batch_size_per_worker=4)
+            found += ids_of(rows)
+        assert sorted(set(found)) == expected and len(found) == 16
+    activate(0, 1)
+    split = ("user", 0.2, 0.4)  # Of the three users, only u3 is in it.
+    path = folder / "parquet"
+    both = data.parquet(path, where=where, split=split, batch_size_per_worker=4)
+    alone = set(ids_of(data.parquet(path, split=split, batch_size_per_worker=4)))
+    assert ids_of(both) == [i for i in expected if i in alone] == [*range(30, 40, 2)]
+
+
+def test_a_function_sees_nulls_and_a_set_leaves_them_out() -> None:
+    values = pa.array([1, None, 3])
+    assert RowCondition("x", np.isnan).mask(values).tolist() == [False, True, False]
+    assert RowCondition("x", (1, 2)).mask(values).tolist() == [True, False, False]
+
+
+def test_wrong_conditions_are_refused(folder: Path, activate: Activate) -> None:
+    activate(0, 1)
+    path, size = folder / "parquet", {"batch_size_per_worker": 4}
+    for wrong in ({}, "id", {"id": 3}, {3: [1]}, [("id", [1])]):
+        with pytest.raises(ConfigError, match="expected a dict from columns to functions"):
+            data.parquet(path, where=wrong, **size)
+    with pytest.raises(ConfigError, match=r"where names column 'ids', .* Did you mean 'id'\?"):
+        data.parquet(path, where={"ids": [1]}, **size)
+    with pytest.raises(ConfigError, match=r"where has .*'one'.* expected values of int64"):
+        data.parquet(path, where={"id": ["one"]}, **size)
+    for function in (lambda ids: True, lambda ids: ids, lambda ids: ids[:1] > 0):
+        with pytest.raises(ValueError, match="function of where for column 'id' returned an array"):
+            data.parquet(path, where={"id": function}, **size)
+
+
 @pytest.mark.slow
 def test_spark_computes_the_same_places(spark: SparkSession) -> None:
     place = "conv(substr(md5(cast({} AS string)), 1, 8), 16, 10) / 4294967296"
@@ -83,7 +125,7 @@ def test_wrong_splits_are_refused(folder: Path, activate: Activate) -> None:
     pq.write_table(pa.table({"x": [0.5]}), folder / "x.parquet")
     with pytest.raises(ConfigError, match="split names column 'x', which is double; expected a"):
         data.parquet(folder / "x.parquet", split=("x", 0.0, 0.5), batch_size_per_worker=4)
-    with pytest.raises(ConfigError, match=r"split=\('id', 0, 0.5\) is for files"):
+    with pytest.raises(ConfigError, match="split= and where= are for files"):
         data.dataset(split=("id", 0, 0.5), batch_size_per_worker=4)
     with pytest.raises(ValueError, match="column 'id' has 1 nulls among 2 values, and split"):
         RowSplit("id", 0.0, 0.5).mask(pa.array([1, None]))

@@ -1,0 +1,104 @@
+"""Runs anywhere (pure). Conditions for rows that are functions of Python, or sets of values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkdl.errors import ConfigError, suggest
+
+__all__ = ["RowCondition"]
+
+
+@dataclass(frozen=True)
+class RowCondition:
+    """The rows whose value of a column passes a condition.
+
+    Attributes:
+        column: name of the column.
+        condition: a function that is given the values of many rows (rows,) as an array of NumPy and
+            returns an array (rows,) of bool; or the values that are wanted.
+    """
+
+    column: str
+    condition: Any
+
+    @classmethod
+    def parse(cls, value: Any) -> list["RowCondition"]:
+        """Create from the argument `where`; all conditions must hold.
+
+        Raises:
+            ConfigError: if the value is not a dict from columns to functions or values.
+
+        Example:
+            >>> [each.column for each in RowCondition.parse({"age": lambda age: age >= 18})]
+            ['age']
+        """
+        conditions = list(value.items()) if isinstance(value, Mapping) else []
+        kinds = (list, tuple, set, frozenset)
+        if not conditions or not all(
+            isinstance(name, str) and (callable(each) or isinstance(each, kinds))
+            for name, each in conditions
+        ):
+            raise ConfigError(
+                f"where is {value!r}; expected a dict from columns to functions of an array, such "
+                "as {'age': lambda age: age >= 18}, or to the values that are wanted, such as "
+                "{'label': [0, 1]}."
+            )
+        return [cls(name, each) for name, each in conditions]
+
+    def check(self, schema: pa.Schema) -> None:
+        """Validate the column.
+
+        Args:
+            schema: the columns of the rows.
+
+        Raises:
+            ConfigError: if the column does not exist, or a wanted value is not of its type.
+        """
+        if self.column not in schema.names:
+            raise ConfigError(
+                f"where names column {self.column!r}, which does not exist."
+                f"{suggest(self.column, schema.names)} Columns are {', '.join(schema.names)}."
+            )
+        if not callable(self.condition):
+            self._wanted(schema.field(self.column).type)
+
+    def _wanted(self, kind: pa.DataType) -> pa.Array:
+        try:
+            return pa.array(list(self.condition), kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
+            raise ConfigError(
+                f"where has {self.condition!r} for column {self.column!r}; expected values of "
+                f"{kind}: {exc}"
+            ) from exc
+
+    def mask(self, values: pa.Array) -> "np.ndarray[Any, Any]":
+        """Return an array (rows,) of bool: True for the rows that pass.
+
+        Args:
+            values: the values of the column. A function gets null as None, and in a column of
+                numbers as NaN.
+
+        Raises:
+            ValueError: if the function does not return a bool for each row.
+
+        Example:
+            >>> RowCondition("label", {1, 2}).mask(pa.array([0, 1, 2, None]))
+            array([False,  True,  True, False])
+        """
+        if not callable(self.condition):
+            wanted = self._wanted(values.type)
+            found: np.ndarray[Any, Any] = pc.is_in(values, wanted).to_numpy(zero_copy_only=False)
+            return found
+        result = np.asarray(self.condition(values.to_numpy(zero_copy_only=False)))
+        if result.shape != (len(values),) or result.dtype != bool:
+            raise ValueError(
+                f"the function of where for column {self.column!r} returned an array of "
+                f"{result.dtype} {list(result.shape)} for {len(values)} rows; expected a bool for "
+                "each row, such as age >= 18. It is called with the values of many rows."
+            )
+        return result
