@@ -67,11 +67,11 @@ def test_conditions_are_functions_and_sets_that_all_must_hold(
 ) -> None:
     where = {"id": lambda ids: ids % 2 == 0, "user": {"u3", "u4", "u299", "nobody"}}
     expected = [*range(30, 50, 2), *range(2990, 3000, 2)]
-    for reader in (data.parquet, data.csv):
+    for reader, name in ((data.parquet, "parquet"), (data.csv, "csv"), (data.petastorm, "parquet")):
         found = []
         for rank in range(2):
             activate(rank, 2, folder=str(folder), url=str(folder))
-            rows = reader(folder / reader.__name__, where=where, batch_size_per_worker=4)
+            rows = reader(str(folder / name), where=where, batch_size_per_worker=4)
             found += ids_of(rows)
         assert sorted(set(found)) == expected and len(found) == 16
     activate(0, 1)
