@@ -125,7 +125,9 @@ class Rows:
         return dataset
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("name", "blocks", "plan", "_finish"):  # Before `__init__`, in a copy.
+        # Private names are for TensorFlow, which is loaded when it asks. Notebooks ask as well.
+        is_foreign = name.startswith("_") and "tensorflow" not in sys.modules
+        if is_foreign or name in ("name", "blocks", "plan", "_finish"):  # The latter in a copy.
             raise AttributeError(name)
         return getattr(self._dataset, name)
 

@@ -47,7 +47,7 @@ for read in (data.parquet, data.csv, data.tfrecord):
         batches = list(getattr(rows, f"as_{framework}")())
         assert sorted(int(i) for _, ids in batches for i in ids) == list(range(10)), batches
         assert [tuple(x.shape) for x, _ in batches] == [(4, 2), (4, 2), (2, 2)], batches
-    assert not isinstance(rows, dict)
+    assert not isinstance(rows, dict) and not hasattr(rows, "_repr_html_")
     assert "tensorflow" not in sys.modules, name
 print("read")
 """
