@@ -15,14 +15,12 @@ from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS, EpochOrder, Pass
 from sparkdl.data.loaders import Plan
-from sparkdl.data.nested import leaves, map_together
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.per_worker import refuse_sending
 from sparkdl.data.readers.base import Source
 from sparkdl.data.readers.chosen_rows import chosen_rows, row_tests
 from sparkdl.data.rows import Rows
 from sparkdl.data.shard import LAST_BATCH, Share, share
-from sparkdl.distribute.autoshard import mark_share
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import check_count, with_keywords_of
 
@@ -325,46 +323,7 @@ def rows_of(
             return np.random.SeedSequence(entropy) if batches.shuffle else None
 
         blocks = blocks.bucketed(batches.bucket_by, batch_size, seed)
-
-    def finish(elements: Any) -> Any:
-        return _finished(elements, batches, batch_size, steps, blocks.padding)
-
-    return Rows(name, blocks, plan, finish)
-
-
-def _finished(
-    elements: Any, batches: Batches, batch_size: int, steps: int | None, padding: Any
-) -> Any:
-    """Return elements of any number of rows as batches, repeated and prefetched.
-
-    Args:
-        elements: a `tf.data.Dataset` of this rank's rows, repeated rows included.
-        batches: how rows become batches.
-        batch_size: number of rows in a batch of this rank.
-        steps: number of batches of one pass; None if it is not known yet.
-        padding: see `Blocks`.
-    """
-    import tensorflow as tf
-
-    dataset = elements.prefetch(1).rebatch(batch_size, drop_remainder=batches.last_batch == "drop")
-    if any(pad is not None for pad in leaves(padding)):
-        dataset = dataset.map(
-            lambda *parts: map_together(
-                _padded, parts if isinstance(padding, tuple) else parts[0], padding
-            )
-        )
-    if batches.steps:
-        dataset = dataset.take(batches.steps)
-    if steps is not None:
-        steps = min(steps, batches.steps or steps)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    if batches.epochs > 1:
-        dataset = dataset.repeat(batches.epochs)
-    return mark_share(dataset.prefetch(2))
-
-
-def _padded(tensor: Any, pad: Any) -> Any:
-    return tensor if pad is None else tensor.to_tensor(pad)
+    return Rows(name, blocks, plan)
 
 
 def report_dataset(

@@ -17,7 +17,6 @@ from sparkdl.data.nested import leaves, map_leaves
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.rows import Rows
-from sparkdl.distribute.autoshard import mark_share
 from sparkdl.errors import ConfigError
 
 __all__ = ["mix"]
@@ -87,15 +86,7 @@ def mix(
     if context.current().is_chief:
         sizes = " and ".join(str(part.size) for part in parts)
         _logger.info("%s: batches of %s rows; %d steps per epoch", name, sizes, steps)
-    blocks = _MixedBlocks(parts, steps, plan.numbers)
-
-    def finish(elements: Any) -> Any:
-        import tensorflow as tf
-
-        dataset = elements.apply(tf.data.experimental.assert_cardinality(steps))
-        return mark_share(dataset.repeat(epochs).prefetch(2))
-
-    return Rows(name, blocks, plan, finish)
+    return Rows(name, _MixedBlocks(parts, steps, plan.numbers), plan)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ hundreds of megabytes. So the result of a reader becomes a dataset when it is fi
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.loaders import JaxLoader, NumpyLoader, Plan, TorchLoader
+from sparkdl.data.nested import leaves, map_together
+from sparkdl.distribute.autoshard import mark_share
 
 __all__ = ["Rows"]
 
@@ -26,17 +28,15 @@ class Rows:
         name: the source as the user would call it.
         blocks: the rank's rows.
         plan: how rows become batches.
-        finish: turns a `tf.data.Dataset` of blocks into one of batches, by the same plan.
 
     Attributes:
         name, blocks, plan: the arguments.
     """
 
-    def __init__(self, name: str, blocks: Blocks, plan: Plan, finish: Callable[[Any], Any]) -> None:
+    def __init__(self, name: str, blocks: Blocks, plan: Plan) -> None:
         self.name = name
         self.blocks = blocks
         self.plan = plan
-        self._finish = finish
 
     def as_numpy(self) -> NumpyLoader:
         """Return the batches as NumPy arrays, with strings as objects.
@@ -115,7 +115,7 @@ class Rows:
         import tensorflow as tf
 
         with tf.init_scope():  # A dataset that is first used in a tf.function outlives its graph.
-            return self._finish(self.blocks.tensors())
+            return _finished(self.blocks.tensors(), self.plan, self.blocks.padding)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -127,7 +127,7 @@ class Rows:
     def __getattr__(self, name: str) -> Any:
         # Private names are for TensorFlow, which is loaded when it asks. Notebooks ask as well.
         is_foreign = name.startswith("_") and "tensorflow" not in sys.modules
-        if is_foreign or name in ("name", "blocks", "plan", "_finish"):  # The latter in a copy.
+        if is_foreign or name in ("name", "blocks", "plan"):  # The latter in a copy.
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -143,3 +143,34 @@ class Rows:
     def __repr__(self) -> str:
         steps = "unknown" if self.plan.steps is None else self.plan.steps
         return f"<Rows of {self.name}: batch_size={self.plan.batch_size}, steps={steps}>"
+
+
+def _finished(elements: Any, plan: Plan, padding: Any) -> Any:
+    """Return elements of any number of rows as batches, repeated and prefetched.
+
+    Args:
+        elements: a `tf.data.Dataset` of this rank's rows, repeated rows included.
+        plan: how rows become batches.
+        padding: see `Blocks`.
+    """
+    import tensorflow as tf
+
+    dataset = elements.prefetch(1).rebatch(plan.batch_size, drop_remainder=plan.drop_remainder)
+    if any(pad is not None for pad in leaves(padding)):
+        dataset = dataset.map(
+            lambda *parts: map_together(
+                _padded, parts if isinstance(padding, tuple) else parts[0], padding
+            )
+        )
+    if plan.max_steps:
+        dataset = dataset.take(plan.max_steps)
+    if plan.steps is not None:
+        steps = min(plan.steps, plan.max_steps or plan.steps)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    if plan.epochs > 1:
+        dataset = dataset.repeat(plan.epochs)
+    return mark_share(dataset.prefetch(2))
+
+
+def _padded(tensor: Any, pad: Any) -> Any:
+    return tensor if pad is None else tensor.to_tensor(pad)

@@ -109,6 +109,10 @@ class ChosenRows(ArrowSource):
         self._tests = tests
         self._columns = columns
 
+    def max_lanes(self, names: Sequence[str]) -> int:
+        """Implement `Source.max_lanes`."""
+        return self._source.max_lanes([*names, *self._columns])
+
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a piece is read from its start."""
         for part in ranges:
