@@ -19,7 +19,7 @@ from typing import Any
 from sparkdl import checkpoints, resources
 from sparkdl.identity import LOCAL, Context, Wiring
 from sparkdl.polling import Outages, retry
-from sparkdl.reporter import Reporter, as_metrics, as_step
+from sparkdl.reporter import Reporter, Rungs, as_metrics, as_step
 
 __all__ = [
     "VARIABLE",
@@ -119,7 +119,7 @@ def report(
         OSError: if the run directory did not take the checkpoint for five minutes.
         SupersededError: if Spark has started this trial elsewhere, and the checkpoint belongs to
             that attempt now. Do not catch it: this process is about to be ended.
-        TrialPruned: if the search stops this trial. Do not catch it: it is not a failure.
+        TrialPruned: if the search stops or pauses this trial. Do not catch it: it is no failure.
 
     Example:
         >>> from pathlib import Path
@@ -133,10 +133,11 @@ def report(
         >>> Path(context.get_checkpoint(), "weights.txt").read_text()
         '0.5'
     """
-    reporter = this_reporter()
-    reporter.write(as_metrics(value), None if step is None else as_step(step))
+    reporter, metrics = this_reporter(), as_metrics(value)
+    reporter.write(metrics, None if step is None else as_step(step))
     if checkpoint is not None and current().is_chief:
         _commit(reporter, checkpoint)
+    reporter.raise_if_paused(metrics, checkpoint is not None)
     reporter.raise_if_stopped()
 
 
@@ -259,7 +260,8 @@ def this_reporter() -> Reporter:
     # Each file has one writer; the driver reads the file of the chief.
     name = "metrics.jsonl" if me.is_chief else f"metrics-{me.role}-{me.index}.jsonl"
     folder = Path(me.folder) if me.folder else None
-    return _reporter(folder, name, me.world_size == 1, me.attempt, me.prints, os.getpid())
+    asks = (tuple(me.rungs), tuple(me.reported), me.metric)
+    return _reporter(folder, name, me.world_size == 1, me.attempt, me.prints, asks, os.getpid())
 
 
 # Process-wide state: one reporter per process. The process id is an argument so that a forked
@@ -267,9 +269,16 @@ def this_reporter() -> Reporter:
 # because the other ranks would wait for it: the gang is ended as a whole.
 @functools.lru_cache(maxsize=1)
 def _reporter(
-    folder: Path | None, name: str, can_be_stopped: bool, attempt: int, prints: bool, pid: int
+    folder: Path | None,
+    name: str,
+    can_be_stopped: bool,
+    attempt: int,
+    prints: bool,
+    asks: tuple[tuple[int, ...], tuple[int, ...], str | None],
+    pid: int,
 ) -> Reporter:
-    return Reporter(folder, name, can_be_stopped, attempt, prints)
+    rungs = Rungs(*asks) if asks[0] else None
+    return Reporter(folder, name, can_be_stopped, attempt, prints, rungs)
 
 
 # All fields can be read from the module; `dir` and the error message list only the public ones.

@@ -1,6 +1,7 @@
 """Runs in the training process. The fields of `context`: who this process is in its run."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class Wiring:
         keep_checkpoints: rule for the checkpoints to retain, such as `best+last`.
         metric: name of the metric that makes a checkpoint the best.
         direction: `max` or `min`, for `metric`.
+        rungs: numbers of reports after which this process asks the driver whether it goes on.
+        reported: number of the reports of earlier attempts, and step of the last one.
         feed: descriptor of the socket from which `data.dataset` receives rows; None without
             `data=`.
         ring: descriptor of the channel on which a process of a gang is invited to the ring.
@@ -53,6 +56,8 @@ class Wiring:
     keep_checkpoints: str | int = "best+last"
     metric: str | None = None
     direction: str = "max"
+    rungs: Sequence[int] = ()
+    reported: Sequence[int] = (0, -1)
     feed: int | None = None
     ring: int | None = None
     port: int | None = None

@@ -10,14 +10,14 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sparkdl import jsonl, storage
 from sparkdl.errors import TrialPruned
 
-__all__ = ["ASKS", "ORDERS", "TIMELINE", "Reporter", "as_metrics", "as_step", "make_files"]
+__all__ = ["ASKS", "ORDERS", "TIMELINE", "Reporter", "Rungs", "as_metrics", "as_step", "make_files"]
 
 # The file of a trial's requests, and the file of the driver's commands and answers.
 ASKS = "asks.jsonl"
@@ -129,6 +129,46 @@ def make_files(trial: str) -> None:
         storage.append(storage.join(trial, name), b"")
 
 
+class Rungs:
+    """The reports after which a trial asks the driver whether it goes on.
+
+    A step that was reported before does not count again, as in `search.pruners.ReportNumbers`.
+
+    Args:
+        rungs: the numbers of the reports.
+        reported: the number of the reports of earlier attempts, and the step of the last one.
+        metric: the name of the metric; reports without it do not count.
+
+    Example:
+        >>> rungs = Rungs([2], (0, -1), "loss")
+        >>> [rungs.is_due({"loss": 0.5}, step, has_checkpoint=True) for step in (0, 1, 2)]
+        [False, True, False]
+    """
+
+    def __init__(self, rungs: Sequence[int], reported: Sequence[int], metric: str | None) -> None:
+        self._rungs = frozenset(rungs)
+        self._count, self._step = reported
+        self._metric = metric or "value"
+        self._reached: int | None = None
+
+    def is_due(self, metrics: Mapping[str, float], step: int, has_checkpoint: bool) -> bool:
+        """Count a report, and return True if it is time to ask.
+
+        A trial that pauses goes on from its checkpoint. Where one call reports and a later call
+        commits, as two callbacks of Keras do, the trial asks after the later one.
+        """
+        is_later = self._reached is not None and step > self._reached
+        if step > self._step and not {self._metric, "value"}.isdisjoint(metrics):
+            self._step = step
+            self._count += 1
+            if self._count in self._rungs:
+                self._reached = step
+        is_due = is_later or (self._reached is not None and has_checkpoint)
+        if is_due:
+            self._reached = None
+        return is_due
+
+
 class Reporter:
     """Writes the reports and requests of this process, and reads the driver's messages.
 
@@ -138,6 +178,7 @@ class Reporter:
         can_be_stopped: the driver can stop this process, as in a search.
         attempt: number of the attempt at the trial; answers to other attempts are ignored.
         prints: print the reports, also if there is a folder.
+        rungs: the reports after which the process asks whether the trial goes on.
 
     Attributes:
         spent_s: seconds spent in `write`.
@@ -155,9 +196,11 @@ class Reporter:
         can_be_stopped: bool,
         attempt: int = 0,
         prints: bool = False,
+        rungs: Rungs | None = None,
     ) -> None:
         self._attempt = attempt
         self._prints = prints or folder is None
+        self._rungs = rungs
         # Opened by the first report or request, because many trials have none.
         self._reports = LineFile(folder / name) if folder else None
         self._asks = LineFile(folder / ASKS) if folder else None
@@ -206,6 +249,20 @@ class Reporter:
         """
         if self.is_stopped():
             raise TrialPruned(f"the search stopped this trial at step {self.step}")
+
+    def raise_if_paused(self, metrics: dict[str, float], has_checkpoint: bool) -> None:
+        """Ask the driver at a rung whether the trial goes on.
+
+        Args:
+            metrics: the numbers of the last report.
+            has_checkpoint: a checkpoint was committed with this report.
+
+        Raises:
+            TrialPruned: if the trial is paused.
+        """
+        is_due = self._rungs and self._rungs.is_due(metrics, self.step, has_checkpoint)
+        if is_due and not self.ask(rung=self.step):
+            raise TrialPruned(f"the search paused this trial at step {self.step}")
 
     def is_stopped(self) -> bool:
         """Return True if the driver has stopped this trial."""

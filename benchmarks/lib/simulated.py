@@ -17,8 +17,11 @@ from typing import Any
 from lib.hartmann import EPOCHS, NAMES, Curve, curve
 from sparkdl.cluster.slots import Slots
 from sparkdl.runner.concurrency import Concurrency
+from sparkdl.runner.trial_loop import LOCAL_POLL_S
 from sparkdl.runner.trial_messages import STOP_GRACE_S
 from sparkdl.runs.states import TrialState
+from sparkdl.search.promotion import promotion_of
+from sparkdl.search.pruners import NamedPruner
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from sparkdl.search.study import Study
@@ -32,6 +35,7 @@ __all__ = [
     "in_stages",
     "in_turns",
     "simulate",
+    "simulate_promoting",
 ]
 
 ETA = 4
@@ -163,6 +167,91 @@ def simulate(algorithm: str, pruner: Any, setting: Setting, target: float = math
         setting,
         target,
     ).run()
+
+
+class PromotingSimulation:
+    """Drives the rule of a pruner that promotes trials, with random configurations.
+
+    A trial waits at a rung until the driver has looked, and leaves its slot if it pauses.
+
+    Args:
+        pruner: the pruner, with `promote`.
+        setting: on which slots.
+    """
+
+    def __init__(self, pruner: Mapping[str, Any], setting: Setting) -> None:
+        self._setting = setting
+        self._rule = promotion_of(NamedPruner.of(pruner), "max")
+        slots = Slots(setting.slots, setting.slots, "simulated")
+        self._concurrency = Concurrency(lambda: slots)
+        self._left = deque(configurations(setting))
+        self._curves: list[Curve] = []
+        self._steps: list[int] = []
+        self._ready: deque[int] = deque()
+        self._running = self._started = 0
+        self._events: list[tuple[float, int, int]] = []
+        self._order = itertools.count()
+        self.found = Found()
+
+    def run(self) -> Found:
+        """To the end of the last trial."""
+        self._fill(0.0)
+        while self._events:
+            now, _, trial = heapq.heappop(self._events)
+            self._report(trial, now)
+            self.found.wall_s = now
+        return self.found
+
+    def _next(self) -> int | None:
+        """Return the trial that the package would submit now."""
+        if promotable := self._rule.promotable():
+            self._rule.promote(promotable[0])
+            return promotable[0]
+        if not self._left:
+            self._rule.close()
+            return None
+        self._curves.append(self._setting.curve(self._left.popleft()))
+        self._steps.append(0)
+        self._rule.add(len(self._curves) - 1)
+        return len(self._curves) - 1
+
+    def _fill(self, now: float) -> None:
+        while True:
+            most = self._concurrency.max_submitted(self._started, self._running)
+            room = most - self._running - len(self._ready)
+            if room > 0 and (trial := self._next()) is not None:
+                self._ready.append(trial)
+            elif self._ready and self._running < self._setting.slots:
+                trial = self._ready.popleft()
+                self._running, self._started = self._running + 1, self._started + 1
+                self._at(now + self._curves[trial].epoch_s, trial)
+            else:
+                return
+
+    def _at(self, when: float, trial: int) -> None:
+        heapq.heappush(self._events, (when, next(self._order), trial))
+
+    def _report(self, trial: int, now: float) -> None:
+        score, epoch_s = self._curves[trial].scores[self._steps[trial]], self._curves[trial].epoch_s
+        self.found.reported(now, score)
+        self._steps[trial] += 1
+        rungs = self._rule.rungs(trial)
+        if self._steps[trial] == EPOCHS:
+            self.found.best = max(self.found.best, score)
+            self._rule.end(trial)
+        elif not rungs or self._steps[trial] != rungs[0]:
+            self._at(now + epoch_s, trial)
+            return
+        elif self._rule.reach(trial, score):
+            self._at(now + LOCAL_POLL_S + epoch_s, trial)
+            return
+        self._running -= 1
+        self._fill(now + LOCAL_POLL_S)
+
+
+def simulate_promoting(pruner: Mapping[str, Any], setting: Setting) -> Found:
+    """One search of random configurations whose trials pause and go on, to its end."""
+    return PromotingSimulation(pruner, setting).run()
 
 
 def configurations(setting: Setting) -> list[dict[str, Any]]:

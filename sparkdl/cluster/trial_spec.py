@@ -42,6 +42,9 @@ class TrialSpec:
         direction: `max` or `min`, for the first metric.
         keep_checkpoints: the checkpoints to keep, such as `best+last`.
         init_from: the folder of a trial and the number of its checkpoint to begin with.
+        rungs: the numbers of reports, counted from `reported` on, after which the process asks the
+            driver whether it goes on.
+        reported: the number of the reports of earlier attempts, and the step of the last one.
         avoid: the ids of the executors that must not run the trial.
         secret: the key by which the ranks of this attempt recognise each other; empty for a trial
             of one process.
@@ -55,5 +58,7 @@ class TrialSpec:
     direction: str = "max"
     keep_checkpoints: str | int = "best+last"
     init_from: tuple[str, int] | None = None
+    rungs: tuple[int, ...] = ()
+    reported: tuple[int, int] = (0, -1)
     avoid: tuple[str, ...] = ()
     secret: bytes = field(default=b"", repr=False)

@@ -333,6 +333,8 @@ class TrialTask:
             "keep_checkpoints": self.trial.keep_checkpoints,
             "metric": self.trial.metrics[0],
             "direction": self.trial.direction,
+            "rungs": self.trial.rungs,
+            "reported": self.trial.reported,
             "timeline": self.plan.timeline,
             "strategy": self.plan.roles[0].strategy,
         }

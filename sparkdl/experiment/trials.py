@@ -148,8 +148,9 @@ def search(
             `optuna.Trial` and returns the parameters; or the path of a CloudML Engine or
             SageMaker file.
         algorithm: `random`, `grid`, `tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, or an Optuna sampler;
-            or `pbt`, population based training, whose trials each train one interval, from the
-            checkpoint that `context.get_checkpoint()` returns to one that they commit.
+            `bohb`, with a pruner that promotes trials; or `pbt`, population based training, whose
+            trials each train one interval, from the checkpoint that `context.get_checkpoint()`
+            returns to one that they commit.
             `{"pbt": {"population": 8, "quantile": 0.25, "resample": 0.25, "factor": 1.2}}` passes
             arguments.
         num_trials: number of configurations to try; None if another rule ends the search.
@@ -160,7 +161,10 @@ def search(
             and after `grace * reduction**k` reports, k = 0, 1, 2 ..., a trial continues if it is
             among the best `1 / reduction` of those that came so far. By default `grace` is 1, and
             `reduction` is 4. `median` has `grace` and `startup`, the number of trials that
-            complete first; `hyperband` has `grace`, `reduction` and `max_reports`.
+            complete first; `hyperband` has `grace`, `reduction` and `max_reports`. With
+            `"promote": True`, trials of `asha` and `hyperband` pause after the reports of a rung,
+            and the best go on later, from the checkpoint that `context.get_checkpoint()` returns.
+            `hyperband` is synchronous then, needs `max_reports` and has `brackets`.
         stop: end when a trial's metric reaches this value, such as `{"accuracy": 0.98}`.
         patience: end after this number of configurations in a row without an improvement.
         max_slot_hours: end when the trials have used this number of slot hours.
@@ -222,7 +226,7 @@ def search(
         raise ConfigError("learn_from= cannot be combined with algorithm='pbt'. Remove it.")
     workers_per_trial = check_count("workers_per_trial", workers_per_trial)
     runs = [learn_from] if isinstance(learn_from, Run | str) else learn_from
-    _check_compatible(train, parsed_space, bool(runs), workers_per_trial)
+    _check_compatible(train, settings, bool(runs), workers_per_trial)
     return execute(
         Request(
             kind="search",
@@ -256,12 +260,15 @@ def _role(options: Options, workers_per_trial: int) -> Role:
     )
 
 
-def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: int) -> None:
+def _check_compatible(
+    train: Any, search: SearchSettings, learns: bool, workers_per_trial: int
+) -> None:
     """Validate that the function, its space and the other arguments are compatible.
 
     Raises:
         ConfigError, FunctionError: if two arguments are not compatible.
     """
+    space = search.space
     if isinstance(space, Space):
         for names in sorted(space.name_sets(), key=len):
             check_call(train, names, "space")
@@ -274,6 +281,11 @@ def _check_compatible(train: Any, space: Any, learns: bool, workers_per_trial: i
         raise ConfigError(
             f"workers_per_trial is {workers_per_trial}, but an objective that requests its "
             "parameters runs in one process. Pass space= with the values of the parameters."
+        )
+    if workers_per_trial > 1 and search.promotes:
+        raise ConfigError(
+            f"workers_per_trial is {workers_per_trial}, but the pruner promotes trials, and the "
+            "processes of a trial cannot pause together. Remove 'promote', or workers_per_trial."
         )
     if learns and not isinstance(space, Space):
         raise ConfigError("learn_from requires space= to be a dict.")

@@ -27,9 +27,8 @@ from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.same_request import difference
 from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.files.formats import read_space
-from sparkdl.search.population_settings import PBT
 from sparkdl.search.pruners import PRUNERS
-from sparkdl.search.settings import ALGORITHMS, SearchSettings, check_name
+from sparkdl.search.settings import ALL_ALGORITHMS, SearchSettings, check_name
 from sparkdl.search.space.spaces import Space
 
 __all__ = ["continue_search", "with_earlier_changes"]
@@ -70,7 +69,7 @@ def continue_search(
     check_retry(retry, run.trials)
     if "num_trials" in changes:
         changes = {**changes, "num_trials": check_count("num_trials", changes["num_trials"])}
-    check_name("algorithm", changes.get("algorithm"), (*ALGORITHMS, PBT))
+    check_name("algorithm", changes.get("algorithm"), ALL_ALGORITHMS)
     check_name("pruner", changes.get("pruner"), PRUNERS)
     changes = _without_same_space(description, changes)
     description = with_earlier_changes(description, paths)

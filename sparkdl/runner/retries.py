@@ -1,9 +1,11 @@
-"""Runs on the driver (pure). Decide whether a failed trial is run again."""
+"""Runs on the driver. Decide whether a failed trial is run again."""
 
 import math
+import time
 from collections import Counter
 
 from sparkdl.options import Options
+from sparkdl.runner.submitted import SubmittedTrial
 from sparkdl.runs.retry import OUTSIDE
 from sparkdl.runs.states import Failure
 
@@ -68,6 +70,13 @@ class Retries:
         }
         limit = limits[budget]
         return limit is None or self._num_failures[number, budget] <= limit
+
+    def allow_after(self, submitted: SubmittedTrial, failure: str) -> bool:
+        """Count the failure of an attempt that has ended, see `allow`."""
+        if failure == OUTSIDE and submitted.is_recalled:
+            return True  # It started while its job was being cancelled.
+        lived_s = time.monotonic() - submitted.submitted_s
+        return self.allow(submitted.trial.number, failure, lived_s)
 
     def _budget_of(self, failure: str) -> str:
         if failure == Failure.LOST:

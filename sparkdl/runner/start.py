@@ -22,6 +22,7 @@ from sparkdl.runner.kept_program import keep_program
 from sparkdl.runner.new_run import NewRun
 from sparkdl.runner.preflight import preflight
 from sparkdl.runner.prepare import PreparedRun
+from sparkdl.runner.request import Request
 from sparkdl.runner.smoke import SmokeTest
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
@@ -30,7 +31,7 @@ from sparkdl.runs.retry import not_tried_again
 from sparkdl.search.interval_sources import IntervalSource
 from sparkdl.search.trial_source import TrialSource
 
-__all__ = ["start"]
+__all__ = ["make_source", "start"]
 
 T = TypeVar("T")
 
@@ -162,7 +163,7 @@ def _make_loop(
         progress.say(_goal(prepared, run))
     if prepared.request.options.smoke:
         prepared.concurrency.others_wait = SmokeTest(run)
-    source = _make_source(prepared, opened, progress)
+    source = make_source(prepared.request, opened, progress.say)
     if note := not_tried_again(run.trials):
         progress.say(f"Note: {note}")
     loop = TrialLoop(prepared, opened, source, progress, [Reports(run, progress.say), callbacks])
@@ -179,12 +180,20 @@ def _goal(prepared: PreparedRun, run: Run) -> str:
     return f"The best trial is the one with the {run.goal}{hint}"
 
 
-def _make_source(prepared: PreparedRun, opened: OpenRun, progress: Progress) -> TrialSource:
-    request = prepared.request
+def make_source(request: Request, opened: OpenRun, say: Callable[[str], None]) -> TrialSource:
+    """Return the source of the trials of a run.
+
+    Args:
+        request: the arguments of the verb.
+        opened: the run.
+        say: shows a line to the user.
+    """
     if request.search is None:
         return TrialSource()
     if request.search.is_scheduled:
         return IntervalSource(opened, request.search)
+    from sparkdl.search.promoting_source import PromotingSource
     from sparkdl.search.study_source import StudySource
 
-    return StudySource.create(opened, request.search, request.learn_from, progress.say)
+    source = PromotingSource if request.search.promotes else StudySource
+    return source.create(opened, request.search, request.learn_from, say)

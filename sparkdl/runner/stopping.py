@@ -62,12 +62,17 @@ class Stopping:
         self._repeats = search.repeats if search else 1
         # The ended trials of each configuration of which a repeat has not ended.
         self._incomplete: dict[int, list[Trial]] = {}
+        # The trials that were counted when the pruner let them wait.
+        self._paused: set[int] = set()
         self._used_s = 0.0
         # The trials that have been seen running, those of the last look, and the time of that look.
         self._seen: set[int] = set()
         self._num_running = 0
         self._looked_s = 0.0
         self._first = first_of(ended) if options.smoke else None
+        for trial in trials:
+            if trial.state == TrialState.PAUSED:
+                self.trial_paused(trial)
         for trial in ended:
             self._count(trial)
             self._used_s += sum(end - begin for begin, end in trial.spans if end)
@@ -98,9 +103,19 @@ class Stopping:
             return stop
         return self._too_many_failures() or self._target_reached(members) or self._out_of_patience()
 
+    def trial_paused(self, trial: Trial) -> Stop | None:
+        """Count a trial that waits at a rung for the first time as one that is no better."""
+        if trial.number in self._paused:
+            return None
+        self._paused.add(trial.number)
+        self._num_ended += 1
+        self._num_since_best += 1
+        return self._out_of_patience()
+
     def _count(self, trial: Trial) -> list[Trial]:
         """Count a trial; return the trials of its configuration if all of them have ended."""
-        self._num_ended += 1
+        is_new = trial.number not in self._paused
+        self._num_ended += is_new
         self._num_failed += trial.state == TrialState.FAILED
         if trial.state in (TrialState.FAILED, TrialState.INVALID):
             self._num_bad += 1
@@ -114,7 +129,7 @@ class Stopping:
             self._best = value
             self._num_since_best = 0
         else:
-            self._num_since_best += 1
+            self._num_since_best += is_new
         return members
 
     def _signed_mean(self, values: Sequence[float | None], metric: str = "") -> float | None:

@@ -77,6 +77,7 @@ class TaskFactory:
 
     def _spec(self, trial: Trial) -> TrialSpec:
         prepared, request = self.prepared, self.prepared.request
+        rungs, reported = self.source.rungs_of(trial)
         return TrialSpec(
             number=trial.number,
             params=self._params_of(trial),
@@ -86,6 +87,8 @@ class TaskFactory:
             direction=self.opened.run.direction,
             keep_checkpoints=request.options.keep_checkpoints,
             init_from=self._initial_of(trial),
+            rungs=rungs,
+            reported=reported,
             secret=secrets.token_bytes(32) if prepared.plan.is_gang else b"",
         )
 

@@ -16,6 +16,7 @@ from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.display.progress import Progress
 from sparkdl.runner.notices import Notices
 from sparkdl.runner.observers import Observers, RunObserver
+from sparkdl.runner.paused_trials import PausedTrials
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
 from sparkdl.runner.run_end import conclusion_of, finish_run, write_missing_error
@@ -73,7 +74,7 @@ class TrialLoop:
         self._source = source
         self._messages = TrialMessages(source, opened.journal, plan.is_gang)
         self._tasks = TaskFactory(prepared, opened, source)
-        self._waiting = deque(trial for trial in run.trials if not trial.state.is_final)
+        self._waiting = deque(t for t in run.trials if t.state == TrialState.WAITING)
         num_trials = len(self._waiting) + source.num_left
         self._release_program = prepared.cluster.share(prepared.program)
         self._submitted = SubmittedTrials.of(prepared, opened.paths, num_trials)
@@ -85,6 +86,7 @@ class TrialLoop:
         self._stopping = Stopping(*rules, ended, run.trials)
         self._num_started = 0
         self._orders = StopOrders()
+        self._paused = PausedTrials(opened, source, self._orders, self._stopping)
         self._begun_s = self._trials_begun_s = time.monotonic()
         own = (self._orders, self._stopping, self._waiting, self._submitted)
         self._commands = RunCommands(prepared, opened, source, *own, self._elapsed_s, progress.say)
@@ -151,6 +153,8 @@ class TrialLoop:
                     self._fill()
                     self._take()
                     self._follow()
+                    self._paused.end(self._conclude)
+                self._paused.end(self._conclude, is_over=True)
             self._finish()
         finally:
             self._observers.run_ended()
@@ -305,7 +309,7 @@ class TrialLoop:
         """Let the end of an attempt count: run the trial again if that may help."""
         submitted, event, failure = ended.submitted, ended.event, ended.failure
         is_failure = (event.state == TrialState.FAILED and failure) or failure == OUTSIDE
-        if is_failure and not self._orders.run and self._allows(submitted, failure):
+        if is_failure and not self._orders.run and self._retries.allow_after(submitted, failure):
             self._retry(submitted, event, failure)
         else:
             self._conclude(submitted.trial, event)
@@ -314,12 +318,6 @@ class TrialLoop:
         """Run a trial again, before all that wait, as its executor may be at fault."""
         self._retry(ended.submitted, ended.event, ended.failure)
         self._waiting.appendleft(self._waiting.pop())
-
-    def _allows(self, submitted: SubmittedTrial, failure: str) -> bool:
-        if failure == OUTSIDE and submitted.is_recalled:
-            return True  # It started while its job was being cancelled.
-        lived_s = time.monotonic() - submitted.submitted_s
-        return self._retries.allow(submitted.trial.number, failure, lived_s)
 
     def _stop_event(self, trial: Trial) -> TrialChanged | None:
         """Return the event of a trial that was ordered to end; None for any other trial."""
@@ -344,13 +342,15 @@ class TrialLoop:
     def _conclude(self, trial: Trial, event: TrialChanged) -> None:
         """Record the final event of a trial, once, and let all observers know."""
         self._progress.show_output(trial, last=True)
-        if event.metrics is None:
-            # The last reported metrics, for a trial whose task did not return them.
+        if event.metrics is None:  # Its task did not return them.
             event = replace(event, metrics=trial.metrics)
+        self._submitted.forget(trial.number)
+        if self._paused.takes(trial, event):
+            self._messages.trial_ended(trial)
+            return
         self._opened.record(event)
         if event.note:
             self._progress.say(f"[trial {trial.number}] Note: {event.note}")
-        self._submitted.forget(trial.number)
         write_missing_error(trial, self._plan.is_gang)
         self._messages.trial_ended(trial)
         self._source.ended(trial)

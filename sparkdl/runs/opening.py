@@ -383,7 +383,7 @@ def _unfinished(run: Run, paths: RunPaths, retry: Retry, last: float) -> list[Tr
     """
     events = []
     for trial in run.trials:
-        if trial.state != "WAITING" and waits_again(trial, retry):
+        if trial.state not in ("WAITING", "PAUSED") and waits_again(trial, retry):
             event = TrialChanged(
                 number=trial.number,
                 state=TrialState.WAITING,

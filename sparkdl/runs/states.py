@@ -36,7 +36,7 @@ class _Text(str, Enum):
     @property
     def is_final(self) -> bool:
         """True if no other state follows."""
-        return self.value not in ("WAITING", "RUNNING", "LOST")
+        return self.value not in ("WAITING", "RUNNING", "PAUSED", "LOST")
 
 
 class Failure(str, Enum):
@@ -66,10 +66,15 @@ class RunState(_Text):
 
 
 class TrialState(_Text):
-    """The state of a trial. LOST: its executor was lost; the trial will run again."""
+    """The state of a trial.
+
+    PAUSED: the pruner lets it wait; it goes on from its checkpoint if it is among the best.
+    LOST: its executor was lost; the trial will run again.
+    """
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
     COMPLETE = "COMPLETE"
     FAILED = "FAILED"
     INVALID = "INVALID"

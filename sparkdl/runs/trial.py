@@ -177,8 +177,12 @@ class Trial:
 
     def reported_values(self) -> list[float]:
         """Return the values of the metric that the trial has reported, by step."""
-        values = [self._metric_in(row["metrics"]) for row in self._reports()]
-        return [value for value in values if value is not None]
+        return [value for _, value in self.reported_steps()]
+
+    def reported_steps(self) -> list[tuple[int, float]]:
+        """Return the steps at which the trial has reported the metric, and the values."""
+        values = [(row["step"], self._metric_in(row["metrics"])) for row in self._reports()]
+        return [(step, value) for step, value in values if value is not None]
 
     def _metric_in(self, metrics: Mapping[str, float]) -> float | None:
         """Return the value of the metric of the run, or of the only metric if none was named."""

@@ -18,6 +18,12 @@ _ARGUMENTS: dict[str, dict[str, tuple[int | None, int]]] = {
     "asha": {"grace": (1, 1), "reduction": (4, 2)},
     "hyperband": {"grace": (1, 1), "reduction": (3, 2), "max_reports": (None, 2)},
 }
+# The arguments of the pruners that promote trials, with which `promote` is True.
+_PROMOTING: dict[str, dict[str, tuple[int | None, int]]] = {
+    "asha": {**_ARGUMENTS["asha"], "max_reports": (None, 2)},
+    "hyperband": {**_ARGUMENTS["hyperband"], "brackets": (None, 1)},
+}
+PROMOTE = "promote"
 PRUNERS = tuple(_ARGUMENTS)
 
 # Names of the arguments in other libraries.
@@ -39,7 +45,8 @@ class NamedPruner:
 
     Attributes:
         name: `median`, `asha` or `hyperband`.
-        arguments: every argument of the pruner, see `experiment.search`.
+        arguments: every argument of the pruner but `promote`, see `experiment.search`.
+        promotes: trials pause at a rung, and the best go on later.
 
     Example:
         >>> NamedPruner.of({"asha": {"grace": 3}}).arguments
@@ -48,6 +55,7 @@ class NamedPruner:
 
     name: str
     arguments: Mapping[str, int | None]
+    promotes: bool = False
 
     @classmethod
     def of(cls, pruner: str | Mapping[str, Any]) -> "NamedPruner":
@@ -63,24 +71,25 @@ class NamedPruner:
                 f"pruner is {pruner!r}; expected one of {', '.join(PRUNERS)}, a dict such as "
                 "{'asha': {'grace': 3, 'reduction': 4}}, or an Optuna pruner."
             )
-        known = _ARGUMENTS[name]
+        promotes = _promotes(name, given)
+        known = _PROMOTING[name] if promotes else _ARGUMENTS[name]
         for argument in given:
-            if argument not in known:
-                hint = suggest_synonym(str(argument), known, _SYNONYMS)
-                raise ConfigError(
-                    f"pruner {name!r} has no argument {argument!r}.{hint} Its arguments are "
-                    f"{', '.join(known)}."
-                )
+            if argument not in known and argument != PROMOTE:
+                raise _unknown(name, str(argument), promotes)
         arguments = {argument: default for argument, (default, _) in known.items()}
-        for argument, value in given.items():
-            least = known[argument][1]
-            arguments[argument] = check_count(f"{argument!r} of pruner {name!r}", value, least)
-        return cls(name, arguments)
+        for argument in given.keys() - {PROMOTE}:
+            what, least = f"{argument!r} of pruner {name!r}", known[argument][1]
+            arguments[argument] = check_count(what, given[argument], least)
+        if promotes:
+            _check_most(name, arguments)
+        return cls(name, arguments, promotes)
 
     def build(self) -> "BasePruner":
         """Return Optuna's pruner, for which the first report of a trial has step 0."""
         from optuna import pruners
 
+        if self.promotes:  # Trials are paused by `Promotion`.
+            return pruners.NopPruner()
         grace, reduction = self.arguments["grace"] or 1, self.arguments.get("reduction") or 0
         if self.name == "median":
             startup = self.arguments["startup"] or 0
@@ -115,6 +124,49 @@ class NamedPruner:
         while reduction and rung < number:
             rung *= reduction
         return rung == number
+
+
+def _promotes(name: str, given: Mapping[str, Any]) -> bool:
+    promotes = given.get(PROMOTE, False)
+    if not isinstance(promotes, bool):
+        raise ConfigError(
+            f"{PROMOTE!r} of pruner {name!r} is {promotes!r}; expected True or False."
+        )
+    if promotes and name not in _PROMOTING:
+        raise ConfigError(
+            f"pruner {name!r} cannot promote trials; {' and '.join(_PROMOTING)} can. Remove "
+            f"{PROMOTE!r}."
+        )
+    return promotes
+
+
+def _unknown(name: str, argument: str, promotes: bool) -> ConfigError:
+    known = [*(_PROMOTING[name] if promotes else _ARGUMENTS[name])]
+    if argument in _PROMOTING.get(name, ()):
+        return ConfigError(
+            f"{argument!r} of pruner {name!r} needs {{{PROMOTE!r}: True}}. Add it, or remove "
+            f"{argument!r}."
+        )
+    known += [PROMOTE] if name in _PROMOTING else []
+    return ConfigError(
+        f"pruner {name!r} has no argument {argument!r}."
+        f"{suggest_synonym(argument, known, _SYNONYMS)} Its arguments are {', '.join(known)}."
+    )
+
+
+def _check_most(name: str, arguments: Mapping[str, int | None]) -> None:
+    """Validate the number of reports of a whole trial, for a pruner that promotes trials."""
+    most, grace = arguments["max_reports"], arguments["grace"] or 1
+    if most is None and name == "hyperband":
+        raise ConfigError(
+            "pruner 'hyperband' with 'promote' needs 'max_reports', the number of reports of a "
+            "whole trial, from which its brackets follow. Add it."
+        )
+    if most is not None and most <= grace:
+        raise ConfigError(
+            f"'max_reports' of pruner {name!r} is {most}, and its 'grace' is {grace}: no trial "
+            "would pause. Raise max_reports, or lower grace."
+        )
 
 
 class ReportNumbers:

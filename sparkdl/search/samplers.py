@@ -9,8 +9,15 @@ import optuna
 
 from sparkdl.errors import ConfigError
 from sparkdl.search.pruners import NamedPruner
+from sparkdl.search.rung_sampler import RungSampler
 
-__all__ = ["pruner_of", "sampler_of"]
+__all__ = ["pruner_of", "rung_sampler_of", "sampler_of"]
+
+# The number of trials that the samplers of Optuna draw at random before they learn.
+NUM_STARTUP = 10
+
+# The share of the points that BOHB draws at random, from its paper.
+BOHB_RANDOM = 1 / 3
 
 # Packages that samplers of Optuna need in addition to Optuna.
 _PACKAGES = {"gp": "torch", "cmaes": "cmaes"}
@@ -29,6 +36,8 @@ def sampler_of(algorithm: Any, seed: int) -> optuna.samplers.BaseSampler:
         # The points of a grid are enqueued, so the sampler never chooses one.
         "grid": optuna.samplers.RandomSampler,
         "tpe": optuna.samplers.TPESampler,
+        # Its random points are those of `RungSampler`.
+        "bohb": partial(optuna.samplers.TPESampler, n_startup_trials=0),
         "gp": optuna.samplers.GPSampler,
         # Neither warns of each parameter that it leaves to chance; docs/search.md names them.
         "cmaes": partial(optuna.samplers.CmaEsSampler, warn_independent_sampling=False),
@@ -42,6 +51,31 @@ def sampler_of(algorithm: Any, seed: int) -> optuna.samplers.BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return samplers[algorithm](seed=seed % 2**32)  # NumPy takes 32 bits.
+
+
+def rung_sampler_of(
+    algorithm: Any, seed: int, storage: optuna.storages.BaseStorage, direction: str
+) -> RungSampler | None:
+    """Return the sampler of this name that learns from rungs; None if it learns from none.
+
+    Args:
+        algorithm: the name; an Optuna sampler learns from complete trials only.
+        seed: the seed of the sampler.
+        storage: the storage of the study.
+        direction: `max` or `min`.
+    """
+    if algorithm not in ("tpe", "gp", "bohb"):
+        return None
+    is_bohb = algorithm == "bohb"
+    return RungSampler(
+        lambda rung: sampler_of(algorithm, seed + rung),
+        storage,
+        direction,
+        # Below this number the samplers of Optuna draw at random.
+        min_points=0 if is_bohb else NUM_STARTUP,
+        random_share=BOHB_RANDOM if is_bohb else 0.0,
+        seed=seed,
+    )
 
 
 def _check_package(algorithm: str) -> None:

@@ -17,9 +17,12 @@ from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.points import UntriedPoints, count_points
 from sparkdl.search.space.spaces import Space
 
-__all__ = ["ALGORITHMS", "PRUNERS", "SearchSettings", "check_name"]
+__all__ = ["ALGORITHMS", "ALL_ALGORITHMS", "PRUNERS", "SearchSettings", "check_name"]
 
+# Algorithms that go with every pruner, and without one.
 ALGORITHMS = ("random", "grid", "tpe", "gp", "cmaes", "nsga2", "qmc")
+BOHB = "bohb"
+ALL_ALGORITHMS = (*ALGORITHMS, BOHB, PBT)
 
 # Names of algorithms and pruners in other libraries, in lower case and without spaces.
 _SYNONYMS = {
@@ -98,13 +101,14 @@ class SearchSettings:
         Raises:
             ConfigError: if a setting is invalid; the message says how to fix it.
         """
-        check_name("algorithm", self.algorithm, (*ALGORITHMS, PBT))
+        check_name("algorithm", self.algorithm, ALL_ALGORITHMS)
         check_name("pruner", self.pruner, (None, *PRUNERS))
         if isinstance(self.pruner, str | Mapping):
             NamedPruner.of(self.pruner)
         self._check_numbers()
         self._check_several(metrics)
         self._check_population(metrics)
+        self._check_promotion()
         self._check_stopping_rule(timeout_s)
         self._check_stop(metrics)
         self._check_constraints()
@@ -148,6 +152,27 @@ class SearchSettings:
             if is_invalid:
                 value = [*metrics] if name == "metric" else getattr(self, name)
                 raise ConfigError(f"{name} is {value!r}, but algorithm is 'pbt', {why}.")
+
+    def _check_promotion(self) -> None:
+        """Validate the settings of a search whose trials pause and go on."""
+        if not self.promotes:
+            if self.algorithm == BOHB:
+                raise ConfigError(
+                    "algorithm='bohb' learns from trials that pause at the rungs of a pruner. Pass "
+                    "pruner={'hyperband': {'promote': True, 'max_reports': 27}}, with the number "
+                    "of reports of a whole trial, or algorithm='tpe'."
+                )
+            return
+        rules = {
+            "space": (not isinstance(self.space, Space), "a dict"),
+            "repeats": (self.repeats != 1, "1, as trials of other parameters are compared"),
+        }
+        for name, (is_invalid, expected) in rules.items():
+            if is_invalid:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}, but the pruner promotes trials, which "
+                    f"needs {name}= to be {expected}. Change it, or remove 'promote'."
+                )
 
     def _check_stop(self, metrics: Sequence[str]) -> None:
         if not isinstance(self.stop, Mapping | None):
@@ -285,6 +310,12 @@ class SearchSettings:
     def is_scheduled(self) -> bool:
         """True if a trial continues from the checkpoint of another trial of the run."""
         return is_scheduled(self.algorithm)
+
+    @property
+    def promotes(self) -> bool:
+        """True if trials pause at the rungs of the pruner, and the best go on later."""
+        is_named = isinstance(self.pruner, str | Mapping)
+        return is_named and NamedPruner.of(self.pruner).promotes
 
     @property
     def is_replay(self) -> bool:

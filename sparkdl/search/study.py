@@ -15,7 +15,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.distinct_sampler import DistinctSampler
-from sparkdl.search.samplers import pruner_of, sampler_of
+from sparkdl.search.samplers import pruner_of, rung_sampler_of, sampler_of
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.points import UntriedPoints, grid_points
@@ -62,8 +62,12 @@ class Study:
         self._search = search
         self._metrics = list(objectives)
         self._space = search.space
-        self.prunes = search.pruner is not None
-        sampler = sampler_of(search.algorithm, seed)
+        self.prunes = search.pruner is not None and not search.promotes
+        storage = optuna.storages.InMemoryStorage()
+        self._rungs = None
+        if search.promotes:
+            self._rungs = rung_sampler_of(search.algorithm, seed, storage, *objectives.values())
+        sampler = self._rungs or sampler_of(search.algorithm, seed)
         self._points = None
         if isinstance(self._space, Space) and (search.num_points is not None or search.constraints):
             limits = (search.parsed_constraints, search.num_points)
@@ -73,6 +77,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # create_study logs at INFO.
         try:
             self._study = optuna.create_study(
+                storage=storage,
                 # Hyperband derives its brackets from the name, so a resumed run needs the same one.
                 study_name=name,
                 directions=[_DIRECTIONS[direction] for direction in objectives.values()],
@@ -291,6 +296,17 @@ class Study:
         elif step >= 0 and step not in steps:  # A lost attempt may have reported the step before.
             steps.add(step)
             self._trials[configuration].report(value, step)
+
+    def reach(self, params: Mapping[str, Any], rung: int, value: float) -> None:
+        """Let the sampler learn from the value of a configuration at a rung.
+
+        Args:
+            params: the parameters of the configuration.
+            rung: the number of reports.
+            value: the reported value.
+        """
+        if self._rungs is not None and math.isfinite(value):
+            self._rungs.add(rung, *self._sampled(params, TrialRecord()), value)
 
     def should_prune(self, configuration: int) -> bool:
         """Return True if a configuration should be stopped, given its reports.

@@ -69,7 +69,7 @@ class StudySource(TrialSource):
         self._numbers = ReportNumbers()
         self._num_trials = search.num_trials
         self._num_enqueued = 0
-        self.answers_requests = search.space is None
+        self._is_objective = self.answers_requests = search.space is None
         self.prunes = study.prunes
         self._restore()
         self._study.queue_initial(len(self._members) - self._num_enqueued)
@@ -221,7 +221,7 @@ class StudySource(TrialSource):
 
     def params_of(self, trial: Trial) -> dict[str, Any]:
         """Return the arguments of the training function; credentials in them are not masked."""
-        return {} if self.answers_requests else self._params.get(trial.number, trial.params)
+        return {} if self._is_objective else self._params.get(trial.number, trial.params)
 
     def _check_no_secret(self, name: str, distribution: str) -> None:
         choices = {name: json.loads(distribution)["attributes"].get("choices", [])}
@@ -252,7 +252,7 @@ class StudySource(TrialSource):
             self._study.report(trial.configuration, number, value)
             self._notes.heard(trial, step)
             # An objective that calls should_prune() is pruned by that call.
-            can_stop = not self.answers_requests and not ended
+            can_stop = not self._is_objective and not ended
             if can_stop and self._study.should_prune(trial.configuration):
                 self._notes.stopped(trial)
                 self._stopped.add(trial.number)
@@ -266,14 +266,14 @@ class StudySource(TrialSource):
         """Return the values that the study may hear."""
         # An objective that calls should_prune() expects a verdict based on every value it has
         # reported, and a pruner that counts reports must count all of them.
-        return values if self.answers_requests or self._pruner else _newest(values)
+        return values if self._is_objective or self._pruner else _newest(values)
 
     def _number_of(self, trial: Trial, step: int, value: float) -> int | None:
         """Return the step under which the study hears a value; None if it does not hear it."""
         if self._pruner is None:
             return step
         number = self._numbers.next(trial.configuration, step)
-        if number is None or self.answers_requests or not math.isfinite(value):
+        if number is None or self._is_objective or not math.isfinite(value):
             return number
         return number if self._pruner.hears(number) else None
 

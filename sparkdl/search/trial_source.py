@@ -82,6 +82,21 @@ class TrialSource:
         """
         raise NotImplementedError
 
+    def rungs_of(self, trial: Trial) -> tuple[tuple[int, ...], tuple[int, int]]:
+        """Return the numbers of reports at which a trial asks, and what it has reported before.
+
+        See `TrialSpec.rungs` and `TrialSpec.reported`.
+        """
+        return (), (0, -1)
+
+    def is_paused(self, trial: Trial) -> bool:
+        """Return True if a trial that was stopped only pauses, and `next` may return it later."""
+        return False
+
+    def dropped(self) -> list[Trial]:
+        """Return the PAUSED trials that never go on; each is returned once."""
+        return []
+
     def restarted(self, trial: Trial, failure: str) -> None:
         """Take note that a trial is restarted after this kind of failure."""
 

@@ -15,14 +15,13 @@ from sparkdl.runner.handle import RunHandle
 from sparkdl.runner.observers import RunObserver
 from sparkdl.runner.prepare import PreparedRun, prepare
 from sparkdl.runner.request import Request
+from sparkdl.runner.start import make_source
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import OpenRun, continue_run, open_run
 from sparkdl.search.settings import SearchSettings
-from sparkdl.search.study_source import StudySource
-from sparkdl.search.trial_source import TrialSource
 from tests.helpers.in_memory_cluster import InMemoryCluster
 
 __all__ = [
@@ -86,9 +85,7 @@ def continued_loop(path: str, cluster: InMemoryCluster, request: Request, **how:
 def _loop(
     prepared: PreparedRun, opened: OpenRun, observers: Sequence[RunObserver] = ()
 ) -> TrialLoop:
-    search, source = prepared.request.search, TrialSource()
-    if search:
-        source = StudySource.create(opened, search, (), lambda text: None)
+    source = make_source(prepared.request, opened, lambda text: None)
     progress = Progress(opened.run, prepared.plan, shown=False)
     return TrialLoop(prepared, opened, source, progress, observers)
 

@@ -30,6 +30,7 @@ T = TypeVar("T")
 STATUS = {
     "WAITING": "SCHEDULED",
     "RUNNING": "RUNNING",
+    "PAUSED": "SCHEDULED",
     "LOST": "FAILED",
     "COMPLETE": "FINISHED",
     "FAILED": "FAILED",

@@ -36,6 +36,7 @@ COLORS = {
     TrialState.LOST: "#8c6d1f",
     TrialState.CANCELLED: "#8a8f98",
     TrialState.RUNNING: "#56b4e9",
+    TrialState.PAUSED: "#b09fd6",
     TrialState.WAITING: "#c0c4ca",
 }
 SYMBOLS = {
@@ -45,6 +46,7 @@ SYMBOLS = {
     TrialState.INVALID: "diamond",
     TrialState.LOST: "square",
     TrialState.CANCELLED: "line-ns-open",
+    TrialState.PAUSED: "triangle-right",
 }
 BEST = "#009e73"
 GREY = "#9aa1ab"

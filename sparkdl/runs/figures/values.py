@@ -34,6 +34,7 @@ MAX_STEPS = 300
 
 _WITHOUT_VALUE = (
     TrialState.PRUNED,
+    TrialState.PAUSED,
     TrialState.INVALID,
     TrialState.FAILED,
     TrialState.LOST,

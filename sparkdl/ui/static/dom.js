@@ -2,7 +2,8 @@
 
 export const COLORS = {
   COMPLETE: "var(--complete)", PRUNED: "#e69f00", FAILED: "#d55e00", INVALID: "#cc79a7",
-  LOST: "#8c6d1f", CANCELLED: "#8a8f98", RUNNING: "#56b4e9", WAITING: "#c0c4ca",
+  LOST: "#8c6d1f", CANCELLED: "#8a8f98", RUNNING: "#56b4e9", PAUSED: "#b09fd6",
+  WAITING: "#c0c4ca",
 };
 
 export const byId = (id) => document.getElementById(id);

@@ -41,7 +41,7 @@ export const trialDialog = (id) => {
       .map(([title, values]) => element("div", {}, element("h3", {}, title), pairs(values))));
     const texts = [trial.error, trial.note].filter(Boolean);
     byId("trial-error").replaceChildren(...texts.map((text) => element("pre", {}, text)));
-    const isLive = ["RUNNING", "WAITING"].includes(trial.state);
+    const isLive = ["RUNNING", "WAITING", "PAUSED"].includes(trial.state);
     byId("cancel-trial").hidden = !(canControl && isLive);
   };
   const follow = async () => {

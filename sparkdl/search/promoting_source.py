@@ -1,0 +1,209 @@
+"""Runs on the driver. Supply the trial loop with trials that pause, and go on from a checkpoint."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from sparkdl import checkpoints
+from sparkdl.runs import Trial
+from sparkdl.runs.events import Event, ReportsReceived, TrialChanged
+from sparkdl.runs.journal import read_journal
+from sparkdl.runs.opening import OpenRun
+from sparkdl.runs.states import TrialState
+from sparkdl.search.promotion import promotion_of
+from sparkdl.search.pruners import NamedPruner, ReportNumbers
+from sparkdl.search.settings import SearchSettings
+from sparkdl.search.study import Study
+from sparkdl.search.study_source import StudySource
+from sparkdl.search.trial_records import read_records
+
+__all__ = ["PromotingSource"]
+
+
+class PromotingSource(StudySource):
+    """A source whose trials pause at rungs, see `Promotion`.
+
+    A trial asks at a rung whether it goes on, after the checkpoint of that report is committed.
+    What the rule knows follows from the journal and the reports, so that a resumed run continues.
+
+    Args:
+        opened, search, study, notify: see `StudySource`.
+    """
+
+    def __init__(
+        self,
+        opened: OpenRun,
+        search: SearchSettings,
+        study: Study,
+        notify: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        super().__init__(opened, search, study, notify)
+        self._rule = promotion_of(NamedPruner.of(search.pruner), opened.run.direction)
+        # The number of the reports of each trial, and the step of the last one.
+        self._counts = ReportNumbers()
+        self._reported: dict[int, tuple[int, int]] = {}
+        # The reports at rungs about which nothing is decided yet: number, step and value.
+        self._due: dict[int, list[tuple[int, int, float]]] = {}
+        self._pausing: list[Trial] = []
+        self._has_checkpoints = False
+        self.answers_requests = True
+        self._restore_rungs()
+
+    # ---- trials of earlier drivers
+
+    def _restore_rungs(self) -> None:
+        records = read_records(read_journal(self._opened.paths.journal))
+        for trial in self._opened.run.trials:
+            self._rule.add(trial.number)
+            reports = records[trial.number].reports if trial.number in records else {}
+            for rung in self._rule.rungs(trial.number):
+                if rung - 1 not in reports:
+                    break
+                self._reach(trial, rung, reports[rung - 1])
+        paused = []
+        for trial in self._opened.run.trials:
+            if trial.state.is_final:
+                self._rule.end(trial.number)
+            elif self._has_stayed(trial):
+                paused += [trial] if trial.state != TrialState.PAUSED else []
+        self._opened.record(*(_changed(trial, TrialState.PAUSED) for trial in paused))
+
+    def _has_stayed(self, trial: Trial) -> bool:
+        """Count the reports of an unfinished trial; return True if it is at a rung."""
+        self._rule.promote(trial.number)
+        self._count([(trial, *report) for report in trial.reported_steps()])
+        self._decide(trial)
+        count, _ = self._reported.get(trial.number, (0, -1))
+        # A driver may have ended between its decision and the end of the process. If the trial is
+        # among the best, it goes on at once.
+        if trial.state == TrialState.PAUSED or count == self._rule.last_rung(trial.number):
+            self._rule.pause(trial.number)
+        return self._rule.is_paused(trial.number)
+
+    # ---- new trials, and trials that go on
+
+    @property
+    def num_left(self) -> float:
+        """The largest number of trials that the source can create, or let go on now."""
+        return super().num_left + len(self._promotable())
+
+    def _promotable(self) -> list[Trial]:
+        """Return the paused trials that may go on now, the most advanced first."""
+        if not super().num_left:
+            self._rule.close()
+        trials = [self._opened.run.trials[number] for number in self._rule.promotable()]
+        # The process of a trial that was paused a moment ago may not have ended yet.
+        return [trial for trial in trials if trial.state == TrialState.PAUSED]
+
+    def next(self) -> Trial:
+        """Let a paused trial go on, or create one more trial."""
+        for trial in self._promotable():
+            self._rule.promote(trial.number)
+            self._opened.record(_changed(trial, TrialState.WAITING))
+            return trial
+        return super().next()
+
+    def _add(
+        self,
+        configuration: int,
+        params: dict[str, Any],
+        suggested: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
+        count: int = 1,
+        also: Sequence[Event] = (),
+    ) -> list[Trial]:
+        trials = super()._add(configuration, params, suggested, count, also)
+        for trial in trials:
+            self._rule.add(trial.number)
+        return trials
+
+    def rungs_of(self, trial: Trial) -> tuple[tuple[int, ...], tuple[int, int]]:
+        """Return the numbers of reports at which a trial asks, and what it has reported before."""
+        return self._rule.rungs(trial.number), self._reported.get(trial.number, (0, -1))
+
+    # ---- reports and requests of running trials
+
+    def observe_reports(
+        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], ended: bool = False
+    ) -> list[Trial]:
+        """Count reports, and return the trials that were told to pause since the last call."""
+        self._notes.reported(reports)
+        self._count(self._reported_values(reports))
+        pausing, self._pausing = self._pausing, []
+        return pausing
+
+    def _count(self, values: Sequence[tuple[Trial, int, float]]) -> None:
+        for trial, step, value in values:
+            self._notes.heard(trial, step)
+            number = self._counts.next(trial.configuration, step)
+            if number is None:
+                continue
+            self._reported[trial.number] = number + 1, step
+            if number + 1 in self._rule.rungs(trial.number):
+                self._due.setdefault(trial.number, []).append((number + 1, step, value))
+
+    def answer(self, trial: Trial, request: Mapping[str, Any]) -> Any:
+        """Return True if a trial that has reached a rung goes on."""
+        self._decide(trial)
+        if is_paused := self._rule.is_paused(trial.number):
+            self._pausing.append(trial)
+            self._note_missing_checkpoint(trial)
+        return not is_paused
+
+    def _decide(self, trial: Trial) -> None:
+        """Decide whether a trial goes on from the rungs that it has reached since the last time."""
+        for rung, step, value in self._due.pop(trial.number, ()):
+            report = (trial.number, step, value)
+            self._opened.journal.write([ReportsReceived(reports=[report], numbers=[rung - 1])])
+            self._study.report(trial.configuration, rung - 1, value)
+            self._reach(trial, rung, value)
+
+    def _reach(self, trial: Trial, rung: int, value: float) -> None:
+        self._rule.reach(trial.number, value)
+        self._study.reach(self._params.get(trial.number, trial.params), rung, value)
+
+    def _note_missing_checkpoint(self, trial: Trial) -> None:
+        if self._has_checkpoints:
+            return
+        self._has_checkpoints = True
+        if checkpoints.newest(trial.path) is None:
+            self._notify(
+                f"Note: trial {trial.number} pauses without a checkpoint, so that it begins again "
+                "when it goes on. Call context.report(..., checkpoint=folder) or use "
+                "sparkdl.keras.Checkpoint, and begin with context.get_checkpoint()."
+            )
+
+    def is_paused(self, trial: Trial) -> bool:
+        """Return True if a trial waits at a rung."""
+        return self._rule.is_paused(trial.number)
+
+    def dropped(self) -> list[Trial]:
+        """Return the paused trials that never go on; each is returned once."""
+        trials = [self._opened.run.trials[number] for number in self._rule.dropped()]
+        dropped = [trial for trial in trials if trial.state == TrialState.PAUSED]
+        self.drop(dropped)
+        return dropped
+
+    def drop(self, trials: Sequence[Trial]) -> None:
+        """Let paused trials never go on."""
+        for trial in trials:
+            self._rule.end(trial.number)
+
+    def restarted(self, trial: Trial, failure: str) -> None:
+        """Decide about the rung at which the process of a trial was lost before it asked."""
+        super().restarted(trial, failure)
+        self._decide(trial)
+        if self._rule.is_paused(trial.number):
+            self._pausing.append(trial)
+
+    def ended(self, trial: Trial) -> None:
+        """Take note of the end of a trial, and of a rung about which it never asked."""
+        if trial.state == TrialState.COMPLETE:
+            self._decide(trial)
+        self._due.pop(trial.number, None)
+        self._rule.end(trial.number)
+        self._counts.forget(trial.configuration)
+        super().ended(trial)
+
+
+def _changed(trial: Trial, state: TrialState) -> TrialChanged:
+    return TrialChanged(number=trial.number, state=state)

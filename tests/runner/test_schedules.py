@@ -1,0 +1,337 @@
+"""The driver's loop without Spark: searches whose trials go on from checkpoints, over all endings.
+
+Each algorithm is population based training, or a pruner that pauses trials and promotes the best.
+"""
+
+import dataclasses
+import json
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl import checkpoints, storage
+from sparkdl.errors import TrialPruned
+from sparkdl.reporter import Reporter, Rungs
+from sparkdl.runner.trial_loop import TrialLoop
+from sparkdl.runs import Run, Trial
+from sparkdl.runs.history import load
+from sparkdl.search.settings import SearchSettings
+from sparkdl.search.space.spaces import Float, Space
+from tests.helpers.in_memory_cluster import (
+    Attempt,
+    InMemoryCluster,
+    Outcome,
+    killed,
+    lost,
+    pruned,
+    returned,
+)
+from tests.helpers.loops import (
+    background,
+    continued_loop,
+    events,
+    journal_states,
+    new_loop,
+    request_of,
+)
+from tests.helpers.runs import segments
+
+pytestmark = pytest.mark.usefixtures("quick_polls")
+
+SPACE = Space.of({"x": Float(0.0, 1.0)})
+EPOCHS = 8
+ASHA: dict[str, Any] = {
+    "algorithm": "random",
+    "pruner": {"asha": {"promote": True, "reduction": 2, "max_reports": EPOCHS}},
+}
+HYPERBAND: dict[str, Any] = {
+    "algorithm": "random",
+    "pruner": {"hyperband": {"promote": True, "reduction": 2, "max_reports": EPOCHS}},
+}
+PBT: dict[str, Any] = {"algorithm": {"pbt": {"population": 4}}}
+SCHEDULES = {
+    "pbt": PBT,
+    "asha": ASHA,
+    "asha tpe": {**ASHA, "algorithm": "tpe"},
+    "hyperband": HYPERBAND,
+    "bohb": {**HYPERBAND, "algorithm": "bohb"},
+}
+
+
+class Training:
+    """Trains in memory of the cluster, with the reporter and the checkpoints of real trials.
+
+    Args:
+        before_epoch: is called with the attempt and the epoch; may raise what ends the attempt.
+    """
+
+    def __init__(
+        self, before_epoch: Callable[[Attempt, int], None] = lambda attempt, epoch: None
+    ) -> None:
+        self._before_epoch = before_epoch
+        self._lock = threading.Lock()
+        # How often each epoch of each trial was trained.
+        self.epochs: Counter[tuple[int, int]] = Counter()
+
+    def __call__(self, attempt: Attempt) -> Outcome:
+        spec = attempt.task.trial
+        rungs = Rungs(spec.rungs, spec.reported, "score") if spec.rungs else None
+        folder = Path(attempt.paths.folder)
+        reporter = Reporter(folder, "metrics.jsonl", True, attempt.attempt, rungs=rungs)
+        newest = checkpoints.newest(attempt.paths.folder)
+        first = 0 if newest is None else (newest.step or 0) + 1
+        # An interval of a population is one epoch.
+        is_interval = attempt.task.trial.init_from or (not spec.rungs and "pbt" in str(folder))
+        try:
+            for epoch in range(first, first + 1 if is_interval else EPOCHS):
+                self._before_epoch(attempt, epoch)
+                self._train_epoch(attempt, reporter, epoch)
+        except TrialPruned:
+            return pruned()
+        return returned(score=spec.params["x"])
+
+    def _train_epoch(self, attempt: Attempt, reporter: Reporter, epoch: int) -> None:
+        if not attempt._end.empty():
+            raise killed()
+        with self._lock:
+            self.epochs[attempt.number, epoch] += 1
+        metrics = {"score": attempt.task.trial.params["x"] * (epoch + 1)}
+        reporter.write(metrics, epoch)
+        made = Path(attempt.paths.folder, f"made-{attempt.attempt}")
+        made.mkdir(exist_ok=True)
+        (made / "epoch").write_text(str(epoch))
+        checkpoints.commit(str(made), attempt.paths.folder, epoch, metrics, attempt.attempt)
+        reporter.raise_if_paused(metrics, has_checkpoint=True)
+        reporter.raise_if_stopped()
+
+
+def search_of(name: str, num_trials: int = 12, **fields: Any) -> SearchSettings:
+    return SearchSettings(space=SPACE, num_trials=num_trials, **{**SCHEDULES[name], **fields})
+
+
+def loop_of(
+    root: str, cluster: InMemoryCluster, name: str, num_trials: int = 12, **options: Any
+) -> TrialLoop:
+    request = request_of(
+        search=search_of(name, num_trials), metric="score", seed=1, name=name, **options
+    )
+    return new_loop(f"{root}/{name.replace(' ', '-')}", cluster, request)
+
+
+def resumed(path: str, cluster: InMemoryCluster, name: str, **how: Any) -> Run:
+    request = request_of(search=search_of(name), metric="score", seed=1)
+    loop = continued_loop(path, cluster, request, **how)
+    with background(loop):
+        pass
+    return loop.run
+
+
+def check_complete(run: Run, training: Training, max_repeats: int = 1) -> None:
+    """Check that the search has done what it was asked for, and trained no epoch in vain."""
+    assert (run.state, run.reason) == ("COMPLETE", None)
+    assert len(run.trials) == 12
+    assert {str(t.state) for t in run.trials} <= {"COMPLETE", "PRUNED"}
+    assert run.best.value == max(t.value for t in run.trials if t.value is not None)
+    assert max(training.epochs.values()) <= max_repeats
+    for trial in run.trials:
+        assert trial.state != "PAUSED"
+        if trial.member is None and trial.state == "COMPLETE":
+            assert trial.history.index.tolist() == list(range(EPOCHS))
+    stored = load(run.path)
+    assert [(t.state, t.value) for t in stored.trials] == [(t.state, t.value) for t in run.trials]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_search_runs_to_its_end_and_repeats_no_epoch(root: str, name: str) -> None:
+    training = Training()
+    loop = loop_of(root, InMemoryCluster(training), name)
+    with background(loop):
+        pass
+    check_complete(loop.run, training)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_lost_executors_repeat_at_most_the_epoch_in_which_they_were_lost(
+    root: str, name: str
+) -> None:
+    lock, losses = threading.Lock(), set()
+
+    def lose(attempt: Attempt, epoch: int) -> None:
+        with lock:
+            if (attempt.number + epoch) % 3 == 0 and (attempt.number, epoch) not in losses:
+                losses.add((attempt.number, epoch))
+                raise lost()
+
+    training = Training(lose)
+    loop = loop_of(root, InMemoryCluster(training), name)
+    with background(loop):
+        pass
+    assert losses
+    check_complete(loop.run, training)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_search_that_is_cancelled_or_timed_out_goes_on_without_a_loss(root: str, name: str) -> None:
+    training = Training()
+    limit = threading.Event()
+
+    def stop(attempt: Attempt, epoch: int) -> None:
+        if attempt.number == 6 and not limit.is_set():
+            limit.set()
+            loop.cancel(None)
+
+    training = Training(stop)
+    loop = loop_of(root, InMemoryCluster(training), name)
+    with background(loop):
+        pass
+    run = loop.run
+    assert (run.state, run.reason) == ("CANCELLED", "cancelled")
+    paused = [t.number for t in run.trials if t.state == "PAUSED"]
+    assert bool(paused) == (name != "pbt")
+    assert {str(t.state) for t in run.trials} <= {"COMPLETE", "PAUSED", "PRUNED", "CANCELLED"}
+    assert [t.number for t in load(run.path).trials if t.state == "PAUSED"] == paused
+    again = resumed(run.path, InMemoryCluster(training), name, reopen=True)
+    check_complete(again, training, max_repeats=2)
+    # Nobody has trained an epoch before the pause again.
+    for number in paused:
+        first = run.trials[number].history.index.tolist()
+        assert all(training.epochs[number, epoch] == 1 for epoch in first)
+
+
+@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt"])
+def test_driver_that_is_killed_at_any_moment_is_resumed(
+    root: str, name: str, tmp_path: Path
+) -> None:
+    training = Training()
+    loop = loop_of(root, InMemoryCluster(training, num_slots=1), name, parallelism=1)
+    with background(loop):
+        pass
+    lines = segments(Path(loop.run.path))[-1].read_text().splitlines(keepends=True)
+    whole = [(t.params, t.value) for t in loop.run.trials]
+    for num_lines in range(4, len(lines) - 1, 19):
+        path = shutil.copytree(loop.run.path, tmp_path / name / str(num_lines) / "run")
+        shutil.rmtree(path / "owner")
+        (path / "summary.json").unlink()
+        segments(path)[-1].write_text("".join(lines[:num_lines]))
+        run = resumed(str(path), InMemoryCluster(Training(), num_slots=1), name, reopen=True)
+        assert run.state == "COMPLETE"
+        assert len(run.trials) == 12
+        # What was proposed before is the same; a random sampler draws anew after a resume.
+        known = json.loads("[" + ",".join(lines[:num_lines]) + "]")
+        num_known = sum(len(e["trials"]) for e in known if e["event"] == "trials")
+        assert [t.params for t in run.trials[:num_known]] == [p for p, _ in whole[:num_known]]
+        assert not any(t.state in ("PAUSED", "WAITING", "CANCELLED") for t in run.trials)
+
+
+# ---- trials that pause
+
+
+def test_paused_trial_waits_and_goes_on_as_another_attempt(root: str) -> None:
+    training = Training()
+    loop = loop_of(root, InMemoryCluster(training), "asha")
+    with background(loop):
+        pass
+    climbed = [t for t in loop.run.trials if t.attempts > 1]
+    assert climbed
+    for trial in climbed:
+        states = journal_states(loop.run, trial.number)
+        assert states[:4] == ["RUNNING", "PAUSED", "WAITING", "RUNNING"]
+        assert len(trial.spans) == trial.attempts
+    assert Counter(str(t.state) for t in loop.run.trials)["PRUNED"] >= 6
+    # Each trial has ended once.
+    final = Counter(
+        event["number"] for event in events(loop.run, "trial") if event["state"] in FINAL
+    )
+    assert set(final.values()) == {1}
+
+
+FINAL = ("COMPLETE", "PRUNED", "FAILED", "INVALID", "CANCELLED")
+
+
+def test_paused_trial_that_is_cancelled_never_goes_on(root: str) -> None:
+    done = threading.Event()
+
+    def cancel(attempt: Attempt, epoch: int) -> None:
+        trial = loop.run.trials[0]
+        if not done.is_set() and trial.state == "PAUSED":
+            done.set()
+            loop.cancel(0)
+
+    training = Training(cancel)
+    loop = loop_of(root, InMemoryCluster(training, num_slots=1), "asha", parallelism=1)
+    with background(loop):
+        pass
+    trial = loop.run.trials[0]
+    assert (trial.state, trial.error) == ("CANCELLED", "cancelled")
+    assert loop.run.state == "COMPLETE"
+    assert journal_states(loop.run, 0)[-1] == "CANCELLED"
+
+
+def test_search_with_a_target_prunes_those_that_pause(root: str) -> None:
+    search = dataclasses.replace(search_of("asha"), stop={"score": 0.01})
+    request = request_of(search=search, metric="score", seed=1)
+    loop = new_loop(root, InMemoryCluster(Training()), request)
+    with background(loop):
+        pass
+    assert loop.run.state == "COMPLETE"
+    assert (loop.run.reason or "").startswith("stop: ")
+    assert not [t for t in loop.run.trials if t.state == "PAUSED"]
+
+
+def test_search_is_patient_with_trials_that_pause(root: str) -> None:
+    search = dataclasses.replace(search_of("asha", 40), patience=6)
+    loop = new_loop(
+        root, InMemoryCluster(Training()), request_of(search=search, metric="score", seed=1)
+    )
+    with background(loop):
+        pass
+    assert (loop.run.reason or "").startswith("patience=6")
+    assert len(loop.run.trials) < 40
+
+
+def test_more_trials_can_be_added_to_a_search_that_has_ended(root: str) -> None:
+    training = Training()
+    loop = loop_of(root, InMemoryCluster(training), "asha", num_trials=6)
+    with background(loop):
+        pass
+    before = {t.number: str(t.state) for t in loop.run.trials}
+    run = resumed(loop.run.path, InMemoryCluster(training), "asha", reopen=True)
+    check_complete(run, training)
+    # What has ended is never run again.
+    assert {number: str(run.trials[number].state) for number in before} == before
+
+
+def test_trial_without_a_checkpoint_begins_again_and_a_note_says_so(root: str) -> None:
+    notes: list[str] = []
+
+    def train(attempt: Attempt) -> Outcome:
+        spec = attempt.task.trial
+        rungs = Rungs(spec.rungs, spec.reported, "score")
+        reporter = Reporter(
+            Path(attempt.paths.folder), "metrics.jsonl", True, attempt.attempt, rungs=rungs
+        )
+        try:
+            for epoch in range(EPOCHS):
+                metrics = {"score": spec.params["x"] * (epoch + 1)}
+                reporter.write(metrics, epoch)
+                reporter.raise_if_paused(metrics, has_checkpoint=False)
+        except TrialPruned:
+            return pruned()
+        return returned(score=spec.params["x"])
+
+    loop = loop_of(root, InMemoryCluster(train), "asha")
+    loop._source._notify = notes.append  # type: ignore[attr-defined]
+    with background(loop):
+        pass
+    assert loop.run.state == "COMPLETE"
+    assert len([note for note in notes if "pauses without a checkpoint" in note]) == 1
+    trial: Trial
+    for trial in loop.run.trials:
+        if trial.state == "COMPLETE":
+            assert trial.history.index.tolist() == list(range(EPOCHS))
+    assert storage.exists(loop.run.path)
