@@ -6,9 +6,16 @@ model is trained. There are two simulated comparisons, each on 2 and on 8 slots,
 1. The simulated hours until a trial reports the target, for `random`, for `tpe`, and for `tpe` with
    the pruner `asha`.
 2. A fixed set of random configurations, until all have ended:
-   - asha: `search(algorithm="random", pruner="asha")`, no trial waits for another
-   - stage by stage: the same rungs; all configurations of a rung finish before the next rung
-     starts, in which the best quarter continues
+   - asha: `search(algorithm="random", pruner="asha")`, which stops trials
+   - promoting asha: the same with `{"asha": {"promote": True}}`: trials pause after 1, 4 and 16
+     epochs, and the best quarter goes on
+   - promoting asha, bohb: the same, with the sampler that learns from the rungs; its configurations
+     are others
+   - hyperband, 1 bracket: `{"hyperband": {"promote": True, "brackets": 1}}`, the bracket of 64
+     configurations twice; the second does not wait for the first
+   - stage by stage: the rungs of promoting asha; all configurations of a rung finish before the
+     next rung starts, in which the best quarter continues
+   - late stages: the same with the rungs of asha, one epoch later
    - wave by wave: no trial is stopped; trials run in waves of as many trials as slots, and a wave
      ends before the next wave starts. This is the baseline of maggy's authors (33 to 58 percent
      less time): Meister et al., Maggy, DistributedML 2020
@@ -19,7 +26,7 @@ The seconds are simulated: a clock jumps from event to event. The study, the pru
 of trials that are created ahead are those of sparkdl. A stopped trial continues until its next
 report, or for as long as sparkdl waits for that report.
 
-3. Two contenders of the second comparison on real Spark, with trials that sleep: the wall time
+3. Three contenders of the second comparison on real Spark, with trials that sleep: the wall time
    relative to that of simulated slots with the same sleeps, and the number of epochs.
 
     python benchmarks/pruning.py --quick
@@ -47,7 +54,17 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 from lib.hartmann import EPOCHS, NAMES, curve
 from lib.machine import machine
-from lib.simulated import ETA, SPACE, Found, Setting, configurations, in_stages, in_turns, simulate
+from lib.simulated import (
+    ETA,
+    SPACE,
+    Found,
+    Setting,
+    configurations,
+    in_stages,
+    in_turns,
+    simulate,
+    simulate_promoting,
+)
 from pyspark.sql import SparkSession
 
 from sparkdl import context, experiment
@@ -58,8 +75,11 @@ SEEDS = 24
 EPOCH_S = 30.0
 TARGET, MOST_TRIALS = 2.0, 400
 TRIALS = 128
-RUNGS = (2, 5, 17, EPOCHS)  # The rungs of Optuna: after the steps 1, 4 and 16, counted from 0.
+RUNGS = (1, 4, 16, EPOCHS)
+LATE_RUNGS = (2, 5, 17, EPOCHS)  # Those of Optuna: after the steps 1, 4 and 16, counted from 0.
 AIM_STAGES = 0.65
+PROMOTING = {"asha": {"promote": True, "reduction": ETA, "max_reports": EPOCHS}}
+BRACKET = {"hyperband": {"promote": True, "reduction": ETA, "max_reports": EPOCHS, "brackets": 1}}
 
 # On Spark, trials sleep: seconds of the median epoch, and the spread.
 MASTERS = {2: "local-cluster[2,1,1024]", 8: "local[8]"}
@@ -79,7 +99,11 @@ SEARCHES: dict[str, tuple[str, str | None]] = {
 }
 CONTENDERS: dict[str, Callable[[Setting], Found]] = {
     "asha": lambda setting: simulate("random", "asha", setting),
+    "promoting asha": lambda setting: simulate_promoting("random", PROMOTING, setting),
+    "promoting asha, bohb": lambda setting: simulate_promoting("bohb", PROMOTING, setting),
+    "hyperband, 1 bracket": lambda setting: simulate_promoting("random", BRACKET, setting),
     "stage by stage": lambda setting: in_stages(setting, RUNGS, setting.trials),
+    "late stages": lambda setting: in_stages(setting, LATE_RUNGS, setting.trials),
     "wave by wave": lambda setting: in_stages(setting, (EPOCHS,), setting.slots),
 }
 
@@ -154,6 +178,41 @@ def train(
     return made.scores[end - 1]
 
 
+def climb(x0: float, x1: float, x2: float, x3: float, x4: float, x5: float, s: float) -> float:
+    """Train to the end as `train` does, from the checkpoint of the last epoch."""
+    from pathlib import Path
+
+    made = curve(dict(zip(NAMES, (x0, x1, x2, x3, x4, x5), strict=True)), s, SPARK_SPREAD)
+    before = context.get_checkpoint()
+    begin = int(Path(before, "epoch").read_text()) + 1 if before else 0
+    Path("state").mkdir(exist_ok=True)
+    for step in range(begin, EPOCHS):
+        time.sleep(made.epoch_s)
+        Path("state", "epoch").write_text(str(step))
+        context.report(made.scores[step], step, checkpoint="state")
+    return made.scores[-1]
+
+
+def promoting_on_spark(spark: SparkSession, root: str, setting: Setting) -> Row:
+    """Run the search with `promote` on Spark."""
+    run = experiment.search(
+        partial(climb, s=setting.epoch_s),
+        SPACE.dimensions,
+        algorithm="random",
+        pruner=PROMOTING,
+        num_trials=setting.trials,
+        seed=setting.seed,
+        spark=spark,
+        root=root,
+        name="promoting",
+        progress=False,
+    )
+    run.raise_for_failures()
+    epochs = sum(len(trial.history) for trial in run.trials)
+    simulated_s = CONTENDERS["promoting asha"](setting).wall_s
+    return {"real_s": run.duration_s, "simulated_s": simulated_s, "epochs": epochs}
+
+
 def search_on_spark(spark: SparkSession, root: str, setting: Setting) -> Row:
     """Run the search with `asha` on Spark, and simulate its trials.
 
@@ -204,7 +263,11 @@ def stages_on_spark(spark: SparkSession, root: str, setting: Setting) -> Row:
 def spark_rows(slots: int, trials: int, epoch_s: float) -> list[Row]:
     """Run the third part on one Spark master."""
     setting = Setting(slots, trials, epoch_s, SPARK_SPREAD, SPARK_SEED)
-    ways = {"asha": search_on_spark, "stage by stage": stages_on_spark}
+    ways = {
+        "asha": search_on_spark,
+        "promoting asha": promoting_on_spark,
+        "stage by stage": stages_on_spark,
+    }
     builder = SparkSession.builder.master(MASTERS[slots]).appName("pruning")
     builder = builder.config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -237,14 +300,13 @@ def aims(stages: list[Row]) -> list[Row]:
     """Compare with the aim: 35 percent less time than stage by stage."""
     compared = []
     for row in stages:
-        if row["name"] == "asha":
+        if row["name"].startswith(("asha", "promoting")):
             waves = _named(stages, row, "wave by wave")["hours"]
             for what, value in (
-                ("stage by stage, wall", row["wall_ratio"]),
                 ("stage by stage, equal quality", row["equal_quality_ratio"]),
                 ("wave by wave, wall", round(row["hours"] / waves, 3)),
             ):
-                where = f"{row['slots']} slots, spread {row['spread']:g}: asha / {what}"
+                where = f"{row['slots']} slots, spread {row['spread']:g}: {row['name']} / {what}"
                 aim = {"aim": where, "value": value, "at_most": AIM_STAGES}
                 compared.append({**aim, "met": value <= AIM_STAGES})
     return compared

@@ -170,21 +170,24 @@ def simulate(algorithm: str, pruner: Any, setting: Setting, target: float = math
 
 
 class PromotingSimulation:
-    """Drives the rule of a pruner that promotes trials, with random configurations.
+    """Drives the study and the rule of a pruner that promotes trials.
 
     A trial waits at a rung until the driver has looked, and leaves its slot if it pauses.
 
     Args:
+        algorithm: the sampler.
         pruner: the pruner, with `promote`.
         setting: on which slots.
     """
 
-    def __init__(self, pruner: Mapping[str, Any], setting: Setting) -> None:
+    def __init__(self, algorithm: str, pruner: Mapping[str, Any], setting: Setting) -> None:
         self._setting = setting
+        search = SearchSettings(space=SPACE, algorithm=algorithm, pruner=pruner)
+        self._study = Study(search, {"value": "max"}, setting.seed)
         self._rule = promotion_of(NamedPruner.of(pruner), "max")
         slots = Slots(setting.slots, setting.slots, "simulated")
         self._concurrency = Concurrency(lambda: slots)
-        self._left = deque(configurations(setting))
+        self._params: list[dict[str, Any]] = []
         self._curves: list[Curve] = []
         self._steps: list[int] = []
         self._ready: deque[int] = deque()
@@ -207,13 +210,15 @@ class PromotingSimulation:
         if promotable := self._rule.promotable():
             self._rule.promote(promotable[0])
             return promotable[0]
-        if not self._left:
+        trial = len(self._params)
+        if trial == self._setting.trials:
             self._rule.close()
             return None
-        self._curves.append(self._setting.curve(self._left.popleft()))
+        self._params.append(self._study.ask(trial))
+        self._curves.append(self._setting.curve(self._params[trial]))
         self._steps.append(0)
-        self._rule.add(len(self._curves) - 1)
-        return len(self._curves) - 1
+        self._rule.add(trial)
+        return trial
 
     def _fill(self, now: float) -> None:
         while True:
@@ -239,19 +244,22 @@ class PromotingSimulation:
         if self._steps[trial] == EPOCHS:
             self.found.best = max(self.found.best, score)
             self._rule.end(trial)
+            self._study.tell(trial, TrialState.COMPLETE, [score])
         elif not rungs or self._steps[trial] != rungs[0]:
             self._at(now + epoch_s, trial)
             return
-        elif self._rule.reach(trial, score):
-            self._at(now + LOCAL_POLL_S + epoch_s, trial)
-            return
+        else:
+            self._study.reach(self._params[trial], rungs[0], score)
+            if self._rule.reach(trial, score):
+                self._at(now + LOCAL_POLL_S + epoch_s, trial)
+                return
         self._running -= 1
         self._fill(now + LOCAL_POLL_S)
 
 
-def simulate_promoting(pruner: Mapping[str, Any], setting: Setting) -> Found:
-    """One search of random configurations whose trials pause and go on, to its end."""
-    return PromotingSimulation(pruner, setting).run()
+def simulate_promoting(algorithm: str, pruner: Mapping[str, Any], setting: Setting) -> Found:
+    """One search whose trials pause and go on, to its end."""
+    return PromotingSimulation(algorithm, pruner, setting).run()
 
 
 def configurations(setting: Setting) -> list[dict[str, Any]]:

@@ -97,14 +97,20 @@ class Stopping:
     def trial_ended(self, trial: Trial) -> Stop | None:
         """Count a trial that has ended; return why the run ends, or None if the run goes on."""
         members = self._count(trial)
-        if trial.number not in self._seen:  # It ended between two looks.
-            self._used_s += trial.usage.starting_s + trial.usage.running_s
+        self._add_unseen(trial)
         if stop := self._first_failed(trial) or self._wrong_metric.trial_ended(trial):
             return stop
         return self._too_many_failures() or self._target_reached(members) or self._out_of_patience()
 
+    def _add_unseen(self, trial: Trial) -> None:
+        """Add the time of a trial that has begun and ended, or paused, between two looks."""
+        if trial.number not in self._seen:
+            self._seen.add(trial.number)
+            self._used_s += trial.usage.starting_s + trial.usage.running_s
+
     def trial_paused(self, trial: Trial) -> Stop | None:
         """Count a trial that waits at a rung for the first time as one that is no better."""
+        self._add_unseen(trial)
         if trial.number in self._paused:
             return None
         self._paused.add(trial.number)

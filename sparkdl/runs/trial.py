@@ -86,7 +86,8 @@ class Trial:
             `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
         host: the name of the host on which the last attempt ended; None if it is unknown, and for
             the trials of distributed runs, whose errors name the ranks and their hosts.
-        attempts: number of attempts that were started; above 1 after a lost executor or a retry.
+        attempts: number of attempts that were started; above 1 after a lost executor, a retry or
+            a pause.
         usage: the time and the resources that the trial used.
         spans: the start and the end of each attempt, in seconds since 1970; the end of a running
             attempt is None.

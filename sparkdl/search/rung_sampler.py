@@ -8,13 +8,15 @@ observations.
 import copy
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
+
+from sparkdl.search.optuna_studies import new_study
 
 __all__ = ["RungSampler"]
 
@@ -51,7 +53,6 @@ class RungSampler(BaseSampler):
     ) -> None:
         self._make = make
         self._storage = storage
-        self._direction: Literal["maximize", "minimize"]
         self._direction = "maximize" if direction == "max" else "minimize"
         self._min_points = min_points
         self._random_share = random_share
@@ -77,7 +78,7 @@ class RungSampler(BaseSampler):
             value: the value that the trial has reported there.
         """
         if rung not in self._rungs:
-            study = optuna.create_study(
+            study = new_study(
                 study_name=f"rung-{rung}", storage=self._storage, direction=self._direction
             )
             self._rungs[rung] = self._make(rung), study

@@ -15,6 +15,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.distinct_sampler import DistinctSampler
+from sparkdl.search.optuna_studies import new_study
 from sparkdl.search.samplers import pruner_of, rung_sampler_of, sampler_of
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
@@ -73,19 +74,14 @@ class Study:
             limits = (search.parsed_constraints, search.num_points)
             self._points = UntriedPoints(self._space, *limits)
             sampler = DistinctSampler(sampler, self._space, self._points, seed)
-        verbosity = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # create_study logs at INFO.
-        try:
-            self._study = optuna.create_study(
-                storage=storage,
-                # Hyperband derives its brackets from the name, so a resumed run needs the same one.
-                study_name=name,
-                directions=[_DIRECTIONS[direction] for direction in objectives.values()],
-                sampler=sampler,
-                pruner=pruner_of(search.pruner),
-            )
-        finally:
-            optuna.logging.set_verbosity(verbosity)
+        self._study = new_study(
+            storage=storage,
+            # Hyperband derives its brackets from the name, so a resumed run needs the same one.
+            study_name=name,
+            directions=[_DIRECTIONS[direction] for direction in objectives.values()],
+            sampler=sampler,
+            pruner=pruner_of(search.pruner),
+        )
         self._trials: dict[int, optuna.Trial] = {}
         self._reported_steps: dict[int, set[int]] = {}
         self._not_finite: set[int] = set()

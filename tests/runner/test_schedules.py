@@ -68,12 +68,16 @@ class Training:
 
     Args:
         before_epoch: is called with the attempt and the epoch; may raise what ends the attempt.
+        before_ask: the same, after the epoch was reported and its checkpoint committed.
     """
 
     def __init__(
-        self, before_epoch: Callable[[Attempt, int], None] = lambda attempt, epoch: None
+        self,
+        before_epoch: Callable[[Attempt, int], None] = lambda attempt, epoch: None,
+        before_ask: Callable[[Attempt, int], None] = lambda attempt, epoch: None,
     ) -> None:
         self._before_epoch = before_epoch
+        self._before_ask = before_ask
         self._lock = threading.Lock()
         # How often each epoch of each trial was trained.
         self.epochs: Counter[tuple[int, int]] = Counter()
@@ -106,6 +110,7 @@ class Training:
         made.mkdir(exist_ok=True)
         (made / "epoch").write_text(str(epoch))
         checkpoints.commit(str(made), attempt.paths.folder, epoch, metrics, attempt.attempt)
+        self._before_ask(attempt, epoch)
         reporter.raise_if_paused(metrics, has_checkpoint=True)
         reporter.raise_if_stopped()
 
@@ -229,6 +234,29 @@ def test_driver_that_is_killed_at_any_moment_is_resumed(
 
 
 # ---- trials that pause
+
+
+def test_trial_that_is_lost_before_it_asks_pauses_or_goes_on_all_the_same(root: str) -> None:
+    """Its executor is lost at each rung, when the checkpoint is committed."""
+    lock, losses = threading.Lock(), set()
+
+    def lose(attempt: Attempt, epoch: int) -> None:
+        with lock:
+            if epoch in (0, 1, 3) and (attempt.number, epoch) not in losses:
+                losses.add((attempt.number, epoch))
+                raise lost()
+
+    training = Training(before_ask=lose)
+    loop = loop_of(root, InMemoryCluster(training), "asha")
+    with background(loop):
+        pass
+    assert {epoch for _, epoch in losses} == {0, 1, 3}
+    check_complete(loop.run, training)
+    # At a rung, as many as without losses go on.
+    reached = Counter(epoch for _, epoch in training.epochs)
+    assert reached[0] == 12
+    assert 6 <= reached[1] < 12
+    assert reached[4] < reached[2] < reached[1]
 
 
 def test_paused_trial_waits_and_goes_on_as_another_attempt(root: str) -> None:

@@ -239,6 +239,8 @@ class Progress:
         if self._bar is None:
             return
         counts: dict[str, Any] = {"running": len(running), "complete": self._counts["COMPLETE"]}
+        if num_paused := sum(trial.state == TrialState.PAUSED for trial in self._run.trials):
+            counts["paused"] = num_paused
         for state in ("PRUNED", "FAILED", "INVALID", "LOST", "CANCELLED"):
             if self._counts[state]:
                 counts[state.lower()] = self._counts[state]

@@ -1,0 +1,68 @@
+"""Trials that pause and go on from their checkpoints, on embedded Spark, as users call them."""
+
+import pytest
+
+from sparkdl import experiment
+from sparkdl import search as spaces
+from sparkdl.errors import ConfigError
+from tests.helpers.runs import quiet
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
+
+SPACE = {"rate": spaces.Float(0.0, 1.0)}
+EPOCHS = 4
+
+
+def climb(rate: float) -> dict[str, float]:
+    """Train for four epochs, and count the epochs of all processes."""
+    import json
+    from pathlib import Path
+
+    from sparkdl import context
+
+    before = context.get_checkpoint()
+    state = json.loads(Path(before, "state").read_text()) if before else {"epoch": 0, "trained": 0}
+    for epoch in range(state["epoch"], EPOCHS):
+        state = {"epoch": epoch + 1, "trained": state["trained"] + 1}
+        Path("state").mkdir(exist_ok=True)
+        Path("state", "state").write_text(json.dumps(state))
+        context.report({"score": rate * (epoch + 1)}, step=epoch)
+        # Another call commits, as the callbacks Report and Checkpoint of Keras do.
+        context.report({"score": rate * (epoch + 1)}, step=epoch, checkpoint="state")
+    return {"score": rate * EPOCHS, "trained": state["trained"]}
+
+
+def test_trials_pause_after_the_commit_and_go_on_in_another_process(root: str) -> None:
+    run = experiment.search(
+        climb,
+        SPACE,
+        algorithm="bohb",
+        pruner={"asha": {"promote": True, "reduction": 2, "max_reports": EPOCHS}},
+        num_trials=6,
+        **quiet(root, metric="score", seed=3),
+    )
+    assert run.counts().keys() == {"COMPLETE", "PRUNED"}
+    for trial in run.trials:
+        num_epochs = len(trial.history)
+        assert num_epochs == (EPOCHS if trial.state == "COMPLETE" else min(2, num_epochs))
+        assert trial.history.index.tolist() == list(range(num_epochs))
+        assert trial.checkpoints[-1].step == num_epochs - 1
+        if trial.state == "COMPLETE":
+            assert trial.outputs["trained"] == EPOCHS  # No epoch was trained again.
+    assert max(trial.attempts for trial in run.trials) > 1
+    assert run.best.value == max(trial.value or 0.0 for trial in run.trials)
+    resumed = experiment.resume(run.path, num_trials=7, progress=False)
+    assert len(resumed.trials) == 7
+    assert not {"PAUSED", "WAITING"} & resumed.counts().keys()
+
+
+def test_processes_of_a_gang_cannot_pause(root: str) -> None:
+    with pytest.raises(ConfigError, match="workers_per_trial is 2, but the pruner promotes"):
+        experiment.search(
+            climb,
+            SPACE,
+            pruner={"asha": {"promote": True}},
+            num_trials=2,
+            workers_per_trial=2,
+            **quiet(root, metric="score"),
+        )
