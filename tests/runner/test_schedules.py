@@ -181,31 +181,37 @@ def test_lost_executors_repeat_at_most_the_epoch_in_which_they_were_lost(
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_search_that_is_cancelled_or_timed_out_goes_on_without_a_loss(root: str, name: str) -> None:
-    training = Training()
-    limit = threading.Event()
+@pytest.mark.parametrize("ending", ["cancelled", "timeout_s=0.7 is over"])
+def test_search_that_is_cancelled_or_times_out_goes_on_without_a_loss(
+    root: str, name: str, ending: str
+) -> None:
+    """The first trials pause or complete; the seventh runs until its job is cancelled."""
+    is_over = threading.Event()
 
     def stop(attempt: Attempt, epoch: int) -> None:
-        if attempt.number == 6 and not limit.is_set():
-            limit.set()
+        if attempt.number < 6 or is_over.is_set():
+            return
+        if ending == "cancelled":
             loop.cancel(None)
+        raise attempt._end.get()  # type: ignore[misc]
 
     training = Training(stop)
-    loop = loop_of(root, InMemoryCluster(training), name)
+    timeout_s = None if ending == "cancelled" else 0.7
+    loop = loop_of(root, InMemoryCluster(training), name, timeout_s=timeout_s)
     with background(loop):
         pass
+    is_over.set()
     run = loop.run
-    assert (run.state, run.reason) == ("CANCELLED", "cancelled")
+    assert (run.state, run.reason) == ("CANCELLED", ending)
     paused = [t.number for t in run.trials if t.state == "PAUSED"]
     assert bool(paused) == (name != "pbt")
     assert {str(t.state) for t in run.trials} <= {"COMPLETE", "PAUSED", "PRUNED", "CANCELLED"}
     assert [t.number for t in load(run.path).trials if t.state == "PAUSED"] == paused
+    steps = {number: run.trials[number].history.index.tolist() for number in paused}
     again = resumed(run.path, InMemoryCluster(training), name, reopen=True)
     check_complete(again, training, max_repeats=2)
     # Nobody has trained an epoch before the pause again.
-    for number in paused:
-        first = run.trials[number].history.index.tolist()
-        assert all(training.epochs[number, epoch] == 1 for epoch in first)
+    assert all(training.epochs[number, e] == 1 for number in paused for e in steps[number])
 
 
 @pytest.mark.parametrize("name", ["asha", "hyperband", "pbt"])
