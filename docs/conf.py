@@ -27,6 +27,7 @@ navigation = {
         "docs/search",
         "docs/distributed",
         "docs/data",
+        "docs/spark-ml",
         "docs/run-directory",
         "docs/control",
         "docs/finding-runs",

@@ -20,6 +20,7 @@ __all__ = [
     "errors",
     "experiment",
     "keras",
+    "ml",
     "models",
     "monitoring",
     "runs",

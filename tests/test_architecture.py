@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Each room may import itself and what stands below it.
 ROOMS = [
     {"cli"},
-    {"hops", "horovod", "mirrored_strategy_runner", "tfos"},
+    {"hops", "horovod", "mirrored_strategy_runner", "ml", "tfos"},
     {"experiment", "monitoring"},
     {"doctor", "serving", "ui"},
     {"runner", "models", "request_logs"},
@@ -42,7 +42,7 @@ ROOMS = [
     {"polling"},
     {"storage"},
     {"local_files", "stores"},
-    {"config"},
+    {"config", "spark_ml"},
     {"errors", "loopback", "pickler", "_version"},
 ]
 

@@ -33,6 +33,7 @@ SPARK = {
     *("sparkdl.monitoring.read_log", "sparkdl.profiles.profile"),
     *("sparkdl.hops.trials", "sparkdl.tfos.reservation"),
     *("sparkdl.horovod.launch", "sparkdl.horovod.spark"),
+    *("sparkdl.ml.estimator", "sparkdl.ml.model"),
 }
 # These import TensorFlow.
 SLOW = {

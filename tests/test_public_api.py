@@ -22,6 +22,7 @@ PUBLIC = {
             "experiment",
         ),
         "keras",
+        "ml",
         "models",
         "monitoring",
         *("runs", "search", "serving", "tensorboard", "tfos"),
@@ -150,6 +151,7 @@ PUBLIC = {
     "sparkdl.keras": [
         *("Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"),
     ],
+    "sparkdl.ml": ["KerasEstimator", "KerasModel"],
     "sparkdl.models": [
         *("AliasMove", "ModelVersion", "alias", "alias_history", "best", "compare", "export"),
         *("get", "list", "promote", "roll_back"),

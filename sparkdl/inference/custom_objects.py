@@ -15,7 +15,7 @@ from sparkdl.pickler import dumps
 __all__ = ["custom_objects", "pickle_objects"]
 
 
-def custom_objects(model: Any, library: str) -> dict[str, Any]:
+def custom_objects(model: Any, library: str, for_training: bool = False) -> dict[str, Any]:
     """Return the user's own classes and functions that Keras needs to load a model, by name.
 
     An object is found if it is registered (`@keras.saving.register_keras_serializable()`), if it
@@ -25,6 +25,7 @@ def custom_objects(model: Any, library: str) -> dict[str, Any]:
     Args:
         model: the model.
         library: the library of the model: `keras` or `tf_keras`.
+        for_training: also return those of the loss, the metrics and the optimizer.
 
     Raises:
         ValueError: if a class or function is not found.
@@ -32,7 +33,7 @@ def custom_objects(model: Any, library: str) -> dict[str, Any]:
     keras = importlib.import_module(library)
     classes = {type(part).__name__: type(part) for part in (model, *model.layers)}
     objects = {}
-    for name in sorted(_custom_names(json.loads(model.to_json()))):
+    for name in sorted(_custom_names(json.loads(model.to_json()), for_training)):
         custom_object = keras.saving.get_registered_object(name) or classes.get(name)
         if custom_object is None:
             raise ValueError(
@@ -43,11 +44,11 @@ def custom_objects(model: Any, library: str) -> dict[str, Any]:
     return objects
 
 
-def _custom_names(config: Any) -> Iterator[str]:
+def _custom_names(config: Any, for_training: bool) -> Iterator[str]:
     """Yield the registered names in a config, see `keras.saving.serialize_keras_object`."""
     if isinstance(config, list):
         for part in config:
-            yield from _custom_names(part)
+            yield from _custom_names(part, for_training)
     if not isinstance(config, dict):
         return
     name, module = config.get("registered_name"), config.get("module") or ""
@@ -57,8 +58,8 @@ def _custom_names(config: Any) -> Iterator[str]:
         yield name
     # Inference does not need the loss and the optimizer of the training.
     for key, part in config.items():
-        if key != "compile_config":
-            yield from _custom_names(part)
+        if for_training or key != "compile_config":
+            yield from _custom_names(part, for_training)
 
 
 def pickle_objects(objects: dict[str, Any]) -> bytes:

@@ -3,10 +3,9 @@
 from typing import Any
 
 from sparkdl.errors import ConfigError, PreflightError
+from sparkdl.spark_ml import is_of_connect
 
 __all__ = ["check_context", "check_session"]
-
-_CONNECT = "pyspark.sql.connect."
 
 
 def check_context(sc: Any, caller: str) -> None:
@@ -20,7 +19,7 @@ def check_context(sc: Any, caller: str) -> None:
         PreflightError: if it is a session of Spark Connect.
         ConfigError: if it is something else.
     """
-    _refuse_connect(type(sc), caller)
+    _refuse_connect(sc, caller)
     if not hasattr(sc, "_jsc"):
         raise ConfigError(
             f"{caller} got sc={sc!r}; expected a SparkContext, such as spark.sparkContext of a "
@@ -38,11 +37,11 @@ def check_session(df: Any, caller: str) -> None:
     Raises:
         PreflightError: if it is.
     """
-    _refuse_connect(type(df), caller)
+    _refuse_connect(df, caller)
 
 
-def _refuse_connect(cls: type, caller: str) -> None:
-    if f"{cls.__module__}.".startswith(_CONNECT):
+def _refuse_connect(value: object, caller: str) -> None:
+    if is_of_connect(value):
         raise PreflightError(
             f"{caller} cannot run through Spark Connect: the API of TensorFlowOnSpark works with a "
             "SparkContext and its RDDs, which Spark Connect does not have. Start the session "

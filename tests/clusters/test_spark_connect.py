@@ -114,6 +114,12 @@ def test_a_log_is_watched(client: Driver, tmp_path: Path) -> None:
     assert found == {"statuses": ["ok", "drift"], "alerts": 1, "unreadable": 1, "again": 0}
 
 
+def test_stages_of_spark_ml_train_and_are_saved(client: Driver, tmp_path: Path) -> None:
+    seen = client.call(f"{RUNS}:keras_stages", folder=str(tmp_path))
+    assert seen["is_same"] and seen["last"] == pytest.approx(1.75, abs=0.2)
+    assert "save cannot overwrite" in seen["error"]
+
+
 def test_tensorflowonspark_is_refused_with_a_sentence(client: Driver) -> None:
     text = client.call(f"{RUNS}:tensorflowonspark")
     assert "TFCluster.run cannot run through Spark Connect" in text

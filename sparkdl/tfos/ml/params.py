@@ -7,12 +7,13 @@ underscores.
 
 import argparse
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Params, TypeConverters
 
 from sparkdl.errors import ConfigError
+from sparkdl.spark_ml import accessors, param
 
 __all__ = [
     "HasBatchSize",
@@ -38,9 +39,6 @@ __all__ = [
     "TFTypeConverters",
 ]
 
-_Get = Callable[[Any], Any]
-_Set = Callable[[Any, Any], Any]
-
 
 class TFTypeConverters:
     """The type converters that Spark's `TypeConverters` lacks."""
@@ -65,62 +63,46 @@ class _Stage(Params):  # type: ignore[misc]
     """The base class of a stage with params."""
 
 
-def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
-    return Param(Params._dummy(), name, doc, typeConverter=converter)
-
-
-def _accessors(name: str) -> tuple[_Set, _Get]:
-    def set_value(self: Any, value: Any) -> Any:
-        return self._set(**{name: value})
-
-    def get_value(self: Any) -> Any:
-        return self.getOrDefault(name)
-
-    set_value.__doc__ = f"Set `{name}` and return the stage."
-    get_value.__doc__ = f"Return the value of `{name}`, or its default."
-    return set_value, get_value
-
-
 class HasBatchSize(_Stage):
     """The param `batch_size`: number of rows in a batch."""
 
-    batch_size = _param("batch_size", "rows in a batch", TypeConverters.toInt)
-    setBatchSize, getBatchSize = _accessors("batch_size")
+    batch_size = param("batch_size", "rows in a batch", TypeConverters.toInt)
+    setBatchSize, getBatchSize = accessors("batch_size")
 
 
 class HasClusterSize(_Stage):
     """The param `cluster_size`: number of nodes, including parameter servers."""
 
-    cluster_size = _param("cluster_size", "nodes in the cluster", TypeConverters.toInt)
-    setClusterSize, getClusterSize = _accessors("cluster_size")
+    cluster_size = param("cluster_size", "nodes in the cluster", TypeConverters.toInt)
+    setClusterSize, getClusterSize = accessors("cluster_size")
 
 
 class HasEpochs(_Stage):
     """The param `epochs`: number of passes over the rows."""
 
-    epochs = _param("epochs", "passes over the rows", TypeConverters.toInt)
-    setEpochs, getEpochs = _accessors("epochs")
+    epochs = param("epochs", "passes over the rows", TypeConverters.toInt)
+    setEpochs, getEpochs = accessors("epochs")
 
 
 class HasGraceSecs(_Stage):
     """The param `grace_secs`: seconds that nodes have after the last row, to export a model."""
 
-    grace_secs = _param("grace_secs", "seconds after the last row", TypeConverters.toInt)
-    setGraceSecs, getGraceSecs = _accessors("grace_secs")
+    grace_secs = param("grace_secs", "seconds after the last row", TypeConverters.toInt)
+    setGraceSecs, getGraceSecs = accessors("grace_secs")
 
 
 class HasInputMapping(_Stage):
     """The param `input_mapping`: the tensor for each input column, `{column: tensor}`."""
 
-    input_mapping = _param("input_mapping", "tensor by input column", TFTypeConverters.toDict)
-    setInputMapping, getInputMapping = _accessors("input_mapping")
+    input_mapping = param("input_mapping", "tensor by input column", TFTypeConverters.toDict)
+    setInputMapping, getInputMapping = accessors("input_mapping")
 
 
 class HasInputMode(_Stage):
     """The param `input_mode`: must be `InputMode.SPARK`, 1, since a stage feeds the nodes."""
 
-    input_mode = _param("input_mode", "1: Spark feeds the nodes", TypeConverters.toInt)
-    _set_input_mode, getInputMode = _accessors("input_mode")
+    input_mode = param("input_mode", "1: Spark feeds the nodes", TypeConverters.toInt)
+    _set_input_mode, getInputMode = accessors("input_mode")
 
     def setInputMode(self, value: int) -> Any:
         """Set `input_mode` and return the stage.
@@ -139,89 +121,89 @@ class HasInputMode(_Stage):
 class HasMasterNode(_Stage):
     """The param `master_node`: job name of the node that saves and reports, such as `chief`."""
 
-    master_node = _param("master_node", "job name of the chief", TypeConverters.toString)
-    setMasterNode, getMasterNode = _accessors("master_node")
+    master_node = param("master_node", "job name of the chief", TypeConverters.toString)
+    setMasterNode, getMasterNode = accessors("master_node")
 
 
 class HasModelDir(_Stage):
     """The param `model_dir`: folder of checkpoints."""
 
-    model_dir = _param("model_dir", "folder of checkpoints", TypeConverters.toString)
-    setModelDir, getModelDir = _accessors("model_dir")
+    model_dir = param("model_dir", "folder of checkpoints", TypeConverters.toString)
+    setModelDir, getModelDir = accessors("model_dir")
 
 
 class HasNumPS(_Stage):
     """The params `num_ps` and `driver_ps_nodes`: number and place of parameter servers."""
 
-    num_ps = _param("num_ps", "parameter servers", TypeConverters.toInt)
-    driver_ps_nodes = _param(
+    num_ps = param("num_ps", "parameter servers", TypeConverters.toInt)
+    driver_ps_nodes = param(
         "driver_ps_nodes", "run parameter servers on the driver", TypeConverters.toBoolean
     )
-    setNumPS, getNumPS = _accessors("num_ps")
-    setDriverPSNodes, getDriverPSNodes = _accessors("driver_ps_nodes")
+    setNumPS, getNumPS = accessors("num_ps")
+    setDriverPSNodes, getDriverPSNodes = accessors("driver_ps_nodes")
 
 
 class HasOutputMapping(_Stage):
     """The param `output_mapping`: the column for each output tensor, `{tensor: column}`."""
 
-    output_mapping = _param("output_mapping", "column by output tensor", TFTypeConverters.toDict)
-    setOutputMapping, getOutputMapping = _accessors("output_mapping")
+    output_mapping = param("output_mapping", "column by output tensor", TFTypeConverters.toDict)
+    setOutputMapping, getOutputMapping = accessors("output_mapping")
 
 
 class HasProtocol(_Stage):
     """The param `protocol`, which is only passed to the training function."""
 
-    protocol = _param("protocol", "network protocol", TypeConverters.toString)
-    setProtocol, getProtocol = _accessors("protocol")
+    protocol = param("protocol", "network protocol", TypeConverters.toString)
+    setProtocol, getProtocol = accessors("protocol")
 
 
 class HasReaders(_Stage):
     """The param `readers`, which is only passed to the training function."""
 
-    readers = _param("readers", "number of reader threads", TypeConverters.toInt)
-    setReaders, getReaders = _accessors("readers")
+    readers = param("readers", "number of reader threads", TypeConverters.toInt)
+    setReaders, getReaders = accessors("readers")
 
 
 class HasSteps(_Stage):
     """The param `steps`, which is only passed to the training function."""
 
-    steps = _param("steps", "maximum number of training steps", TypeConverters.toInt)
-    setSteps, getSteps = _accessors("steps")
+    steps = param("steps", "maximum number of training steps", TypeConverters.toInt)
+    setSteps, getSteps = accessors("steps")
 
 
 class HasTensorboard(_Stage):
     """The param `tensorboard`: run TensorBoard on one node."""
 
-    tensorboard = _param("tensorboard", "start TensorBoard", TypeConverters.toBoolean)
-    setTensorboard, getTensorboard = _accessors("tensorboard")
+    tensorboard = param("tensorboard", "start TensorBoard", TypeConverters.toBoolean)
+    setTensorboard, getTensorboard = accessors("tensorboard")
 
 
 class HasTFRecordDir(_Stage):
     """The param `tfrecord_dir`, which is only passed to the training function."""
 
-    tfrecord_dir = _param("tfrecord_dir", "folder of TFRecord files", TypeConverters.toString)
-    setTFRecordDir, getTFRecordDir = _accessors("tfrecord_dir")
+    tfrecord_dir = param("tfrecord_dir", "folder of TFRecord files", TypeConverters.toString)
+    setTFRecordDir, getTFRecordDir = accessors("tfrecord_dir")
 
 
 class HasExportDir(_Stage):
     """The param `export_dir`: folder of the SavedModel."""
 
-    export_dir = _param("export_dir", "folder of the SavedModel", TypeConverters.toString)
-    setExportDir, getExportDir = _accessors("export_dir")
+    export_dir = param("export_dir", "folder of the SavedModel", TypeConverters.toString)
+    setExportDir, getExportDir = accessors("export_dir")
 
 
 class HasSignatureDefKey(_Stage):
     """The param `signature_def_key`: signature of the SavedModel."""
 
-    signature_def_key = _param("signature_def_key", "signature", TypeConverters.toString)
-    setSignatureDefKey, getSignatureDefKey = _accessors("signature_def_key")
+    signature_def_key = param("signature_def_key", "signature", TypeConverters.toString)
+    setSignatureDefKey, getSignatureDefKey = accessors("signature_def_key")
 
 
 class HasTagSet(_Stage):
     """The param `tag_set`: comma-separated tags that select a graph of the SavedModel."""
 
-    tag_set = _param("tag_set", "comma-separated tags of the graph", TypeConverters.toString)
-    setTagSet, getTagSet = _accessors("tag_set")
+    tag_set = param("tag_set", "comma-separated tags of the graph", TypeConverters.toString)
+    setTagSet, getTagSet = accessors("tag_set")
 
 
 class Namespace:

@@ -217,3 +217,26 @@ def watched(spark: SparkSession, folder: str) -> dict[str, Any]:
         "unreadable": first.left_out["unreadable"]["num"],
         "again": len(again.new_drift.table) + len(again.new_drift.left_out),
     }
+
+
+def keras_stages(spark: SparkSession, folder: str) -> Any:
+    """Train and apply a pipeline, save and load it; overwriting it is refused."""
+    import keras
+    from pyspark.ml import Pipeline, PipelineModel
+
+    from sparkdl.ml import KerasEstimator
+
+    net = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    net.compile(keras.optimizers.SGD(0.1), "mse")
+    df = spark.range(64).selectExpr("(id % 8) / 8.0d AS x", "(id % 8) / 4.0d AS label")
+    quiet = {"progress": False}
+    estimator = KerasEstimator(net, featuresCol="x", epochs=20, numWorkers=2, runOptions=quiet)
+    fitted = Pipeline(stages=[estimator]).fit(df)
+    fitted.stages[0].save(f"{folder}/saved")
+    again = type(fitted.stages[0]).load(f"{folder}/saved")
+    expected = [row.prediction for row in fitted.transform(df).orderBy("x").collect()]
+    found = [row.prediction for row in PipelineModel([again]).transform(df).orderBy("x").collect()]
+    try:
+        again.write().overwrite().save(f"{folder}/saved")
+    except SparkDLError as exc:
+        return {"error": str(exc), "is_same": expected == found, "last": found[-1]}
