@@ -26,6 +26,7 @@ navigation = {
     "Guides": [
         "docs/search",
         "docs/distributed",
+        "docs/estimators",
         "docs/data",
         "docs/spark-ml",
         "docs/run-directory",

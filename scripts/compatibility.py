@@ -39,6 +39,8 @@ class Environment:
         resolution: `highest`, or `lowest-direct` for the lower bounds of setup.cfg.
         pins: further requirements.
         left_out: tests of the core that this environment cannot pass.
+        overrides: a file of requirements in place of those of setup.cfg.
+        tests: tests that run in place of the core.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Environment:
     resolution: str = "highest"
     pins: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    overrides: str = ""
+    tests: tuple[str, ...] = ()
 
 
 # Runs of several workers refuse every Keras of Python 3.10: see distribute/tested_versions.py.
@@ -76,6 +80,14 @@ ENVIRONMENTS = (
         pins=("pyspark==4.1.*",),
     ),
     Environment(name="python-3.13", python="3.13", purpose="the newest on the newest Python"),
+    Environment(
+        name="tensorflow-2.15",
+        python="3.11",
+        purpose="programs of `tf.estimator`, see [estimators.md](estimators.md)",
+        pins=("scikit-learn",),
+        overrides="scripts/tensorflow-2.15.txt",
+        tests=("tests/experiment/test_estimators.py", "tests/cluster/program/test_packaging.py"),
+    ),
 )
 
 # Packages whose versions the page shows.
@@ -176,6 +188,8 @@ def install(environment: Environment) -> str:
     subprocess.run([uv(), "venv", "--quiet", "--clear", "--python", own, str(folder)], check=True)
     arguments = ["--python", python, "--resolution", environment.resolution]
     requirements = ["--editable", f"{ROOT}[s3,ui]", *TEST_PACKAGES, *environment.pins]
+    if environment.overrides:
+        requirements += ["--override", str(ROOT / environment.overrides)]
     subprocess.run([uv(), "pip", "install", "--quiet", *arguments, *requirements], check=True)
     return python
 
@@ -226,7 +240,8 @@ def examine(environment: Environment, tests: tuple[str, ...], keep: bool) -> Row
         python = install(environment)
     found = {"versions": versions(python), "date": time.strftime("%Y-%m-%d")}
     say(f"{environment.name}: test {found['versions']}")
-    found |= run_tests(environment, python, tests)
+    own = environment.tests if tests == CORE and environment.tests else tests
+    found |= run_tests(environment, python, own)
     if tests == CORE:
         (BUILD / f"{environment.name}.json").write_text(json.dumps(found, indent=1))
     say(f"{environment.name}: {found['passed']} passed, {found['skipped']} skipped")
@@ -263,6 +278,8 @@ def table(results: dict[str, Row]) -> str:
             unknown = [""] * (len(SHOWN) + 3)
             lines.append(_line([each.name, each.python, *unknown, "not run yet"]))
     lines += ["", *(f"- {each.name}: {each.purpose}." for each in ENVIRONMENTS)]
+    own = [f"- {each.name}: `{test}`" for each in ENVIRONMENTS for test in each.tests]
+    lines += ["", "Tests in place of the core:", "", *own]
     lines += ["", "Left out:", "", *(f"- everywhere: `{test}`" for test in LEFT_OUT)]
     lines += [f"- {each.name}: `{test}`" for each in ENVIRONMENTS for test in each.left_out]
     failed = [f"- {name}: `{test}`" for name, found in results.items() for test in found["failed"]]

@@ -143,7 +143,13 @@ def _correct_constructor(tensorflow: Any) -> None:
 
     @functools.wraps(construct)
     def construct_and_correct(self: Any, *args: Any, **kwargs: Any) -> None:
-        with joining(context.current()):
+        me = context.current()
+        if me.role == "evaluator":
+            # TensorFlow looks for the evaluator in the cluster, of which it is no part: KeyError.
+            alone = tensorflow.train.ClusterSpec({})
+            resolver = tensorflow.distribute.cluster_resolver.SimpleClusterResolver(alone)
+            kwargs.setdefault("cluster_resolver", resolver)
+        with joining(me):
             construct(self, *args, **kwargs)
         num_workers = self.num_replicas_in_sync // len(self.extended.worker_devices)
         if num_workers > 1:
@@ -162,7 +168,7 @@ def _correct_keras() -> None:
     import keras
     import tensorflow as tf
 
-    if keras.backend.backend() != "tensorflow":
+    if tested_versions.is_keras_2(keras.__version__) or keras.backend.backend() != "tensorflow":
         return
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if message := tested_versions.untested(versions):

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
-__all__ = ["TESTED", "untested"]
+__all__ = ["TESTED", "is_keras_2", "untested"]
 
 # The releases that the tests ran with. A pair of versions is tested if one row has both. Keras is
-# corrected in private functions, which another release may have moved.
-TESTED = ({"tensorflow": "2.21", "keras": "3.15"},)
+# corrected in private functions, which another release may have moved. TensorFlow 2.15 is the last
+# release with `tf.estimator`, whose Keras needs no correction.
+TESTED = ({"tensorflow": "2.21", "keras": "3.15"}, {"tensorflow": "2.15", "keras": "2.15"})
 
 
 def untested(versions: Mapping[str, str], legacy: bool = False) -> str | None:
@@ -24,8 +25,8 @@ def untested(versions: Mapping[str, str], legacy: bool = False) -> str | None:
         >>> untested({"tensorflow": "2.21.0", "keras": "3.15.1"})
         >>> print(untested({"tensorflow": "2.22.0", "keras": "3.15.1"}))
         tensorflow 2.22.0 with keras 3.15.1 was not tested with more than one worker; tested are \
-tensorflow 2.21.* with keras 3.15.*. Install tested versions, or set SPARKDL_ALLOW_UNTESTED=1 to \
-continue with the installed versions.
+tensorflow 2.21.* with keras 3.15.* or tensorflow 2.15.* with keras 2.15.*. Install tested \
+versions, or set SPARKDL_ALLOW_UNTESTED=1 to continue with the installed versions.
     """
     names = ["tensorflow"] if legacy else ["tensorflow", "keras"]
     installed = {name: versions.get(name, "(none)") for name in names}
@@ -37,6 +38,16 @@ continue with the installed versions.
         + ". Install tested versions, or set SPARKDL_ALLOW_UNTESTED=1 to continue with the "
         "installed versions."
     )
+
+
+def is_keras_2(version: str) -> bool:
+    """Return True for a version of the Keras that is a part of TensorFlow up to 2.15.
+
+    Example:
+        >>> is_keras_2("2.15.0"), is_keras_2("3.15.1")
+        (True, False)
+    """
+    return version.startswith("2.")
 
 
 def _release(version: str) -> str:

@@ -49,6 +49,10 @@ def test_untested_names_the_versions_and_the_ways_out() -> None:
         (found,) = [f"{name} {version}" for name, version in other.items()]
         for part in (found, "tensorflow 2.21.* with keras 3.15.*", "SPARKDL_ALLOW_UNTESTED=1"):
             assert part in message
+    # The last versions with tf.estimator, which belong together.
+    estimators = {"tensorflow": "2.15.1", "keras": "2.15.0"}
+    assert untested(estimators) is None
+    assert untested({**tested, "tensorflow": "2.15.1"}) is not None
     assert untested({}) is not None
     assert "keras" not in (untested({"tensorflow": "2.19.0"}, legacy=True) or "")
 
