@@ -27,12 +27,14 @@ def apply() -> None:
     """Patch Keras in this process; models on a single process behave as before."""
     from keras.src.backend.tensorflow import trainer
     from keras.src.layers import BatchNormalization
+    from keras.src.trainers.trainer import Trainer
 
     cls = trainer.TensorFlowTrainer
     cls._maybe_symbolic_build = _maybe_symbolic_build
     trainer.reduce_per_replica = _with_mean_of_logs(trainer.reduce_per_replica)
     cls.fit = _with_averaged_statistics(cls.fit)
-    cls.compile = _in_scope(cls.compile)
+    # In the class that defines the method: loading a model does not compile one that overrides it.
+    Trainer.compile = _in_scope(Trainer.compile)
     BatchNormalization._moments = _with_moments_of_empty_batches(BatchNormalization._moments)
 
 
