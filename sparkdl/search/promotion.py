@@ -168,12 +168,19 @@ class Asha(Promotion):
         while rungs[-1] * self._reduction < most:
             rungs.append(rungs[-1] * self._reduction)
         self._bracket = Bracket([rung for rung in rungs if rung < most])
+        self._is_closed = False
 
     def _bracket_of_next(self) -> Bracket:
+        self._is_closed = False
         return self._bracket
 
+    def close(self) -> None:
+        """Take note that no trial is added any more: the best of each rung goes on in any case."""
+        self._is_closed = True
+
     def _chosen(self, bracket: Bracket, level: int) -> list[int]:
-        return self._best(bracket, level, len(bracket.ranked[level]) // self._reduction)
+        count = len(bracket.ranked[level]) // self._reduction
+        return self._best(bracket, level, max(count, int(self._is_closed)))
 
     def promotable(self) -> list[int]:
         """Return the paused trials that may go on now, those of the highest rungs first."""

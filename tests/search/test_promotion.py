@@ -98,6 +98,13 @@ def test_asha_promotes_a_trial_later_when_enough_others_have_come() -> None:
     assert rule.promotable() == []
 
 
+@pytest.mark.parametrize("num_trials", [1, 3, 20])
+def test_asha_of_few_trials_trains_one_to_the_end(num_trials: int) -> None:
+    values = [random.Random(seed).random() for seed in range(num_trials)]
+    simulation = Simulation(rule_of("asha", max_reports=64), values, at_once=2, seed=0).run()
+    assert values.index(max(values)) in simulation.complete
+
+
 def test_higher_rungs_come_first() -> None:
     rule = rule_of("asha", reduction=2, max_reports=8)
     for number in range(8):
