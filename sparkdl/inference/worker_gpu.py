@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from functools import cache
 
 from pyspark import TaskContext
 
@@ -12,19 +11,15 @@ __all__ = ["hold_gpu"]
 
 
 def hold_gpu(devices: Sequence[str]) -> str:
-    """Return the GPU of this Python worker, which it holds until it ends.
+    """Return the GPU of this Python worker, which it holds until it ends or runs a trial.
 
     A framework cannot give a GPU back, so that a worker keeps its GPU for later tasks. Spark ends
-    a worker that has had no task for a minute.
+    a worker that has had no task for a minute. A trial of the same worker needs a GPU for its own
+    process, and would wait for this one.
 
     Args:
         devices: the GPUs of this host.
     """
-    return _held(tuple(devices))
-
-
-@cache
-def _held(devices: tuple[str, ...]) -> str:
     context = TaskContext.get()
     stage = context.stageId() if context else None
     return hold_shared_device(devices, f"predictions of stage {stage}, process {os.getpid()}")

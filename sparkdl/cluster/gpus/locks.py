@@ -8,6 +8,7 @@ started has not taken any yet.
 
 import contextlib
 import fcntl
+import functools
 import itertools
 import logging
 import os
@@ -26,6 +27,7 @@ __all__ = [
     "held_devices",
     "hold_shared_device",
     "locked_devices",
+    "release_shared_devices",
     "released_devices",
 ]
 
@@ -62,6 +64,8 @@ def locked_devices(
 ) -> Iterator[LockedDevices]:
     """Hold the locks of some devices; yield the devices.
 
+    Devices that this process shares are released first, or it would wait for itself.
+
     Args:
         candidates: the devices to choose from, best first.
         count: the number of devices to take; all are taken at once, or none.
@@ -78,6 +82,7 @@ def locked_devices(
             f"{count} GPUs were asked for, and this host shows {len(candidates)}: "
             f"{', '.join(candidates) or 'none'}. Lower num_gpus."
         )
+    release_shared_devices()
     until = None if timeout_s is None else time.monotonic() + timeout_s
     with _folder() as folder, contextlib.ExitStack() as held:
         while len((taken := _take(folder, candidates, count, holder, held)).names) < count:
@@ -99,13 +104,14 @@ def released_devices(
     """Hold devices that Spark has assigned, once processes of earlier tasks have released them.
 
     Spark assigns a GPU again as soon as a task has ended, and may assign parts of a GPU to several
-    tasks at once.
+    tasks at once. Devices that this process shares are released first.
 
     Args:
         devices: the devices.
         holder: the name of the holder, as for `locked_devices`; it ends in `process <pid>`.
         timeout_s: seconds to wait for a process without a task.
     """
+    release_shared_devices()
     deadline = time.monotonic() + timeout_s
     locked = LockedDevices(names=list(devices))
     with _folder() as folder, contextlib.ExitStack() as held:
@@ -129,25 +135,49 @@ def released_devices(
 
 
 def hold_shared_device(candidates: Sequence[str], holder: str) -> str:
-    """Take a device for the rest of this process, and return its name.
+    """Take a device until `release_shared_devices` or the end of this process; return its name.
 
     Processes that call this function share the devices of the host, about equally many on each.
-    `locked_devices` leaves these devices out until the last of the processes has ended, and a
-    device that it holds is left out here: if all are held, the call waits.
+    `locked_devices` leaves these devices out until the last of the processes has released them, and
+    a device that it holds is left out here: if all are held, the call waits. Further calls with the
+    same candidates return the same device.
 
     Args:
         candidates: the devices to choose from.
         holder: the name of the holder, for the messages of other runs.
     """
+    shared, key = _shared(os.getpid()), tuple(candidates)
+    if key not in shared:
+        shared[key] = _wait_for_share(candidates, holder)
+    return shared[key].names[0]
+
+
+def release_shared_devices() -> None:
+    """Release the devices that this process has taken by `hold_shared_device`."""
+    shared = _shared(os.getpid())
+    while shared:
+        _, devices = shared.popitem()
+        for descriptor in devices.descriptors:
+            os.close(descriptor)
+
+
+# Process-wide state: the devices that this process shares, by the devices that it could choose
+# from. The tasks of a Spark worker have no object in common. The process id is an argument so that
+# a forked process does not release the devices of its parent.
+@functools.lru_cache(maxsize=1)
+def _shared(pid: int) -> dict[tuple[str, ...], LockedDevices]:
+    return {}
+
+
+def _wait_for_share(candidates: Sequence[str], holder: str) -> LockedDevices:
     is_told = False
     with _folder() as folder:
         while True:
             with contextlib.ExitStack() as held:
                 free = [device for device in candidates if _share(folder, device, held)]
                 if free:
-                    device = _take_seat(folder, free, held)
-                    _keep_shared(folder, device, holder)
-                    return device
+                    device, seat = _take_seat(folder, free, held)
+                    return LockedDevices([device], [seat, _keep_shared(folder, device, holder)])
                 if not is_told:
                     _logger.warning(
                         "waiting for a GPU: %s are held by %s",
@@ -165,8 +195,8 @@ def _share(folder: int, device: str, held: contextlib.ExitStack) -> bool:
     return False
 
 
-def _take_seat(folder: int, devices: Sequence[str], held: contextlib.ExitStack) -> str:
-    """Hold a seat of a device for the rest of this process; return the device.
+def _take_seat(folder: int, devices: Sequence[str], held: contextlib.ExitStack) -> tuple[str, int]:
+    """Hold a seat of a device; return the device, and the descriptor that holds the seat.
 
     The seats of a device are numbered. Of all free seats the one with the lowest number is taken,
     so that no device gets a process more than another needs.
@@ -176,17 +206,17 @@ def _take_seat(folder: int, devices: Sequence[str], held: contextlib.ExitStack) 
             with contextlib.suppress(BlockingIOError):
                 seat = held.enter_context(_locked(folder, _name(f"{device}.seat{number}")))
                 # A copy of the descriptor holds the lock when this one is closed.
-                os.dup(seat)
-                return device
+                return device, os.dup(seat)
     raise AssertionError("unreachable")
 
 
-def _keep_shared(folder: int, device: str, holder: str) -> None:
-    """Hold a device that this process shares already, for the rest of the process."""
+def _keep_shared(folder: int, device: str, holder: str) -> int:
+    """Hold a device that this process shares already; return the descriptor that holds it."""
     descriptor = _open(folder, _name(device))
     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, holder.encode(), 0)
+    return descriptor
 
 
 def held_devices(devices: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl.cluster.gpus import locks
-from sparkdl.cluster.gpus.locks import locked_devices, released_devices
+from sparkdl.cluster.gpus.locks import hold_shared_device, locked_devices, released_devices
 
 
 def test_spark_may_assign_a_device_before_it_is_free(
@@ -65,7 +65,10 @@ from pathlib import Path
 from sparkdl.cluster.gpus import locks
 locks.FOLDER = Path(sys.argv[1])
 print(locks.hold_shared_device(["4", "7"], "predictions, process 1"), flush=True)
-sys.stdin.read()
+if sys.stdin.readline():
+    with locks.locked_devices(["4", "7"], 1, "a trial, process 1", timeout_s=20) as devices:
+        print(*devices.names, flush=True)
+        sys.stdin.read()
 """
 
 
@@ -115,6 +118,33 @@ def test_workers_share_devices_evenly_beside_those_of_a_trial(workers: Workers) 
         worker.communicate("")  # The worker ends with its input.
     with locked_devices(["4", "7"], 2, "run two, process 2", timeout_s=10) as devices:
         assert devices.names == ["4", "7"]
+
+
+def test_a_trial_does_not_wait_for_the_share_of_its_own_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "FOLDER", tmp_path / "locks")
+    name = f"predictions, process {os.getpid()}"
+    num_open = len(os.listdir("/proc/self/fd"))
+    assert [hold_shared_device(["0", "1"], name) for _ in range(2)] == ["0", "0"]
+    with locked_devices(["0", "1"], 2, "run one, process 1", timeout_s=0) as devices:
+        assert devices.names == ["0", "1"]
+    # The next prediction of the worker takes a device again.
+    with locked_devices(["0"], 1, "run one, process 1", timeout_s=0):
+        assert hold_shared_device(["0", "1"], name) == "1"
+    with released_devices(["1"], "run two, process 1", timeout_s=0) as devices:
+        assert len(devices.descriptors) == 1
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
+def test_trials_of_two_workers_do_not_wait_for_the_shares_of_each_other(workers: Workers) -> None:
+    assert [workers.device() for _ in range(2)] == ["4", "7"]
+    for worker in workers.started:
+        assert worker.stdin
+        worker.stdin.write("lock\n")
+        worker.stdin.flush()
+    taken = [worker.stdout.readline().strip() for worker in workers.started]  # type: ignore[union-attr]
+    assert sorted(taken) == ["4", "7"]
 
 
 def test_a_worker_waits_for_trials_that_hold_all_devices(workers: Workers) -> None:
