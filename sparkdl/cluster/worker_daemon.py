@@ -73,14 +73,37 @@ def preload() -> None:
         return
     is_set = _JEMALLOC in os.environ
     os.environ.setdefault(_JEMALLOC, "background_thread:false")
-    with contextlib.suppress(ImportError):  # The task that needs a module says so.
+    # Any error, such as those of a pandas that does not fit its numpy: the task that needs a module
+    # says so. Spark reads the port of the daemon from the standard output, so that nothing else may
+    # be printed there.
+    with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
         for name in MODULES:
             importlib.import_module(name)
         importlib.import_module("sparkdl.runs.provenance").versions()  # They are read once.
     if not is_set:
         del os.environ[_JEMALLOC]
+    _seed_workers()
     gc.collect()
     gc.freeze()  # Memory that the workers share stays shared.
+
+
+def _seed_workers() -> None:
+    """Give each worker random numbers of its own, as if it had imported numpy itself.
+
+    Python's `random` does so for every fork; numpy does not.
+    """
+    if "numpy" not in sys.modules:
+        return
+    import numpy as np
+
+    daemon = os.getpid()
+
+    def seed() -> None:
+        # What a worker forks itself keeps the seeds of the worker's program.
+        if os.getppid() == daemon:
+            np.random.seed()
+
+    os.register_at_fork(after_in_child=seed)
 
 
 if __name__ == "__main__":

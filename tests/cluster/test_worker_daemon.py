@@ -58,6 +58,44 @@ def test_no_thread_runs_before_the_fork(threads: str, imported: str) -> None:
     assert printed.stdout.split() == [imported, "1", "False"]
 
 
+def test_each_worker_draws_its_own_random_numbers() -> None:
+    """What a worker forks keeps the seeds of the worker, as without this daemon."""
+    program = (
+        "import os, sys\n"
+        f"from {MODULE} import preload\n"
+        "preload()\n"
+        "import numpy as np\n"
+        "def forked(call):\n"
+        "    if not os.fork():\n"
+        "        call()\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "def show(): print(*np.random.rand(2), flush=True)\n"
+        "def work():\n"
+        "    show()\n"
+        "    for _ in range(2): forked(show)\n"
+        "for _ in range(2): forked(work)\n"
+    )
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    first, *forked_by_first, second, _, _ = printed.stdout.splitlines()
+    assert first != second
+    assert forked_by_first[0] == forked_by_first[1]
+
+
+def test_modules_that_print_or_cannot_be_imported_keep_no_worker_from_starting(
+    tmp_path: Path,
+) -> None:
+    """Spark reads the port of the daemon from its standard output."""
+    (tmp_path / "pandas.py").write_text("print('loud')\nraise ValueError('dtype size changed')\n")
+    program = f"from {MODULE} import preload\npreload()\nprint('port')\n"
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert (printed.stdout, "loud" in printed.stderr) == ("port\n", True)
+
+
 @pytest.mark.slow
 def test_workers_of_a_new_session_have_the_modules(own_application: None) -> None:
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
