@@ -23,14 +23,17 @@ def call_in_order(function: Callable[..., Any], tensors: Sequence[Any], dtypes: 
     Args:
         function: takes and returns NumPy arrays.
         tensors: its arguments.
-        dtypes: a dtype, or a list of them.
+        dtypes: a dtype, or a list of them, for which the results are a list as well.
     """
     import tensorflow as tf
 
     plain = tf.autograph.experimental.do_not_convert(function)
     is_eager = tf.executing_eagerly()
     if is_eager or not tf.compat.v1.executing_eagerly_outside_functions() or _is_saving():
-        return tf.numpy_function(plain, tensors, dtypes)
+        results = tf.numpy_function(plain, tensors, dtypes)
+        # Eagerly, a single result comes alone, also for a list of dtypes.
+        is_alone = isinstance(dtypes, list) and not isinstance(results, list)
+        return [results] if is_alone else results
     with tf.control_dependencies([_write(_token(os.getpid()))]):
         results = tf.numpy_function(plain, tensors, dtypes)
     with tf.control_dependencies(tf.nest.flatten(results)):

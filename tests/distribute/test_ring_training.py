@@ -92,6 +92,11 @@ def test_gradients_of_an_embedding_stay_sparse(ring: Any, alone: Any) -> None:
     assert first["weights"] == pytest.approx(alone["embeds"]["weights"], rel=1e-4, abs=1e-5)
 
 
+def test_a_gradient_can_travel_alone_in_an_eager_step(ring: Any) -> None:
+    for answers in ring:
+        assert answers["lone_tensors"] == [[[1 << 18], "float32", 0.5], [[2, 3], "float64", 0.5]]
+
+
 def test_a_saved_model_is_plain_keras(ring: Any) -> None:
     assert [answers["saves"] for answers in ring] == [[True, False, True]] * 2
 

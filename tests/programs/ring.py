@@ -128,7 +128,7 @@ def variants(folder: Path) -> Any:
 def everything(folder: Path) -> Any:
     """Run many programs in one gang, because a start costs more than most programs."""
     parts = [adam, loop, variants, statistics, uneven, stops, embeds, saves, refuses, mixed]
-    parts += [collectives, halves]
+    parts += [collectives, halves, lone_tensors]
     return {part.__name__: part(folder) for part in parts}
 
 
@@ -291,6 +291,20 @@ def halves(folder: Path) -> Any:
         model.compile(distribute.optimizer(keras.optimizers.Adam(0.01), wire=wire_dtype), "mse")
         found[wire_dtype] = trained(model)
     return found
+
+
+def lone_tensors(folder: Path) -> Any:
+    """Return gradients of an eager step: each travels alone, for its size or its dtype."""
+    import tensorflow as tf
+
+    from sparkdl import context, distribute
+
+    variables = [tf.Variable(tf.ones(1 << 18)), tf.Variable(tf.ones([2, 3], tf.float64))]
+    with distribute.gradient_tape(tf.GradientTape()) as tape:
+        large, wide = (tf.reduce_sum(variable * float(context.rank)) for variable in variables)
+        loss = large + tf.cast(wide, tf.float32)
+    gradients = tape.gradient(loss, variables)
+    return [[g.shape.as_list(), g.dtype.name, float(g[0].numpy().max())] for g in gradients]
 
 
 def collectives(folder: Path) -> Any:
