@@ -139,12 +139,11 @@ class ElasticRing(Ring):
         """Return the reduction over the ranks that are present, see `Ring.allreduce`."""
         array = np.asarray(array, order="C")
         flat = array.reshape(-1)
-        target = np.empty_like(flat) if out is None else out.reshape(-1)
-        (result,) = self._call(lambda ring: [ring.allreduce(flat, op, target)], flat)
-        if result is not target:
-            target[...] = result
-        # The stored result may be passed to other ranks: the caller must not write to it.
-        return target.reshape(array.shape).copy() if out is None else out
+        # The stored result may be passed to other ranks, while the caller writes to `out`.
+        (result,) = self._call(lambda ring: [ring.allreduce(flat, op, np.empty_like(flat))], flat)
+        out = np.empty_like(array) if out is None else out
+        out.reshape(-1)[...] = result
+        return out
 
     def reduce_scatter(self, array: Any, op: str = "mean") -> Any:
         """Return this rank's rows of the reduction, see `Ring.reduce_scatter`.

@@ -45,7 +45,13 @@ def _cut_short(folder: Path, call: Any, blocks: int, before: int = 0) -> Any:
 def cut_short_short(folder: Path) -> Any:
     import numpy as np
 
-    return _cut_short(folder, lambda w: [w.allreduce(np.arange(9.0) + w.rank, "sum")], 1)
+    def call(world: Any) -> Any:
+        out = np.empty(9)
+        total = world.allreduce(np.arange(9.0) + world.rank, "sum", out).copy()
+        out[...] = -1  # TensorFlow may write into the memory of a result.
+        return [total]
+
+    return _cut_short(folder, call, 1)
 
 
 def cut_short_allreduce(folder: Path) -> Any:
