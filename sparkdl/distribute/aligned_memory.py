@@ -49,6 +49,7 @@ class Pool:
         nbytes = size * np.dtype(dtype).itemsize
         for owner in self._owners:
             # Unused memory has three references: this list, `owner`, and the argument of the call.
+            # Python 3.14 may lend `owner` to the call without a reference: count again there.
             if owner.size == nbytes + ALIGNMENT and sys.getrefcount(owner) == 3:
                 break
         else:

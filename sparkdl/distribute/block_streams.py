@@ -172,6 +172,7 @@ class Incoming:
     def _begin_block(self) -> None:
         """Choose the memory for the next bytes of the socket."""
         if self.is_complete:
+            self._target = memoryview(b"")  # The memory of the last block is its owner's.
             return
         block = self._blocks[self.num_done]
         self._size = block if isinstance(block, int) else len(block)

@@ -46,16 +46,23 @@ def check_header(own: bytes, received: bytearray) -> None:
     raise _difference(HEADER.unpack(own), HEADER.unpack(received))
 
 
-def check_vote(own: bytes, received: bytearray) -> int:
+def check_vote(own: bytes, received: bytearray, is_same: bool) -> int:
     """Validate that another rank votes too; return the number of bytes that follow its header.
 
-    Arrays of both ranks must be equal in size and dtype.
+    Arrays of both ranks must be equal in size and dtype. Ranks with the same vote must both have
+    an array, or none of them.
+
+    Args:
+        own: the header of this rank.
+        received: the header of the other rank.
+        is_same: both ranks vote the same.
 
     Raises:
         RuntimeError: if it does not.
     """
     ours, theirs = HEADER.unpack(own), HEADER.unpack(received)
-    if ours[:2] != theirs[:2] or (ours[4] and theirs[4] and ours != theirs):
+    has_arrays = (ours[4] or theirs[4]) if is_same else (ours[4] and theirs[4])
+    if ours[:2] != theirs[:2] or (has_arrays and ours != theirs):
         raise _difference(ours, theirs)
     return int(theirs[4])
 

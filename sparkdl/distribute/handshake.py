@@ -31,7 +31,7 @@ from sparkdl.distribute.greeting import (
 from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.distribute.links import CANCELLED, Link
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.shared_memory import receive_slots, send_slots
+from sparkdl.distribute.shared_memory import agreed_slots, receive_slots, send_slots
 from sparkdl.distribute.timed_links import make_links
 from sparkdl.errors import PeerLostError
 
@@ -83,10 +83,12 @@ def join(
                 for purpose in PURPOSES
             }
             with _losing(successor):
-                sent = send_slots(outgoing[DATA])
+                offered = send_slots(outgoing[DATA])
             incoming = acceptor.wait(deadline, is_cancelled)
             with _losing(predecessor):
                 received = receive_slots(incoming[DATA], deadline, is_cancelled)
+            with _losing(successor):  # Its answer depends on the offer only: no rank waits in turn.
+                sent = agreed_slots(offered, outgoing[DATA], deadline, is_cancelled)
             opened.pop_all()  # The links close the connections from here on.
     names = invitation.members or range(len(order))
     before, after = (

@@ -107,6 +107,9 @@ class Links:
                 has_sent = self._send(num_allowed)
                 if not self._receive(arrived) and not has_sent:
                     self._wait(num_allowed)
+            # Until the next collective, which may be long in coming, the arrays are not needed.
+            outgoing.begin([])
+            incoming.begin([])
         except BaseException:
             self.close()
             raise

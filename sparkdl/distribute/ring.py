@@ -24,7 +24,7 @@ from sparkdl.distribute.operands import (
     check_operand,
     divide,
 )
-from sparkdl.distribute.rows import check_row_bytes, check_splits, row_slices, split_rows
+from sparkdl.distribute.rows import check_row_bytes, check_splits, row_bytes, row_slices, split_rows
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
 from sparkdl.distribute.votes import Ballot
 
@@ -136,7 +136,7 @@ class Ring:
         """
         own = as_array(array)
         shapes = np.zeros((self.size, 2), np.int64)
-        shapes[self.rank] = len(own), own[:1].nbytes
+        shapes[self.rank] = len(own), row_bytes(own)
         shapes = self.allreduce(shapes, "sum")
         check_row_bytes("allgather", shapes[:, 1], self.size)
         counts = [int(num_rows) for num_rows, _ in shapes]
@@ -172,7 +172,7 @@ class Ring:
         array = as_array(array)
         check_splits(array, splits, self.size)
         table = np.zeros((self.size, self.size + 1), np.int64)
-        table[self.rank] = [*splits, array[:1].nbytes]
+        table[self.rank] = [*splits, row_bytes(array)]
         table = self.allreduce(table, "sum")
         check_row_bytes("alltoall", table[:, -1], self.size)
         counts = [int(count) for count in table[:, self.rank]]
@@ -213,8 +213,8 @@ class Ring:
 
         Args:
             vote: a number from 0 to 255.
-            array: array of at most SHORT_BYTES, see `allreduce`. It is reduced if all ranks give
-                one, and all votes are equal.
+            array: array of at most SHORT_BYTES, see `allreduce`. It is reduced if all votes are
+                equal; all ranks must give one then.
             op: see `allreduce`.
             out: contiguous array for the result.
         """

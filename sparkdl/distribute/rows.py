@@ -1,10 +1,11 @@
 """Runs anywhere (pure). The rows that each rank gets from a collective."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["check_row_bytes", "check_splits", "row_slices", "split_rows"]
+__all__ = ["check_row_bytes", "check_splits", "row_bytes", "row_slices", "split_rows"]
 
 
 def row_slices(count: int, num_slices: int) -> list[slice]:
@@ -49,13 +50,32 @@ def check_splits(array: Any, splits: Sequence[int], num_ranks: int) -> None:
         )
 
 
-def check_row_bytes(call: str, row_bytes: Any, num_ranks: int) -> None:
-    """Validate that the rows of all ranks that have any are equally long.
+def row_bytes(array: Any) -> int:
+    """Return the number of bytes of each row of an array, also if it has no rows.
+
+    Args:
+        array: an array of at least one dimension.
+
+    Example:
+        >>> import numpy as np
+        >>> row_bytes(np.zeros((0, 3)))
+        24
+    """
+    return int(math.prod(array.shape[1:]) * array.itemsize)
+
+
+def check_row_bytes(call: str, widths: Any, num_ranks: int) -> None:
+    """Validate that the rows of all ranks are equally long.
+
+    Args:
+        call: name of the collective.
+        widths: the bytes of a row of each rank, see `row_bytes`.
+        num_ranks: number of ranks.
 
     Raises:
         ValueError: if they are not.
     """
-    different = sorted({int(nbytes) for nbytes in row_bytes if nbytes})
+    different = sorted({int(nbytes) for nbytes in widths})
     if len(different) > 1:
         raise ValueError(
             f"{call} got rows of {different} bytes from {num_ranks} ranks; expected arrays that "

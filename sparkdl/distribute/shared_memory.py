@@ -16,7 +16,7 @@ import numpy as np
 
 from sparkdl.distribute.greeting import SLICE_S
 
-__all__ = ["BLOCK_BYTES", "NUM_SLOTS", "Slots", "receive_slots", "send_slots"]
+__all__ = ["BLOCK_BYTES", "NUM_SLOTS", "Slots", "agreed_slots", "receive_slots", "send_slots"]
 
 BLOCK_BYTES = 1 << 20
 NUM_SLOTS = 4
@@ -51,13 +51,14 @@ class Slots:
 
 
 def send_slots(connection: socket.socket) -> Slots | None:
-    """Share new memory with the successor.
+    """Offer new memory to the successor.
 
     Args:
         connection: a connection to the successor.
 
     Returns:
-        The memory; None if the two processes cannot share any.
+        The memory, to be used if the successor agrees, see `agreed_slots`; None if this process
+        has none to share.
     """
     if connection.family != socket.AF_UNIX:
         return None
@@ -66,44 +67,82 @@ def send_slots(connection: socket.socket) -> Slots | None:
             descriptor = _create_memory()
             opened.callback(os.close, descriptor)
             slots = Slots(descriptor)
+            socket.send_fds(connection, [_SHARED], [descriptor])
         except OSError:  # Such as too little memory: blocks travel through the socket.
             connection.sendall(_NOT_SHARED)
             return None
-        socket.send_fds(connection, [_SHARED], [descriptor])
         return slots
 
 
 def receive_slots(
     connection: socket.socket, deadline: float, is_cancelled: Callable[[], bool]
 ) -> Slots | None:
-    """Return the memory that the predecessor shares with this process, see `send_slots`.
+    """Return the memory that the predecessor offers, see `send_slots`; tell it the decision.
 
     Args:
         connection: a connection to the predecessor.
         deadline: time on the monotonic clock.
         is_cancelled: called repeatedly; returns True when the ring cannot be completed any more.
 
+    Returns:
+        The memory; None if the two processes cannot share any.
+
     Raises:
         OSError: if the predecessor does not answer in time, or the ring is cancelled.
     """
     if connection.family != socket.AF_UNIX:
         return None
+    offer, descriptors = _receive(connection, deadline, is_cancelled)
+    if offer == _NOT_SHARED:
+        return None
+    slots = None
+    # The kernel drops the descriptor if this process may open no more files, or a security module
+    # refuses it.
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # Such as too little memory.
+            slots = Slots(descriptor)
+        os.close(descriptor)
+    connection.sendall(_SHARED if slots else _NOT_SHARED)
+    return slots
+
+
+def agreed_slots(
+    offered: Slots | None,
+    connection: socket.socket,
+    deadline: float,
+    is_cancelled: Callable[[], bool],
+) -> Slots | None:
+    """Return the memory that this process has offered if the successor uses it, otherwise None.
+
+    Args:
+        offered: the result of `send_slots`.
+        connection: the connection to the successor.
+        deadline, is_cancelled: see `receive_slots`.
+
+    Raises:
+        OSError: if the successor does not answer in time, or the ring is cancelled.
+    """
+    if offered is None:
+        return None
+    answer, _ = _receive(connection, deadline, is_cancelled)
+    return offered if answer == _SHARED else None
+
+
+def _receive(
+    connection: socket.socket, deadline: float, is_cancelled: Callable[[], bool]
+) -> tuple[bytes, list[int]]:
+    """Return the next byte of a connection, and the descriptors that came with it."""
     connection.settimeout(SLICE_S)
     while True:
         try:
-            message, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+            byte, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
             break
         except TimeoutError:
             if is_cancelled() or time.monotonic() > deadline:
                 raise
-    if not message:
+    if not byte:
         raise ConnectionError("connection closed by peer")
-    if not descriptors:
-        return None
-    try:
-        return Slots(descriptors[0])
-    finally:
-        os.close(descriptors[0])
+    return byte, descriptors
 
 
 def _create_memory() -> int:

@@ -38,12 +38,13 @@ class Ballot:
         """Note a part of a message, and pass it on; see `Links.exchange`.
 
         Raises:
-            RuntimeError: if another rank does not vote, or with another array.
+            RuntimeError: if another rank does not vote, or with another array, or votes the same
+            and only one of the two ranks sends an array.
         """
         if len(self.votes) > len(self.arrays):
             self.arrays.append(part)
         else:
-            nbytes = check_vote(self._header, part[:-1])
+            nbytes = check_vote(self._header, part[:-1], is_same=part[-1] == self.votes[0])
             self.votes.append(part[-1])
             if nbytes:
                 self.receives.append(bytearray(nbytes))

@@ -1,8 +1,11 @@
 """The ring in one process: a thread for each rank, real sockets, every size and operation."""
 
+import contextlib
 import os
+import resource
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
@@ -17,7 +20,7 @@ from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.shared_memory import BLOCK_BYTES, receive_slots, send_slots
+from sparkdl.distribute.shared_memory import BLOCK_BYTES, agreed_slots, receive_slots, send_slots
 from sparkdl.errors import PeerLostError
 from tests.helpers.gang import invitations
 from tests.helpers.rings import on_all
@@ -62,6 +65,11 @@ def close_sockets() -> Iterator[None]:
         _sockets.pop().close()
 
 
+def patiently() -> tuple[float, Callable[[], bool]]:
+    """Return a deadline, and a function that says that the ring was not cancelled."""
+    return monotonic() + 20, lambda: False
+
+
 def ring_of(order: list[int], timeout_s: float = 20.0) -> list[Ring]:
     """Return the rings of all ranks, by rank, in this order; every other link shares memory."""
     if len(order) == 1:
@@ -69,14 +77,18 @@ def ring_of(order: list[int], timeout_s: float = 20.0) -> list[Ring]:
     pairs = [socket.socketpair() for _ in order]
     _sockets.extend(end for pair in pairs for end in pair)
     sent = [send_slots(pair[0]) if place % 2 else None for place, pair in enumerate(pairs)]
+    received = [
+        receive_slots(pair[1], *patiently()) if offered else None
+        for pair, offered in zip(pairs, sent, strict=True)
+    ]
+    sent = [
+        agreed_slots(offered, pair[0], *patiently())
+        for pair, offered in zip(pairs, sent, strict=True)
+    ]
     rings: list[Any] = [None] * len(order)
     for place, rank in enumerate(order):
-        incoming, outgoing = pairs[place - 1][1], pairs[place][0]
-        slots = (
-            receive_slots(incoming, monotonic() + 20, lambda: False) if sent[place - 1] else None
-        )
-        before = Link(order[place - 1], incoming, slots=slots)
-        after = Link(order[(place + 1) % len(order)], outgoing, slots=sent[place])
+        before = Link(order[place - 1], pairs[place - 1][1], slots=received[place - 1])
+        after = Link(order[(place + 1) % len(order)], pairs[place][0], slots=sent[place])
         links = Links(before, after, timeout_s)
         rings[rank] = Ring(order, rank, links)
     return rings
@@ -165,7 +177,10 @@ def test_votes_with_different_arrays_and_other_collectives_are_refused() -> None
     def call(ring: Ring, rank: int) -> Any:
         return ring.vote(0) if rank else ring.allreduce(np.zeros(3))
 
-    for collective in (differ, call):
+    def lack(ring: Ring, rank: int) -> Any:
+        return ring.vote(2, np.zeros(3), "sum", np.zeros(3)) if rank else ring.vote(2)
+
+    for collective in (differ, call, lack):
         errors = on_all(ring_of([0, 1]), collective)
         assert any("do not call the same collectives" in str(error) for error in errors)
         assert all(isinstance(error, Exception) for error in errors)
@@ -216,11 +231,21 @@ def test_broadcast_rejects_a_root_that_is_not_a_rank() -> None:
         Ring().broadcast(np.zeros(1), root=1)
 
 
-def test_allgather_rejects_rows_of_different_widths() -> None:
-    for error in on_all(
-        ring_of([0, 1]), lambda ring, rank: ring.allgather(np.zeros((2, 2 + rank)))
-    ):
-        assert "differ in their first dimension only" in str(error)
+@pytest.mark.parametrize("num_rows", [0, 2])
+def test_rows_of_different_widths_are_rejected(num_rows: int) -> None:
+    """Also the shape of an array without rows counts."""
+
+    def gather(ring: Ring, rank: int) -> Any:
+        return ring.allgather(np.zeros((2 * rank or num_rows, 2 + rank)))
+
+    def exchange(ring: Ring, rank: int) -> Any:
+        num = 2 * rank or num_rows
+        return ring.alltoall(np.zeros((num, 2 + rank)), [num, 0])
+
+    for call in (gather, exchange):
+        for error in on_all(ring_of([0, 1]), call):
+            assert isinstance(error, ValueError)
+            assert "differ in their first dimension only" in str(error)
 
 
 @pytest.mark.parametrize("other", ["shape", "dtype", "call", "number", "operation", "root"])
@@ -291,6 +316,61 @@ def test_ranks_of_a_host_meet_whatever_memory_they_can_share(
     for result in on_all(rings, lambda ring, rank: ring.allreduce(np.full(300_000, rank), "sum")):
         assert set(result.tolist()) == {3}
     assert os.listdir("/dev/shm") == before
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process open no file in the block."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_neighbours_use_the_socket_if_the_memory_does_not_arrive() -> None:
+    """The kernel drops a descriptor for a process that may open no more files."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    _sockets.extend(end for pair in pairs for end in pair)
+    offered = [send_slots(pair[0]) for pair in pairs]
+    with no_more_files():
+        received = [receive_slots(pairs[0][1], *patiently())]
+    received.append(receive_slots(pairs[1][1], *patiently()))
+    sent = [
+        agreed_slots(slots, pair[0], *patiently())
+        for slots, pair in zip(offered, pairs, strict=True)
+    ]
+    assert [slots is None for slots in (*received, *sent)] == [True, False, True, False]
+    rings = [
+        Ring(
+            [0, 1],
+            rank,
+            Links(
+                Link(1 - rank, pairs[1 - rank][1], slots=received[1 - rank]),
+                Link(1 - rank, pairs[rank][0], slots=sent[rank]),
+                20,
+            ),
+        )
+        for rank in (0, 1)
+    ]
+    for result in on_all(rings, lambda ring, rank: ring.allreduce(np.full(300_000, rank), "sum")):
+        assert set(result.tolist()) == {1}
+
+
+def test_arrays_are_released_after_a_collective() -> None:
+    """The next collective may be long in coming."""
+    rings, owners = ring_of([0, 1]), []
+
+    def call(ring: Ring, rank: int) -> None:
+        array, out = np.full(300_000, rank), np.empty(300_000, int)
+        owners.extend(weakref.ref(one) for one in (array, out))
+        ring.allreduce(array, "sum", out)
+
+    assert on_all(rings, call) == [None, None]
+    assert [owner() for owner in owners] == [None] * 4
 
 
 def answer_to_stranger(address: tuple[str, int], data: bytes) -> bytes:
