@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from sparkdl.distribute.buckets import LARGE_BYTES
 from sparkdl.distribute.graph_order import call_in_order
 from sparkdl.distribute.ring import Ring
 from sparkdl.horovod.agreement import Disagreement, together
@@ -56,18 +55,11 @@ def call_on_arrays(
             raise tf.errors.FailedPreconditionError(None, None, str(exc)) from exc
         except ValueError as exc:
             raise tf.errors.InvalidArgumentError(None, None, str(exc)) from exc
-        return [_as_tensor(r, d) for r, d in zip(results, dtypes, strict=True)]
+        return [tf.constant(r, d) for r, d in zip(results, dtypes, strict=True)]
     results = _call_in_graph(function, process_set, tensors, dtypes)
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
     return results
-
-
-def _as_tensor(array: Any, dtype: Any) -> Any:
-    """Return an array that nothing else uses as a tensor; a long one keeps its memory."""
-    if array.nbytes < LARGE_BYTES:
-        return tf.constant(array, dtype)
-    return tf.numpy_function(lambda: array, [], dtype)
 
 
 def _call_in_graph(
