@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,10 @@ import cloudpickle
 from sparkdl.pickler import dumps
 
 __all__ = ["custom_objects", "pickle_objects"]
+
+# cloudpickle has one register of modules for the whole process, which must stay as it is while a
+# thread pickles: fits and predictions may begin in several threads.
+_REGISTER_LOCK = threading.Lock()
 
 
 def custom_objects(model: Any, library: str, for_training: bool = False) -> dict[str, Any]:
@@ -72,7 +77,7 @@ def pickle_objects(objects: dict[str, Any]) -> bytes:
         return b""
     installed = {*importlib.metadata.packages_distributions(), *sys.stdlib_module_names}
     modules = {sys.modules[obj.__module__] for obj in objects.values()}
-    with contextlib.ExitStack() as stack:
+    with _REGISTER_LOCK, contextlib.ExitStack() as stack:
         for module in modules:
             if module.__name__.partition(".")[0] not in {*installed, "__main__"}:
                 cloudpickle.register_pickle_by_value(module)

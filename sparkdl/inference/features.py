@@ -103,7 +103,17 @@ class VariableColumn:
         values, shape = self.values[rows], self.spec.shape or ()
         if self.spec.ragged:
             return from_arrow(values, self.column, shape, self.spec.num_variable_axes)
-        return from_arrow(values, self.column, shape, self.column.depth).padded(self.pad)
+        return from_arrow(values, self.column, shape, self.column.depth).padded(self.pad, shape)
+
+    def is_padded_inside(self, rows: slice) -> bool:
+        """Return True if arrays within the arrays of these rows are filled up."""
+        values = self.values[rows]
+        for size in (self.spec.shape or ())[1 : self.column.depth]:
+            values = values.flatten()
+            lengths = outer_lengths(values, self.column)
+            if size is None and (lengths != padded_width(lengths)).any():
+                return True
+        return False
 
     @cached_property
     def lengths(self) -> Array:
@@ -157,12 +167,16 @@ class Features:
             rows: the rows.
 
         Raises:
-            RuntimeError: if the output does not have one value for each value of the inputs.
+            RuntimeError: if the output does not have one value for each value of the inputs, or
+                arrays within its rows may contain values that were computed from padding.
         """
         shape = spec.shape or ()
+        if None not in shape or isinstance(output, RaggedRows):
+            return output
+        self._check_inner_axes(output, spec, rows)
         lengths = [column.lengths[rows] for column in self._padded]
         padded = [each for each in lengths if (each != padded_width(each)).any()]
-        if None not in shape or not padded or isinstance(output, RaggedRows):
+        if not padded:
             return output
         fitting = [each for each in lengths if padded_width(each) == output.shape[1]]
         is_clear = all((each == fitting[0]).all() for each in fitting)
@@ -174,3 +188,18 @@ class Features:
                 "variable axis in the model, or pass batch_size=1."
             )
         return RaggedRows.cut(output, fitting[0])
+
+    def _check_inner_axes(self, output: Any, spec: TensorSpec, rows: slice) -> None:
+        """Refuse an output that keeps an axis along which arrays within the rows were padded."""
+        inside = [column for column in self._padded if column.is_padded_inside(rows)]
+        # A model may reduce the inner axis with a mask, and keep the outer one.
+        keeps_outer = any((column.spec.shape or ())[0] is None for column in inside)
+        if inside and (None in (spec.shape or ())[1:] or not keeps_outer):
+            names = ", ".join(repr(column.column.name) for column in inside)
+            raise RuntimeError(
+                f"the model's output {spec.name!r} has the shape {list(output.shape[1:])} for rows "
+                f"of {names}, in which arrays of different lengths within a row were padded; "
+                "expected an output without that axis, because values of the padding cannot be "
+                "cut off. Reduce the inner axis in the model, or make the arrays within a row "
+                "equally long and pass batch_size=1."
+            )

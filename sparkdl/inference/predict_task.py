@@ -76,6 +76,10 @@ class PredictTask:
         for begin in range(0, batch.num_rows, size):
             rows = slice(begin, begin + size)
             found = predict(features[rows])
+            if self.model.outputs:
+                # Declared outputs have no shape that tells a value for each place from a vector.
+                parts.append([found[o.name] for o in self.outputs])
+                continue
             parts.append([features.without_padding(found[o.name], o, rows) for o in self.outputs])
         joined = [concatenate(column) for column in zip(*parts, strict=True)]
         arrays = [to_arrow(*pair) for pair in zip(joined, self.outputs, strict=True)]

@@ -82,7 +82,9 @@ def predict(
             the value that fills shorter arrays up to the longest one of a call, by column. By
             default 0, the value that Keras's masks leave out, and "" for texts. Rows of similar
             lengths are computed together. An output with a value for each value of the array is cut
-            to the row's own length. Models with ragged inputs get the arrays as they are.
+            to the row's own length. Models with ragged inputs get the arrays as they are. The
+            outputs of functions and models of PyTorch are never cut: what returns a value for each
+            value of the array cuts it itself, and returns a list of arrays of the rows' lengths.
         outputs: the outputs of a function or a model of PyTorch, which does not tell them: the type
             of one output in Spark, `float` or `array<float>`, or names and types of several,
             `label string, score float`.

@@ -37,14 +37,18 @@ class RaggedRows:
     def __len__(self) -> int:
         return len(self.lengths[0])
 
-    def padded(self, value: Any) -> Array:
+    def padded(self, value: Any, shape: Sequence[int | None] = ()) -> Array:
         """Return an array in which shorter rows end with `value`; its axes are never empty.
 
         A network with a mask can take a row of padding alone, but no axis of length 0.
+
+        Args:
+            value: the value that fills up.
+            shape: the shape of a row, with None for an axis as long as its longest part.
         """
-        array = self.values
-        for lengths in reversed(self.lengths):
-            width = padded_width(lengths)
+        array, sizes = self.values, (*shape, *(None,) * len(self.lengths))
+        for size, lengths in reversed(list(zip(sizes, self.lengths, strict=False))):
+            width = size or padded_width(lengths)
             if (lengths == width).all():
                 array = array.reshape(len(lengths), width, *array.shape[1:])
                 continue
@@ -133,7 +137,11 @@ def concatenate(parts: Sequence[Any]) -> Any:
     is_dense = all(isinstance(part, np.ndarray) for part in parts)
     if is_dense and len({part.shape[1:] for part in parts}) == 1:
         return np.concatenate(parts)
-    ragged = [part if isinstance(part, RaggedRows) else _as_ragged(part) for part in parts]
+    depth = max(len(part.lengths) if isinstance(part, RaggedRows) else 1 for part in parts)
+    ragged = [_with_levels(part, depth) for part in parts]
+    while len({part.values.shape[1:] for part in ragged}) > 1:  # Inner axes differ, too.
+        depth += 1
+        ragged = [_with_levels(part, depth) for part in ragged]
     levels = zip(*(part.lengths for part in ragged), strict=True)
     return RaggedRows(
         np.concatenate([part.values for part in ragged]),
@@ -141,6 +149,12 @@ def concatenate(parts: Sequence[Any]) -> Any:
     )
 
 
-def _as_ragged(array: Array) -> RaggedRows:
-    lengths = np.full(len(array), array.shape[1], np.int64)
-    return RaggedRows(array.reshape(-1, *array.shape[2:]), (lengths,))
+def _with_levels(rows: Any, depth: int) -> RaggedRows:
+    """Return an array or `RaggedRows` with lengths for this number of axes."""
+    is_ragged = isinstance(rows, RaggedRows)
+    values, levels = (rows.values, rows.lengths) if is_ragged else (rows, ())
+    while len(levels) < depth:
+        count, width, *inner = values.shape
+        levels = (*levels, np.full(count, width, np.int64))
+        values = values.reshape(count * width, *inner)
+    return RaggedRows(values, levels)

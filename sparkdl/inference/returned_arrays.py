@@ -1,6 +1,6 @@
 """Runs in a Spark task. Convert the values that a function returns to its declared outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,19 @@ from sparkdl.inference.tensor_spec import TensorSpec
 __all__ = ["arrays_of"]
 
 
-def arrays_of(returned: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
+def arrays_of(
+    returned: Any,
+    outputs: Sequence[TensorSpec],
+    convert: Callable[[Any], Any] = lambda value: value,
+) -> list[Any]:
     """Return an array for each output.
 
     Args:
         returned: an array, a tuple of arrays in the order of the outputs, or a dict by their names.
             Lists of arrays of different lengths are arrays, too.
         outputs: the outputs as they were declared.
+        convert: makes an array of each of these outputs, for example of a tensor. It is not called
+            with what else was returned.
 
     Raises:
         TypeError: if an output is missing, or has another type or number of axes than declared.
@@ -37,13 +43,16 @@ def arrays_of(returned: Any, outputs: Sequence[TensorSpec]) -> list[Any]:
             f"the function has returned {len(values)} array(s); outputs= declares {len(outputs)}: "
             f"{', '.join(names)}. Return a dict of arrays with these names."
         )
-    return [_array_of(value, output) for value, output in zip(values, outputs, strict=True)]
+    pairs = zip(values, outputs, strict=True)
+    return [_array_of(convert(value), output) for value, output in pairs]
 
 
 def _array_of(value: Any, output: TensorSpec) -> Any:
     shape = output.shape or ()
     # NumPy's own dtype for bytes leaves zeros at the end out.
     dtype = object if output.dtype in ("string", "bytes") else None
+    if shape and _is_objects(value) and _has_arrays(value):
+        value = list(value)  # NumPy makes one array of rows of one length in a list.
     if shape and (ragged := _ragged(value, dtype)):
         values = _cast(ragged.values, output)
         found, result = 1 + values.ndim, RaggedRows(values, ragged.lengths)
@@ -62,16 +71,21 @@ def _array_of(value: Any, output: TensorSpec) -> Any:
 
 def _ragged(value: Any, dtype: Any) -> RaggedRows | None:
     """Return rows that are arrays of different lengths; None for an array of numbers."""
-    is_objects = isinstance(value, np.ndarray) and value.dtype == object
-    if not (is_objects or isinstance(value, list)) or not len(value):
-        return None
-    if not all(isinstance(row, list | tuple | np.ndarray) for row in value):
+    if not isinstance(value, list) or not value or not _has_arrays(value):
         return None
     lengths = np.array([len(row) for row in value])
     filled = [np.asarray(row, dtype) for row in value if len(row)]
     if (lengths == lengths[0]).all() or not filled:
         return None
     return RaggedRows(np.concatenate(filled), (lengths,))
+
+
+def _is_objects(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1
+
+
+def _has_arrays(rows: Any) -> bool:
+    return all(isinstance(row, list | tuple | np.ndarray) for row in rows)
 
 
 def _cast(array: Any, output: TensorSpec) -> Any:

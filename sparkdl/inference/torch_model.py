@@ -2,7 +2,7 @@
 
 import importlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,9 @@ def load_torch(stored: StoredModel, inputs: Sequence[TensorSpec], detect_gpus: b
                 returned = module(**dict(zip(names, tensors, strict=True)))
             else:
                 returned = module(*tensors)
-        return arrays_of(_to_numpy(returned), stored.outputs)
+        if isinstance(returned, list):
+            returned = tuple(returned)
+        return arrays_of(returned, stored.outputs, _to_numpy)
 
     return TracedModel(stored.outputs, call, num_rows, (ValueError, IndexError))
 
@@ -92,12 +94,10 @@ def _load_program(library: str, path: Path, device: str) -> tuple[Any, int | Non
     return program.module(), max(fixed, default=None)
 
 
-def _to_numpy(returned: Any) -> Any:
-    """Return arrays in place of tensors, in the structure in which a model has returned them."""
-    if isinstance(returned, Mapping):
-        return {name: _to_numpy(value) for name, value in returned.items()}
-    if isinstance(returned, list | tuple):
-        return tuple(_to_numpy(value) for value in returned)
-    if str(returned.dtype) == "torch.bfloat16":
-        returned = returned.float()
-    return returned.cpu().numpy()
+def _to_numpy(output: Any) -> Any:
+    """Return the array of a tensor; a list of arrays for tensors of different lengths."""
+    if isinstance(output, list | tuple):
+        return [_to_numpy(row) for row in output]
+    if str(output.dtype) == "torch.bfloat16":
+        output = output.float()
+    return output.cpu().numpy()

@@ -25,6 +25,13 @@ def one(name: str, kind: str) -> tuple[TensorSpec, ...]:
     return (from_spark(name, T.DataType.fromDDL(kind)),)
 
 
+def objects(*rows: Any) -> Any:
+    """Return an array of arrays, as pandas has them."""
+    array = np.empty(len(rows), object)
+    array[:] = [np.array(row) for row in rows]
+    return array
+
+
 # ---- what a function may return
 
 
@@ -38,6 +45,9 @@ def one(name: str, kind: str) -> tuple[TensorSpec, ...]:
         ("array<float>", np.ones((2, 3)), [[1.0] * 3] * 2),
         ("array<int>", [[1, 2], []], [[1, 2], []]),
         ("array<int>", [np.array([], int), np.array([3])], [[], [3]]),
+        ("array<int>", objects([1, 2], [3]), [[1, 2], [3]]),
+        ("array<int>", objects([1, 2], [3, 4]), [[1, 2], [3, 4]]),
+        ("array<string>", objects(["a"], ["b"]), [["a"], ["b"]]),
         ("array<array<double>>", np.ones((2, 1, 1)), [[[1.0]]] * 2),
         ("string", np.array(["a", "ü"]), ["a", "ü"]),
         ("string", ["a", None], ["a", None]),
@@ -78,7 +88,35 @@ def test_other_returned_values_are_refused(
         arrays_of(returned, (TensorSpec("y", shape, dtype),))
 
 
+def test_only_declared_outputs_are_converted() -> None:
+    outputs = (TensorSpec("y", (), "int64"),)
+    (found,) = arrays_of(
+        {"y": "12", "cache": None}, outputs, lambda text: np.array(list(text), int)
+    )
+    assert found.tolist() == [1, 2]
+
+
 # ---- calls
+
+
+@pytest.mark.slow
+def test_what_a_function_returns_for_padded_arrays_is_not_cut(
+    spark: SparkSession, tasks: list[Any]
+) -> None:
+    """An embedding may be as long as the padded row."""
+
+    def embedded(tokens: Any) -> Any:
+        return np.stack([tokens.max(1)] * 3, axis=1)
+
+    def doubled(tokens: Any) -> Any:
+        return [2 * row[row >= 0] for row in tokens]
+
+    df = spark.createDataFrame([([1],)], "x array<int>")
+    for function in (embedded, doubled):
+        experiment.predict(function, df, feature_cols="x", outputs="array<int>", pad={"x": -1})
+    batch = pa.record_batch({"x": pa.array([[1, 2, 3], [4], []], pa.list_(pa.int32()))})
+    found = [next(task([batch]))["prediction"].to_pylist() for task in tasks]
+    assert found == [[[3] * 3, [4] * 3, [-1] * 3], [[2, 4, 6], [8], []]]
 
 
 @pytest.mark.slow

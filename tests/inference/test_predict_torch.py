@@ -92,7 +92,7 @@ def test_a_module_runs_in_the_workers_of_spark(spark: SparkSession) -> None:
             self.table.weight.data[:] = torch.arange(4)[:, None]
 
         def forward(self, *, ids: Any, x: Any) -> Any:
-            return {"found": self.table(ids), "total": x.sum(1), "ids": ids}
+            return {"found": self.table(ids), "total": x.sum(1), "ids": ids, "cache": None}
 
     df = numbers(spark).selectExpr("id", "x0", "x1", "id % 4 as place")
     scored = experiment.predict(

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from sparkdl import experiment
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
+from sparkdl.inference.features import Features, VariableColumn
 from sparkdl.inference.ragged_rows import RaggedRows, concatenate, from_arrow
 from sparkdl.inference.tensor_spec import TensorSpec, to_arrow
 
@@ -43,6 +44,9 @@ def test_arrays_are_padded_at_every_level() -> None:
     empty = pa.array([[], []], pa.list_(pa.int64()))
     padded = from_arrow(empty, Column("x", np.dtype("int64"), 1), (None,), 1).padded(7)
     assert padded.tolist() == [[7], [7]]
+    # An axis of a fixed length has it also where no row has anything.
+    empty = pa.array([[], []], pa.list_(pa.list_(pa.int64())))
+    assert from_arrow(empty, column, (None, 3), 2).padded(7, (None, 3)).tolist() == [[[7] * 3]] * 2
 
 
 def test_parts_of_different_widths_become_one_column() -> None:
@@ -51,6 +55,37 @@ def test_parts_of_different_widths_become_one_column() -> None:
     joined = to_arrow(concatenate([cut, whole]), TensorSpec("y", (None,), "int64"))
     assert joined.to_pylist() == [[1, 2], [3], [4, 5, 6]]
     joined.validate(full=True)
+    inner = concatenate([np.array([[[1, 2]]]), np.array([[[3], [4]]])])
+    joined = to_arrow(inner, TensorSpec("y", (None, None), "int64"))
+    assert joined.to_pylist() == [[[1, 2]], [[3], [4]]]
+
+
+def nested(rows: Any, shape: tuple[int | None, ...]) -> Features:
+    values = pa.array(rows, pa.list_(pa.list_(pa.int64())))
+    column = Column("x", np.dtype("int64"), 2)
+    return Features((VariableColumn(values, column, TensorSpec("x", shape, "int64"), 0),))
+
+
+def test_padding_of_inner_arrays_is_no_result() -> None:
+    every = slice(0, 3)
+    features = nested([[[1, 2]], [[3]], [[4, 5, 6]]], (None, None))
+    (x,) = features[every]
+    with pytest.raises(
+        RuntimeError, match=r"\[1, 3\] for rows of 'x', in .* Reduce the inner axis"
+    ):
+        features.without_padding(x + 1, TensorSpec("y", (None, None), "int64"), every)
+    (one,) = features[slice(1, 2)]
+    same = features.without_padding(one, TensorSpec("y", (None, None), "int64"), slice(1, 2))
+    assert same.tolist() == [[[3]]]
+    # The inner axis may be the only one that is open.
+    features = nested([[[1, 2]], [[3]], [[4, 5, 6]]], (1, None))
+    with pytest.raises(RuntimeError, match="Reduce the inner axis"):
+        features.without_padding(x[:, 0], TensorSpec("y", (None,), "int64"), every)
+    # A model that reduces the inner axis with a mask is cut as before.
+    features = nested([[[1, 2], [3]], [[4]]], (None, None))
+    (x,) = features[slice(0, 2)]
+    cut = features.without_padding(x.sum(2), TensorSpec("y", (None,), "int64"), slice(0, 2))
+    assert cut.values.tolist() == [3, 3, 4]
 
 
 # ---- models
