@@ -31,9 +31,14 @@ def param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
     Args:
         name: name of the param, which is also the name of the attribute.
         doc: description, which `explainParams` shows.
-        converter: returns the value to store, or raises an error.
+        converter: returns the value to store, or raises an error. It is not called with None.
     """
-    return Param(Params._dummy(), name, doc, typeConverter=converter)
+
+    def convert(value: Any) -> Any:
+        # Spark sets None without the converter, but calls it when it loads a saved stage.
+        return None if value is None else converter(value)
+
+    return Param(Params._dummy(), name, doc, typeConverter=convert)
 
 
 def accessors(name: str) -> tuple[_Set, _Get]:
@@ -141,6 +146,13 @@ class _Reader(MLReader):  # type: ignore[misc]
 
     def load(self, path: str) -> Any:
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+        expected = f"{self._stage_type.__module__}.{self._stage_type.__name__}"
+        if metadata["class"] != expected:
+            raise ConfigError(
+                f"the folder {path} has a saved {metadata['class']}; expected a {expected}. Load "
+                "it with that class, or with Pipeline.load or PipelineModel.load if it is a whole "
+                "pipeline."
+            )
         stage = self._stage_type._load(metadata[_KEY], path, self.sparkSession)
         stage._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(stage, metadata)

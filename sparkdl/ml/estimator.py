@@ -16,9 +16,9 @@ from sparkdl.inference.resolve import leave_gpus_to_tasks, trial_of
 from sparkdl.ml.hyperparameters import add_hyperparameters, values_of
 from sparkdl.ml.keras_files import read_model, write_model
 from sparkdl.ml.model import KerasModel
-from sparkdl.ml.params import TrainingParams
+from sparkdl.ml.params import CLASSIFICATION, TrainingParams
 from sparkdl.ml.registered_functions import load_function, reference_to
-from sparkdl.ml.tasks import check_outputs, is_from_logits, task_of
+from sparkdl.ml.tasks import check_outputs, is_from_logits, only_loss, task_of
 from sparkdl.ml.training import Training, model_from_bytes
 from sparkdl.ml.training_rows import training_rows
 from sparkdl.model_formats import library_of_object, load_keras
@@ -100,10 +100,14 @@ class KerasEstimator(
         # A model of a function is built here too, to find errors before Spark starts a job.
         model = self.model if self._has_model else self._builder()()
         _check_compiled(model)
-        task = self.getTask() if self.isDefined("task") else task_of(model.loss)
+        loss = only_loss(model.loss)
+        task = self.getTask() or task_of(loss)
+        from_logits = self.getFromLogits()
+        if from_logits is None:
+            from_logits = task == CLASSIFICATION and is_from_logits(loss)
         features = self.getFeaturesCol()
         prepared = prepare_model(dataset, model, features, signature="serving_default")
-        check_outputs(prepared.outputs, task, model.loss)
+        check_outputs(prepared.outputs, task, loss)
         options = {"name": "keras-estimator", "description": self._description()}
         run = experiment.allreduce(
             self._training(model, prepared, has_validation="validation" in frames),
@@ -114,7 +118,7 @@ class KerasEstimator(
             spark=dataset.sparkSession,
             **{**options, **self.getRunOptions()},
         )
-        return self._model_of(run, model, task)
+        return self._model_of(run, model, {"task": task, "fromLogits": from_logits})
 
     def _builder(self) -> "partial[Any]":
         return partial(self.model, **values_of(self, self._hyperparameters))
@@ -138,6 +142,7 @@ class KerasEstimator(
             shuffle=self.getShuffle(),
             checkpoint_interval=self.getCheckpointInterval(),
             has_validation=has_validation,
+            has_one_value=prepared.outputs[0].shape == (1,),
         )
 
     def _description(self) -> str:
@@ -146,15 +151,14 @@ class KerasEstimator(
         chosen |= {name: self.getOrDefault(name) for name in self._hyperparameters}
         return f"{self.uid}: {', '.join(f'{n}={v!r}' for n, v in sorted(chosen.items()))}"
 
-    def _model_of(self, run: Run, model: Any, task: str) -> KerasModel:
+    def _model_of(self, run: Run, model: Any, decided: Mapping[str, Any]) -> KerasModel:
         """Return the model that a run has trained, without its loss and its optimizer."""
         with local_copy(trial_of(run).model_path) as path:
             # The user's own model may contain code: it is loaded here for the first time.
             trained = load_keras(path, "keras", _objects_of(model), trusted=True)
-        from_logits = is_from_logits(model.loss)
-        fitted = KerasModel(trained, task=task, fromLogits=from_logits, runPath=run.path)
+        fitted = self._copyValues(KerasModel(trained, runPath=run.path))
         fitted._resetUid(self.uid)
-        return self._copyValues(fitted)  # type: ignore[no-any-return]
+        return fitted.setParams(**decided)  # type: ignore[no-any-return]
 
     def _save(self, path: str, spark: Any) -> Mapping[str, Any]:
         extra = {"callbacks": reference_to(self.callbacks, "callbacks")}

@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.ml.param import Param, Params
 
 from sparkdl.errors import ConfigError
+from sparkdl.model_formats import library_of_object
 from sparkdl.options import plain_number
 
 __all__ = ["add_hyperparameters", "values_of"]
@@ -23,6 +24,12 @@ def add_hyperparameters(stage: Params, function: Callable[..., Any]) -> tuple[st
         ConfigError: if `function` is no function, or a parameter has the name of something else
             that the stage has.
     """
+    if library_of_object(function) == "tf_keras":
+        raise ConfigError(
+            f"model is a {type(function).__name__} of tf_keras; expected a compiled model of "
+            "Keras 3, or a function that returns one. Build the model with keras, or train it with "
+            "experiment.allreduce."
+        )
     if not callable(function) or isinstance(function, type):
         raise ConfigError(
             f"model is {function!r}, a {type(function).__name__}; expected a compiled model of "

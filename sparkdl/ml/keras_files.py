@@ -6,6 +6,7 @@ that it is wherever Spark can write.
 
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from sparkdl.model_formats import load_keras
 __all__ = ["read_model", "write_model"]
 
 _CHUNK_BYTES = 8 << 20
+# A task may hold no more than spark.rpc.message.maxSize, 128 MiB by default.
+_CHUNKS_PER_TASK = 4
 _SCHEMA = "number int, part binary"
 
 
@@ -29,8 +32,11 @@ def write_model(model: Any, path: str, spark: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.keras")
         model.save(file)
-        rows = list(enumerate(_chunks(file)))
-    spark.createDataFrame(rows, _SCHEMA).coalesce(1).write.parquet(_data_of(path))
+        rows, mode = enumerate(_chunks(file)), "errorifexists"
+        while part := list(islice(rows, _CHUNKS_PER_TASK)):
+            frame = spark.createDataFrame(part, _SCHEMA).coalesce(1)
+            frame.write.parquet(_data_of(path), mode)
+            mode = "append"
 
 
 def read_model(path: str, spark: Any, is_compiled: bool) -> Any:

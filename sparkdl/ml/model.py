@@ -85,7 +85,7 @@ class KerasModel(
         return df.withColumns({n: c for n, c in columns.items() if n}).drop(_OUTPUT)
 
     def _new_columns(self) -> list[str]:
-        if not self.isDefined("task"):
+        if not (self.isDefined("task") and self.getTask()):
             raise ConfigError(
                 f"the param task is not set; set it to {CLASSIFICATION!r} or {REGRESSION!r}."
             )

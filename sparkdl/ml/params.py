@@ -7,7 +7,7 @@ are set.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark.ml.param import Params, TypeConverters
+from pyspark.ml.param import Param, Params, TypeConverters
 
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import Options, check_count, plain_number
@@ -25,6 +25,8 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("wait", "if_exists", "retry", "run_id"), "each fit is a run of its own"),
     **dict.fromkeys(("framework",), "the framework is TensorFlow"),
     **dict.fromkeys(("seed",), "the param seed is for it"),
+    # A saved stage of somebody else could upload any file of the driver.
+    **dict.fromkeys(("versioned_resources",), "a saved stage would name files of the driver"),
 }
 
 
@@ -96,6 +98,21 @@ class _Base(Params):  # type: ignore[misc]
                     f"are {', '.join(names)}."
                 )
         return self._set(**params)
+
+    def _set(self, **params: Any) -> Any:
+        """Set params; None takes back a value of those that need not have one."""
+        for name, value in list(params.items()):
+            own = getattr(type(self), name, None)
+            if value is not None or not isinstance(own, Param):
+                continue
+            default = self._defaultParamMap.get(self.getParam(name))
+            if default is not None:
+                raise ConfigError(
+                    f"{name} is None; expected a value. Leave it out for the default, {default!r}."
+                )
+            self.clear(self.getParam(name))
+            del params[name]
+        return super()._set(**params)
 
 
 class PredictionParams(_Base):
@@ -199,6 +216,8 @@ class TrainingParams(PredictionParams):
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(
+            task=None,
+            fromLogits=None,
             labelCol="label",
             weightCol=None,
             validationFraction=0.0,

@@ -1,5 +1,6 @@
 """Runs on the driver. Turn the output of a model into the columns that Spark's evaluators read."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.ml.functions import array_to_vector
@@ -45,12 +46,26 @@ def classification_columns(
         positive = 1 / (1 + F.exp(-value)) if from_logits else value
         probability = F.array(1 - positive, positive)
         raw = F.array(-value, value) if from_logits else probability
-        prediction = positive > 0.5
+        # Spark holds NaN to be greater than every number.
+        prediction = (positive > 0.5) & ~F.isnan(positive)
     return array_to_vector(raw), array_to_vector(probability), prediction.cast("double")
 
 
 def _softmax(logits: Column) -> Column:
-    # The largest logit is subtracted, so that no exponential overflows.
-    exponentials: Any = F.transform(logits, lambda logit: F.exp(logit - F.array_max(logits)))
-    total = F.aggregate(exponentials, F.lit(0.0), lambda total, each: total + each)
-    return F.transform(exponentials, lambda each: each / total)
+    def exponentials(largest: Column) -> Column:
+        # The largest logit is subtracted, so that no exponential overflows.
+        return F.transform(logits, lambda logit: F.exp(logit - largest))
+
+    def divided(values: Any) -> Column:
+        total = F.aggregate(values, F.lit(0.0), lambda total, each: total + each)
+        return _once(total, lambda total: F.transform(values, lambda each: each / total))
+
+    return _once(_once(F.array_max(logits), exponentials), divided)
+
+
+def _once(value: Column, use: Callable[[Any], Column]) -> Column:
+    """Return `use(value)`, for which Spark computes the value once.
+
+    Spark evaluates what a lambda refers to anew for each element, but not the lambda's argument.
+    """
+    return F.transform(F.array(value), use)[0]

@@ -30,8 +30,10 @@ def reference_to(function: Callable[..., Any] | None, purpose: str) -> dict[str,
         return None
     import keras
 
-    name = keras.saving.get_registered_name(function)
-    if keras.saving.get_registered_object(name) is not function:
+    # An object such as a functools.partial has no name.
+    has_name = hasattr(function, "__name__")
+    name = keras.saving.get_registered_name(function) if has_name else ""
+    if not name or keras.saving.get_registered_object(name) is not function:
         raise ConfigError(
             f"{purpose} is {function!r}, which cannot be saved because Keras does not know it by a "
             f"name. Decorate the function with {_REGISTER}."

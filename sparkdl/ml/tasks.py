@@ -1,20 +1,27 @@
 """Runs on the driver. Tell classification from regression by the loss of a compiled model."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl.errors import ConfigError
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.ml.params import CLASSIFICATION, REGRESSION
 
-__all__ = ["check_outputs", "is_from_logits", "task_of"]
+__all__ = ["check_outputs", "is_from_logits", "only_loss", "task_of"]
 
 # Names of functions in keras.losses.
 _REGRESSION = {
     *("huber", "log_cosh", "mean_absolute_error", "mean_absolute_percentage_error"),
     *("mean_squared_error", "mean_squared_logarithmic_error", "poisson"),
 }
+
+
+def only_loss(loss: Any) -> Any:
+    """Return the loss of a model with one output, which may be in a list, or a dict by output."""
+    while isinstance(loss, list | tuple | Mapping) and len(loss) == 1:
+        [loss] = loss.values() if isinstance(loss, Mapping) else loss
+    return loss
 
 
 def task_of(loss: Any) -> str:
@@ -27,19 +34,34 @@ def task_of(loss: Any) -> str:
         ConfigError: if the loss does not tell.
     """
     name = _name_of(loss)
-    if "crossentropy" in name:
-        return CLASSIFICATION
-    if name in _REGRESSION:
-        return REGRESSION
+    # A function of the user may have any name.
+    if _is_of_keras(loss):
+        if "crossentropy" in name:
+            return CLASSIFICATION
+        if name in _REGRESSION:
+            return REGRESSION
     raise ConfigError(
         f"the loss {name!r} does not tell classification from regression. Set the param task to "
-        f"{CLASSIFICATION!r} or {REGRESSION!r}."
+        f"{CLASSIFICATION!r} or {REGRESSION!r}; for a classification with a loss of your own, also "
+        "set fromLogits."
     )
 
 
 def is_from_logits(loss: Any) -> bool:
-    """Return True if a loss expects logits in place of probabilities."""
+    """Return True if a loss of a classification expects logits in place of probabilities.
+
+    Args:
+        loss: the loss of the compiled model: a name, a function or an object of Keras.
+
+    Raises:
+        ConfigError: if the loss is the user's own and does not tell.
+    """
     config = loss.get_config() if hasattr(loss, "get_config") else {}
+    if "from_logits" not in config and not _is_of_keras(loss):
+        raise ConfigError(
+            f"the loss {_name_of(loss)!r} does not tell logits from probabilities. Set the param "
+            "fromLogits to True if the outputs of the model are logits, otherwise to False."
+        )
     return bool(config.get("from_logits"))
 
 
@@ -69,11 +91,20 @@ def check_outputs(outputs: Sequence[TensorSpec], task: str, loss: Any) -> None:
         )
 
 
-def _name_of(loss: Any) -> str:
+def _is_of_keras(loss: Any) -> bool:
+    loss = _object_of(loss)
+    module = str(getattr(loss, "__module__", None) or type(loss).__module__)
+    return module.partition(".")[0] == "keras"
+
+
+def _object_of(loss: Any) -> Any:
     import keras
 
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
+    return keras.losses.get(loss) if isinstance(loss, str) else loss
+
+
+def _name_of(loss: Any) -> str:
+    loss = _object_of(loss)
     name = getattr(loss, "__name__", None) or type(loss).__name__
     # Losses are functions or classes: MeanSquaredError is mean_squared_error.
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

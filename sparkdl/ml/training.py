@@ -45,6 +45,7 @@ class Training:
         shuffle: shuffle the rows.
         checkpoint_interval: epochs from one checkpoint to the next; -1 for no checkpoints.
         has_validation: True if there are rows that validate each epoch.
+        has_one_value: True if the output of the model has the shape (rows, 1).
     """
 
     make_model: Callable[[], Any]
@@ -58,6 +59,7 @@ class Training:
     shuffle: bool
     checkpoint_interval: int
     has_validation: bool
+    has_one_value: bool
 
     def __call__(self) -> dict[str, Any]:
         """Train, and return the path of the model and the metrics of the last epoch."""
@@ -104,6 +106,9 @@ class Training:
             inputs = {spec.name: _fit(features[spec.name], spec) for spec in self.inputs}
         else:
             inputs = _fit(features, self.inputs[0])
+        if self.has_one_value and label.shape.rank == 1:
+            # A loss that subtracts (rows, 1) from (rows,) would compare all rows with each other.
+            label = label[:, None]
         return (inputs, label, columns["weight"]) if self.weight else (inputs, label)
 
 

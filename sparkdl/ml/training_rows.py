@@ -24,8 +24,11 @@ def training_rows(dataset: DataFrame, params: TrainingParams) -> dict[str, DataF
     check_dataframe(dataset, params.getBatchSize())
     label, weight = params.getLabelCol(), params.getWeightCol()
     indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()
-    others = tuple(name for name in (label, weight, indicator) if name)
-    selection = ColumnSelection.among(dataset.columns, params.getFeaturesCol(), others)
+    features = params.getFeaturesCol()
+    targets = tuple(name for name in (label, weight) if name)
+    ColumnSelection.among(
+        dataset.columns, features, (*targets, *([indicator] if indicator else ()))
+    )
     if dataset.schema[label].dataType.typeName() == "string":
         raise ConfigError(
             f"the labels in the column {label!r} are strings; expected numbers. Use StringIndexer."
@@ -35,7 +38,7 @@ def training_rows(dataset: DataFrame, params: TrainingParams) -> dict[str, DataF
             f"batchSize is {params.getBatchSize()} for numWorkers={params.getNumWorkers()}; "
             "expected a multiple, because each step has equal shares of the workers."
         )
-    used = [name for name in selection.names if name != indicator]
+    used = ColumnSelection(features, targets).names
     if indicator and fraction:
         raise ConfigError("validationFraction and validationIndicatorCol exclude each other.")
     if indicator:

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError
-from sparkdl.ml import KerasEstimator, KerasModel
+from sparkdl.ml import KerasEstimator, KerasModel, keras_files
+from sparkdl.ml.prediction_columns import classification_columns
+from sparkdl.ml.training_rows import training_rows
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +61,7 @@ def test_a_pipeline_trains_on_two_workers_and_its_columns_suit_the_evaluators(
         callbacks=models.stop_early,
         units=8,
         epochs=20,
+        task=None,
         numWorkers=2,
         seed=3,
         runOptions=QUIET,
@@ -111,6 +115,7 @@ def test_a_model_with_two_inputs_and_weights_goes_on_from_its_weights(
         labelCol="target",
         weightCol="trust",
         task="regression",
+        numWorkers=2,
         epochs=15,
         checkpointInterval=-1,
         predictionCol="estimate",
@@ -182,19 +187,28 @@ def test_fit_refuses_models_before_any_run(models: Any, points: DataFrame, root:
     assert list(Path(root).iterdir()) == []
 
 
+def OfKeras2() -> Any:
+    """Return an object whose class is named as that of the models of tf_keras."""
+    return type("Model", (), {"__module__": "tf_keras.src", "__call__": lambda self: self})()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"epochs": 0}, "epochs is 0; expected a whole number of at least 1"),
+        ({"epochs": None}, "epochs is None; expected a value. Leave it out for the default, 1"),
+        ({"numWorkers": None}, "numWorkers is None; expected a value"),
         ({"epoch": 3}, "no param 'epoch'. Did you mean 'epochs'"),
         ({"featuresCol": []}, "featuresCol is "),
         ({"validationFraction": 1.0}, "validationFraction is 1.0"),
         ({"task": "ranking"}, "task is 'ranking'"),
         ({"checkpointInterval": 0}, "checkpointInterval is 0"),
         ({"runOptions": {"env": {"A": "b"}}}, "'env', which is not possible"),
+        ({"runOptions": {"versioned_resources": {"a": "/etc"}}}, "'versioned_resources', which"),
         ({"runOptions": {"rot": "/runs"}}, "unknown option 'rot'"),
         ({"callbacks": []}, r"callbacks is \[\]; expected a function"),
         ({"model": 3}, "model is 3, a int"),
+        ({"model": OfKeras2()}, "model is a Model of tf_keras; expected a compiled model"),
         ({"model": lambda epochs: epochs}, "parameter 'epochs', which the stage itself has"),
     ],
     ids=lambda value: str(value)[:30],
@@ -230,6 +244,16 @@ def test_params_have_setters_getters_and_copies(models: Any, spark: SparkSession
     )
 
 
+def test_a_column_may_be_a_feature_and_tell_the_rows_that_validate(
+    models: Any, points: DataFrame
+) -> None:
+    estimator = KerasEstimator(
+        models.classifier, featuresCol=["a", "held"], validationIndicatorCol="held"
+    )
+    frames = training_rows(points, estimator)
+    assert [frame.columns for frame in frames.values()] == [["a", "held", "label"]] * 2
+
+
 # ---- columns of predictions
 
 
@@ -259,6 +283,22 @@ def test_outputs_become_vectors_and_numbers(models: Any, spark: SparkSession) ->
     assert row.prediction.toArray().tolist() == [3.0, 3.0]
 
 
+def test_the_softmax_of_many_classes(spark: SparkSession) -> None:
+    logits = np.random.default_rng(0).normal(scale=20, size=1000)
+    df = spark.createDataFrame([(logits.tolist(),)], "output array<double>")
+    columns = classification_columns(df, "output", is_array=True, from_logits=True)
+    (row,) = df.select(*columns).collect()
+    expected = np.exp(logits - logits.max())
+    assert np.allclose(row[1].toArray(), expected / expected.sum(), rtol=1e-12, atol=0)
+    assert row[2] == logits.argmax()
+
+
+def test_nan_is_not_the_class_1(spark: SparkSession) -> None:
+    df = spark.createDataFrame([(math.nan,), (0.5,), (0.75,), (None,)], "output double")
+    *_, prediction = classification_columns(df, "output", is_array=False, from_logits=False)
+    assert [row[0] for row in df.select(prediction).collect()] == [0.0, 0.0, 1.0, None]
+
+
 def test_transform_refuses_what_it_would_overwrite(models: Any, spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="the column 'a' already exists"):
         applied(spark, models.linear((2,)), task="regression", predictionCol="a")
@@ -272,12 +312,15 @@ def test_transform_refuses_what_it_would_overwrite(models: Any, spark: SparkSess
 
 
 def test_an_estimator_is_saved_with_its_model(
-    models: Any, spark: SparkSession, tmp_path: Path
+    models: Any, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keras_files, "_CHUNK_BYTES", 1500)
     net = models.linear((2,))
     net.compile(models.keras.optimizers.SGD(0.25), models.absolute_error)
     estimator = KerasEstimator(net, epochs=7, callbacks=models.stop_early)
     Pipeline(stages=[estimator]).save(str(tmp_path / "saved"))
+    [data] = (tmp_path / "saved" / "stages").glob("*/data")
+    assert len(list(data.glob("part-*"))) > 1
     [again] = Pipeline.load(str(tmp_path / "saved")).getStages()
     assert (again.uid, again.getEpochs(), again.callbacks) == (estimator.uid, 7, models.stop_early)
     assert float(again.model.optimizer.learning_rate) == 0.25
@@ -288,13 +331,22 @@ def test_an_estimator_is_saved_with_its_model(
 def test_only_functions_that_keras_knows_are_saved_and_loaded(
     models: Any, spark: SparkSession, tmp_path: Path
 ) -> None:
-    estimator = KerasEstimator(models.classifier, units=8)
+    estimator = KerasEstimator(models.classifier, units=8, task=None)
+    # Spark sets None in a copy without looking at it.
+    estimator = estimator.copy({estimator.weightCol: None, estimator.fromLogits: None})
     estimator.save(str(tmp_path / "saved"))
     again = KerasEstimator.load(str(tmp_path / "saved"))
     assert again.model is models.classifier
+    assert (again.getTask(), again.getWeightCol(), again.getFromLogits()) == (None, None, None)
     assert (again.getOrDefault("units"), again.getOrDefault("last")) == (8, "softmax")
     with pytest.raises(ConfigError, match=r"model is .*Decorate the function with @keras\.saving"):
         KerasEstimator(lambda: 3).save(str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match=r"callbacks is functools\.partial"):
+        KerasEstimator(models.classifier, callbacks=partial(models.stop_early)).save(
+            str(tmp_path / "other")
+        )
+    with pytest.raises(ConfigError, match=r"has a saved .*KerasEstimator; expected a .*KerasModel"):
+        KerasModel.load(str(tmp_path / "saved"))
     # A folder that names another function, which loading would hand its params to.
     [metadata] = (tmp_path / "saved" / "metadata").glob("part-*")
     changed = metadata.read_text().replace("tests>classifier", "system")
