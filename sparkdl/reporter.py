@@ -132,7 +132,9 @@ def make_files(trial: str) -> None:
 class Rungs:
     """The reports after which a trial asks the driver whether it goes on.
 
-    A step that was reported before does not count again, as in `search.pruners.ReportNumbers`.
+    A step that was reported before does not count again, as in `search.pruners.ReportNumbers`. If
+    Spark repeats a task by itself, the reports of the lost process are not counted here: the trial
+    asks later, and the driver, which has counted them, decides by the values at the rungs.
 
     Args:
         rungs: the numbers of the reports.

@@ -60,23 +60,33 @@ class PromotingSource(StudySource):
                 if rung - 1 not in reports:
                     break
                 self._reach(trial, rung, reports[rung - 1])
-        paused = []
+        if all(trial.state.is_final for trial in self._opened.run.trials):
+            self._rule.close()  # More trials do not compete with those of a search that has ended.
+        changed = []
         for trial in self._opened.run.trials:
             if trial.state.is_final:
-                self._rule.end(trial.number)
-            elif self._has_stayed(trial):
-                paused += [trial] if trial.state != TrialState.PAUSED else []
-        self._opened.record(*(_changed(trial, TrialState.PAUSED) for trial in paused))
+                self._rule.end(trial.number, _has_failed(trial))
+                continue
+            has_stayed, is_paused = self._has_stayed(trial), trial.state == TrialState.PAUSED
+            if has_stayed and not is_paused:
+                changed.append(_changed(trial, TrialState.PAUSED))
+            elif is_paused and not has_stayed:  # With the arguments of another pruner.
+                changed.append(_changed(trial, TrialState.WAITING))
+        self._opened.record(*changed)
 
     def _has_stayed(self, trial: Trial) -> bool:
         """Count the reports of an unfinished trial; return True if it is at a rung."""
         self._rule.promote(trial.number)
         self._count([(trial, *report) for report in trial.reported_steps()])
         self._decide(trial)
+        if trial.failure is not None:  # It runs again, wherever it has failed.
+            self._rule.promote(trial.number)
+            return False
         count, _ = self._reported.get(trial.number, (0, -1))
+        rung = self._rule.last_rung(trial.number)
         # A driver may have ended between its decision and the end of the process. If the trial is
         # among the best, it goes on at once.
-        if trial.state == TrialState.PAUSED or count == self._rule.last_rung(trial.number):
+        if rung is not None and (trial.state == TrialState.PAUSED or count == rung):
             self._rule.pause(trial.number)
         return self._rule.is_paused(trial.number)
 
@@ -134,7 +144,8 @@ class PromotingSource(StudySource):
     def _count(self, values: Sequence[tuple[Trial, int, float]]) -> None:
         for trial, step, value in values:
             self._notes.heard(trial, step)
-            number = self._counts.next(trial.configuration, step)
+            # As in `Rungs`, steps count from 0.
+            number = self._counts.next(trial.configuration, step) if step >= 0 else None
             if number is None:
                 continue
             self._reported[trial.number] = number + 1, step
@@ -200,9 +211,14 @@ class PromotingSource(StudySource):
         if trial.state == TrialState.COMPLETE:
             self._decide(trial)
         self._due.pop(trial.number, None)
-        self._rule.end(trial.number)
+        self._rule.end(trial.number, _has_failed(trial))
         self._counts.forget(trial.configuration)
         super().ended(trial)
+
+
+def _has_failed(trial: Trial) -> bool:
+    """Return True if an ended trial leaves its places at the rungs to others."""
+    return trial.state not in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def _changed(trial: Trial, state: TrialState) -> TrialChanged:

@@ -6,6 +6,7 @@ Hyperparameter Optimization" (2017), arXiv:1603.06560.
 """
 
 import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,12 +28,14 @@ class Climber:
         values: the value at each rung that the trial has reached; larger values are better.
         is_paused: the trial waits at its last rung.
         is_out: the trial has ended.
+        has_failed: it has ended without a result, and leaves its places to others.
     """
 
     bracket: "Bracket"
     values: list[float] = field(default_factory=list)
     is_paused: bool = False
     is_out: bool = False
+    has_failed: bool = False
 
 
 class Bracket:
@@ -106,10 +109,15 @@ class Promotion:
         """Let a paused trial go on."""
         self._climbers[number].is_paused = False
 
-    def end(self, number: int) -> None:
-        """Take note that a trial has ended, so that it never goes on."""
+    def end(self, number: int, has_failed: bool = False) -> None:
+        """Take note that a trial has ended, so that it never goes on.
+
+        Args:
+            number: the number of the trial.
+            has_failed: it has no result, and leaves its places at the rungs to others.
+        """
         climber = self._climbers[number]
-        climber.is_paused, climber.is_out = False, True
+        climber.is_paused, climber.is_out, climber.has_failed = False, True, has_failed
 
     def close(self) -> None:
         """Take note that no trial is added any more."""
@@ -130,9 +138,13 @@ class Promotion:
         raise NotImplementedError
 
     def _best(self, bracket: Bracket, level: int, count: int) -> list[int]:
-        """Return the best trials of a rung, without those whose value is no number."""
-        best = bracket.ranked[level][:count]
-        return [number for negated, number in best if negated < math.inf]
+        """Return the best trials of a rung, without the failed and those without a number."""
+        best = (
+            number
+            for negated, number in bracket.ranked[level]
+            if negated < math.inf and not self._climbers[number].has_failed
+        )
+        return list(itertools.islice(best, count))
 
     def _waiting(self, bracket: Bracket, level: int) -> list[int]:
         """Return the paused trials among those that may go on from a rung, best first."""

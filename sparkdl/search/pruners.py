@@ -162,10 +162,11 @@ def _check_most(name: str, arguments: Mapping[str, int | None]) -> None:
             "pruner 'hyperband' with 'promote' needs 'max_reports', the number of reports of a "
             "whole trial, from which its brackets follow. Add it."
         )
-    if most is not None and most <= grace:
+    least = grace * (arguments["reduction"] or 2) if name == "hyperband" else grace + 1
+    if most is not None and most < least:
         raise ConfigError(
             f"'max_reports' of pruner {name!r} is {most}, and its 'grace' is {grace}: no trial "
-            "would pause. Raise max_reports, or lower grace."
+            f"would pause. Set max_reports to at least {least}."
         )
 
 

@@ -82,9 +82,13 @@ class RungSampler(BaseSampler):
                 study_name=f"rung-{rung}", storage=self._storage, direction=self._direction
             )
             self._rungs[rung] = self._make(rung), study
-        self._rungs[rung][1].add_trial(
+        sampler, study = self._rungs[rung]
+        study.add_trial(
             optuna.create_trial(params=params, distributions=distributions, value=value)
         )
+        # Only `ask`, which nobody calls here, lets a study read its trials anew for a sampler.
+        study = optuna.load_study(study_name=study.study_name, storage=self._storage)
+        self._rungs[rung] = sampler, study
 
     def _level(self, study: Study) -> tuple[BaseSampler, Study]:
         """Return the sampler and the study with the trials to learn from."""

@@ -56,7 +56,7 @@ class Simulation:
             number = running.pop(self.draw.randrange(len(running)))
             if number in failing or not self.rule.rungs(number):
                 self.complete += [] if number in failing else [number]
-                self.rule.end(number)
+                self.rule.end(number, has_failed=number in failing)
             else:
                 self.reached[self.rule.rungs(number)[0]] += 1
                 if self.rule.reach(number, self.values[number]):
@@ -78,6 +78,20 @@ def test_asha_lets_the_best_quarter_of_each_rung_go_on() -> None:
     best = values.index(max(values))
     assert best in simulation.complete
     assert not rule.promotable()
+
+
+def test_place_of_a_failed_trial_is_that_of_the_next_best() -> None:
+    rule = rule_of("asha", max_reports=8)
+    for number in range(5):
+        rule.add(number)
+    assert not any(rule.reach(number, 0.1 * number) for number in range(3))
+    assert rule.reach(3, 0.9) is True
+    assert rule.promotable() == []
+    rule.end(3, has_failed=True)
+    assert rule.promotable() == [2]
+    rule.promote(2)
+    rule.end(2)  # With a result, which keeps its place.
+    assert rule.promotable() == []
 
 
 def test_asha_promotes_a_trial_later_when_enough_others_have_come() -> None:
@@ -185,6 +199,15 @@ def test_hyperband_waits_for_the_last_trial_of_a_rung() -> None:
     assert rule.dropped() == [4, 3, 2, 1, 0]
 
 
+def test_hyperband_begins_a_new_bracket_after_one_that_was_closed() -> None:
+    rule = rule_of("hyperband", max_reports=9)
+    rule.add(0)
+    assert rule.rungs(0) == (1, 3)
+    rule.close()
+    rule.add(1)
+    assert rule.rungs(1) == (3,)
+
+
 @settings(max_examples=50)
 @given(
     st.lists(st.floats(allow_nan=True), min_size=1, max_size=60),
@@ -216,6 +239,10 @@ def test_small_last_bracket_and_failures_leave_nobody_waiting(
         (
             {"pruner": {"asha": {"promote": True, "max_reports": 4, "grace": 4}}},
             "'max_reports' of pruner 'asha' is 4, and its 'grace' is 4",
+        ),
+        (
+            {"pruner": {"hyperband": {"promote": True, "max_reports": 5, "grace": 2}}},
+            "would pause. Set max_reports to at least 6",
         ),
         ({"space": None}, "space is None, but the pruner promotes trials"),
         ({"repeats": 2}, "repeats is 2, but the pruner promotes trials"),

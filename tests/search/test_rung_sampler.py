@@ -15,9 +15,9 @@ from sparkdl.search.study import Study
 SPACE = Space.of({"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)})
 
 
-def study_of(algorithm: str, direction: str = "max") -> Study:
+def study_of(algorithm: str, direction: str = "max", space: Space = SPACE) -> Study:
     pruner = {"asha": {"promote": True}}
-    search = SearchSettings(space=SPACE, algorithm=algorithm, pruner=pruner, num_trials=99)
+    search = SearchSettings(space=space, algorithm=algorithm, pruner=pruner, num_trials=99)
     return Study(search, {"score": direction}, seed=1)
 
 
@@ -54,6 +54,21 @@ def test_complete_trials_are_above_all_rungs() -> None:
         x = draw.random()
         study.add_finished({"x": x, "y": draw.random()}, TrialState.COMPLETE, [-abs(x - 0.1)])
     assert fmean(proposed(study)) < 0.25
+
+
+def test_model_of_a_rung_grows_with_it() -> None:
+    """Trials with another choice come when the sampler has read the first trials of the rung."""
+    choices = {"left": {"x": Float(0.0, 1.0)}, "right": {"y": Float(0.0, 1.0)}}
+    study = study_of("tpe", space=Space.of({"a": choices, "d": Float(0.0, 1.0)}))
+    draw = random.Random(0)
+    for _ in range(12):
+        study.reach({"a": "left", "d": draw.random(), "x": draw.random()}, 1, -1.0)
+    for number in range(6):
+        study.ask(number)
+    for _ in range(40):
+        study.reach({"a": "right", "d": draw.random(), "y": draw.random()}, 1, 1.0)
+    asked = [study.ask(number)["a"] for number in range(6, 66)]
+    assert asked.count("right") > 55
 
 
 def test_bohb_draws_a_third_of_its_points_at_random() -> None:
