@@ -82,6 +82,9 @@ def conclude(
         fatal = PreflightError(f"trial {number}: {outcome.error}")
         event = TrialChanged(number=number, state=TrialState.CANCELLED, error=str(fatal))
         return Conclusion(event, fatal=fatal)
+    if not outcome.reported and number < len(run.trials):
+        # A trial that has paused at its last report has nothing left to report when it goes on.
+        outcome = replace(outcome, reported=run.trials[number].metrics)
     used = outcome.usage
     queued_s = in_job_s - used.get("starting_s", 0.0) - used.get("running_s", 0.0)
     event = TrialChanged(

@@ -16,7 +16,7 @@ from sparkdl.runner.request import Request
 from sparkdl.runner.resumed import changed_sources, check_max_failed, ended_before
 from sparkdl.runner.signatures import check_call
 from sparkdl.runner.start import start
-from sparkdl.runs import Run, provenance
+from sparkdl.runs import Run, TrialState, provenance
 from sparkdl.runs.events import CommandHandled, RunStarted
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import scan_journal
@@ -121,6 +121,20 @@ def _check_algorithm(run: Run, search: SearchSettings | None) -> None:
         )
 
 
+def _check_pruner(run: Run, search: SearchSettings | None) -> None:
+    """Validate that the pruner lets PAUSED trials go on.
+
+    Raises:
+        ConfigError: if a trial is PAUSED, and the pruner does not promote trials.
+    """
+    is_any_paused = any(trial.state == TrialState.PAUSED for trial in run.trials)
+    if search and is_any_paused and not search.promotes:
+        raise ConfigError(
+            f"run {run.id} has PAUSED trials, which only a pruner with 'promote' lets go on. Pass "
+            "such a pruner, or start a new search."
+        )
+
+
 def _has_more(run: Run, changes: Mapping[str, Any], is_shown: bool) -> bool:
     """Return True if the changes ask for more trials than the run has."""
     num_trials, num_now = changes.get("num_trials"), run.num_configurations
@@ -185,10 +199,11 @@ def _check_params(run: Run, request: Request, retry: Retry) -> None:
 
     Raises:
         ConfigError: if the parameters of a trial that will run were masked in the journal, or the
-            algorithm is of another kind.
+            algorithm or the pruner is of another kind.
         FunctionError: if the function does not take the parameters.
     """
     _check_algorithm(run, request.search)
+    _check_pruner(run, request.search)
     for trial in run.trials:
         if waits_again(trial, retry) and MASK in str(trial.params):
             raise ConfigError(

@@ -40,7 +40,7 @@ def first_of(ended: Iterable[Trial]) -> int | None:
 
 
 class SmokeTest:
-    """Tells whether the other trials wait: until the first has ended, or reported the metric.
+    """Tells whether the other trials wait: until the first has ended or reported the metric.
 
     Args:
         run: the run, before its first trial starts in this process.
@@ -55,7 +55,8 @@ class SmokeTest:
         """Return True while the other trials wait."""
         if self._first is not None and self._first < len(self._run.trials):
             trial = self._run.trials[self._first]
-            if trial.state.is_final or self._has_reported(trial):
+            has_paused = trial.state == TrialState.PAUSED  # At a rung, so it has reported.
+            if trial.state.is_final or has_paused or self._has_reported(trial):
                 self._first = None
         return self._first is not None
 

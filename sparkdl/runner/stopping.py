@@ -115,7 +115,8 @@ class Stopping:
             return None
         self._paused.add(trial.number)
         self._num_ended += 1
-        self._num_since_best += 1
+        # Before a trial is COMPLETE, there is no best value to improve on.
+        self._num_since_best += self._best is not None
         return self._out_of_patience()
 
     def _count(self, trial: Trial) -> list[Trial]:

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from sparkdl import checkpoints, storage
-from sparkdl.errors import TrialPruned
+from sparkdl.cluster.process.trial_folder import last_reported
+from sparkdl.errors import ConfigError, TrialPruned
 from sparkdl.reporter import Reporter, Rungs
+from sparkdl.runner.resume import continue_search
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.history import load
@@ -29,6 +31,7 @@ from tests.helpers.in_memory_cluster import (
     killed,
     lost,
     pruned,
+    raised,
     returned,
 )
 from tests.helpers.loops import (
@@ -128,12 +131,45 @@ def loop_of(
     return new_loop(f"{root}/{name.replace(' ', '-')}", cluster, request)
 
 
-def resumed(path: str, cluster: InMemoryCluster, name: str, **how: Any) -> Run:
-    request = request_of(search=search_of(name), metric="score", seed=1)
-    loop = continued_loop(path, cluster, request, **how)
+def resumed(path: str, cluster: InMemoryCluster, name: str, pruner: Any = None, **how: Any) -> Run:
+    search = search_of(name, **({"pruner": pruner} if pruner else {}))
+    loop = continued_loop(path, cluster, request_of(search=search, metric="score", seed=1), **how)
     with background(loop):
         pass
     return loop.run
+
+
+def interrupted(root: str, name: str) -> tuple[Run, Training]:
+    """A search that was cancelled when its first six trials had paused or ended."""
+    is_over = threading.Event()
+
+    def stop(attempt: Attempt, epoch: int) -> None:
+        if attempt.number >= 6 and not is_over.is_set():
+            loop.cancel(None)
+            raise attempt._end.get()  # type: ignore[misc]
+
+    training = Training(stop)
+    loop = loop_of(root, InMemoryCluster(training), name)
+    with background(loop):
+        pass
+    is_over.set()
+    return loop.run, training
+
+
+class TrainingError(Exception):
+    """What the function of a trial raises."""
+
+
+def failing(training: Training) -> Callable[[Attempt], Outcome]:
+    """A training of which a `TrainingError` is the end."""
+
+    def call(attempt: Attempt) -> Outcome:
+        try:
+            return training(attempt)
+        except TrainingError as exc:
+            return raised(f"ValueError: {exc}")
+
+    return call
 
 
 def check_complete(run: Run, training: Training, max_repeats: int = 1) -> None:
@@ -328,16 +364,137 @@ def test_search_is_patient_with_trials_that_pause(root: str) -> None:
     assert len(loop.run.trials) < 40
 
 
-def test_more_trials_can_be_added_to_a_search_that_has_ended(root: str) -> None:
+def test_search_is_not_out_of_patience_before_a_trial_is_complete(root: str) -> None:
+    search = dataclasses.replace(search_of("hyperband", 60), patience=6)
+    request = request_of(search=search, metric="score", seed=1)
+    loop = new_loop(root, InMemoryCluster(Training()), request)
+    with background(loop):
+        pass
+    assert loop.run.best.state == "COMPLETE"
+    # The first bracket alone has eight trials, of which one reaches its end.
+    assert (loop.run.reason or "").startswith("patience=6")
+    assert 8 <= len(loop.run.trials) < 60
+
+
+@pytest.mark.parametrize("name", ["asha", "hyperband"])
+def test_more_trials_can_be_added_to_a_search_that_has_ended(root: str, name: str) -> None:
     training = Training()
-    loop = loop_of(root, InMemoryCluster(training), "asha", num_trials=6)
+    loop = loop_of(root, InMemoryCluster(training), name, num_trials=6)
     with background(loop):
         pass
     before = {t.number: str(t.state) for t in loop.run.trials}
-    run = resumed(loop.run.path, InMemoryCluster(training), "asha", reopen=True)
+    run = resumed(loop.run.path, InMemoryCluster(training), name, reopen=True)
     check_complete(run, training)
     # What has ended is never run again.
     assert {number: str(run.trials[number].state) for number in before} == before
+    if name == "hyperband":  # The new trials are the next bracket, whose first rung is 2.
+        assert all(len(trial.history) >= 2 for trial in run.trials[6:])
+
+
+def test_trial_that_is_promoted_after_its_last_report_keeps_its_value(root: str) -> None:
+    """Without max_reports, the last report is at a rung; the function returns nothing."""
+    training = Training()
+
+    def train(attempt: Attempt) -> Outcome:
+        outcome = training(attempt)
+        reported = last_reported(str(Path(attempt.paths.folder, "metrics.jsonl")))
+        return dataclasses.replace(outcome, outputs={}, reported=reported)
+
+    pruner = {"asha": {"promote": True, "reduction": 2, "grace": EPOCHS}}
+    search = dataclasses.replace(search_of("asha"), pruner=pruner)
+    request = request_of(search=search, metric="score", seed=1)
+    loop = new_loop(root, InMemoryCluster(train), request)
+    with background(loop):
+        pass
+    complete = [t for t in loop.run.trials if t.state == "COMPLETE"]
+    assert {str(t.state) for t in loop.run.trials} == {"COMPLETE", "PRUNED"}
+    assert any("PAUSED" in journal_states(loop.run, t.number) for t in complete)
+    assert all(t.value == t.history["score"].iloc[-1] for t in complete)
+
+
+def test_search_whose_best_trial_fails_has_another_complete_one(root: str) -> None:
+    failed: list[int] = []
+
+    def fail(attempt: Attempt, epoch: int) -> None:
+        if epoch and not failed:
+            failed.append(attempt.number)
+            raise TrainingError("no")
+
+    pruner = {"asha": {"promote": True, "max_reports": EPOCHS}}
+    search = dataclasses.replace(search_of("asha", 3), pruner=pruner)
+    request = request_of(search=search, metric="score", seed=1, parallelism=1)
+    loop = new_loop(root, InMemoryCluster(failing(Training(fail))), request)
+    with background(loop):
+        pass
+    assert loop.run.counts() == {"COMPLETE": 1, "FAILED": 1, "PRUNED": 1}
+
+
+def test_failed_trials_that_are_tried_again_run(root: str) -> None:
+    is_mended = threading.Event()
+
+    def fail(attempt: Attempt, epoch: int) -> None:
+        if epoch == 2 and not is_mended.is_set():
+            raise TrainingError(f"no {attempt.number}")
+
+    cluster = InMemoryCluster(failing(Training(fail)))
+    loop = loop_of(root, cluster, "asha")
+    with background(loop):
+        pass
+    attempts = {t.number: t.attempts for t in loop.run.trials if t.state == "FAILED"}
+    assert attempts
+    is_mended.set()
+    retry = frozenset({"failed"})
+    run = resumed(loop.run.path, cluster, "asha", reopen=True, retry=retry)
+    assert run.state == "COMPLETE"
+    assert all(run.trials[number].attempts > count for number, count in attempts.items())
+    assert {str(t.state) for t in run.trials} == {"COMPLETE", "PRUNED"}
+
+
+# ---- searches that are resumed with other settings
+
+
+@pytest.mark.parametrize("name", ["asha", "hyperband"])
+def test_paused_trials_reach_the_rungs_of_another_pruner(root: str, name: str) -> None:
+    before, training = interrupted(root, name)
+    paused = [t.number for t in before.trials if t.state == "PAUSED"]
+    assert any(len(before.trials[number].history) < 3 for number in paused)
+    pruner = {name: {"promote": True, "grace": 3, "reduction": 2, "max_reports": EPOCHS}}
+    pruner[name].update({"brackets": 1} if name == "hyperband" else {})
+    run = resumed(before.path, InMemoryCluster(training), name, pruner, reopen=True)
+    check_complete(run, training, max_repeats=2)
+    assert all(len(run.trials[number].history) >= 3 for number in paused)
+
+
+def test_pruner_that_does_not_promote_is_refused_while_trials_are_paused(root: str) -> None:
+    run, _ = interrupted(root, "asha")
+    before = events(run)
+    cluster = InMemoryCluster()
+    for pruner in (None, "asha", {"hyperband": {"max_reports": EPOCHS}}):
+        with pytest.raises(ConfigError, match="has PAUSED trials, which only a pruner with"):
+            continue_search(
+                run.path, None, {"pruner": pruner}, frozenset(), None, {"progress": False}, cluster
+            )
+    assert (events(run), cluster.submitted) == (before, [])
+
+
+def test_first_trial_that_is_paused_shows_that_the_program_works(root: str) -> None:
+    run, training = interrupted(root, "asha")
+    assert run.trials[0].state == "PAUSED"
+    running: set[int] = set()
+    others_run = threading.Event()
+
+    def train(attempt: Attempt) -> Outcome:
+        running.add(attempt.number)
+        if len(running) > 1:
+            others_run.set()
+        assert others_run.wait(10.0)
+        return training(attempt)
+
+    options = {"progress": False, "smoke": True}
+    again = continue_search(
+        run.path, lambda x: x, {}, frozenset(), None, options, InMemoryCluster(train)
+    )
+    check_complete(again, training, max_repeats=2)
 
 
 def test_trial_without_a_checkpoint_begins_again_and_a_note_says_so(root: str) -> None:
