@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from sparkdl.errors import ConfigError, suggest
 
@@ -57,19 +58,33 @@ class RowCondition:
             schema: the columns of the rows.
 
         Raises:
-            ConfigError: if the column does not exist, or a wanted value is not of its type.
+            ConfigError: if the column does not exist, a wanted value is not of its type, or the
+                column has arrays, which cannot be compared with values.
         """
         if self.column not in schema.names:
             raise ConfigError(
                 f"where names column {self.column!r}, which does not exist."
                 f"{suggest(self.column, schema.names)} Columns are {', '.join(schema.names)}."
             )
-        if not callable(self.condition):
-            self._wanted(schema.field(self.column).type)
+        if callable(self.condition):
+            return
+        kind = schema.field(self.column).type
+        if types.is_nested(kind):
+            raise ConfigError(
+                f"where has values for column {self.column!r}, which is {kind}; expected a column "
+                "of numbers or strings. Pass a function of an array of these values instead."
+            )
+        self._wanted(kind)
 
     def _wanted(self, kind: pa.DataType) -> pa.Array:
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        values = list(self.condition)
         try:
-            return pa.array(list(self.condition), kind)
+            wanted = pa.array(values, kind)
+            # pyarrow cuts the fraction off.
+            if types.is_integer(kind) and wanted.to_pylist() != values:
+                raise ValueError("they are not whole numbers")
+            return wanted
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
             raise ConfigError(
                 f"where has {self.condition!r} for column {self.column!r}; expected values of "
@@ -92,6 +107,8 @@ class RowCondition:
         """
         if not callable(self.condition):
             wanted = self._wanted(values.type)
+            if types.is_dictionary(values.type):
+                values = values.dictionary_decode()
             found: np.ndarray[Any, Any] = pc.is_in(values, wanted).to_numpy(zero_copy_only=False)
             return found
         result = np.asarray(self.condition(values.to_numpy(zero_copy_only=False)))

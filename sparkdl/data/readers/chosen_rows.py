@@ -1,12 +1,13 @@
 """Runs in the training process. Read only the rows that splits and conditions choose."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from sparkdl import context
 from sparkdl.data.agreed_pieces import Call, agree
 from sparkdl.data.readers.base import ArrowSource, Source
 from sparkdl.data.row_condition import RowCondition
@@ -47,7 +48,8 @@ def row_tests(split: Any, where: Any) -> list[RowTest]:
 def chosen_rows(source: Source, tests: Sequence[RowTest]) -> Source:
     """Return the rows of a source that pass all tests.
 
-    The first rank reads the columns of the tests once to count rows, for all ranks.
+    The first rank reads the columns of the tests once to count rows, for all ranks; in an elastic
+    gang, each rank does.
 
     Args:
         source: all rows.
@@ -66,6 +68,10 @@ def chosen_rows(source: Source, tests: Sequence[RowTest]) -> Source:
     for test in tests:
         test.check(source.schema)
     columns = list(dict.fromkeys(test.column for test in tests))
+    if context.current().is_elastic:
+        # Messages are found by their call there, and two functions may have the same description.
+        # All ranks have agreed on the files, so all count the same rows.
+        return ChosenRows(source, tests, columns, list(_counts(source, tests, columns)))
     call = Call("rows that split= and where= choose", {"columns": columns})
     pieces = agree(call, lambda: {"rows": list(_counts(source, tests, columns))})
     return ChosenRows(source, tests, columns, pieces["rows"])
@@ -116,13 +122,25 @@ class ChosenRows(ArrowSource):
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a piece is read from its start."""
         for part in ranges:
-            yield from self._read_range(part, names)
+            yield from self._read_range(part, names, self._source.read)
 
-    def _read_range(self, part: Range, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read_slowly(
+        self, ranges: Sequence[Range], names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read_slowly`, by that of the source."""
+        for part in ranges:
+            yield from self._read_range(part, names, self._source.read_slowly)
+
+    def _read_range(
+        self,
+        part: Range,
+        names: Sequence[str],
+        read: Callable[[Sequence[Range], Sequence[str]], Iterator[pa.RecordBatch]],
+    ) -> Iterator[pa.RecordBatch]:
         needed = list(dict.fromkeys([*names, *self._columns]))
         whole = Range(part.piece, 0, self._source.sizes[part.piece])
         position = 0
-        with closing(self._source.read([whole], needed)) as batches:  # type: ignore[type-var]
+        with closing(read([whole], needed)) as batches:  # type: ignore[type-var]
             for batch in batches:
                 chosen = batch.filter(pa.array(_mask(self._tests, batch)))
                 start = max(part.start - position, 0)

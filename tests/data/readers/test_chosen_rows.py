@@ -1,5 +1,6 @@
 """Rows are chosen by the hash of a column, by functions and by sets of values."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,52 @@ def test_a_function_sees_nulls_and_a_set_leaves_them_out() -> None:
     values = pa.array([1, None, 3])
     assert RowCondition("x", np.isnan).mask(values).tolist() == [False, True, False]
     assert RowCondition("x", (1, 2)).mask(values).tolist() == [True, False, False]
+
+
+def test_splits_of_an_elastic_gang_are_counted_by_themselves(
+    folder: Path, activate: Activate
+) -> None:
+    found = []
+    conditions: list[dict[str, Any]] = [
+        {"split": ("id", 0.9, 1)},
+        {"split": ("id", 0, 0.9)},
+        {"where": {"id": lambda ids: ids < 100}},
+        {"where": {"id": lambda ids: ids >= 100}},
+    ]
+    for condition in conditions:
+        seen = set()
+        for rank in range(2):
+            activate(rank, 2, folder=str(folder), url=str(folder), is_elastic=True)
+            seen |= set(
+                ids_of(data.parquet(folder / "parquet", **condition, batch_size_per_worker=64))
+            )
+        found.append(seen)
+    for one, other in (found[:2], found[2:]):
+        assert one | other == set(range(3000)) and not one & other
+
+
+def test_lanes_of_chosen_rows_have_no_threads(tmp_path: Path, activate: Activate) -> None:
+    activate(0, 1)
+    pq.write_table(pa.table({"id": range(6400)}), tmp_path / "rows.parquet", row_group_size=100)
+    options: dict[str, Any] = {"shuffle": 640, "batch_size_per_worker": 64}
+    rows = data.parquet(tmp_path, split=("id", 0, 0.9), feature_cols="id", **options)
+    before = threading.active_count()
+    batches = iter(rows.as_numpy())
+    next(batches)
+    assert threading.active_count() - before <= 2
+    del batches
+
+
+def test_values_of_categories_and_whole_numbers() -> None:
+    words = pa.array(["a", None, "b"]).dictionary_encode()
+    wanted = RowCondition("x", {"b"})
+    wanted.check(pa.schema({"x": words.type}))
+    assert wanted.mask(words).tolist() == [False, False, True]
+    assert RowCondition("x", [1.0, np.int64(3)]).mask(pa.array([1, 2, 3])).tolist() == [1, 0, 1]
+    with pytest.raises(ConfigError, match=r"where has \[1\.5\] .*: they are not whole numbers"):
+        RowCondition("x", [1.5]).check(pa.schema({"x": pa.int64()}))
+    with pytest.raises(ConfigError, match=r"column 'x', which is list<.*; expected a column of"):
+        RowCondition("x", [1]).check(pa.schema({"x": pa.list_(pa.int64())}))
 
 
 def test_wrong_conditions_are_refused(folder: Path, activate: Activate) -> None:
