@@ -60,9 +60,13 @@ class RecordFeature:
     def shaped(self, name: str, values: pa.Array) -> pa.Array:
         """Return a column that `to_batch` has read in the Arrow type of the feature.
 
+        An absent feature is an empty array if arrays may have any length, as in TensorFlow.
+
         Raises:
             ValueError: if a record has no value, or another number of values than the shape.
         """
+        if self.shape is None:
+            return pa.ListArray.from_arrays(values.offsets, values.values, type=values.type)
         if values.null_count:
             raise ValueError(
                 f"feature {name!r} is missing in {values.null_count} of {len(values)} records. "
@@ -118,7 +122,7 @@ def parse_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _feature(name: str, entry: Any) -> Any:
-    if hasattr(entry, "_fields"):  # TensorFlow's features are named tuples.
+    if _is_tensor_feature(entry):
         return _described(entry)
     dtype_like, shape = entry if _is_pair(entry) else (entry, ())
     dtype = getattr(dtype_like, "name", dtype_like)  # A dtype of TensorFlow, or its name.
@@ -132,6 +136,12 @@ def _feature(name: str, entry: Any) -> Any:
     if not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ConfigError(_invalid_entry(name, entry))
     return RecordFeature(_KINDS[dtype], tuple(shape))
+
+
+def _is_tensor_feature(entry: Any) -> bool:
+    """Return True for TensorFlow's features, which are named tuples."""
+    modules = {each.__module__.partition(".")[0] for each in type(entry).__mro__}
+    return hasattr(entry, "_fields") and "tensorflow" in modules
 
 
 def _is_pair(entry: Any) -> bool:

@@ -8,11 +8,14 @@ from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.record_features import RecordFeature
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.decode import NotAnExample, decode
-from sparkdl.data.tfexample.framing import chunks
+from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks
 from sparkdl.data.tfexample.schema_inference import not_an_example
 from sparkdl.data.tfexample.to_arrow import to_batch
 
-__all__ = ["RecordRows"]
+__all__ = ["SLOW_BYTES", "RecordRows"]
+
+# Bytes that a lane of a shuffled pass reads at once; many lanes are open at the same time.
+SLOW_BYTES = 1 << 20
 
 
 class RecordRows(ArrowSource):
@@ -48,10 +51,22 @@ class RecordRows(ArrowSource):
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a file is read from its start."""
+        return self._read(ranges, names, CHUNK_BYTES)
+
+    def read_slowly(
+        self, ranges: Sequence[Range], names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read_slowly`: less of a file is read at once."""
+        return self._read(ranges, names, SLOW_BYTES)
+
+    def _read(
+        self, ranges: Sequence[Range], names: Sequence[str], num_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
         for part in ranges:
             self._check(part.piece)
             url, position = self._urls[part.piece], 0
-            for offset, data, spans in chunks(url, self._compressions[part.piece]):
+            compression = self._compressions[part.piece]
+            for offset, data, spans in chunks(url, compression, num_bytes=num_bytes):
                 wanted = spans[max(part.start - position, 0) : part.stop - position]
                 if wanted:
                     try:

@@ -25,7 +25,7 @@ from sparkdl.data.readers.record_features import (
     parse_schema,
     tensor_feature,
 )
-from sparkdl.data.readers.record_rows import RecordRows
+from sparkdl.data.readers.record_rows import SLOW_BYTES, RecordRows
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Kind
 from sparkdl.data.tfexample.counts import counts_of
@@ -37,9 +37,6 @@ __all__ = ["TFRecordSource", "count_records", "tfrecord"]
 # Limits of a block of records that is parsed at once.
 BLOCK_ROWS = 1024
 BLOCK_BYTES = 16 << 20
-
-# Bytes that a lane of a shuffled pass reads at once; many lanes are open at the same time.
-SLOW_BYTES = 1 << 20
 
 _TF_COMPRESSIONS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 

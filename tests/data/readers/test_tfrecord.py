@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import os
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -116,11 +116,29 @@ def test_schemas(root: str, caplog: pytest.LogCaptureFixture) -> None:
     assert block["missing"].numpy().tolist() == [7] * 4
     assert block["words"].to_list()[2] == [b"w", b"w"]
     assert block["none"].to_list() == [[]] * 4
-    for entry in ("float64", ("float32", [None, 3]), 3, ("float32", [2], 0), "flaot32"):
+    pair = namedtuple("pair", ["a", "b"])("float32", [2])
+    for entry in (pair, "float64", ("float32", [None, 3]), 3, ("float32", [2], 0), "flaot32"):
         with pytest.raises(ConfigError, match=r"schema\['x'\] is .*; expected a dtype"):
             TFRecordSource(folder, {"x": entry})
     with pytest.raises(ConfigError, match="expected a dict from names to features"):
         TFRecordSource(folder, {})
+
+
+def test_an_absent_array_of_any_length_is_empty(root: str) -> None:
+    table = pa.table({"id": [0, 1, 2], "words": [["a"], None, ["b", "c"]]}).cast(
+        pa.schema({"id": pa.int64(), "words": pa.list_(pa.string())})
+    )
+    records = encode(table.to_batches()[0], [COLUMNS[0], COLUMNS[3]])
+    storage.write(f"{root}/0", frame(records))
+    schema = {"words": ("string", [None]), "pixels": ("float32", [None])}
+    for shuffle in (False, True):
+        read = tfrecord(root, schema=schema, batch_size_per_worker=3, shuffle=shuffle)
+        [arrays] = read.as_numpy()
+        read.plan.numbers.upcoming = 0
+        [tensors] = read
+        assert [len(row) for row in arrays["pixels"]] == [0, 0, 0]
+        assert [row.tolist() for row in arrays["words"]] == tensors["words"].to_list()
+        assert sorted(map(len, tensors["words"].to_list())) == [0, 1, 2]
 
 
 def test_ranges_in_order_and_shuffled(root: str) -> None:
