@@ -126,8 +126,8 @@ class Batches:
                 check_count(name, value)
         if not isinstance(self.shuffle, int) or (self.shuffle < 2 and self.shuffle not in (0, 1)):
             raise ConfigError(
-                f"shuffle is {self.shuffle!r}; expected True, False, or the number of rows that "
-                "are shuffled together, at least 2."
+                f"shuffle is {self.shuffle!r}; expected True (or 1), False (or 0), or the number "
+                "of rows that are shuffled together, at least 2."
             )
         row_tests(self.split, self.where)
         if self.last_batch not in LAST_BATCH:
@@ -141,7 +141,7 @@ class Batches:
             >>> Batches.parse({"global_batch_size": 64, "shuffle": 1000}).window_rows
             1000
         """
-        return WINDOW_ROWS if self.shuffle is True else self.shuffle
+        return WINDOW_ROWS if self.shuffle == 1 else self.shuffle
 
     @property
     def division(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ https://docs.mosaicml.com/projects/streaming/en/stable/distributed_training/elas
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,11 +101,12 @@ class EpochOrder:
         sizes: number of rows of each piece.
         seed: seed of the order of the pieces.
         window_rows: number of rows that are shuffled together.
-        max_lanes: maximum number of lanes.
+        max_lanes: maximum number of lanes; there are at most as many as a chunk has rows.
 
     Attributes:
         pieces: the numbers of the pieces in random order.
-        chunk_rows: number of rows of a lane that are shuffled together.
+        chunk_rows: number of rows of a lane that are shuffled together; all of a lane if all rows
+            of the epoch are one window.
         cuts: the places in the sequence of rows where lanes begin, and its end.
 
     Example:
@@ -118,9 +120,14 @@ class EpochOrder:
     ) -> None:
         order = np.random.default_rng(seed).permutation(len(sizes))
         self.pieces: list[int] = order.tolist()
-        self.chunk_rows = max(window_rows // max_lanes, 1)
+        # A lane gives its rows in order chunk by chunk, so that a chunk must have several.
+        max_lanes = min(max_lanes, math.isqrt(window_rows))
+        self.chunk_rows = window_rows // max_lanes
         ends = np.cumsum(np.asarray(sizes, np.int64)[order]) if len(sizes) else np.zeros(1, int)
-        num_lanes = min(max(int(ends[-1]) // self.chunk_rows, 1), max_lanes)
+        total = int(ends[-1])
+        num_lanes = min(max(total // self.chunk_rows, 1), max_lanes)
+        if total <= window_rows:
+            self.chunk_rows = max(total, 1)
         self.cuts = _cuts(ends, num_lanes)
 
     def lanes(self, ranges: Sequence[Range], begin: int, seed: Sequence[int]) -> tuple[Lane, ...]:

@@ -1,5 +1,6 @@
 """Runs anywhere (pure). Shuffle the rows of Arrow batches."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,8 +16,9 @@ def shuffled(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of several lanes in turn, each shuffled in chunks of consecutive rows.
 
-    A chunk of each lane is held in memory. As long as the chunks have equal numbers of rows, each
-    lane has one of as many consecutive rows as there are lanes.
+    A chunk of each lane is held in memory; where rows are so large that the chunks of fewer lanes
+    have twice as many bytes as all may have, only theirs. As long as the chunks have equal numbers
+    of rows, each lane has one of as many consecutive rows as there are lanes.
 
     Args:
         lanes: the rows of each lane, in batches of one schema, and the seed of their order.
@@ -29,18 +31,22 @@ def shuffled(
         >>> [batch.column("i").to_pylist() for batch in shuffled(lanes, 2, 1 << 20)]
         [[0, 7, 1, 8], [2, 9]]
     """
-    open_lanes = [_Lane(batches, np.random.default_rng(seed)) for batches, seed in lanes]
+    open_lanes = deque(_Lane(batches, np.random.default_rng(seed)) for batches, seed in lanes)
+    max_bytes = 2 * len(open_lanes) * chunk_bytes
     while open_lanes:
-        window = [(lane, lane.next_chunk(chunk_rows, chunk_bytes)) for lane in open_lanes]
-        open_lanes = [lane for lane, chunk in window if chunk]
-        chunks = [chunk for _, chunk in window if chunk]
-        if chunks:
-            orders = [
-                lane.random.permutation(sum(batch.num_rows for batch in chunk))
-                for lane, chunk in zip(open_lanes, chunks, strict=True)
-            ]
-            del window
-            yield from _taken([batch for chunk in chunks for batch in chunk], _in_turn(orders))
+        window: list[pa.RecordBatch] = []
+        orders, num_bytes = [], 0
+        for _ in range(len(open_lanes)):
+            lane = open_lanes.popleft()
+            if chunk := lane.next_chunk(chunk_rows, chunk_bytes):
+                open_lanes.append(lane)
+                window += chunk
+                orders.append(lane.random.permutation(sum(batch.num_rows for batch in chunk)))
+                num_bytes += sum(batch.nbytes for batch in chunk)
+            if num_bytes >= max_bytes:
+                break
+        if window:
+            yield from _taken(window, _in_turn(orders))
 
 
 class _Lane:

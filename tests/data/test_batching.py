@@ -314,3 +314,19 @@ def test_large_rows_make_a_smaller_window_and_small_batches() -> None:
         assert batch.nbytes <= 10 << 20
         assert len(taken) * 16 - sum(sizes) <= 272
     assert sum(sizes) == 640
+
+
+def test_lanes_of_large_rows_take_turns_in_a_window_of_bytes() -> None:
+    def reading(lane: int) -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            taken.append(lane)
+            yield pa.record_batch({"lane": [lane], "number": [number], "image": [bytes(1 << 20)]})
+
+    taken: list[int] = []
+    found: list[tuple[int, int]] = []
+    # Two chunks of a lane are twice what all eight lanes may hold together.
+    for batch in shuffled([(reading(lane), lane) for lane in range(8)], 1 << 10, 1 << 17):
+        assert len(taken) - len(found) <= 2
+        found += zip(batch["lane"].to_pylist(), batch["number"].to_pylist(), strict=True)
+    assert sorted(found) == [(lane, number) for lane in range(8) for number in range(3)]
+    assert taken[:8] == list(range(8))

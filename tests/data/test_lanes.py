@@ -104,8 +104,43 @@ def test_an_elastic_gang_keeps_its_division() -> None:
 
 def test_the_number_of_rows_gives_the_length_of_a_chunk() -> None:
     me = Context()
-    for shuffle, chunk_rows in ((True, 1024), (128_000, 2000), (640, 10), (2, 1)):
+    for shuffle, chunk_rows in ((True, 12_800), (128_000, 12_800), (6400, 100), (640, 25), (2, 2)):
         batches = Batches.parse({"global_batch_size": 1, "shuffle": shuffle})
         assert passes(EVEN, batches, me)().chunk_rows == chunk_rows
     [[few]] = lanes_of([40], 1)
     assert len(few) == 1, "few rows are shuffled as a whole"
+
+
+def orders_of(num_rows: int, shuffle: int) -> list[list[int]]:
+    """The order of the rows of one piece in two passes."""
+    batches = Batches.parse({"global_batch_size": 1, "shuffle": shuffle})
+    next_pass = passes([num_rows], batches, Context(data_seed=4))
+    orders = []
+    for current in (next_pass(), next_pass()):
+        read = [
+            (iter([pa.record_batch({"id": [i for _, i in rows([lane])]})]), lane.seed or 0)
+            for lane in current.lanes
+        ]
+        mixed = shuffled(read, current.chunk_rows, current.chunk_bytes)
+        orders.append([i for batch in mixed for i in batch["id"].to_pylist()])
+    return orders
+
+
+@pytest.mark.parametrize("num_rows", [2, 1024, 1100, 2047, 10_000])
+def test_all_rows_of_a_window_are_mixed(num_rows: int) -> None:
+    first, second = orders_of(num_rows, True)
+    assert sorted(first) == sorted(second) == list(range(num_rows))
+    if num_rows > 1000:
+        half = [i < num_rows // 2 for i in first[: num_rows // 2]]
+        assert 0.4 < sum(half) / len(half) < 0.6
+
+
+@pytest.mark.parametrize("shuffle", [2, 50, 100, 127])
+def test_a_small_window_shuffles_a_single_piece(shuffle: int) -> None:
+    first, second = orders_of(1000, shuffle)
+    assert sorted(first) == sorted(second) == list(range(1000))
+    assert list(range(1000)) != first != second
+
+
+def test_one_is_true() -> None:
+    assert orders_of(1000, 1) == orders_of(1000, True)

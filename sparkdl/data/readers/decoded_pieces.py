@@ -66,19 +66,20 @@ class _Decoded:
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        with tempfile.TemporaryFile(dir=local_disk()) as file:
-            try:
+        try:
+            # Around the file as well: closing it writes again what did not fit.
+            with tempfile.TemporaryFile(dir=local_disk()) as file:
                 first = next(batches)
                 with pa.ipc.new_stream(file, first.schema) as writer:
                     writer.write_batch(first)
                     for batch in batches:
                         writer.write_batch(batch)
                 file.flush()
-            except OSError as exc:
-                if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise OSError(exc.errno, f"{exc.strerror}: {_advice()}") from exc
-                raise
-            self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OSError(exc.errno, f"{exc.strerror}: {_advice()}") from exc
+            raise
         self._batches = list(pa.ipc.open_stream(pa.py_buffer(self._file)))
         self._num_read_bytes = 0
 

@@ -1,5 +1,6 @@
 """Rows that are sorted by class come in batches of all classes."""
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,14 @@ def test_a_piece_is_decoded_once_and_given_back(monkeypatch: pytest.MonkeyPatch)
     assert not pieces._pieces
 
 
-def test_a_full_disk_is_an_error_with_advice() -> None:
+@pytest.mark.parametrize("num_rows", [1, ROWS])
+def test_a_full_disk_is_an_error_with_advice(
+    num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def decode(part: Range) -> Iterator[pa.RecordBatch]:
-        yield from TABLE.to_batches()
-        raise OSError(28, "No space left on device")
+        yield from TABLE.slice(0, num_rows).to_batches()
 
+    full = functools.partial(open, "/dev/full", "r+b", buffering=1 << 16)
+    monkeypatch.setattr(decoded_pieces.tempfile, "TemporaryFile", lambda **_: full())
     with pytest.raises(OSError, match="write at least 64 row groups"):
         next(DecodedPieces(decode, [Range(0, 0, 5)]).rows(Range(0, 0, 5)))
