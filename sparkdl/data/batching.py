@@ -57,17 +57,20 @@ class Batches:
         weight_col: the column with the weight of each row in the loss, a number; elements are then
             `(features, labels, weights)`, as Keras takes them.
         epochs: number of passes over the rows.
-        shuffle: shuffle the rows, differently in each pass; a number is the number of rows of all
-            ranks that are shuffled together, by default 65 536, and at most 256 MiB. The pieces of
-            the data, such as files and row groups, are divided among the ranks anew in each pass,
-            in random order, so that all ranks must iterate equally often. See `docs/data.md`.
+        shuffle: shuffle the rows, differently in each pass; a number of at least 2 is the number of
+            rows of all ranks that are shuffled together, by default 65 536, and at most 256 MiB; 1
+            is True, and 0 is False. The pieces of the data, such as files and row groups, are
+            divided among the ranks anew in each pass, in random order. So all ranks must iterate
+            equally often: once a rank has begun more iterations than others, each pass has some
+            rows twice and others not at all. An iteration that is left early counts with all of
+            its `epochs`, and the rest of its rows is not read. See `docs/data.md`.
         last_batch: treatment of rows that do not fill the last batch of every rank: `pad` makes
             the last batch smaller, and repeats a row on ranks that have one row less than others;
             `drop` leaves these rows out.
         bucket_by: name of a column of arrays that differ in length, among the features or labels:
-            rows of similar length come into the same batch, within windows of 64 batches, so that
-            `pad` adds little. With `shuffle` the batches of a window come in random order, and
-            otherwise in order of length.
+            rows of similar length come into the same batch, within windows of 64 batches (or of
+            `steps`, if those are fewer), so that `pad` adds little. With `shuffle` the batches of a
+            window come in random order, and otherwise in order of length.
         split: a column and a range within 0 and 1, such as `("id", 0.0, 0.9)`: only the rows whose
             value of the column has a hash in this range, see `sparkdl.data.row_split`. Rows with
             the same value are always in the same split.

@@ -79,6 +79,7 @@ class Loader(ABC):
     def __iter__(self) -> Iterator[Any]:
         """Yield features, or `(features, labels)`, in the structure of `feature_cols`."""
         plan = self._plan
+        plan.numbers.begin(plan.epochs)
         for _ in range(plan.epochs):
             with closing(self._blocks.arrays()) as blocks:  # type: ignore[type-var]
                 batches = rebatched(blocks, plan.batch_size, plan.drop_remainder)

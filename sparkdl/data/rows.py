@@ -114,8 +114,12 @@ class Rows:
     def _dataset(self) -> Any:
         import tensorflow as tf
 
-        with tf.init_scope():  # A dataset that is first used in a tf.function outlives its graph.
-            return _finished(self.blocks.tensors(), self.plan, self.blocks.padding)
+        try:
+            # A dataset that is first used in a tf.function outlives its graph.
+            with tf.init_scope():
+                return _finished(self.blocks.tensors(), self.plan, self.blocks.padding)
+        except AttributeError as exc:  # It would mean that there is no `_dataset`.
+            raise RuntimeError(f"{self.name} cannot become a tf.data.Dataset: {exc}") from exc
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -127,7 +131,8 @@ class Rows:
     def __getattr__(self, name: str) -> Any:
         # Private names are for TensorFlow, which is loaded when it asks. Notebooks ask as well.
         is_foreign = name.startswith("_") and "tensorflow" not in sys.modules
-        if is_foreign or name in ("name", "blocks", "plan"):  # The latter in a copy.
+        is_bare = "plan" not in vars(self)  # A copy is asked before it has its attributes.
+        if is_foreign or is_bare:
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -168,8 +173,25 @@ def _finished(elements: Any, plan: Plan, padding: Any) -> Any:
         steps = min(plan.steps, plan.max_steps or plan.steps)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     if plan.epochs > 1:
-        dataset = dataset.repeat(plan.epochs)
+        dataset = _repeated(dataset, plan)
     return mark_share(dataset.prefetch(2))
+
+
+def _repeated(dataset: Any, plan: Plan) -> Any:
+    """Return all passes of an iteration, which counts as so many even if it is left early."""
+    import tensorflow as tf
+
+    def begin() -> Iterator[Any]:
+        plan.numbers.begin(plan.epochs)
+        yield 0
+
+    begun = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec([], tf.int64))
+    repeated = begun.flat_map(lambda _: dataset.repeat(plan.epochs))
+    if plan.steps is None:
+        return repeated
+    return repeated.apply(
+        tf.data.experimental.assert_cardinality(dataset.cardinality() * plan.epochs)
+    )
 
 
 def _padded(tensor: Any, pad: Any) -> Any:

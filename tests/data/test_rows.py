@@ -1,5 +1,6 @@
 """The result of a reader: a dataset of TensorFlow, or arrays of another framework without it."""
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -120,6 +121,50 @@ def test_rows_that_a_graph_uses_first_outlive_it(read: Read) -> None:
 
     assert float(total()) == float(total_of(rows)) == 22.5
     assert len(list(rows)) == 3
+
+
+@pytest.mark.slow
+def test_a_copy_of_rows_is_a_dataset_too(read: Read) -> None:
+    import tensorflow as tf
+
+    rows = copy.copy(read(feature_cols="id"))
+    assert isinstance(rows, tf.data.Dataset)
+    assert [int(i) for batch in rows for i in batch] == list(range(10))
+
+
+@pytest.mark.slow
+def test_an_attribute_error_shows_its_reason(read: Read) -> None:
+    rows = read(feature_cols="id")
+
+    class Broken:
+        padding = None
+
+        def tensors(self) -> Any:
+            raise AttributeError("no such reader")
+
+    with pytest.raises(RuntimeError, match=r"cannot become a tf\.data\.Dataset: no such reader"):
+        list(Rows("rows", Broken(), rows.plan))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_an_iterator_that_is_left_counts_all_its_epochs(read: Read) -> None:
+    """Whether it has begun the next pass, to read ahead, must not change what follows."""
+
+    def ids(batches: Any) -> list[int]:
+        return [int(i) for batch in batches for i in np.asarray(batch)]
+
+    options = {"feature_cols": "id", "shuffle": True, "epochs": 3}
+    whole = read(**options).as_numpy()
+    expected = [ids(whole) for _ in range(2)]
+    assert expected[0] != expected[1]
+    for num_batches in (1, 2, 3, 4):
+        for left in (read(**options), read(**options).as_numpy()):
+            batches = iter(left)
+            first = ids(next(batches) for _ in range(num_batches))
+            assert first == expected[0][: len(first)]
+            del batches
+            assert ids(left) == expected[1]
+    assert len(read(**options)) == 9
 
 
 @pytest.mark.slow
