@@ -14,6 +14,7 @@ from sparkdl.context import Context
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS, EpochOrder, Pass
+from sparkdl.data.length_buckets import WINDOW_BATCHES
 from sparkdl.data.loaders import Plan
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.per_worker import refuse_sending
@@ -317,6 +318,7 @@ def rows_of(
         steps=steps,
         rows=num_rows,
         numbers=numbers,
+        is_bucketed=batches.bucket_by is not None,
     )
     if batches.bucket_by is not None:
         me = context.current()
@@ -325,7 +327,9 @@ def rows_of(
             entropy = [me.data_seed, numbers.upcoming - 1, me.reading[0]]
             return np.random.SeedSequence(entropy) if batches.shuffle else None
 
-        blocks = blocks.bucketed(batches.bucket_by, batch_size, seed)
+        # The batches of a window begin with the shortest rows, and all of them must be read.
+        window_batches = min(WINDOW_BATCHES, batches.steps or WINDOW_BATCHES)
+        blocks = blocks.bucketed(batches.bucket_by, batch_size, seed, window_batches)
     return Rows(name, blocks, plan)
 
 

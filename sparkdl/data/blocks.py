@@ -40,7 +40,9 @@ class Blocks(ABC):
     def tensors(self) -> Any:
         """Return a `tf.data.Dataset` of the elements."""
 
-    def bucketed(self, column: str, batch_size: int, next_seed: Callable[[], Any]) -> "Blocks":
+    def bucketed(
+        self, column: str, batch_size: int, next_seed: Callable[[], Any], window_batches: int
+    ) -> "Blocks":
         """Return the blocks with rows of similar length in the same batch.
 
         Args:
@@ -48,6 +50,7 @@ class Blocks(ABC):
             batch_size: number of rows in a batch.
             next_seed: returns the seed of the pass that has just begun; None keeps batches in
                 order of length.
+            window_batches: number of batches whose rows are sorted together.
 
         Raises:
             ConfigError: if the column has no lengths, or the reader has no columns of Arrow.
@@ -71,13 +74,15 @@ class ArrowBlocks(Blocks):
         self._convert = convert
         self.padding = convert.padding()
 
-    def bucketed(self, column: str, batch_size: int, next_seed: Callable[[], Any]) -> Blocks:
+    def bucketed(
+        self, column: str, batch_size: int, next_seed: Callable[[], Any], window_batches: int
+    ) -> Blocks:
         """Implement `Blocks.bucketed`."""
         self._convert.check_lengths_of(column)
 
         def batches() -> Iterator[pa.RecordBatch]:
             rows = self._batches()  # Begins the pass, of which `next_seed` gives the seed.
-            return by_length(rows, column, batch_size, next_seed())
+            return by_length(rows, column, batch_size, next_seed(), window_batches)
 
         return ArrowBlocks(batches, self._convert)
 

@@ -14,9 +14,13 @@ WINDOW_BATCHES = 64
 
 
 def by_length(
-    batches: Iterator[pa.RecordBatch], column: str, batch_size: int, seed: int | None
+    batches: Iterator[pa.RecordBatch],
+    column: str,
+    batch_size: int,
+    seed: int | None,
+    window_batches: int = WINDOW_BATCHES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all rows, sorted by the length of an array within windows of 64 batches.
+    """Yield all rows, sorted by the length of an array within windows of some batches.
 
     The number of rows stays the same, and with it the number of batches on every rank.
 
@@ -25,6 +29,7 @@ def by_length(
         column: name of a column of arrays.
         batch_size: number of rows that make a batch.
         seed: seed of the order of the batches in a window; None leaves them in order of length.
+        window_batches: number of batches of a window.
 
     Example:
         >>> rows = pa.table({"x": [[1, 2, 3], [4], [5, 6, 7], [8]]}).to_batches()
@@ -32,7 +37,7 @@ def by_length(
         [[[4], [8]], [[1, 2, 3], [5, 6, 7]]]
     """
     random = None if seed is None else np.random.default_rng(seed)
-    size = WINDOW_BATCHES * batch_size
+    size = window_batches * batch_size
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:

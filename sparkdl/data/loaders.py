@@ -32,6 +32,7 @@ class Plan:
         rows: number of rows in one pass of this rank, repeated rows included; None if it is not
             known yet.
         numbers: counts the passes.
+        is_bucketed: True if rows of similar length come into the same batch.
     """
 
     batch_size: int
@@ -41,6 +42,7 @@ class Plan:
     steps: int | None
     rows: int | None
     numbers: PassNumbers
+    is_bucketed: bool = False
 
 
 class Loader(ABC):

@@ -39,8 +39,8 @@ def mix(
     `shuffle`d is read in another order in each pass.
 
     Args:
-        rows: the results of readers, such as `data.parquet`, with the same batch size, columns and
-            types, and without `epochs`, `steps` and `bucket_by`.
+        rows: the results of readers, such as `data.parquet`, with the same batch size, columns,
+            types and `pad`, and without `epochs`, `steps` and `bucket_by`.
         weights: the share of each dataset in a batch, in any unit; by default equal shares. Each
             dataset has at least one row in a batch.
         stop: `shortest` ends a pass when the rows of one dataset fill no further batch; `longest`
@@ -121,10 +121,19 @@ def _parts(rows: Sequence[Any], weights: Sequence[float] | None) -> list[_Part]:
         )
     plans = [each.plan for each in rows]
     sizes = {plan.batch_size for plan in plans}
-    if len(sizes) > 1 or any(plan.epochs > 1 or plan.max_steps for plan in plans):
+    if len(sizes) > 1 or any(
+        plan.epochs > 1 or plan.max_steps or plan.is_bucketed for plan in plans
+    ):
         raise ConfigError(
             f"data.mix was given datasets with batches of {sorted(sizes)} rows; expected one "
-            "batch_size_per_worker or global_batch_size for all, and neither epochs nor steps."
+            "batch_size_per_worker or global_batch_size for all, and neither epochs nor steps nor "
+            "bucket_by."
+        )
+    paddings = [each.blocks.padding for each in rows]
+    if any(pad is not None for pad in leaves(paddings)) and paddings != paddings[:1] * len(rows):
+        raise ConfigError(
+            f"data.mix was given datasets that are padded with {paddings}; expected the same "
+            "columns and the same pad= for all."
         )
     shares = _shares(plans[0].batch_size, [1.0] * len(rows) if weights is None else weights)
     if len(shares) != len(rows):

@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl.data import length_buckets
 from sparkdl.data.length_buckets import by_length
 
 
@@ -27,9 +25,7 @@ def test_every_row_is_given_once_in_full_batches(
 ) -> None:
     batches = [pa.record_batch({"x": [[n] * n for n in block]}) for block in blocks if block]
     batches = [batch for batch in batches if batch.schema.field("x").type != pa.list_(pa.null())]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(length_buckets, "WINDOW_BATCHES", 2)
-        found = list(by_length(iter(batches), "x", size, seed))
+    found = list(by_length(iter(batches), "x", size, seed, window_batches=2))
     assert sorted(rows_of(found)) == sorted(rows_of(batches))
     assert {batch.num_rows for batch in found[:-1]} <= {size}
 

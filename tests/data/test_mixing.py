@@ -99,6 +99,11 @@ def test_datasets_that_do_not_fit_are_refused(read: Read, activate: Activate) ->
         list(data.mix(different).as_numpy())
     with pytest.raises(ConfigError, match="neither epochs nor steps"):
         data.mix(read(epochs=2))
+    with pytest.raises(ConfigError, match="nor bucket_by"):
+        data.mix(read(bucket_by="tokens", pad={"tokens": 0}))
+    padded = [read(pad={"tokens": value})[place] for place, value in enumerate((0, -1))]
+    with pytest.raises(ConfigError, match="the same pad= for all"):
+        data.mix(padded)
     with pytest.raises(ConfigError, match="expected a list of the results of readers"):
         data.mix([some, [1, 2]])
     with pytest.raises(ConfigError, match="there are 2 datasets and 1 weights"):

@@ -226,6 +226,16 @@ def test_rows_of_similar_length_come_together(read: Read, shuffle: bool) -> None
     assert (len(orders) > 1) is shuffle
 
 
+def test_few_steps_have_rows_of_all_lengths(tmp_path: Path) -> None:
+    tokens = pa.array([[0] * (i % 50) for i in range(1000)], pa.list_(pa.int64()))
+    pq.write_table(pa.table({"tokens": tokens}), tmp_path / "rows.parquet")
+    rows = data.parquet(
+        tmp_path, bucket_by="tokens", ragged=["tokens"], steps=5, batch_size_per_worker=10
+    )
+    lengths = [len(row) for batch in rows.as_numpy() for row in batch]
+    assert sorted(lengths) == list(range(50))
+
+
 def test_padding_and_buckets_are_for_arrays_that_differ_in_length(read: Read) -> None:
     with pytest.raises(TypeError, match="pad names column 'x' of type float, not an array"):
         read(pad={"x": 0})
