@@ -4,15 +4,10 @@ import os
 import site
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
-from sparkdl.cluster import worker_daemon
-from sparkdl.cluster.spark import SparkCluster
 from sparkdl.cluster.worker_daemon import MODULE, SETTING, settings
 
 LOCAL = {"spark.master": "local[2]"}
@@ -96,16 +91,28 @@ def test_modules_that_print_or_cannot_be_imported_keep_no_worker_from_starting(
     assert (printed.stdout, "loud" in printed.stderr) == ("port\n", True)
 
 
+# In a process of its own, as Java keeps settings of the sessions before.
+NEW_SESSION = """
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from sparkdl.cluster import worker_daemon
+from sparkdl.cluster.spark import SparkCluster
+
+def look(batches):
+    import sys
+    known = all(name in sys.modules for name in worker_daemon.MODULES)
+    for _ in batches:
+        pass
+    yield pa.RecordBatch.from_pydict({"known": [known]})
+
+spark = SparkCluster().spark
+rows = spark.range(1, numPartitions=1).mapInArrow(look, "known boolean")
+print(rows.first()["known"], SparkSession.getActiveSession() is spark)
+"""
+
+
 @pytest.mark.slow
-def test_workers_of_a_new_session_have_the_modules(own_application: None) -> None:
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import sys
-
-        known = all(name in sys.modules for name in worker_daemon.MODULES)
-        for _ in batches:
-            pass
-        yield pa.RecordBatch.from_pydict({"known": [known]})
-
-    spark = SparkCluster().spark
-    assert spark.range(1, numPartitions=1).mapInArrow(look, "known boolean").first()["known"]
-    assert SparkSession.getActiveSession() is spark
+def test_workers_of_a_new_session_have_the_modules() -> None:
+    command = [sys.executable, "-c", NEW_SESSION]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "True True\n", done.stderr
