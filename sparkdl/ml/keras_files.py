@@ -32,7 +32,7 @@ def write_model(model: Any, path: str, spark: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.keras")
         model.save(file)
-        rows, mode = enumerate(_chunks(file)), "errorifexists"
+        rows, mode = enumerate(_chunks(file)), "error"
         while part := list(islice(rows, _CHUNKS_PER_TASK)):
             frame = spark.createDataFrame(part, _SCHEMA).coalesce(1)
             frame.write.parquet(_data_of(path), mode)

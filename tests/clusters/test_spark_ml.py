@@ -63,7 +63,7 @@ def test_a_grid_varies_the_function_of_the_model(
     models: Any, spark: SparkSession, points: Any, root: str, tmp_path: Path
 ) -> None:
     estimator = KerasEstimator(
-        models.classifier, featuresCol=["a", "b"], epochs=3, runOptions=QUIET
+        models.classifier, featuresCol=["a", "b"], epochs=3, seed=1, runOptions=QUIET
     )
     # A learning rate of 0 learns nothing.
     grid = ParamGridBuilder().addGrid(estimator.learning_rate, [0.0, 0.1]).build()

@@ -229,8 +229,8 @@ def keras_stages(spark: SparkSession, folder: str) -> Any:
     net = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
     net.compile(keras.optimizers.SGD(0.1), "mse")
     df = spark.range(64).selectExpr("(id % 8) / 8.0d AS x", "(id % 8) / 4.0d AS label")
-    quiet = {"progress": False}
-    estimator = KerasEstimator(net, featuresCol="x", epochs=20, numWorkers=2, runOptions=quiet)
+    options = {"epochs": 40, "batchSize": 8, "numWorkers": 2, "runOptions": {"progress": False}}
+    estimator = KerasEstimator(net, featuresCol="x", **options)
     fitted = Pipeline(stages=[estimator]).fit(df)
     fitted.stages[0].save(f"{folder}/saved")
     again = type(fitted.stages[0]).load(f"{folder}/saved")
