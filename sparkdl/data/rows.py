@@ -178,7 +178,7 @@ def _finished(elements: Any, plan: Plan, padding: Any) -> Any:
 
 
 def _repeated(dataset: Any, plan: Plan) -> Any:
-    """Return all passes of an iteration, which counts as so many even if it is left early."""
+    """Return all passes of an iteration, which counts all of them even if it is left early."""
     import tensorflow as tf
 
     def begin() -> Iterator[Any]:

@@ -54,7 +54,7 @@ def test_no_thread_runs_before_the_fork(threads: str, imported: str) -> None:
 
 
 def test_each_worker_draws_its_own_random_numbers() -> None:
-    """What a worker forks keeps the seeds of the worker, as without this daemon."""
+    """Processes that a worker forks keep the seeds of the worker, as without this daemon."""
     program = (
         "import os, sys\n"
         f"from {MODULE} import preload\n"

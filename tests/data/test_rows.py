@@ -181,7 +181,7 @@ def test_an_attribute_error_shows_its_reason(read: Read) -> None:
 
 @pytest.mark.slow
 def test_an_iterator_that_is_left_counts_all_its_epochs(read: Read) -> None:
-    """Whether it has begun the next pass, to read ahead, must not change what follows."""
+    """A pass that was begun early, to read ahead, must not change the passes that follow."""
 
     def ids(batches: Any) -> list[int]:
         return [int(i) for batch in batches for i in np.asarray(batch)]

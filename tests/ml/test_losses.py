@@ -1,4 +1,4 @@
-"""What the loss of a model tells about it, and the labels that a loss gets."""
+"""The task that the loss of a model implies, and the labels that a loss gets."""
 
 from typing import Any
 

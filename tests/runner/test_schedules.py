@@ -157,7 +157,7 @@ def interrupted(root: str, name: str) -> tuple[Run, Training]:
 
 
 class TrainingError(Exception):
-    """What the function of a trial raises."""
+    """The exception that the function of a trial raises."""
 
 
 def failing(training: Training) -> Callable[[Attempt], Outcome]:
