@@ -28,15 +28,15 @@ def test_threads_pickle_the_classes_of_one_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first would find its module unregistered by the second."""
-    (tmp_path / "own_layers.py").write_text("class Own:\n    size = 3\n")
+    (tmp_path / "slow_layers.py").write_text("class Own:\n    size = 3\n")
     monkeypatch.syspath_prepend(tmp_path)
-    own = importlib.import_module("own_layers").Own
+    own = importlib.import_module("slow_layers").Own
     pickled: list[bytes] = []
     other = threading.Thread(target=lambda: pickled.append(pickle_objects({"Own": own})))
     slow = Slow(other)
-    slow.__module__ = "own_layers"
+    slow.__module__ = "slow_layers"
     pickled.append(pickle_objects({"slow": slow, "Own": own}))
     other.join()
-    monkeypatch.delitem(sys.modules, "own_layers")
-    (tmp_path / "own_layers.py").unlink()
+    del sys.modules["slow_layers"]
+    (tmp_path / "slow_layers.py").unlink()
     assert [pickle.loads(data)["Own"].size for data in pickled] == [3, 3]
