@@ -261,12 +261,18 @@ def say(text: str) -> None:
 def page(results: dict[str, Row]) -> str:
     """Return docs/compatibility.md."""
     begin, _, rest = PAGE.read_text().partition("<!-- results -->\n")
-    _, _, end = rest.partition("<!-- end of results -->\n")
-    return f"{begin}<!-- results -->\n{table(results)}<!-- end of results -->\n{end}"
+    before, _, end = rest.partition("<!-- end of results -->\n")
+    rows = {line.split("|")[1].strip(): line for line in before.splitlines() if "|" in line}
+    return f"{begin}<!-- results -->\n{table(results, rows)}<!-- end of results -->\n{end}"
 
 
-def table(results: dict[str, Row]) -> str:
-    """Return the results as tables in Markdown."""
+def table(results: dict[str, Row], rows: dict[str, str]) -> str:
+    """Return the results as tables in Markdown.
+
+    Args:
+        results: the results, by environment.
+        rows: lines of the table for environments that were run elsewhere, or not yet.
+    """
     heads = ["environment", "Python", *SHOWN, "passed", "skipped", "failed", "date"]
     lines = [_line(heads), _line(["---"] * len(heads))]
     for each in ENVIRONMENTS:
@@ -276,7 +282,8 @@ def table(results: dict[str, Row]) -> str:
             lines.append(_line([each.name, *shown, *counts, found["date"]]))
         else:
             unknown = [""] * (len(SHOWN) + 3)
-            lines.append(_line([each.name, each.python, *unknown, "not run yet"]))
+            new = _line([each.name, each.python, *unknown, "not run yet"])
+            lines.append(rows.get(each.name, new))
     lines += ["", *(f"- {each.name}: {each.purpose}." for each in ENVIRONMENTS)]
     own = [f"- {each.name}: `{test}`" for each in ENVIRONMENTS for test in each.tests]
     lines += ["", "Tests in place of the core:", "", *own]
