@@ -123,7 +123,7 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     function = _function(request["function"])
     seed_everything(request["context"]["seed"])
     me = context.current()
-    if me.strategy == "multi_worker" and me.world_size > 1:
+    if me.role == "evaluator" or (me.strategy == "multi_worker" and me.world_size > 1):
         from sparkdl.distribute.strategies import correct_strategies
 
         correct_strategies()
