@@ -1,17 +1,20 @@
 """Run a program under another interpreter, and exchange lines of text with it.
 
-The module is imported on both sides, so it needs only the standard library.
+`peers/environment.sh` makes the environments. The module is imported on both sides, so it needs
+only the standard library.
 """
 
+import argparse
 import json
 import os
 import subprocess
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["Peer", "own_stdout"]
+__all__ = ["Peer", "add_option", "own_stdout", "python_of"]
 
 _BENCHMARKS = Path(__file__).parents[1]
+_ENVIRONMENTS = Path.home() / ".cache/sparkdl-peers"
 
 
 class Peer:
@@ -30,8 +33,11 @@ class Peer:
         self._program = program
         # The program imports `lib`. Its Python workers must use the same interpreter.
         paths = [str(_BENCHMARKS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        # As in an activated environment, Ray finds its console program on the path.
+        path = os.pathsep.join((str(Path(python).parent), os.environ["PATH"]))
         env = {
             **os.environ,
+            "PATH": path,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
@@ -64,6 +70,18 @@ class Peer:
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()  # Closes the program's input, at which the program ends.
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--peers`, the folder of the environments."""
+    text = "folder with environments that peers/environment.sh made; peers without one are left out"
+    parser.add_argument("--peers", type=Path, default=_ENVIRONMENTS, metavar="FOLDER", help=text)
+
+
+def python_of(environments: Path, name: str) -> str | None:
+    """Return the interpreter of an environment, or None if there is no such environment."""
+    python = environments.absolute() / name / "bin/python"
+    return str(python) if python.exists() else None
 
 
 def own_stdout() -> TextIO:
