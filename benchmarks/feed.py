@@ -49,7 +49,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from lib.machine import machine
-from lib.peer import Peer, add_option, python_of
+from lib.peer import Peer, add_option, started
 from peers.feed_tfos import BATCH, LABEL, drain, session
 from pyspark.sql import SparkSession
 
@@ -72,7 +72,8 @@ TFOS_BATCHES = {"wide": (5, 20), "narrow": (10, 80)}
 QUICK_BATCHES = {"wide": (5, 20), "narrow": (100, 400)}
 
 Row = dict[str, Any]
-Contenders = Mapping[str, Callable[[Path], Row]]
+# The answer is None if a peer has failed.
+Contenders = Mapping[str, Callable[[Path], Row | None]]
 
 
 # ---- the data
@@ -186,11 +187,13 @@ def batches_of(options: argparse.Namespace, name: str, shape: str) -> tuple[int,
     return (QUICK_BATCHES if options.quick else BATCHES)[shape]
 
 
-def measure_one(run: Callable[[Path], Row], path: Path, batches: int) -> Row:
+def measure_one(run: Callable[[Path], Row | None], path: Path, batches: int) -> Row | None:
     """Run a contender on a file; return its rows, seconds, CPU seconds and load."""
     before, load = processes(), os.getloadavg()[0]
     measured = run(path)
     cpu_s = cpu_since(before)
+    if not measured:
+        return None
     if measured["rows"] != batches * BATCH:
         raise RuntimeError(f"{measured['rows']} rows arrived of {batches * BATCH} in {path}")
     seconds = measured["last_s"] - measured["first_s"]
@@ -211,6 +214,8 @@ def measure_round(
             contenders[name](paths[0])
             for path, batches in zip(paths, sizes, strict=True):
                 measured = measure_one(contenders[name], path, batches)
+                if not measured:
+                    continue
                 say(
                     f"{shape}, {name}, {measured['rows']} rows: {measured['seconds']:.2f} s, "
                     f"{measured['cpu_s']:.2f} CPU s, load {measured['load']:.1f}"
@@ -231,9 +236,9 @@ def result_row(rows: list[Row], shape: str, name: str) -> Row:
     """Return the cost of a row for one contender; without numbers if it did not run."""
     mine = [row for row in rows if row["shape"] == shape and row["name"] == name]
     measured: Row = {"name": name, "shape": shape}
-    if not mine:
-        return measured
     sizes = sorted({row["rows"] for row in mine})
+    if len(sizes) < 2:
+        return measured
 
     def per_million(key: str) -> float:
         """Return the difference between the sizes, in seconds per million rows."""
@@ -283,7 +288,7 @@ def table(result: Row) -> str:
     for row in result["contenders"]:
         label = f"{row['shape']}, {row['name']}"
         if "rows_per_s" not in row:
-            lines.append(f"{label:<28}  not installed, see peers/environment.sh")
+            lines.append(f"{label:<28}  not measured, see peers/environment.sh")
             continue
         times = f"{row['sparkdl_times']:.1f}x" if "sparkdl_times" in row else "-"
         lines.append(
@@ -304,12 +309,12 @@ def measure(options: argparse.Namespace, peers: Mapping[str, Peer]) -> Row:
     about, rows = {**machine("pyarrow", "numpy"), "peers": versions}, []
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
         spark = session(options.master)
-        contenders: dict[str, Callable[[Path], Row]] = {
+        contenders: dict[str, Callable[[Path], Row | None]] = {
             "ceiling": partial(ceiling, spark),
             "sparkdl": partial(through_sparkdl, spark, str(Path(root, "runs")), False),
             "sparkdl, kept": partial(through_sparkdl, spark, str(Path(root, "runs")), True),
         }
-        contenders |= {PEERS[name]: peer.ask for name, peer in peers.items()}
+        contenders |= {PEERS[name]: peer.ask_while_running for name, peer in peers.items()}
         try:
             for number in range(options.rounds):
                 say(f"round {number + 1} of {options.rounds}")
@@ -345,11 +350,8 @@ def main() -> None:
     options = parse()
     adopt_orphans()  # The CPU time of orphaned processes counts too.
     with ExitStack() as stack:
-        peers = {}
-        for name in PEERS:
-            if python := python_of(options.peers, name):
-                program = f"peers/feed_{name}.py"
-                peers[name] = stack.enter_context(Peer(python, program, options.master))
+        programs = {name: f"peers/feed_{name}.py" for name in PEERS}
+        peers = started(stack, options.peers, programs, options.master)
         result = measure(options, peers)
     print(table(result))
     print(json.dumps(result, indent=1))

@@ -34,7 +34,7 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 from lib.machine import machine
-from lib.peer import Peer, add_option, python_of
+from lib.peer import add_option, started
 from lib.start import RANKS, measure, session
 from pyspark.sql import SparkSession
 
@@ -52,7 +52,7 @@ def start(spark: SparkSession, root: str, function: Callable[[str], None], folde
 
 
 def measure_all(
-    contenders: dict[str, Callable[[int], Row]], rounds: int
+    contenders: dict[str, Callable[[int], Row | None]], rounds: int
 ) -> dict[str, dict[str, list[float]]]:
     """Return the seconds of each contender; odd rounds run in reverse order."""
     seconds: dict[str, dict[str, list[float]]] = {}
@@ -61,7 +61,7 @@ def measure_all(
         for name in names:
             measured = contenders[name](number)
             print(f"round {number}, {name}: {measured}", file=sys.stderr)
-            for key, value in measured.items() if number else ():
+            for key, value in measured.items() if number and measured else ():
                 seconds.setdefault(name, {}).setdefault(key, []).append(round(value, 4))
     return seconds
 
@@ -100,17 +100,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
     add_option(parser)
     options = parser.parse_args()
-    about, versions = machine(), {}
+    about, programs = machine(), {name: f"peers/start_{name}.py" for name in PEERS}
     with ExitStack() as stack:
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-"))
         spark = session()
         stack.callback(spark.stop)
         own = partial(start, spark, root)
-        contenders: dict[str, Callable[[int], Row]] = {"sparkdl": lambda _: measure(own)}
-        for name, shown in PEERS.items():
-            if python := python_of(options.peers, name):
-                peer = stack.enter_context(Peer(python, f"peers/start_{name}.py"))
-                contenders[shown], versions[name] = peer.ask, peer.versions
+        contenders: dict[str, Callable[[int], Row | None]] = {"sparkdl": lambda _: measure(own)}
+        peers = started(stack, options.peers, programs)
+        contenders |= {PEERS[name]: peer.ask_while_running for name, peer in peers.items()}
+        versions = {name: peer.versions for name, peer in peers.items()}
         rows = rows_of(measure_all(contenders, options.rounds))
     result = {
         "benchmark": "start",

@@ -1,20 +1,35 @@
 """Write the table of docs/benchmarks.md from the newest results in benchmarks/results.
 
-    python benchmarks/table.py
+    python benchmarks/table.py                  # write the table again
+    python benchmarks/table.py --measure        # measure first, which takes 20 minutes
+    python benchmarks/table.py --measure --quick --results /tmp/try  # see that all of it runs
 
-A benchmark without a file is left out, and so is a peer that did not run.
+`--measure` runs the benchmarks of the table one after the other, the most important first. Each
+writes its result, and the table, as soon as it ends. A benchmark that fails or takes too long is
+left out with a message, and so is a peer that does not run or has no environment. `--results` names
+another folder for results and table; the page then stays as it is.
 """
 
+import argparse
 import json
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lib.peer import add_option, python_of
+
 _REPOSITORY = Path(__file__).parents[1]
-_PAGE = _REPOSITORY / "docs/benchmarks.md"
+_PAGE, _RESULTS = _REPOSITORY / "docs/benchmarks.md", _REPOSITORY / "benchmarks/results"
 _BEGIN, _END = "<!-- results -->\n", "<!-- end of results -->\n"
 _TITLES = ("work", "system", "measured", "cost / sparkdl", "load", "date")
-_LIMITS = ("floor", "ceiling", "pyarrow")  # They do a part of the work only.
+# They do a part of the work only, or, with one process, share no work.
+_LIMITS = ("floor", "ceiling", "pyarrow", "one process")
 _STARTS = {"first_line_s": "to the first line", "return_s": "to the return"}
 
 Document = dict[str, Any]
@@ -69,17 +84,103 @@ def files(result: Document) -> Iterator[Row]:
         yield work, row["name"], f"{rate:,} rows per CPU s", f"{own[row['rows']] / rate:.2f}"
 
 
-BENCHMARKS = {"trial_overhead": trials, "start": starts, "feed": feeds, "parquet": files}
+def steps(result: Document) -> Iterator[Row]:
+    """Return the rows of `ring.py`: milliseconds of a step, and of a mean of 100 MB."""
+    for params, ms in result["steps_ms"].items():
+        for name, value in ms.items():
+            shown = {"ring, Unix": "sparkdl", "no communication": "floor"}.get(name, name)
+            work, ratio = f"step of {int(params):,} parameters, 2 ranks", value / ms["ring, Unix"]
+            yield work, shown, f"{value:.2f} ms", f"{ratio:.2f}"
+    for name, value in result["reduction_ms"].items():
+        kind, ranks = name.split(", ")
+        own, shown = result["reduction_ms"][f"Unix, {ranks}"], {"Unix": "sparkdl"}.get(kind, kind)
+        yield f"mean of 100 MB, {ranks}", shown, f"{value:.0f} ms", f"{value / own:.2f}"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark of the table.
+
+    Attributes:
+        rows: returns the rows of the table from a result.
+        options: the command line for the table.
+        quick: the command line that only shows that the benchmark runs.
+        limit_s: maximum seconds.
+    """
+
+    rows: Callable[[Document], Iterator[Row]]
+    options: Sequence[str]
+    quick: Sequence[str]
+    limit_s: int
+
+
+BENCHMARKS = {
+    "trial_overhead": Benchmark(trials, ("--rounds", "2"), ("--rounds", "1"), 480),
+    "start": Benchmark(starts, ("--rounds", "4"), ("--rounds", "1"), 300),
+    "feed": Benchmark(feeds, ("--rounds", "1"), ("--rounds", "1", "--quick"), 360),
+    "parquet": Benchmark(files, ("--rounds", "2"), ("--rounds", "1", "--quick"), 240),
+    "ring": Benchmark(
+        steps,
+        ("--rounds", "1", "--parts", "steps", "reductions"),
+        ("--rounds", "1", "--parts", "steps", "--params", "6e3"),
+        300,
+    ),
+}
+
+
+def measure(name: str, benchmark: Benchmark, options: argparse.Namespace) -> str:
+    """Run a benchmark; return the JSON document that it prints.
+
+    Raises:
+        RuntimeError: if it fails, or takes too long.
+    """
+    arguments = [*(benchmark.quick if options.quick else benchmark.options)]
+    if name == "ring":
+        torch = python_of(options.peers, "torch")
+        arguments += ["--torch-python", torch] if torch else []
+    elif name != "parquet":
+        arguments += ["--peers", str(options.peers)]
+    command = [sys.executable, str(_REPOSITORY / f"benchmarks/{name}.py"), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        printed, _ = process.communicate(timeout=benchmark.limit_s)
+    except subprocess.TimeoutExpired as exc:
+        raise RuntimeError(f"took more than {benchmark.limit_s} s") from exc
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.returncode:
+        raise RuntimeError(f"ended with code {process.returncode}")
+    return printed[printed.index("\n{") + 1 :]  # After the table to read.
+
+
+def measure_all(options: argparse.Namespace) -> None:
+    """Run the benchmarks; each result is written when its benchmark ends."""
+    options.results.mkdir(parents=True, exist_ok=True)
+    for name in options.benchmarks:
+        begun = time.monotonic()
+        try:
+            document = measure(name, BENCHMARKS[name], options)
+        except RuntimeError as exc:
+            print(f"{name} is left out: it {exc}", file=sys.stderr)
+            continue
+        finally:
+            print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+        machine = f"{json.loads(document)['machine']['cores']}cores"
+        path = options.results / f"{name}-{time.strftime('%Y-%m-%d')}-{machine}.json"
+        path.write_text(document)
+        write(options.results)
 
 
 def table(folder: Path) -> str:
     """Return the table in Markdown; the ratio of a peer that is ahead of sparkdl is bold."""
     rows: list[Row] = [_TITLES, ("---",) * len(_TITLES)]
-    for benchmark, rows_of in BENCHMARKS.items():
-        if found := newest(benchmark, folder):
+    for name, benchmark in BENCHMARKS.items():
+        if found := newest(name, folder):
             result, date = found
             load = f"{result['machine']['load_before']:.0f}"
-            for work, system, measured, ratio in rows_of(result):
+            for work, system, measured, ratio in benchmark.rows(result):
                 is_ahead = float(ratio) < 1 and system not in _LIMITS
                 shown = f"**{ratio}**" if is_ahead else ratio
                 rows.append((work, system, measured, shown, load, date))
@@ -92,5 +193,35 @@ def page_with(page: str, rows: str) -> str:
     return f"{before}{_BEGIN}\n{rows}\n{_END}{rest.split(_END)[1]}"
 
 
+def write(results: Path) -> None:
+    """Write the table of a folder of results: into the page, or beside results of a trial."""
+    if results == _RESULTS:
+        _PAGE.write_text(page_with(_PAGE.read_text(), table(results)))
+    else:
+        (results / "table.md").write_text(table(results))
+
+
+def main() -> None:
+    """Read the command line, measure if asked to, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="fail if the page has another table")
+    parser.add_argument("--measure", action="store_true", help="measure before")
+    parser.add_argument("--quick", action="store_true", help="measure as little as possible")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of the results")
+    parser.add_argument("--benchmarks", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    add_option(parser)
+    options = parser.parse_args()
+    if options.quick and options.results == _RESULTS:
+        parser.error("--quick measures too little for the page; pass --results FOLDER too")
+    if options.check:
+        page = _PAGE.read_text()
+        if page_with(page, table(_RESULTS)) != page:
+            sys.exit(f"{_PAGE} has another table: run `python benchmarks/table.py`")
+        return
+    if options.measure:
+        measure_all(options)
+    write(options.results)
+
+
 if __name__ == "__main__":
-    _PAGE.write_text(page_with(_PAGE.read_text(), table(_REPOSITORY / "benchmarks/results")))
+    main()

@@ -55,7 +55,7 @@ from lib.floor import (
     time_round,
 )
 from lib.machine import machine
-from lib.peer import Peer, add_option, python_of
+from lib.peer import Peer, add_option, started
 
 from sparkdl import experiment
 from sparkdl.runs import Trial
@@ -134,7 +134,8 @@ def measure_sleeps(spark: Any, root: str, peers: dict[str, Peer], rounds: int) -
         say(f"sleeping trials, round {number + 1} of {rounds}")
         measured["sparkdl"].append(time_round(contenders, number))
         for name, peer in peers.items():
-            measured[name].append(peer.ask(number))
+            if times := peer.ask_while_running(number):
+                measured[name].append(times)
     return measured
 
 
@@ -225,7 +226,7 @@ def table(result: Row) -> str:
     lines += [f"{'':<22}{'median':>9}{'min .. max':>18}{'/ floor':>9}{'per trial':>11}"]
     for row in result["contenders"]:
         if not row["seconds"]:
-            lines += [f"{row['name']:<22}  not installed, see peers/environment.sh"]
+            lines += [f"{row['name']:<22}  not measured, see peers/environment.sh"]
             continue
         span = f"{min(row['seconds']):.2f} .. {max(row['seconds']):.2f} s"
         lines += [
@@ -275,11 +276,8 @@ def main() -> None:
     add_option(parser)
     options = parser.parse_args()
     with ExitStack() as stack:
-        peers = {}
-        for name in PEERS:
-            if python := python_of(options.peers, name):
-                program = f"peers/trial_overhead_{name}.py"
-                peers[name] = stack.enter_context(Peer(python, program))
+        programs = {name: f"peers/trial_overhead_{name}.py" for name in PEERS}
+        peers = started(stack, options.peers, programs)
         result = measure(options.rounds, peers)
     print(table(result))
     print(json.dumps(result, indent=1))
