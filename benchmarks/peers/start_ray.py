@@ -17,7 +17,7 @@ from lib.peer import own_stdout
 from lib.ray_on_spark import ray_cluster
 from lib.start import RANKS, measure, session
 from ray.train import RunConfig, ScalingConfig
-from ray.train.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 
 def start(storage: str, function: Callable[[str], None], folder: str) -> None:
