@@ -91,7 +91,7 @@ def from_spark(spark: SparkSession, root: str, options: argparse.Namespace, fold
     frame = numbers.selectExpr(f"array_repeat(cast(id % 1000 as float), {WIDTH}) AS x", "id")
 
     def train() -> Row:
-        columns = {"feature_cols": "x", "label_cols": "id"}
+        columns: dict[str, Any] = {"feature_cols": "x", "label_cols": "id"}
         batches = data.dataset(batch_size_per_worker=BATCH, cache=False, **columns)
         return drain(batches, rows, seconds, folder, is_ordered=True)
 
@@ -110,7 +110,7 @@ def from_parquet(spark: SparkSession, root: str, options: argparse.Namespace, fo
     path = str(Path(folder, "rows"))
 
     def train() -> Row:
-        columns = {"feature_cols": "x", "label_cols": "id"}
+        columns: dict[str, Any] = {"feature_cols": "x", "label_cols": "id"}
         batches = data.parquet(
             path, batch_size_per_worker=BATCH, epochs=epochs, shuffle=True, **columns
         )
