@@ -161,7 +161,10 @@ def measure(name: str, options: argparse.Namespace, left_s: float) -> str:
             process.wait()
     if process.returncode:
         raise RuntimeError(f"ended with code {process.returncode}")
-    return printed[printed.index("\n{") + 1 :]  # After the table to read.
+    _, found, document = printed.partition("\n{")  # After the table to read.
+    if not found:
+        raise RuntimeError("printed no result")
+    return "{" + document
 
 
 def measure_all(options: argparse.Namespace) -> None:
