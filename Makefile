@@ -3,7 +3,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := trial_overhead gang ring feed parquet predict serving monitoring pruning search pbt scale simulated history store clusters
+BENCHMARKS := trial_overhead start gang ring feed parquet predict serving monitoring pruning search pbt scale simulated history store clusters
 SECONDS := 120
 SITE := build/docs
 # Spark listens on the loopback interface only.

@@ -4,9 +4,10 @@ The same program, in which only the import differs, runs on the same rows in tur
 node reads lists of floats with `next_batch`, from an RDD and from a DataFrame. The first turn of
 each is not counted, since it starts processes and imports TensorFlow.
 
-    python benchmarks/clusters.py --tfos-python <environment>/bin/python
+    benchmarks/peers/environment.sh tfos
+    python benchmarks/clusters.py
 
-Without `--tfos-python`, only sparkdl is measured. The program prints JSON and a table.
+Without the environment, only sparkdl is measured. The program prints JSON and a table.
 """
 
 import argparse
@@ -22,7 +23,7 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 from lib.machine import machine
-from lib.peer import Peer
+from lib.peer import Peer, add_option, python_of
 from peers.clusters_tfos import SHAPES, measure, session
 
 from sparkdl.tfos import TFCluster
@@ -33,7 +34,7 @@ PEER = "TensorFlowOnSpark"
 def main() -> None:
     """Measure both systems in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tfos-python", default=os.environ.get("SPARKDL_TFOS_PYTHON"))
+    add_option(parser)
     parser.add_argument("--master", default="local-cluster[1,1,2048]")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
@@ -42,10 +43,8 @@ def main() -> None:
     measured: dict[str, dict[str, list[dict[str, float]]]] = {}
     with contextlib.ExitStack() as stack:
         systems = {"sparkdl": partial(measure, TFCluster, spark)}
-        if options.tfos_python:
-            peer = stack.enter_context(
-                Peer(options.tfos_python, "peers/clusters_tfos.py", options.master)
-            )
+        if python := python_of(options.peers, "tfos"):
+            peer = stack.enter_context(Peer(python, "peers/clusters_tfos.py", options.master))
             about["peer"], systems[PEER] = peer.versions, peer.ask
         for number in range(options.repeats + 1):
             for shape in SHAPES:

@@ -11,24 +11,22 @@ rounds:
 - sparkdl, kept: the same with the copy on the local disk from which later epochs are read
 - TensorFlowOnSpark: `TFCluster.train` in an environment of its own. Rows are read 1024 at a time
   and stacked with NumPy, which is faster than the row-by-row reading of its own examples
+- petastorm: `make_spark_converter`, which writes the rows to Parquet, then `make_tf_dataset`
 
 All contenders read the same kind of file on the same kind of master, in two sizes. The cost of a
 row is the difference between the sizes, divided by the difference in rows. This leaves out the
 start, and includes rows that were read ahead before the function began. Seconds are measured until
-the last batch: from the call of the function that reads the batches, or, for TensorFlowOnSpark,
-which feeds only some time after that call, from the first batch. CPU seconds are those of all
-processes: drivers, JVMs, Python workers, training process. The result is the best round of each
-size, since other load on the machine only adds time.
+the last batch: from the call of the function that reads the batches, for petastorm from the call of
+the converter, and for TensorFlowOnSpark, which feeds some time later, from the first batch. CPU
+seconds are those of all processes: drivers, JVMs, Python workers, training process. The result is
+the best round of each size, since other load on the machine only adds time.
 
     python benchmarks/feed.py --rounds 3
 
 The program prints a table, then one JSON document. Each aim is reported as met or not; the exit
-code does not depend on the aims. TensorFlowOnSpark needs an environment of its own:
+code does not depend on the aims. Peers need environments of their own, and are left out without:
 
-    python3 -m venv /tmp/tfos
-    /tmp/tfos/bin/pip install tensorflowonspark==2.2.5 pyspark==4.2.1 tensorflow-cpu==2.21.0 \\
-        numpy "setuptools<81"
-    python benchmarks/feed.py --tfos-python /tmp/tfos/bin/python
+    for name in tfos petastorm; do benchmarks/peers/environment.sh $name; done
 """
 
 import argparse
@@ -38,6 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from lib.machine import machine
-from lib.peer import Peer
+from lib.peer import Peer, add_option, started
 from peers.feed_tfos import BATCH, LABEL, drain, session
 from pyspark.sql import SparkSession
 
@@ -59,17 +58,22 @@ from sparkdl.os_processes import adopt_orphans
 
 SHAPES = {"wide": 784, "narrow": 20}  # Number of floats in a row.
 ROW_GROUP_BYTES = 128 << 20  # The default of Spark.
-PEER = "TensorFlowOnSpark"
+PEERS = {"tfos": "TensorFlowOnSpark", "petastorm": "petastorm"}  # The environments.
 AIM_CPU = 0.85
-AIM_PEER = {"wide": 20.0, "narrow": 80.0}
+# Rows per second, relative to each peer.
+AIMS_PEER = {
+    "TensorFlowOnSpark": {"wide": 20.0, "narrow": 80.0},
+    "petastorm": {"wide": 1.0, "narrow": 1.0},
+}
 
 # Batches of the small and of the large size; the difference must outweigh the noise.
 BATCHES = {"wide": (50, 200), "narrow": (1000, 4000)}
-PEER_BATCHES = {"wide": (5, 20), "narrow": (10, 80)}
+TFOS_BATCHES = {"wide": (5, 20), "narrow": (10, 80)}
 QUICK_BATCHES = {"wide": (5, 20), "narrow": (100, 400)}
 
 Row = dict[str, Any]
-Contenders = Mapping[str, Callable[[Path], Row]]
+# The answer is None if a peer has failed.
+Contenders = Mapping[str, Callable[[Path], Row | None]]
 
 
 # ---- the data
@@ -178,16 +182,18 @@ def through_sparkdl(spark: SparkSession, root: str, cache: bool, path: Path) -> 
 
 def batches_of(options: argparse.Namespace, name: str, shape: str) -> tuple[int, int]:
     """Return the small and the large size of a contender, in batches."""
-    if name == PEER:
-        return PEER_BATCHES[shape]
+    if name == PEERS["tfos"]:
+        return TFOS_BATCHES[shape]
     return (QUICK_BATCHES if options.quick else BATCHES)[shape]
 
 
-def measure_one(run: Callable[[Path], Row], path: Path, batches: int) -> Row:
+def measure_one(run: Callable[[Path], Row | None], path: Path, batches: int) -> Row | None:
     """Run a contender on a file; return its rows, seconds, CPU seconds and load."""
     before, load = processes(), os.getloadavg()[0]
     measured = run(path)
     cpu_s = cpu_since(before)
+    if not measured:
+        return None
     if measured["rows"] != batches * BATCH:
         raise RuntimeError(f"{measured['rows']} rows arrived of {batches * BATCH} in {path}")
     seconds = measured["last_s"] - measured["first_s"]
@@ -208,6 +214,8 @@ def measure_round(
             contenders[name](paths[0])
             for path, batches in zip(paths, sizes, strict=True):
                 measured = measure_one(contenders[name], path, batches)
+                if not measured:
+                    continue
                 say(
                     f"{shape}, {name}, {measured['rows']} rows: {measured['seconds']:.2f} s, "
                     f"{measured['cpu_s']:.2f} CPU s, load {measured['load']:.1f}"
@@ -228,9 +236,9 @@ def result_row(rows: list[Row], shape: str, name: str) -> Row:
     """Return the cost of a row for one contender; without numbers if it did not run."""
     mine = [row for row in rows if row["shape"] == shape and row["name"] == name]
     measured: Row = {"name": name, "shape": shape}
-    if not mine:
-        return measured
     sizes = sorted({row["rows"] for row in mine})
+    if len(sizes) < 2:
+        return measured
 
     def per_million(key: str) -> float:
         """Return the difference between the sizes, in seconds per million rows."""
@@ -248,40 +256,41 @@ def result_row(rows: list[Row], shape: str, name: str) -> Row:
 
 
 def add_ratios(rows: list[Row]) -> None:
-    """Add the CPU efficiency relative to the ceiling, and the rate relative to the peer."""
-    for row in rows:
-        floor, _, _, peer = (other for other in rows if other["shape"] == row["shape"])
-        if "rows_per_s" in row:
-            ratio = floor["cpu_s_per_million"] / row["cpu_s_per_million"]
-            row["cpu_efficiency"] = round(ratio, 4)
-        if "rows_per_s" in row and "rows_per_s" in peer:
-            row["times_peer"] = round(row["rows_per_s"] / peer["rows_per_s"], 2)
+    """Add the CPU efficiency relative to the ceiling, and sparkdl's rate relative to each peer."""
+    for row in (row for row in rows if "rows_per_s" in row):
+        others = {other["name"]: other for other in rows if other["shape"] == row["shape"]}
+        ratio = others["ceiling"]["cpu_s_per_million"] / row["cpu_s_per_million"]
+        row["cpu_efficiency"] = round(ratio, 4)
+        if row["name"] in PEERS.values():
+            row["sparkdl_times"] = round(others["sparkdl"]["rows_per_s"] / row["rows_per_s"], 2)
 
 
 def aims(rows: list[Row]) -> list[Row]:
     """Compare the values with the aims; `met` is None if a value could not be measured."""
     result = []
-    for row in (row for row in rows if row["name"] == "sparkdl"):
-        shape = row["shape"]
-        compared = {
-            f"{shape}: CPU efficiency / ceiling": (row["cpu_efficiency"], AIM_CPU),
-            f"{shape}: rows per second / {PEER}": (row.get("times_peer"), AIM_PEER[shape]),
-        }
-        for aim, (value, least) in compared.items():
-            met = None if value is None else value >= least
-            result.append({"aim": aim, "value": value, "at_least": least, "met": met})
+    for row in rows:
+        name, shape = row["name"], row["shape"]
+        if name == "sparkdl":
+            aim, value, least = "CPU efficiency / ceiling", row["cpu_efficiency"], AIM_CPU
+        elif name in AIMS_PEER:
+            aim, value = f"rows per second / {name}", row.get("sparkdl_times")
+            least = AIMS_PEER[name][shape]
+        else:
+            continue
+        met = None if value is None else value >= least
+        result.append({"aim": f"{shape}: {aim}", "value": value, "at_least": least, "met": met})
     return result
 
 
 def table(result: Row) -> str:
     """Return the result as a table to read."""
-    lines = [f"{'':<28}{'rows/s':>12}{'CPU s / M rows':>16}{'/ ceiling':>11}{'/ peer':>9}"]
+    lines = [f"{'':<28}{'rows/s':>12}{'CPU s / M rows':>16}{'/ ceiling':>11}{'sparkdl':>9}"]
     for row in result["contenders"]:
         label = f"{row['shape']}, {row['name']}"
         if "rows_per_s" not in row:
-            lines.append(f"{label:<28}  not installed (--tfos-python)")
+            lines.append(f"{label:<28}  not measured, see peers/environment.sh")
             continue
-        times = f"{row['times_peer']:.1f}" if "times_peer" in row else "-"
+        times = f"{row['sparkdl_times']:.1f}x" if "sparkdl_times" in row else "-"
         lines.append(
             f"{label:<28}{row['rows_per_s']:>12,}{row['cpu_s_per_million']:>16.2f}"
             f"{row['cpu_efficiency']:>11.2f}{times:>9}"
@@ -294,25 +303,25 @@ def table(result: Row) -> str:
     return "\n".join(lines)
 
 
-def measure(options: argparse.Namespace, peer: Peer | None) -> Row:
+def measure(options: argparse.Namespace, peers: Mapping[str, Peer]) -> Row:
     """Measure everything; return the JSON document."""
-    about, rows = {**machine("pyarrow", "numpy"), "peer": peer.versions if peer else None}, []
+    versions = {name: peer.versions for name, peer in peers.items()}
+    about, rows = {**machine("pyarrow", "numpy"), "peers": versions}, []
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
         spark = session(options.master)
-        contenders: dict[str, Callable[[Path], Row]] = {
+        contenders: dict[str, Callable[[Path], Row | None]] = {
             "ceiling": partial(ceiling, spark),
             "sparkdl": partial(through_sparkdl, spark, str(Path(root, "runs")), False),
             "sparkdl, kept": partial(through_sparkdl, spark, str(Path(root, "runs")), True),
         }
-        if peer:
-            contenders[PEER] = peer.ask
+        contenders |= {PEERS[name]: peer.ask_while_running for name, peer in peers.items()}
         try:
             for number in range(options.rounds):
                 say(f"round {number + 1} of {options.rounds}")
                 rows += measure_round(options, contenders, Path(root), number)
         finally:
             spark.stop()
-    names = ("ceiling", "sparkdl", "sparkdl, kept", PEER)
+    names = ("ceiling", "sparkdl", "sparkdl, kept", *PEERS.values())
     measured = [result_row(rows, shape, name) for shape in SHAPES for name in names]
     add_ratios(measured)
     return {
@@ -332,11 +341,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="fewer rows, to check that the benchmark runs"
     )
-    parser.add_argument(
-        "--tfos-python",
-        default=os.environ.get("SPARKDL_TFOS_PYTHON"),
-        help=f"path of the python of an environment with {PEER}",
-    )
+    add_option(parser)
     return parser.parse_args()
 
 
@@ -344,11 +349,10 @@ def main() -> None:
     """Measure and print the result."""
     options = parse()
     adopt_orphans()  # The CPU time of orphaned processes counts too.
-    if options.tfos_python:
-        with Peer(options.tfos_python, "peers/feed_tfos.py", options.master) as peer:
-            result = measure(options, peer)
-    else:
-        result = measure(options, None)
+    with ExitStack() as stack:
+        programs = {name: f"peers/feed_{name}.py" for name in PEERS}
+        peers = started(stack, options.peers, programs, options.master)
+        result = measure(options, peers)
     print(table(result))
     print(json.dumps(result, indent=1))
 

@@ -55,6 +55,7 @@ WARM_UP = 10
 SMALL, LARGE = 100_000, 10_000_000  # Numbers of parameters for which the aims differ.
 FLOATS = [1_600, 1_000_000, 4_000_000]  # Sizes of the tensors of single collectives.
 TIMEOUT_S = 600.0
+PARTS = ("steps", "reductions", "collectives")
 
 HOROVOD = """
 import json, sys, time
@@ -398,7 +399,8 @@ def say(text: str) -> None:
 
 def measure(options: argparse.Namespace) -> Row:
     """Return the median of the best round of each contender in milliseconds, by size."""
-    steps: dict[int, dict[str, float]] = {params: {} for params in options.params}
+    sizes = options.params if "steps" in options.parts else []
+    steps: dict[int, dict[str, float]] = {params: {} for params in sizes}
     for number in range(options.rounds):
         names = list(contenders(options).items())
         for params, best in steps.items():
@@ -406,8 +408,8 @@ def measure(options: argparse.Namespace) -> Row:
                 step_ms = median(run(params)) * 1e3
                 best[name] = min(best.get(name, step_ms), step_ms)
                 say(f"{params / 1e6:g} M, {name}: {step_ms:.2f} ms, load {os.getloadavg()[0]:.1f}")
-    alone = measure_reductions(options)
-    collectives = measure_collectives(options)
+    alone = measure_reductions(options) if "reductions" in options.parts else {}
+    collectives = measure_collectives(options) if "collectives" in options.parts else {}
     return {"steps_ms": steps, "reduction_ms": alone, "collectives_ms": collectives}
 
 
@@ -444,7 +446,7 @@ def table(result: Row) -> str:
     lines += [f"{name:<32}{value:>10.1f}" for name, value in result["reduction_ms"].items()]
     names = list(result["collectives_ms"])
     lines += ["", f"{'collective, 2 ranks, ms':<32}" + "".join(f"{name:>15}" for name in names)]
-    for call in result["collectives_ms"][names[0]]:
+    for call in result["collectives_ms"][names[0]] if names else ():
         values = [result["collectives_ms"][name].get(call, "-") for name in names]
         lines.append(f"{call:<32}" + "".join(f"{value:>15}" for value in values))
     lines += [""]
@@ -458,6 +460,7 @@ def main() -> None:
     """Measure and print the result; or run as a worker."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure")
     parser.add_argument(
         "--params", type=lambda t: int(float(t)), nargs="+", default=[6000, 25_000_000]
     )
@@ -476,7 +479,7 @@ def main() -> None:
     elif options.collect:
         collect(int(options.collect[0]), options.collect[1])
     else:
-        result = {"machine": machine(), **measure(options)}
+        result = {"benchmark": "ring", "machine": machine(), **measure(options)}
         result["aims"] = aims(result["steps_ms"])
         print(table(result), json.dumps(result, indent=1), sep="\n\n")
 

@@ -6,10 +6,14 @@ The benchmark has two parts.
    - floor: one plain Spark job of 40 tasks, each sleeping; no process, no file, no trial
    - sparkdl: `experiment.launch`, a fresh process and a folder for each trial
    - joblib-spark: `joblib.Parallel` on its `spark` backend, a Spark job for each trial
-   - hyperopt: `fmin` with `SparkTrials(parallelism=2)`
+   - hyperopt: `fmin` with `SparkTrials(parallelism=2)`, a Spark job for each trial
+   - MLflow: its `MlflowSparkStudy`, a Spark job of as many tasks as trials
+   - Ray Tune: in a cluster of `setup_ray_cluster` on the two slots, with a process for each trial,
+     and with trials that share processes
 
    The contenders take turns in several rounds, each after a small call to warm up. The result is
    the ratio to the floor of the same round and process, which cancels the speed of the machine.
+   The start of Ray's cluster is not part of it, and is given on its own.
 
 2. Trials of a tiny Keras model in a warm Spark application, with and without the fork server: the
    time from the start of the Spark task to the first line of the function, and to the end of the
@@ -19,12 +23,10 @@ Run it with `make bench`, or `python benchmarks/trial_overhead.py --rounds 3`. T
 table, then one JSON document, and removes its files. Each aim is reported as met or not; the exit
 code does not depend on the aims.
 
-The peers need an environment of their own, and are left out without it:
+The peers need environments of their own, and are left out without them:
 
-    python3 -m venv /tmp/peers
-    /tmp/peers/bin/pip install pyspark==<that of sparkdl> "pandas<3" "setuptools<81" \\
-        pyarrow joblibspark hyperopt packaging
-    python benchmarks/trial_overhead.py --peers /tmp/peers/bin/python
+    for name in trials mlflow ray; do benchmarks/peers/environment.sh $name; done
+    python benchmarks/trial_overhead.py
 """
 
 import argparse
@@ -34,7 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from statistics import median
 from typing import Any
@@ -53,13 +55,18 @@ from lib.floor import (
     time_round,
 )
 from lib.machine import machine
-from lib.peer import Peer
+from lib.peer import Peer, add_option, started
 
 from sparkdl import experiment
 from sparkdl.runs import Trial
 
 KERAS_TRIALS = 6
-PEERS = ("joblib-spark", "hyperopt")
+# The contenders of each environment.
+PEERS = {
+    "trials": ("joblib-spark", "hyperopt"),
+    "mlflow": ("MLflow",),
+    "ray": ("Ray Tune", "Ray Tune, reused"),
+}
 AIM_RATIO = 1.3
 AIM_STARTING_S = 0.1
 
@@ -116,19 +123,20 @@ def environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def measure_sleeps(spark: Any, root: str, peers: Peer | None, rounds: int) -> tuple[Rounds, ...]:
-    """Return the seconds of each contender by round: of this process, and of the peers."""
+def measure_sleeps(spark: Any, root: str, peers: dict[str, Peer], rounds: int) -> dict[str, Rounds]:
+    """Return the seconds of each contender by round: of this process, and of each environment."""
     contenders = {
         "floor": partial(sleep_in_one_job, spark),
         "sparkdl": partial(run_sleeps, spark, root),
     }
-    own, theirs = [], []
+    measured: dict[str, Rounds] = {name: [] for name in ("sparkdl", *PEERS)}
     for number in range(rounds):
         say(f"sleeping trials, round {number + 1} of {rounds}")
-        own.append(time_round(contenders, number))
-        if peers:
-            theirs.append(peers.ask(number))
-    return own, theirs
+        measured["sparkdl"].append(time_round(contenders, number))
+        for name, peer in peers.items():
+            if times := peer.ask_while_running(number):
+                measured[name].append(times)
+    return measured
 
 
 def measure_fits(spark: Any, root: str, rounds: int) -> dict[str, list[Trial]]:
@@ -196,7 +204,8 @@ def aims(sleeping: list[Row], keras: list[Row]) -> list[Row]:
         ("sparkdl / floor, sleeping trials", ratio["sparkdl"], AIM_RATIO),
         *(
             (f"sparkdl / floor, against {peer} / its floor", ratio["sparkdl"], ratio[peer])
-            for peer in PEERS
+            for peers in PEERS.values()
+            for peer in peers
         ),
         ("starting_s of a warm Keras trial", keras[0]["starting_s"]["median"], AIM_STARTING_S),
     ]
@@ -217,7 +226,7 @@ def table(result: Row) -> str:
     lines += [f"{'':<22}{'median':>9}{'min .. max':>18}{'/ floor':>9}{'per trial':>11}"]
     for row in result["contenders"]:
         if not row["seconds"]:
-            lines += [f"{row['name']:<22}  not installed (--peers)"]
+            lines += [f"{row['name']:<22}  not measured, see peers/environment.sh"]
             continue
         span = f"{min(row['seconds']):.2f} .. {max(row['seconds']):.2f} s"
         lines += [
@@ -235,24 +244,26 @@ def table(result: Row) -> str:
     return "\n".join(lines)
 
 
-def measure(rounds: int, peers: Peer | None) -> Row:
+def measure(rounds: int, peers: dict[str, Peer]) -> Row:
     """Measure everything; return the JSON document."""
-    about = {**machine("pyarrow"), "peers": peers.versions if peers else None}
+    versions = {name: peer.versions for name, peer in peers.items()}
+    about = {**machine("pyarrow"), "peers": versions}
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
         spark = session("trial_overhead")
         try:
-            own, theirs = measure_sleeps(spark, root, peers, rounds)
+            sleeps = measure_sleeps(spark, root, peers, rounds)
             fits = measure_fits(spark, root, rounds)
         finally:
             spark.stop()
-    sleeping = [sleeping_row(name, own) for name in ("floor", "sparkdl")]
-    sleeping += [sleeping_row(name, theirs) for name in PEERS]
+    sleeping = [sleeping_row(name, sleeps["sparkdl"]) for name in ("floor", "sparkdl")]
+    sleeping += [sleeping_row(name, sleeps[where]) for where in PEERS for name in PEERS[where]]
     keras = [keras_row(name, trials) for name, trials in fits.items()]
     return {
         "benchmark": "trial_overhead",
         "machine": about,
         "setting": {"trials": TRIALS, "sleep_s": SLEEP_S, "slots": SLOTS, "rounds": rounds},
         "contenders": sleeping,
+        "ray_cluster_start_s": [round(times["cluster_start"], 2) for times in sleeps["ray"]],
         "keras": keras,
         "aims": aims(sleeping, keras),
     }
@@ -262,13 +273,12 @@ def main() -> None:
     """Read the command line, measure, print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
-    parser.add_argument("--peers", help="path of the python of an environment with the peers")
+    add_option(parser)
     options = parser.parse_args()
-    if options.peers:
-        with Peer(options.peers, "peers/trial_overhead_peers.py") as peers:
-            result = measure(options.rounds, peers)
-    else:
-        result = measure(options.rounds, None)
+    with ExitStack() as stack:
+        programs = {name: f"peers/trial_overhead_{name}.py" for name in PEERS}
+        peers = started(stack, options.peers, programs)
+        result = measure(options.rounds, peers)
     print(table(result))
     print(json.dumps(result, indent=1))
 

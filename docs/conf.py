@@ -52,6 +52,7 @@ navigation = {
         "docs/acceptance",
         "docs/compatibility",
         "docs/scale",
+        "docs/benchmarks",
         "benchmarks/results/README",
         "SECURITY",
         "CONTRIBUTING",

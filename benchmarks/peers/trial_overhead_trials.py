@@ -1,4 +1,4 @@
-"""The peers of `trial_overhead.py`, which starts this program in the peers' own environment.
+"""joblib-spark and hyperopt for `trial_overhead.py`, in an environment of their own.
 
 The program writes JSON lines: first the versions of its packages, then the seconds of each
 contender for every round number that it reads. It ends when its standard input is closed.
