@@ -219,7 +219,8 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)
     report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
-    read = passes(source.sizes, batches, me, source.max_lanes(selection.names))
+    names = selection.names
+    read = passes(source.sizes, batches, me, source.max_lanes(names), names)
     blocks = source.blocks(read.next, selection)
     num_rows = sum(part.stop - part.start for part in whole.ranges)
     # An elastic gang leaves out the rows of lost ranks, and no rank knows which.
@@ -242,7 +243,11 @@ def whole_share(sizes: Sequence[int], batches: Batches, me: Context) -> Share:
 
 
 def passes(
-    sizes: Sequence[int], batches: Batches, me: Context, max_lanes: int = MAX_LANES
+    sizes: Sequence[int],
+    batches: Batches,
+    me: Context,
+    max_lanes: int = MAX_LANES,
+    columns: Sequence[str] = (),
 ) -> Passes:
     """Return the passes of a rank over its share.
 
@@ -251,6 +256,7 @@ def passes(
         batches: how rows become batches.
         me: the context of the rank.
         max_lanes: number of places that a shuffled pass reads at the same time.
+        columns: names of the columns.
     """
     return Passes(
         sizes,
@@ -260,6 +266,7 @@ def passes(
         max_steps=batches.steps,
         window_rows=batches.window_rows if batches.shuffle else None,
         max_lanes=max_lanes,
+        columns=columns,
     )
 
 

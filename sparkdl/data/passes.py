@@ -33,6 +33,7 @@ class Passes:
         max_steps: maximum number of batches in a pass; None for no maximum.
         window_rows: number of rows that are shuffled together; None keeps the order.
         max_lanes: number of places that a shuffled pass reads at the same time.
+        columns: names of the columns; chunks of large rows end by the bytes of these.
 
     Attributes:
         numbers: counts the passes.
@@ -47,6 +48,7 @@ class Passes:
         max_steps: int | None,
         window_rows: int | None,
         max_lanes: int,
+        columns: Sequence[str] = (),
     ) -> None:
         self.numbers = PassNumbers()
         self._sizes = sizes
@@ -57,6 +59,7 @@ class Passes:
         self._max_steps = max_steps
         self._window_rows = window_rows
         self._max_lanes = max_lanes
+        self._columns = columns
         self._seed = me.data_seed
         self._resumed: DataState | None = None
 
@@ -190,6 +193,6 @@ class Passes:
             self._last_batch,
             self._max_steps,
             self._window_rows,
-            self._max_lanes if self._window_rows else 0,
+            [self._max_lanes, sorted(self._columns)] if self._window_rows else [],
         ]
         return hashlib.sha256(json.dumps(order).encode()).hexdigest()[:16]
