@@ -40,7 +40,7 @@ def train(folder: Path) -> list[float]:
     with strategy.scope():
         ids = keras.layers.Embedding(NUM_ROWS, 1, embeddings_initializer="zeros")
         model = keras.Sequential([keras.layers.Input((), dtype="int32"), ids])
-        model.compile(keras.optimizers.SGD(float(context.world_size)), summed)
+        model.compile(keras.optimizers.SGD(1.0), summed)
 
     kills = len(list(folder.glob("kill-*")))
     chance = random.Random(f"kill {kills}")
