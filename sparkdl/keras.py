@@ -4,7 +4,6 @@ They work alike in one process and in a gang, where all ranks use them. They are
 Keras 3 or, if TF_USE_LEGACY_KERAS=1 is set before this import, of tf_keras.
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -12,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl import context, distribute
+from sparkdl.data.fit_epochs import FitEpochs, progress_in, write_progress
 from sparkdl.distribute.keras_fit import set_initial_epoch
 from sparkdl.distribute.strategies import uses_tf_keras
+from sparkdl.errors import ConfigError
 
 __all__ = ["Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"]
 
@@ -62,33 +63,66 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
     """Commits weights, optimizer and epoch, and continues from the last commit after a restart.
 
     After a restart, a `fit(epochs=10)` that was lost in its fourth epoch starts with the fourth
-    epoch again. Each commit also reports the metrics of the epoch. Use the callback in only one
-    `fit` of a training function: a second `fit` would continue after the last epoch of the first.
+    epoch again. Each commit at the end of an epoch also reports its metrics. Use the callback in
+    only one `fit` of a training function: a second `fit` would continue after the last epoch of the
+    first.
+
+    With `data=`, the rows that `fit` reads, a commit also has the place in the epoch. A restart
+    then reads every row of the epoch that no step has used, once, also on another number of ranks;
+    and each epoch has its own order of rows, as without the restart. `every_steps` commits in the
+    middle of epochs, too. The metrics that Keras logs for an epoch in which it went on are those of
+    the rest of the epoch.
 
     The model must have weights before `fit`: start a Sequential with an Input layer, or call the
     model on a batch.
 
     Where Spark decommissions the executor (`context.should_stop`), the callback also commits at the
-    end of the next batch. A restart then begins the same epoch again, with the weights that it had.
+    end of the next batch. Without `data=`, a restart then begins the same epoch again, with the
+    weights that it had.
 
     Args:
         every_epochs: number of epochs from one commit to the next; the last epoch is always
             committed.
+        every_steps: number of steps from one commit to the next within an epoch; None commits at
+            the end of epochs only. A commit copies all weights, which takes as long as saving them.
+        data: the result of a reader of files, such as `data.parquet`, that is passed to `fit`. A
+            dataset that is derived from it with `map` may be passed instead, if it is derived after
+            the callback was created. `fit` must take whole epochs, without `steps_per_epoch`.
 
     Raises:
-        ValueError: if `every_epochs` is less than one.
+        ValueError: if `every_epochs` or `every_steps` is less than one.
+        ConfigError: if `every_steps` has no `data`, if `data` has no state, see
+            `sparkdl.data.Rows.load_state_dict`, or if the model is one of tf_keras.
 
     Example:
         >>> from sparkdl.keras import Checkpoint
         >>> callbacks = [Checkpoint(every_epochs=2)]  # For model.fit(..., callbacks=callbacks).
     """
 
-    def __init__(self, every_epochs: int = 1) -> None:
+    def __init__(
+        self, every_epochs: int = 1, every_steps: int | None = None, data: Any = None
+    ) -> None:
         super().__init__()
         if every_epochs < 1:
             raise ValueError(f"`every_epochs >= 1` must hold, but got ({every_epochs=}).")
+        if every_steps is not None and every_steps < 1:
+            raise ValueError(f"`every_steps >= 1` must hold, but got ({every_steps=}).")
+        if every_steps is not None and data is None:
+            raise ConfigError(
+                f"Checkpoint(every_steps={every_steps}) was given no data; expected the rows that "
+                "fit reads, from the middle of which a restart goes on: "
+                f"Checkpoint(every_steps={every_steps}, data=rows)."
+            )
         self.every_epochs = every_epochs
+        self.every_steps = every_steps
+        if data is not None and _LEGACY:
+            raise ConfigError(
+                "Checkpoint(data=...) needs Keras 3: a fit of tf_keras ends with its first short "
+                "epoch. Leave out data= and every_steps=, or use Keras 3."
+            )
+        self._rows = None if data is None else FitEpochs(data)
         self._epoch = 0
+        self._committed_steps = 0
         self._has_left = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -97,6 +131,7 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         Raises:
             ValueError: if the model has no weights yet, into which a restart would restore.
             FileNotFoundError: if the checkpoint was not created by this callback.
+            ConfigError: if `fit` has other steps per epoch than `data`.
         """
         # Also without a checkpoint: the first start must not hide what would fail after a restart.
         if not self.model.built:
@@ -105,32 +140,35 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
                 "it has no weights before its first batch. Start it with an Input layer, or call "
                 "it on a batch before fit."
             )
+        if self._rows:
+            self._rows.check_steps(self.params.get("steps"))
         directory = context.get_checkpoint()
         if directory is None:
             return
-        file = Path(directory, "epoch.json")
-        if not file.exists():
-            raise FileNotFoundError(
-                f"sparkdl.keras.Checkpoint found no epoch.json in {directory}; expected a "
-                "checkpoint created by this callback. Either commit checkpoints only with this "
-                "callback, or remove the callback and restore with context.get_checkpoint()."
-            )
+        done = progress_in(directory)
         _restore(self.model, directory)
-        set_initial_epoch(self.model, json.loads(file.read_text())["epochs_done"])
+        set_initial_epoch(self.model, self._rows.go_on(done) if self._rows else done["epochs_done"])
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Store the number of the epoch."""
-        self._epoch = epoch
+        """Store the number of the epoch, and let its rows be read."""
+        self._epoch, self._committed_steps = epoch, 0
+        if self._rows:
+            self._rows.begin(epoch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Commit once in the middle of an epoch, if the executor is about to end."""
-        reporter = context.this_reporter()
-        if self._has_left or not reporter.is_leaving():
+        """Commit in the middle of an epoch: after `every_steps`, or if the executor is to end."""
+        steps, reporter = batch + 1, context.this_reporter()
+        is_leaving = not self._has_left and reporter.is_leaving()
+        is_due = self.every_steps and steps - self._committed_steps >= self.every_steps
+        is_last = self._rows is not None and steps >= self._rows.num_steps
+        if not is_leaving and (not is_due or is_last):
             return
-        self._has_left = True
+        self._has_left |= is_leaving
+        self._committed_steps = steps
         with tempfile.TemporaryDirectory() as directory:
-            self._save(directory, epochs_done=self._epoch)
-            context._commit(reporter, directory)
+            self._save(directory, self._epoch, steps)
+            if context.current().is_chief:
+                context._commit(reporter, directory)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Commit after every `every_epochs` epochs, and after the last epoch."""
@@ -140,7 +178,7 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         # All ranks save, because reading some variables is a collective; the chief's checkpoint is
         # committed.
         with tempfile.TemporaryDirectory() as directory:
-            self._save(directory, epochs_done=epoch + 1)
+            self._save(directory, epoch + 1, 0)
             metrics = {name: float(value) for name, value in (logs or {}).items()}
             context.report(metrics, step=epoch, checkpoint=directory)
 
@@ -148,9 +186,10 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         """Reset the initial epoch for a later `fit` without this callback."""
         set_initial_epoch(self.model, None)
 
-    def _save(self, directory: str, epochs_done: int) -> None:
+    def _save(self, directory: str, epochs_done: int, steps: int) -> None:
         _store(self.model, directory)
-        Path(directory, "epoch.json").write_text(json.dumps({"epochs_done": epochs_done}))
+        state = self._rows.state(epochs_done, steps) if self._rows else None
+        write_progress(directory, epochs_done, state)
 
 
 def _store(model: Any, directory: str) -> None:

@@ -20,8 +20,8 @@ ROOMS = [
     {"doctor", "serving", "ui"},
     {"runner", "models", "request_logs"},
     {"callbacks", "inference", "profiles", "search"},
-    {"cluster"},
-    {"runs", "data", "keras", "tensorboard"},
+    {"cluster", "keras"},
+    {"runs", "data", "tensorboard"},
     {"distribute"},
     {
         *("options", "context", "devices", "cuda_visibility", "late_imports", "os_processes"),

@@ -83,6 +83,78 @@ def test_checkpoint_commits_at_the_next_batch_after_a_notice(tmp_path: Path) -> 
     assert all(stops for _, _, stops in found[2:])
 
 
+def test_checkpoint_goes_on_in_the_middle_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    import keras
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from sparkdl import data
+    from sparkdl.errors import ConfigError
+    from sparkdl.keras import Checkpoint
+
+    pq.write_table(pa.table({"x": pa.array(range(22), pa.float32()), "y": [0.0] * 22}), "rows.pq")
+    options = {"batch_size_per_worker": 4, "label_cols": "y", "shuffle": True}
+
+    class Watch(keras.callbacks.Callback):  # type: ignore[misc]
+        def __init__(self, ends_after: int = 0) -> None:
+            super().__init__()
+            self.left = ends_after
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.left -= 1
+            if not self.left:
+                raise KeyError("the process ends")
+
+    def train(ends_after: int = 0) -> list[list[int]]:
+        rows = data.parquet("rows.pq", **options)
+        checkpoint = Checkpoint(every_steps=2, data=rows)
+        ids: list[list[int]] = []
+
+        def seen(x: Any) -> Any:
+            ids.append([int(i) for i in x])
+            return x
+
+        def kept(x: Any, y: Any) -> Any:
+            import tensorflow as tf
+
+            return tf.ensure_shape(tf.numpy_function(seen, [x], tf.float32), [None]), y
+
+        made = model()
+        mapped, both = rows.map(kept), [checkpoint, Watch(ends_after)]
+        try:
+            made.fit(mapped, epochs=3, shuffle=False, verbose=0, callbacks=both)
+        except KeyError:
+            pass
+        return ids
+
+    whole = [i for batch in _epochs(options, 3) for i in batch]
+    # Of the batches that were read, those of committed steps count: all but the last.
+    parts = [(train(5), 4), (train(3), 2), (train(5), 4), (train(), 8)]
+    found = [i for batches, steps in parts for batch in batches[:steps] for i in batch]
+    assert found == whole
+    rows = data.parquet("rows.pq", **options)
+    with pytest.raises(ConfigError, match=r"fit has 5 steps per epoch, and the data .* has 6"):
+        made = model()
+        fit(made, Checkpoint(data=rows), data=rows.take(5))
+    with pytest.raises(ConfigError, match=r"Checkpoint\(every_steps=2\) was given no data"):
+        Checkpoint(every_steps=2)
+    with pytest.raises(ConfigError, match="given a ndarray; expected the result of a reader"):
+        Checkpoint(data=np.zeros(3))
+    with pytest.raises(ValueError, match="every_steps=0"):
+        Checkpoint(every_steps=0, data=rows)
+
+
+def _epochs(options: dict[str, Any], number: int) -> list[list[int]]:
+    from sparkdl import data
+
+    rows = data.parquet("rows.pq", **options).as_numpy()
+    return [[int(i) for i in x] for _ in range(number) for x, _ in rows]
+
+
 def test_save_rejects_other_endings_and_leaves_no_file_behind(tmp_path: Path) -> None:
     from sparkdl.keras import save
 

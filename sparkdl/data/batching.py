@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
-from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS, EpochOrder, Pass
+from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS
 from sparkdl.data.length_buckets import WINDOW_BATCHES
 from sparkdl.data.loaders import Plan
 from sparkdl.data.pass_numbers import PassNumbers
+from sparkdl.data.passes import Passes
 from sparkdl.data.per_worker import refuse_sending
 from sparkdl.data.readers.base import Source
 from sparkdl.data.readers.chosen_rows import chosen_rows, row_tests
@@ -218,27 +219,27 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)
     report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
-    numbers = PassNumbers()
-    max_lanes = source.max_lanes(selection.names)
-    blocks = source.blocks(passes(source.sizes, batches, me, max_lanes, numbers), selection)
+    names = selection.names
+    read = passes(source.sizes, batches, me, source.max_lanes(names), names)
+    blocks = source.blocks(read.next, selection)
     num_rows = sum(part.stop - part.start for part in whole.ranges)
-    return rows_of(source.name, blocks, batches, batch_size, whole.steps, num_rows, numbers)
+    # An elastic gang leaves out the rows of lost ranks, and no rank knows which.
+    known = None if me.is_elastic or batches.bucket_by or batches.epochs > 1 else read
+    return rows_of(
+        source.name, blocks, batches, batch_size, whole.steps, num_rows, read.numbers, known
+    )
 
 
-def whole_share(
-    sizes: Sequence[int], batches: Batches, me: Context, order: Sequence[int] | None = None
-) -> Share:
+def whole_share(sizes: Sequence[int], batches: Batches, me: Context) -> Share:
     """Return the rows that a rank reads in one pass.
 
     Args:
         sizes: number of rows of each piece.
         batches: how rows become batches.
         me: the context of the rank.
-        order: the order in which the pieces are divided, see `share`.
     """
     rank, num_readers = me.reading
-    batch_size = batches.per_worker(num_readers)
-    return share(sizes, rank, num_readers, batch_size, batches.last_batch, order)
+    return share(sizes, rank, num_readers, batches.per_worker(num_readers), batches.last_batch)
 
 
 def passes(
@@ -246,36 +247,27 @@ def passes(
     batches: Batches,
     me: Context,
     max_lanes: int = MAX_LANES,
-    numbers: PassNumbers | None = None,
-) -> Callable[[], Pass]:
-    """Return a function that returns the next pass of a rank over its share.
+    columns: Sequence[str] = (),
+) -> Passes:
+    """Return the passes of a rank over its share.
 
     Args:
         sizes: number of rows of each piece; the same on every rank.
         batches: how rows become batches.
         me: the context of the rank.
         max_lanes: number of places that a shuffled pass reads at the same time.
-        numbers: counts the passes; by default from 0.
+        columns: names of the columns.
     """
-    numbers = numbers or PassNumbers()
-    rank, num_readers = me.reading
-    begin = sum(sizes) * rank // num_readers
-
-    def next_pass() -> Pass:
-        number = numbers.take()
-        if not batches.shuffle:
-            return Pass.in_order(whole_share(sizes, batches, me).ranges)
-        # A rank that replaces a lost one counts its passes anew, so in an elastic gang all passes
-        # divide the pieces in the same way, and only the order within a rank differs.
-        division = 0 if me.is_elastic else number
-        order = EpochOrder(sizes, [me.data_seed, division], batches.window_rows, max_lanes)
-        ranges = whole_share(sizes, batches, me, order.pieces).ranges
-        if me.is_elastic:
-            places = np.random.default_rng([me.data_seed, number, rank]).permutation(len(ranges))
-            ranges = tuple(ranges[place] for place in places)
-        return order.shuffled_pass(ranges, begin, [me.data_seed, number])
-
-    return next_pass
+    return Passes(
+        sizes,
+        me,
+        batch_size=batches.per_worker(me.reading[1]),
+        last_batch=batches.last_batch,
+        max_steps=batches.steps,
+        window_rows=batches.window_rows if batches.shuffle else None,
+        max_lanes=max_lanes,
+        columns=columns,
+    )
 
 
 def _warn_of_few_pieces(source: Source, me: Context) -> None:
@@ -298,6 +290,7 @@ def rows_of(
     steps: int | None,
     num_rows: int | None,
     numbers: PassNumbers,
+    known: Passes | None = None,
 ) -> Rows:
     """Return blocks of any number of rows as batches.
 
@@ -309,6 +302,7 @@ def rows_of(
         steps: number of batches of one pass; None if it is not known yet.
         num_rows: number of rows of one pass of this rank; None if it is not known yet.
         numbers: counts the passes of the blocks.
+        known: the passes, if reading can go on in the middle of one.
     """
     plan = Plan(
         batch_size=batch_size,
@@ -319,6 +313,7 @@ def rows_of(
         rows=num_rows,
         numbers=numbers,
         is_bucketed=batches.bucket_by is not None,
+        passes=known,
     )
     if batches.bucket_by is not None:
         me = context.current()

@@ -10,10 +10,11 @@ only divide is that of the StreamingDataset of MosaicML,
 https://docs.mosaicml.com/projects/streaming/en/stable/distributed_training/elastic_determinism.html.
 """
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,10 +42,31 @@ class Lane:
     Attributes:
         ranges: the rows to read, in this order.
         seed: seed for shuffling the rows; None keeps their order.
+        skipped: number of rows before them that are left out, whole chunks.
     """
 
     ranges: tuple[Range, ...]
     seed: int | None = None
+    skipped: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows to read."""
+        return sum(part.stop - part.start for part in self.ranges)
+
+    def after(self, rows: int) -> "Lane":
+        """Return the lane without its first rows.
+
+        Args:
+            rows: number of rows, whole chunks.
+        """
+        ranges, left = [], rows
+        for part in self.ranges:
+            start = min(part.start + left, part.stop)
+            left -= start - part.start
+            if start < part.stop:
+                ranges.append(Range(part.piece, start, part.stop))
+        return replace(self, ranges=tuple(ranges), skipped=self.skipped + rows)
 
 
 @dataclass(frozen=True)
@@ -56,11 +78,17 @@ class Pass:
             order of its rows.
         chunk_rows: number of consecutive rows of a lane that are shuffled together.
         chunk_bytes: number of bytes of a lane that are shuffled together if that is fewer rows.
+        start: number of the first row to yield, in the order of the pass.
+        stop: end of the rows to yield; None for all.
+        following: the pass whose rows come afterwards.
     """
 
     lanes: tuple[Lane, ...]
     chunk_rows: int = 1
     chunk_bytes: int = WINDOW_BYTES
+    start: int = 0
+    stop: int | None = None
+    following: "Pass | None" = None
 
     @classmethod
     def in_order(cls, ranges: Sequence[Range]) -> "Pass":
@@ -91,7 +119,38 @@ class Pass:
 Range(piece=1, start=0, stop=1)]
         """
         turns = itertools.zip_longest(*(lane.ranges for lane in self.lanes))
-        return [part for turn in turns for part in turn if part is not None]
+        parts = [part for turn in turns for part in turn if part is not None]
+        after = self.following.ranges_in_turn() if self.following else []
+        return [*parts[self.start : self.stop], *after]
+
+    def without_windows(self) -> "Pass":
+        """Return a pass of the same rows that does not read the windows before the first of them.
+
+        It requires that chunks end by their number of rows, never by their bytes.
+
+        Example:
+            >>> lane = Lane((Range(0, 0, 10),), seed=1)
+            >>> Pass((lane,), chunk_rows=4, start=9).without_windows()  # doctest: +ELLIPSIS
+            Pass(lanes=(Lane(ranges=(Range(piece=0, start=8, stop=10),), seed=1, skipped=8),), \
+chunk_rows=4, chunk_bytes=..., start=1, stop=None, following=None)
+        """
+        counts = np.array([lane.num_rows for lane in self.lanes])
+
+        def num_rows(windows: int) -> int:
+            return int(np.minimum(counts, windows * self.chunk_rows).sum())
+
+        most = range(-(-int(counts.max(initial=0)) // self.chunk_rows) + 1)
+        windows = bisect.bisect_right(most, self.start, key=num_rows) - 1
+        if windows < 1:
+            return self
+        skipped, rows = windows * self.chunk_rows, num_rows(windows)
+        lanes = [lane.after(skipped) for lane in self.lanes if lane.num_rows > skipped]
+        return replace(
+            self,
+            lanes=tuple(lanes),
+            start=self.start - rows,
+            stop=None if self.stop is None else self.stop - rows,
+        )
 
 
 class EpochOrder:

@@ -2,7 +2,7 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,10 @@ import numpy as np
 
 from sparkdl.data.array_batches import rebatched
 from sparkdl.data.blocks import Blocks
+from sparkdl.data.data_state import DataState
 from sparkdl.data.nested import map_leaves
 from sparkdl.data.pass_numbers import PassNumbers
+from sparkdl.data.passes import Passes
 from sparkdl.data.ragged import Ragged
 from sparkdl.errors import ConfigError
 
@@ -33,6 +35,7 @@ class Plan:
             known yet.
         numbers: counts the passes.
         is_bucketed: True if rows of similar length come into the same batch.
+        passes: the passes, if reading can go on in the middle of one; otherwise None.
     """
 
     batch_size: int
@@ -43,6 +46,28 @@ class Plan:
     rows: int | None
     numbers: PassNumbers
     is_bucketed: bool = False
+    passes: Passes | None = None
+
+    @property
+    def steps_per_pass(self) -> int | None:
+        """The number of batches that an iteration takes of one pass; None if it is not known."""
+        return self.steps and min(self.steps, self.max_steps or self.steps)
+
+    @property
+    def known_passes(self) -> Passes:
+        """The passes, from the middle of which reading can go on.
+
+        Raises:
+            ConfigError: if reading cannot go on in the middle of a pass.
+        """
+        if self.passes is None:
+            raise ConfigError(
+                "these rows have no state from which reading could go on in the middle of an "
+                "epoch. The readers of files have one, without bucket_by= and epochs= (iterate "
+                "several times), and not in an elastic gang; data.dataset and data.mix have none. "
+                "Without it, commit checkpoints at the end of epochs."
+            )
+        return self.passes
 
 
 class Loader(ABC):
@@ -63,6 +88,7 @@ class Loader(ABC):
         self.batch_size = plan.batch_size
         self._blocks = blocks
         self._plan = plan
+        self._epoch, self._num_taken = plan.numbers.upcoming, 0
 
     def __len__(self) -> int:
         """Return the number of batches in an iteration.
@@ -70,23 +96,27 @@ class Loader(ABC):
         Raises:
             TypeError: if the number is unknown, because rows still arrive from Spark.
         """
-        plan = self._plan
-        if plan.steps is None:
+        steps = self._plan.steps_per_pass
+        if steps is None:
             raise TypeError(
                 "the number of batches is unknown: rows still arrive from Spark. Iterate until the "
                 "rows end."
             )
-        return plan.epochs * min(plan.steps, plan.max_steps or plan.steps)
+        return self._plan.epochs * steps
 
     def __iter__(self) -> Iterator[Any]:
         """Yield features, or `(features, labels)`, in the structure of `feature_cols`."""
         plan = self._plan
         plan.numbers.begin(plan.epochs)
+        self._epoch, self._num_taken = plan.numbers.upcoming, 0
+        max_steps = plan.passes.num_steps() if plan.passes else plan.max_steps
         for _ in range(plan.epochs):
             with closing(self._blocks.arrays()) as blocks:  # type: ignore[type-var]
                 batches = rebatched(blocks, plan.batch_size, plan.drop_remainder)
-                for batch in itertools.islice(batches, plan.max_steps):
-                    yield map_leaves(self._convert, map_leaves(_padded, batch))
+                for batch in itertools.islice(batches, max_steps):
+                    converted = map_leaves(self._convert, map_leaves(_padded, batch))
+                    self._num_taken += 1
+                    yield converted
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next iteration, to go on after a restart.
@@ -96,7 +126,46 @@ class Loader(ABC):
         """
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise ConfigError(f"epoch is {epoch!r}; expected a whole number of at least 0.")
-        self._plan.numbers.upcoming = epoch * self._plan.epochs
+        if self._plan.passes:
+            self._plan.passes.begin_at(epoch)
+        else:
+            self._plan.numbers.upcoming = epoch * self._plan.epochs
+        self._epoch, self._num_taken = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the epoch: the batches that the loop has taken count as used.
+
+        The state is the same on every rank, so that one rank can store it for all.
+
+        Returns:
+            A small dict, as JSON has it, for `load_state_dict`.
+
+        Raises:
+            ConfigError: if these rows have no state, see `Rows.load_state_dict`.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.parquet as pq
+            >>> from sparkdl import data
+            >>> pq.write_table(pa.table({"x": [0, 1, 2, 3, 4]}), "five.parquet")
+            >>> batches = data.parquet("five.parquet", batch_size_per_worker=2).as_numpy()
+            >>> for batch in batches:
+            ...     state = batches.state_dict()
+            ...     break
+            >>> after_a_restart = data.parquet("five.parquet", batch_size_per_worker=1).as_numpy()
+            >>> after_a_restart.load_state_dict(state)
+            >>> [batch.tolist() for batch in after_a_restart]
+            [[2], [3], [4]]
+        """
+        return self._plan.known_passes.state(self._epoch, self._num_taken).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where a state was taken; see `Rows.load_state_dict`.
+
+        Args:
+            state: the result of `state_dict`.
+        """
+        self._plan.known_passes.go_on(DataState.from_dict(state))
+        self._epoch, self._num_taken = self._plan.numbers.upcoming, 0
 
     @abstractmethod
     def _convert(self, array: Any) -> Any:

@@ -109,7 +109,12 @@ class _Part:
 
     def begin(self, number: int, steps: int) -> None:
         """Let the next pass be the one with which a pass over the mixture begins."""
-        self.rows.plan.numbers.upcoming = number * -(-steps * self.size // self.num_rows)
+        first = number * -(-steps * self.size // self.num_rows)
+        plan = self.rows.plan
+        if plan.passes:
+            plan.passes.begin_at(first)
+        else:
+            plan.numbers.upcoming = first
 
 
 def _parts(rows: Sequence[Any], weights: Sequence[float] | None) -> list[_Part]:

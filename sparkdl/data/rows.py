@@ -5,11 +5,13 @@ hundreds of megabytes. So the result of a reader becomes a dataset when it is fi
 """
 
 import functools
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkdl.data.blocks import Blocks
+from sparkdl.data.data_state import DataState
 from sparkdl.data.loaders import JaxLoader, NumpyLoader, Plan, TorchLoader
 from sparkdl.data.nested import leaves, map_together
 from sparkdl.distribute.autoshard import mark_share
@@ -37,6 +39,7 @@ class Rows:
         self.name = name
         self.blocks = blocks
         self.plan = plan
+        self._may_be_short = False  # True if an iteration may begin in the middle of an epoch.
 
     def as_numpy(self) -> NumpyLoader:
         """Return the batches as NumPy arrays, with strings as objects.
@@ -110,6 +113,53 @@ class Rows:
         """
         return JaxLoader(self.blocks, self.plan)
 
+    def state_dict(self, epoch: int, steps: int) -> dict[str, Any]:
+        """Return the place after some steps of an epoch, for a loop over the `tf.data.Dataset`.
+
+        TensorFlow reads ahead, so that only the loop knows how many batches it has used. Other
+        loaders count themselves.
+
+        Args:
+            epoch: number of the iteration over the rows, from 0; `load_state_dict` counts on.
+            steps: number of batches of this iteration that were used.
+
+        Returns:
+            A small dict, as JSON has it, for `load_state_dict`; the same on every rank.
+
+        Raises:
+            ConfigError: if these rows have no state, or an iteration has fewer steps.
+        """
+        return self.plan.known_passes.state(epoch, steps).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where a state was taken, and later ones count on from there.
+
+        The next iteration yields the rest of the epoch: every row that no step has used, once. The
+        number of ranks and the batch size may have changed. All ranks load the same state, before
+        they derive other datasets, such as `rows.map(...)`.
+
+        Args:
+            state: the result of `state_dict`, also that of a loader.
+
+        Raises:
+            ConfigError: if these rows have no state: those of `data.dataset` and `data.mix`, with
+                `epochs` or `bucket_by`, and in an elastic gang. Or if the state is that of other
+                files, or of arguments with which the order is another.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.parquet as pq
+            >>> from sparkdl import data
+            >>> pq.write_table(pa.table({"x": [0, 1, 2, 3, 4]}), "five.parquet")
+            >>> rows = data.parquet("five.parquet", batch_size_per_worker=2)
+            >>> rows.load_state_dict(rows.state_dict(epoch=7, steps=1))
+            >>> [batch.numpy().tolist() for batch in rows]
+            [[2, 3], [4]]
+        """
+        self.plan.known_passes.go_on(DataState.from_dict(state))
+        if not self._may_be_short:
+            self._may_be_short = True
+            vars(self).pop("_dataset", None)
+
     @functools.cached_property
     def _dataset(self) -> Any:
         import tensorflow as tf
@@ -117,7 +167,9 @@ class Rows:
         try:
             # A dataset that is first used in a tf.function outlives its graph.
             with tf.init_scope():
-                return _finished(self.blocks.tensors(), self.plan, self.blocks.padding)
+                batches = _batched(self.blocks.tensors(), self.plan, self.blocks.padding)
+                finished = _short if self._may_be_short else _finished
+                return mark_share(finished(batches, self.plan).prefetch(2))
         except AttributeError as exc:  # It would mean that there is no `_dataset`.
             raise RuntimeError(f"{self.name} cannot become a tf.data.Dataset: {exc}") from exc
 
@@ -150,16 +202,14 @@ class Rows:
         return f"<Rows of {self.name}: batch_size={self.plan.batch_size}, steps={steps}>"
 
 
-def _finished(elements: Any, plan: Plan, padding: Any) -> Any:
-    """Return elements of any number of rows as batches, repeated and prefetched.
+def _batched(elements: Any, plan: Plan, padding: Any) -> Any:
+    """Return elements of any number of rows as batches.
 
     Args:
         elements: a `tf.data.Dataset` of this rank's rows, repeated rows included.
         plan: how rows become batches.
         padding: see `Blocks`.
     """
-    import tensorflow as tf
-
     dataset = elements.prefetch(1).rebatch(plan.batch_size, drop_remainder=plan.drop_remainder)
     if any(pad is not None for pad in leaves(padding)):
         dataset = dataset.map(
@@ -167,14 +217,35 @@ def _finished(elements: Any, plan: Plan, padding: Any) -> Any:
                 _padded, parts if isinstance(padding, tuple) else parts[0], padding
             )
         )
+    return dataset
+
+
+def _finished(dataset: Any, plan: Plan) -> Any:
+    """Return the batches of all passes of an iteration."""
+    import tensorflow as tf
+
     if plan.max_steps:
         dataset = dataset.take(plan.max_steps)
-    if plan.steps is not None:
-        steps = min(plan.steps, plan.max_steps or plan.steps)
+    if (steps := plan.steps_per_pass) is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    if plan.epochs > 1:
-        dataset = _repeated(dataset, plan)
-    return mark_share(dataset.prefetch(2))
+    return _repeated(dataset, plan) if plan.epochs > 1 else dataset
+
+
+def _short(dataset: Any, plan: Plan) -> Any:
+    """Return the batches of an iteration, which may begin in the middle of an epoch.
+
+    The dataset has the cardinality of a whole epoch, which Keras takes for all epochs; it lets an
+    epoch have fewer batches. TensorFlow computes the cardinality from the endless dataset that is
+    chosen from, not from the choices.
+    """
+    import tensorflow as tf
+
+    def choices() -> Iterator[int]:
+        yield from itertools.repeat(0, plan.known_passes.num_steps())
+
+    chosen = tf.data.Dataset.from_generator(choices, output_signature=tf.TensorSpec([], tf.int64))
+    endless = tf.data.Dataset.choose_from_datasets([dataset.repeat()], chosen)
+    return endless.take(plan.steps_per_pass)
 
 
 def _repeated(dataset: Any, plan: Plan) -> Any:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,10 @@ OUTPUT_BATCH_BYTES = 8 << 20
 
 
 def shuffled(
-    lanes: Sequence[tuple[Iterator[pa.RecordBatch], int]], chunk_rows: int, chunk_bytes: int
+    lanes: Sequence[tuple[Iterator[pa.RecordBatch], Any]],
+    chunk_rows: int,
+    chunk_bytes: int,
+    start: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of several lanes in turn, each shuffled in chunks of consecutive rows.
 
@@ -21,9 +25,11 @@ def shuffled(
     of rows, each lane has one of as many consecutive rows as there are lanes.
 
     Args:
-        lanes: the rows of each lane, in batches of one schema, and the seed of their order.
+        lanes: the rows of each lane, in batches of one schema, and the seed of their order, or the
+            `numpy.random.Generator` of what is left of it.
         chunk_rows: maximum number of rows of a chunk.
         chunk_bytes: bytes of a chunk, which ends with the batch that reaches them.
+        start: number of rows to leave out at the beginning.
 
     Example:
         >>> tables = [pa.table({"i": [0, 1, 2]}), pa.table({"i": [7, 8, 9]})]
@@ -45,8 +51,10 @@ def shuffled(
                 num_bytes += sum(batch.nbytes for batch in chunk)
             if num_bytes >= max_bytes:
                 break
-        if window:
-            yield from _taken(window, _in_turn(orders))
+        rows = sum(batch.num_rows for batch in window)
+        if start < rows:
+            yield from _taken(window, _in_turn(orders).slice(start))
+        start = max(start - rows, 0)
 
 
 class _Lane:

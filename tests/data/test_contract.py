@@ -293,7 +293,7 @@ def two_passes(
     pieces = agree(Call("data.x", batches.division), lists, me)
     sizes = reader.sizes(pieces)
     starts = [0, *itertools.accumulate(sizes)]
-    next_pass = passes(sizes, batches, me)
+    next_pass = passes(sizes, batches, me).next
     found = []
     for _ in range(2):
         ranges = next_pass().ranges

@@ -27,7 +27,7 @@ def lanes_of(
     found = []
     for rank in range(world_size):
         me = Context(rank=rank, world_size=world_size, num_readers=world_size, data_seed=4)
-        next_pass = passes(sizes, batches, dataclasses.replace(me, is_elastic=elastic))
+        next_pass = passes(sizes, batches, dataclasses.replace(me, is_elastic=elastic)).next
         found.append([next_pass().lanes for _ in range(num_passes)])
     return [list(ranks) for ranks in zip(*found, strict=True)]
 
@@ -106,7 +106,7 @@ def test_the_number_of_rows_gives_the_length_of_a_chunk() -> None:
     me = Context()
     for shuffle, chunk_rows in ((True, 12_800), (128_000, 12_800), (6400, 100), (640, 25), (2, 2)):
         batches = Batches.parse({"global_batch_size": 1, "shuffle": shuffle})
-        assert passes(EVEN, batches, me)().chunk_rows == chunk_rows
+        assert passes(EVEN, batches, me).next().chunk_rows == chunk_rows
     [[few]] = lanes_of([40], 1)
     assert len(few) == 1, "few rows are shuffled as a whole"
 
@@ -114,7 +114,7 @@ def test_the_number_of_rows_gives_the_length_of_a_chunk() -> None:
 def orders_of(num_rows: int, shuffle: int) -> list[list[int]]:
     """The order of the rows of one piece in two passes."""
     batches = Batches.parse({"global_batch_size": 1, "shuffle": shuffle})
-    next_pass = passes([num_rows], batches, Context(data_seed=4))
+    next_pass = passes([num_rows], batches, Context(data_seed=4)).next
     orders = []
     for current in (next_pass(), next_pass()):
         read = [

@@ -1,14 +1,20 @@
 """`experiment.launch` on embedded Spark, as users call it."""
 
 import functools
+import itertools
 import json
 import os
+import random
 import re
+import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -543,3 +549,39 @@ def test_local_modules_are_sent_to_executors(
         script,
     )
     assert experiment.launch(script["train"], {"x": [3]}, **quiet(root)).best.value == 12
+
+
+def test_a_training_killed_at_random_steps_uses_every_row_of_every_epoch_once(
+    root: str, tmp_path: Path
+) -> None:
+    """It continues from the state of its rows that a checkpoint holds."""
+    pq.write_table(pa.table({"id": range(500)}), tmp_path / "rows.parquet", row_group_size=60)
+
+    def train(a: int) -> int:
+        from sparkdl import data
+
+        batches = data.parquet(
+            tmp_path / "rows.parquet", batch_size_per_worker=8, shuffle=100
+        ).as_numpy()
+        done: list[tuple[int, list[int]]] = []
+        if folder := context.get_checkpoint():
+            state, done = json.loads(Path(folder, "state.json").read_text())
+            batches.load_state_dict(state)
+        chance = random.Random(context.attempt)
+        left = chance.randint(10, 60) if context.attempt < 3 else -1
+        Path("kept").mkdir(exist_ok=True)
+        while (epoch := batches.state_dict()["epoch"]) < 3:
+            for ids in batches:
+                done.append((epoch, ids.tolist()))
+                if not left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+                if chance.random() < 0.3:
+                    Path("kept/state.json").write_text(json.dumps([batches.state_dict(), done]))
+                    context.report(0.0, step=len(done), checkpoint="kept")
+        used = Counter((epoch, i) for epoch, ids in done for i in ids)
+        assert used == Counter(itertools.product(range(3), range(500)))
+        return context.attempt
+
+    run = experiment.launch(train, {"a": [1]}, max_restarts=3, **quiet(root))
+    assert run.trials[0].result == 3

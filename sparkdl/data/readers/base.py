@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from sparkdl import context
 from sparkdl.data import schema
@@ -157,24 +160,49 @@ class ArrowSource(Source):
         """
         if not current.is_shuffled:
             return self.read(current.ranges, names)
+        row_bytes = [_value_bytes(self.schema.field(name).type) for name in names]
         return mixed(
             current,
             lambda ranges: self.read(ranges, names),
             lambda ranges: self.read_slowly(ranges, names),
+            sum(row_bytes),
         )
 
 
 Read: TypeAlias = Callable[[Sequence[Range]], Iterator[pa.RecordBatch]]
 
 
-def mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a shuffled pass. A piece in which several lanes begin is decoded once.
+def mixed(
+    current: Pass, read: Read, read_slowly: Read, row_bytes: float = math.inf
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a shuffled pass, and of the passes that follow it.
 
     Args:
         current: the pass.
         read: yields the rows of ranges, in this order.
         read_slowly: the same with little memory, since many lanes are open at the same time.
+        row_bytes: the largest number of bytes of a row; infinite if it is not known.
     """
+    first: pa.RecordBatch | None = None
+    part: Pass | None = current
+    while part is not None:
+        if first is not None and (part.lanes, part.start) == (current.lanes, current.start):
+            yield first  # A row that is repeated at the end, so that ranks have equal numbers.
+        else:
+            with closing(_mixed(part, read, read_slowly, row_bytes)) as batches:  # type: ignore[type-var]
+                for batch in batches:
+                    if first is None and part.following:
+                        first = batch.slice(0, 1)
+                    yield batch
+        part = part.following
+
+
+def _mixed(
+    current: Pass, read: Read, read_slowly: Read, row_bytes: float
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one pass. A piece in which several lanes begin is decoded once."""
+    if current.chunk_rows * row_bytes < current.chunk_bytes:
+        current = current.without_windows()
     begun = Counter(lane.ranges[0].piece for lane in current.lanes)
     decoded = DecodedPieces(
         lambda part: read([part]), [part for part in current.ranges if begun[part.piece] > 1]
@@ -188,8 +216,33 @@ def mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBat
             else:
                 yield from read_slowly(tuple(group))
 
-    lanes = [(rows(lane), lane.seed or 0) for lane in current.lanes]
-    return read_ahead(shuffled(lanes, current.chunk_rows, current.chunk_bytes))
+    lanes = [(rows(lane), _random(lane, current.chunk_rows)) for lane in current.lanes]
+    batches = shuffled(lanes, current.chunk_rows, current.chunk_bytes, current.start)
+    left = math.inf if current.stop is None else current.stop - current.start
+    with closing(read_ahead(batches)) as ahead:  # type: ignore[type-var]
+        for batch in ahead:
+            yield batch.slice(0, min(batch.num_rows, left))
+            left -= batch.num_rows
+            if left <= 0:
+                return
+
+
+def _random(lane: Lane, chunk_rows: int) -> np.random.Generator:
+    """Return the source of the order of a lane's rows, after the chunks that are left out."""
+    random = np.random.default_rng(lane.seed or 0)
+    for _ in range(lane.skipped // chunk_rows):
+        random.permutation(chunk_rows)
+    return random
+
+
+def _value_bytes(kind: pa.DataType) -> float:
+    """Return the largest number of bytes of a value, with a byte that tells if it is null."""
+    if types.is_fixed_size_list(kind):
+        size: int = kind.list_size
+        return 1 + size * _value_bytes(kind.value_type)
+    is_fixed = types.is_primitive(kind) or types.is_fixed_size_binary(kind)
+    bits: float = kind.bit_width if is_fixed else math.inf
+    return 2 + bits / 8
 
 
 def read_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

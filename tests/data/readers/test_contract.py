@@ -302,6 +302,33 @@ def test_arrays_are_shuffled_anew_and_an_epoch_can_be_chosen(
     assert passes(again, 2) == epochs[1:]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_reading_goes_on_in_the_middle_of_an_epoch_with_other_ranks(
+    make: Make, activate: Activate, shuffle: bool
+) -> None:
+    dataset = make(40)
+
+    def read(rank: int, world_size: int, state: Any = None) -> Any:
+        activate(rank, world_size)
+        options: dict[str, Any] = {"feature_cols": "a", "label_cols": "id", "shuffle": shuffle}
+        rows = dataset(batch_size_per_worker=4, **options)
+        if state:
+            rows.load_state_dict(state)
+        return rows
+
+    before = [read(rank, 2) for rank in range(2)]
+    (state,) = {json.dumps(rows.state_dict(epoch=0, steps=2)) for rows in before}
+    begun = [passes(rows, 1)[0][:2] for rows in before]
+    after = [read(rank, 3, json.loads(state)) for rank in range(3)]
+    assert [int(rows.cardinality()) for rows in after] == [4] * 3  # As in all other epochs.
+    rest = [passes(rows, 2) for rows in after]
+    assert [[len(epoch) for epoch in epochs] for epochs in rest] == [[2, 4]] * 3
+    used = Counter(i for batches in (*begun, *(first for first, _ in rest)) for i in flat(batches))
+    assert used == Counter(range(40))
+    arrays = read(0, 3, json.loads(state)).as_numpy()
+    assert passes(arrays, 2) == rest[0]
+
+
 def test_the_global_batch_is_shared_equally(make: Make, activate: Activate) -> None:
     ranks = of_all_ranks(make(12), activate, 3, global_batch_size=6)
     assert [rank[0] for rank in ranks] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9], [10, 11]]]
