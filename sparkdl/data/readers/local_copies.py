@@ -86,6 +86,8 @@ class LocalCopies:
         self._check = check
         self._copies: dict[int, _Copy] = {}  # The copy used last is the last.
         weakref.finalize(self, _close, self._copies)
+        # Bytes of the copies that are being made, which several threads do at a time.
+        self._begun: dict[int, int] = {}
         self._max_bytes: int | None = None
         self._lock = Lock()
         self._locks = [Lock() for _ in urls]
@@ -114,41 +116,48 @@ class LocalCopies:
                 copy = _Copy(tempfile.TemporaryFile(dir=local_disk()))  # noqa: SIM115 - stays open
             try:
                 size = self._sizes[number]
-                for part in list(copy.missing(begin, size if end is None else end)):
-                    self._make_room(part[1] - part[0], copy.num_bytes)
+                missing = list(copy.missing(begin, size if end is None else end))
+                self._make_room(number, sum(stop - start for start, stop in missing), copy)
+                for part in missing:
                     _fetch(url, size, part, copy.file)
                     copy.add(*part)
             except BaseException:
+                with self._lock:
+                    self._begun.pop(number, None)
                 with suppress(OSError):  # On a full disk, the end of the file does not fit either.
                     copy.file.close()
                 raise
             with self._lock:
+                self._begun.pop(number, None)
                 self._copies[number] = copy
             # An unnamed file needs no removal, even if this process is killed.
             return f"/proc/{os.getpid()}/fd/{copy.file.fileno()}".encode()
 
-    def _make_room(self, num_bytes: int, num_held: int) -> None:
+    def _make_room(self, number: int, num_bytes: int, copy: _Copy) -> None:
         """Remove the copies that were not used for longest, until there is room for more bytes.
 
         Args:
+            number: index of the file whose copy needs them.
             num_bytes: the bytes to make room for.
-            num_held: bytes of a copy that is in use.
+            copy: the copy, which is in use.
         """
         with self._lock:
             disk = shutil.disk_usage(local_disk())
             if self._max_bytes is None:
                 self._max_bytes = disk.free // 2 // context.current().local_world_size
-            used = num_held + sum(copy.num_bytes for copy in self._copies.values())
+            begun = sum(self._begun.values())
+            self._begun[number] = copy.num_bytes + num_bytes
+            used = begun + copy.num_bytes + sum(each.num_bytes for each in self._copies.values())
             missing = max(
                 used + num_bytes - self._max_bytes,
-                num_bytes - (disk.free - int(FREE_SHARE * disk.total)),
+                begun + num_bytes - (disk.free - int(FREE_SHARE * disk.total)),
             )
-            for number in list(self._copies)[:-MIN_COPIES]:
+            for oldest in list(self._copies)[:-MIN_COPIES]:
                 if missing <= 0 and len(self._copies) < MAX_COPIES:
                     return
-                copy = self._copies.pop(number)
-                copy.file.close()
-                missing -= copy.num_bytes
+                removed = self._copies.pop(oldest)
+                removed.file.close()
+                missing -= removed.num_bytes
 
 
 def _close(copies: Mapping[int, _Copy]) -> None:

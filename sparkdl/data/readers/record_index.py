@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import logging
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,6 +24,8 @@ __all__ = ["FOLDER", "FileParts", "index_records"]
 
 # The folder of the run directory in which indexes are kept.
 FOLDER = "indexes"
+# An index of another format, by another version of sparkdl, is not found.
+FORMAT = 1
 
 NUM_THREADS = 8  # The threads mostly wait for a store.
 
@@ -127,7 +130,7 @@ class _Kept:
 
     def __init__(self, matches: Sequence[Files], arguments: Sequence[Any]) -> None:
         listed = [[f.root, f.folder, f.paths, f.sizes, f.marks] for f in matches]
-        digest = hashlib.sha256(json.dumps([listed, *arguments]).encode()).hexdigest()[:32]
+        digest = hashlib.sha256(json.dumps([FORMAT, listed, *arguments]).encode()).hexdigest()[:32]
         root = context.current().run_path
         self._url = root and storage.join(root, FOLDER, f"{digest}.json.gz")
 
@@ -138,7 +141,7 @@ class _Kept:
             return dict(json.loads(gzip.decompress(content))) if content else None
         except FileNotFoundError:
             return None
-        except (OSError, EOFError, ValueError) as exc:
+        except (OSError, EOFError, ValueError, zlib.error) as exc:
             _logger.debug("the index %s cannot be read: %s", self._url, exc)
             return None
 

@@ -37,8 +37,10 @@ HEADER, FOOTER = 12, 4
 CHUNK_BYTES = 8 << 20
 # The same for a file whose records are only counted: several files are counted at a time.
 MEASURED_BYTES = 4 << 20
-# Chunks of a remote file that are asked for at the same time.
+# Chunks of a remote file that are asked for at the same time; one for each of these bytes of
+# a chunk, since small chunks mean that many files are read at once.
 CHUNKS_AHEAD = 4
+BYTES_PER_AHEAD = 2 << 20
 _WINDOW_BITS = 32 + zlib.MAX_WBITS  # With 32, zlib detects gzip and zlib streams.
 
 
@@ -165,7 +167,8 @@ def _blocks(url: str, num_bytes: int, begin: int, end: int | None) -> Generator[
     if storage.is_local(url) or len(places) == 1:
         yield from (storage.read(url, *place) for place in places)
     else:
-        yield from map_ahead(lambda place: storage.read(url, *place), places, CHUNKS_AHEAD)
+        num_ahead = min(max(num_bytes // BYTES_PER_AHEAD, 1), CHUNKS_AHEAD)
+        yield from map_ahead(lambda place: storage.read(url, *place), places, num_ahead)
 
 
 def _inflated(blocks: Iterable[bytes], url: str) -> Iterator[bytes]:
