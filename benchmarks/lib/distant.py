@@ -20,7 +20,7 @@ class DistantStore(AsyncFileSystem):  # type: ignore[misc]
     Attributes:
         latency_s: seconds of a request.
         objects: the content of each object.
-        requests: number of requests of each kind.
+        requests: number of requests of each kind, and of the bytes that were read.
     """
 
     protocol = "gcs"
@@ -82,7 +82,9 @@ class DistantStore(AsyncFileSystem):  # type: ignore[misc]
         await self._ask("GET")
         if (path := self._strip_protocol(path)) not in self.objects:
             raise FileNotFoundError(path)
-        return self.objects[path][start:end]
+        content = self.objects[path][start:end]
+        self.requests["bytes"] += len(content)
+        return content
 
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         await self._ask("PUT")

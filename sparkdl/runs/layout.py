@@ -3,7 +3,7 @@
 ```
 <root>/<run id>/run.json  owner/<n>.json  journal/<n>-<k>.jsonl  summary.json
                /environment.txt  executors.json  source/  resources/  resources.json
-               /differences.json  report.html  initial/  control/  notes/
+               /differences.json  report.html  initial/  control/  notes/  indexes/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.claim  attempts/<n>.json  tensorboard/  artifacts/
                                 timeline/  results/  checkpoints/<number>/  scratch/  work/

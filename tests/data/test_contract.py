@@ -40,7 +40,7 @@ from sparkdl.data.readers.images import list_classes
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
 from sparkdl.data.readers.petastorm import reader as petastorm_reader
-from sparkdl.data.readers.tfrecord import count_records
+from sparkdl.data.readers.record_index import index_records
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.encode import encode
@@ -230,7 +230,7 @@ def of_tfrecord(folder: Path) -> Reader:
     for number, table in files_of():
         data = b"".join(frame(encode(batch, columns)) for batch in table.to_batches())
         (folder / f"{number}.tfrecord").write_bytes(data)
-    return Reader(lambda: count_records(folder, {"id": "int64"}, "auto"), lambda p: p["rows"])
+    return Reader(lambda: index_records(folder, {"id": "int64"}, "auto"), lambda p: p["rows"])
 
 
 def of_images(folder: Path) -> Reader:

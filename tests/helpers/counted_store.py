@@ -69,7 +69,9 @@ class CountedStore(AsyncFileSystem):  # type: ignore[misc]
         return entries if detail else [entry["name"] for entry in entries]
 
     async def _cat_file(self, path: str, start: Any = None, end: Any = None, **_: Any) -> bytes:
-        content = self.objects[self._strip_protocol(path)][start:end]
+        if (path := self._strip_protocol(path)) not in self.objects:
+            raise FileNotFoundError(path)
+        content = self.objects[path][start:end]
         self.requests.append(("GET", len(content)))
         return content
 

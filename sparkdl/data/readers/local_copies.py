@@ -5,18 +5,20 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import IO, Any
 
 from sparkdl import context, storage
 from sparkdl.data.dataframe.spool import local_disk
-from sparkdl.data.readers.exact_reads import ExactFile
+from sparkdl.data.readers.exact_reads import PART_BYTES, ExactFile
 
 __all__ = ["LocalCopies"]
 
-CHUNK_BYTES = 16 << 20
+# Bytes that are in memory while they are copied; the requests for them run at the same time.
+CHUNK_BYTES = 4 * PART_BYTES
 
 # The newest copies are never removed: TensorFlow may be about to open one of them.
 MIN_COPIES = 16
@@ -26,8 +28,44 @@ MAX_COPIES = 512
 FREE_SHARE = 0.12
 
 
+@dataclass
+class _Copy:
+    """A file with holes, which take no space, where the remote file was not needed.
+
+    Attributes:
+        file: the unnamed file.
+        parts: what it has (start, stop), in order; two parts do not touch each other.
+    """
+
+    file: IO[bytes]
+    parts: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(stop - start for start, stop in self.parts)
+
+    def missing(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield what the copy does not have of a part."""
+        for start, stop in self.parts:
+            if begin < min(start, end):
+                yield begin, min(start, end)
+            begin = max(begin, stop)
+        if begin < end:
+            yield begin, end
+
+    def add(self, begin: int, end: int) -> None:
+        """Record that the copy has a part."""
+        joined: list[tuple[int, int]] = []
+        for start, stop in sorted([*self.parts, (begin, end)]):
+            if joined and start <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+            else:
+                joined.append((start, stop))
+        self.parts = joined
+
+
 class LocalCopies:
-    """Local copies of remote files, because TensorFlow reads local files only.
+    """Local copies of remote files, or of parts, because TensorFlow reads local files only.
 
     The copies, at most 512, are in Spark's folder for temporary files. Those of all ranks of a host
     take at most half of the space that is free at the first copy; the copies that were not used for
@@ -46,17 +84,20 @@ class LocalCopies:
         self._urls = urls
         self._sizes = sizes
         self._check = check
-        self._copies: dict[int, IO[bytes]] = {}  # The copy used last is the last.
+        self._copies: dict[int, _Copy] = {}  # The copy used last is the last.
         weakref.finalize(self, _close, self._copies)
+        # Bytes of the copies that are being made, which several threads do at a time.
+        self._begun: dict[int, int] = {}
         self._max_bytes: int | None = None
         self._lock = Lock()
         self._locks = [Lock() for _ in urls]
 
-    def path(self, number: Any) -> bytes:
-        """Return the local path of a file; a remote file is copied on the first call.
+    def path(self, number: Any, begin: int = 0, end: int | None = None) -> bytes:
+        """Return the local path of a file; what is missing of a remote file is copied first.
 
         Args:
             number: index of the file in `urls`.
+            begin, end: the bytes that will be read; by default all.
 
         Raises:
             OSError: if the local disk is full, with advice.
@@ -72,52 +113,77 @@ class LocalCopies:
                 copy = self._copies.pop(number, None)
             if copy is None:
                 self._check(number)
-                self._make_room(self._sizes[number])
-                copy = _copy(url, self._sizes[number])
+                copy = _Copy(tempfile.TemporaryFile(dir=local_disk()))  # noqa: SIM115 - stays open
+            try:
+                size = self._sizes[number]
+                missing = list(copy.missing(begin, size if end is None else end))
+                self._make_room(number, sum(stop - start for start, stop in missing), copy)
+                for part in missing:
+                    _fetch(url, size, part, copy.file)
+                    copy.add(*part)
+            except BaseException:
+                with self._lock:
+                    self._begun.pop(number, None)
+                with suppress(OSError):  # On a full disk, the end of the file does not fit either.
+                    copy.file.close()
+                raise
             with self._lock:
+                self._begun.pop(number, None)
                 self._copies[number] = copy
             # An unnamed file needs no removal, even if this process is killed.
-            return f"/proc/{os.getpid()}/fd/{copy.fileno()}".encode()
+            return f"/proc/{os.getpid()}/fd/{copy.file.fileno()}".encode()
 
-    def _make_room(self, num_bytes: int) -> None:
-        """Remove the copies that were not used for longest, until there is room for a new one."""
+    def _make_room(self, number: int, num_bytes: int, copy: _Copy) -> None:
+        """Remove the copies that were not used for longest, until there is room for more bytes.
+
+        Args:
+            number: index of the file whose copy needs them.
+            num_bytes: the bytes to make room for.
+            copy: the copy, which is in use.
+        """
         with self._lock:
             disk = shutil.disk_usage(local_disk())
             if self._max_bytes is None:
                 self._max_bytes = disk.free // 2 // context.current().local_world_size
-            used = sum(self._sizes[number] for number in self._copies)
+            begun = sum(self._begun.values())
+            self._begun[number] = copy.num_bytes + num_bytes
+            used = begun + copy.num_bytes + sum(each.num_bytes for each in self._copies.values())
             missing = max(
                 used + num_bytes - self._max_bytes,
-                num_bytes - (disk.free - int(FREE_SHARE * disk.total)),
+                begun + num_bytes - (disk.free - int(FREE_SHARE * disk.total)),
             )
-            for number in list(self._copies)[:-MIN_COPIES]:
+            for oldest in list(self._copies)[:-MIN_COPIES]:
                 if missing <= 0 and len(self._copies) < MAX_COPIES:
                     return
-                self._copies.pop(number).close()
-                missing -= self._sizes[number]
+                removed = self._copies.pop(oldest)
+                removed.file.close()
+                missing -= removed.num_bytes
 
 
-def _close(copies: Mapping[int, IO[bytes]]) -> None:
+def _close(copies: Mapping[int, _Copy]) -> None:
     for copy in copies.values():
-        copy.close()
+        copy.file.close()
 
 
-def _copy(url: str, size: int) -> IO[bytes]:
-    folder = local_disk()
+def _fetch(url: str, size: int, part: tuple[int, int], copy: IO[bytes]) -> None:
+    """Copy a part (start, stop) of a file to the same place of its copy."""
     filesystem, path = storage.filesystem(url)
-    copy: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - stays open
     try:
-        with closing(ExactFile(filesystem, path, size)) as source:
-            shutil.copyfileobj(source, copy, CHUNK_BYTES)
+        copy.seek(part[0])
+        for begin in range(*part, CHUNK_BYTES):
+            end = min(begin + CHUNK_BYTES, part[1])
+            with closing(ExactFile(filesystem, path, size)) as source:
+                source.prefetch([(begin, end)])
+                source.seek(begin)
+                while source.tell() < end:
+                    copy.write(source.read(min(PART_BYTES, end - source.tell())))
         copy.flush()
     except OSError as exc:
-        copy.close()
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OSError(
                 exc.errno,
-                f"no room in {folder} for a copy of {url}: {exc.strerror}. Free space there, set "
-                "spark.local.dir to a larger disk, or write the rows as Parquet, which is read "
-                "without copies",
+                f"no room in {local_disk()} for a copy of {url}: {exc.strerror}. Free space "
+                "there, set spark.local.dir to a larger disk, or write the rows as Parquet, which "
+                "is read without copies",
             ) from exc
         raise
-    return copy

@@ -2,45 +2,36 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import lru_cache
-from threading import Lock
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs
 import pyarrow.parquet as pq
 
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
+from sparkdl.data.ahead import Ahead
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
-from sparkdl.data.lanes import MAX_LANES
-from sparkdl.data.readers.base import ArrowSource, read_ahead
-from sparkdl.data.readers.exact_reads import ExactFile
+from sparkdl.data.lanes import MAX_LANES, Pass
+from sparkdl.data.readers.base import ArrowSource, mixed, read_ahead
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT, list_row_groups
-from sparkdl.data.readers.parquet_pieces import File, ParquetPieces, RowGroup
+from sparkdl.data.readers.parquet_pieces import ParquetPieces, RowGroup
 from sparkdl.data.readers.paths import Paths, check_names, describe
+from sparkdl.data.readers.row_group_fetches import Fetched, RowGroupFetches
 from sparkdl.data.shard import Range
 
 __all__ = ["ParquetSource", "parquet"]
 
-CACHED_FOOTERS = 32
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
+# Row groups of remote files that are asked for before they are decoded: more than cores, since the
+# threads mostly wait for a store.
+GROUPS_AHEAD = 8
 # Limits of a batch of a lane, and of the pages and number of lanes of a shuffled pass.
 SLOW_BATCH_BYTES = 2 << 20
 SLOW_BATCH_ROWS = 1 << 12
 MAX_PAGES = 1024
 MIN_LANES = 4
-STREAM_BYTES = 1 << 20
-SLOW_STREAM_BYTES = 1 << 17
-REMOTE_STREAM_BYTES = 4 << 20
-REMOTE_HEAD_BYTES = 128 << 10
 # The head of a row group is at most this part of its rows.
 MIN_HEADS = 8
-# Bytes of row groups that a process holds at once before they are decoded.
-MAX_PREFETCH_BYTES = 256 << 20
-
-# Bytes of a value in memory by physical type; values of other types take at least 8 bytes.
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
 
 
 @takes_batches
@@ -134,62 +125,99 @@ class ParquetSource(ArrowSource):
         self.options = options
         self.sizes = [group.rows for group in self._pieces.groups]
         check_names(options, self.schema)
-        self._footer = lru_cache(CACHED_FOOTERS)(self._read_footer)
-        self._prefetched_bytes = 0
-        self._lock = Lock()
+        self._fetches = RowGroupFetches(self._pieces)
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a batch is decoded while the previous one is used."""
-        self._pieces.check_types(names)
-        checked: set[int] = set()
-        return read_ahead(
-            batch for part in ranges for batch in self._read_range(part, names, checked)
-        )
+        return read_ahead(self._read_alone(ranges, names))
 
     def read_slowly(
         self, ranges: Sequence[Range], names: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read_slowly`: a batch is decoded when it is needed."""
+        return self._read_alone(ranges, names, is_slow=True)
+
+    def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.ordered`; all lanes together ask for row groups ahead."""
+        if not current.is_shuffled:
+            yield from self.read(current.ranges, names)
+            return
+        with closing(self._ahead(current.ranges_in_turn(), names)) as ahead:
+            batches = mixed(
+                current,
+                lambda ranges: read_ahead(self._read(ranges, names, ahead, False)),
+                lambda ranges: self._read(ranges, names, ahead, True),
+            )
+            with closing(batches):  # type: ignore[type-var]
+                yield from batches
+
+    def _read_alone(
+        self, ranges: Sequence[Range], names: Sequence[str], is_slow: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        with closing(self._ahead(ranges, names)) as ahead:
+            yield from self._read(ranges, names, ahead, is_slow)
+
+    def _ahead(self, ranges: Sequence[Range], names: Sequence[str]) -> Ahead[int, Fetched]:
+        """Return the row groups of some ranges, in about this order."""
         self._pieces.check_types(names)
-        checked: set[int] = set()
+        stops: dict[int, int] = {}
         for part in ranges:
-            yield from self._read_range(part, names, checked, is_slow=True)
+            stops[part.piece] = max(part.stop, stops.get(part.piece, 0))
+        checked: set[int] = set()
+
+        def fetch(piece: int) -> Fetched:
+            is_whole = stops[piece] * MIN_HEADS > self._pieces.groups[piece].rows
+            return self._fetches.fetch(piece, names, checked, is_whole)
+
+        remote = (piece for piece in stops if self._fetches.is_remote(piece))
+        return Ahead(fetch, remote, GROUPS_AHEAD, self._fetches.release)
 
     def max_lanes(self, names: Sequence[str]) -> int:
         """Implement `Source.max_lanes`: a lane holds a page of each column, of 1 MiB as a rule."""
         columns = sum(_num_leaves(self.schema.field(name).type) for name in names)
         return min(max(MAX_PAGES // max(columns, 1), MIN_LANES), MAX_LANES)
 
+    def _read(
+        self,
+        ranges: Sequence[Range],
+        names: Sequence[str],
+        ahead: Ahead[int, Fetched],
+        is_slow: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        for part in ranges:
+            yield from self._read_range(part, names, ahead.take(part.piece), is_slow)
+
     def _read_range(
-        self, part: Range, names: Sequence[str], checked: set[int], is_slow: bool = False
+        self, part: Range, names: Sequence[str], fetched: Fetched, is_slow: bool
     ) -> Iterator[pa.RecordBatch]:
         group, num_read = self._pieces.groups[part.piece], 0
-        file = self._pieces.files[group.file]
-        if group.file not in checked:
-            checked.add(group.file)
-            if file.files.has_changed(file.number):
-                raise ValueError(f"{file.url} has changed since its footer was read. Start again.")
-        for batch in self._decode(group, names, part.stop, is_slow):
+        for batch in self._decode(group, names, fetched, part.stop, is_slow):
             start, stop = max(part.start - num_read, 0), min(part.stop - num_read, batch.num_rows)
             if start < stop:
                 yield batch.slice(start, stop - start)
             num_read += batch.num_rows
             if num_read >= part.stop:
                 return
+        url = self._pieces.files[group.file].url
         raise ValueError(
-            f"{file.url}: row group {group.number} has {num_read} rows; expected {group.rows} "
+            f"{url}: row group {group.number} has {num_read} rows; expected {group.rows} "
             "according to its footer. The file is damaged."
         )
 
     def _decode(
-        self, group: RowGroup, names: Sequence[str], max_rows: int, is_slow: bool
+        self,
+        group: RowGroup,
+        names: Sequence[str],
+        fetched: Fetched,
+        max_rows: int,
+        is_slow: bool,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group that pass the filter, some MB at a time."""
         keys, condition = self._pieces.files[group.file].keys, self._pieces.filter
-        needed = dict.fromkeys([*names, *self._pieces.filtered])
+        needed = self._pieces.needed(names)
         stored = [name for name in needed if name not in keys]
         schema = pa.schema([self.schema.field(name) for name in needed])
-        with self._opened(group, stored, max_rows, is_slow) as (file, rows):
+        with self._opened(group, fetched, max_rows, is_slow) as (file, rows):
             # With a filter, the number of rows to decode is not known in advance.
             rows = rows if condition is not None else min(rows, max_rows)
             for batch in file.iter_batches(rows, row_groups=[group.number], columns=stored):
@@ -200,28 +228,23 @@ class ParquetSource(ArrowSource):
 
     @contextmanager
     def _opened(
-        self, group: RowGroup, names: Sequence[str], max_rows: int, is_slow: bool
+        self, group: RowGroup, fetched: Fetched, max_rows: int, is_slow: bool
     ) -> Iterator[tuple[pq.ParquetFile, int]]:
         """Yield a row group's open file, and the number of rows to decode at once."""
         file = self._pieces.files[group.file]
         try:
-            footer = self._footer(group.file)
-            row_group = footer.row_group(group.number)
-            if self._pieces.filter is None and row_group.num_rows != group.rows:
-                raise OSError(f"it has {row_group.num_rows} rows, and had {group.rows} before")
-            row_bytes, chunks = _columns_of(row_group, set(names))
             limits = (
                 (SLOW_BATCH_BYTES, SLOW_BATCH_ROWS) if is_slow else (BATCH_BYTES, MAX_BATCH_ROWS)
             )
-            rows = min(max(limits[0] // max(row_bytes, 1), 1), limits[1])
+            rows = min(max(limits[0] // max(fetched.row_bytes, 1), 1), limits[1])
             # With a power of two, like most batch sizes, `rebatch` cuts batches without a copy.
             rows = 1 << (rows.bit_length() - 1)
             is_head = max_rows * MIN_HEADS <= group.rows
-            with self._prefetched(file, chunks, is_head, is_slow) as (source, options):
+            with self._fetches.opened(file, fetched, is_head, is_slow) as (source, options):
                 yield (
                     pq.ParquetFile(
                         source,
-                        metadata=footer,
+                        metadata=fetched.footer,
                         coerce_int96_timestamp_unit=TIMESTAMP_UNIT,
                         **options,
                     ),
@@ -229,45 +252,6 @@ class ParquetSource(ArrowSource):
                 )
         except (pa.ArrowException, OSError, IndexError) as exc:
             raise ValueError(f"{file.url}, row group {group.number}: {exc}") from exc
-
-    @contextmanager
-    def _prefetched(
-        self, file: File, chunks: Sequence[tuple[int, int]], is_head: bool, is_slow: bool
-    ) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Yield an open file, and how pyarrow reads the chunks (start, stop) of columns in it.
-
-        Remote stores are slow per request: a row group is read by a few large requests. Local
-        files, very large row groups, and those of which only the head is needed are read as a
-        stream.
-        """
-        num_bytes = sum(stop - start for start, stop in chunks)
-        if not isinstance(file.files.arrow, pa.fs.PyFileSystem):
-            is_stream = file.files.is_local or is_head or is_slow
-            is_buffered = not is_stream and num_bytes <= MAX_PREFETCH_BYTES
-            with file.files.arrow.open_input_file(file.path) as source:
-                buffer_size = SLOW_STREAM_BYTES if is_slow else STREAM_BYTES
-                yield source, {"pre_buffer": is_buffered, "buffer_size": buffer_size}
-            return
-        with self._lock:
-            is_small = self._prefetched_bytes + num_bytes <= MAX_PREFETCH_BYTES
-            num_held = num_bytes if is_small and not is_head else 0
-            self._prefetched_bytes += num_held
-        try:
-            size = file.files.sizes[file.number]
-            with closing(ExactFile(file.files.filesystem, file.path, size)) as exact:
-                exact.prefetch(chunks if num_held else [])
-                streams = REMOTE_HEAD_BYTES if is_head else REMOTE_STREAM_BYTES
-                buffer_size = STREAM_BYTES if num_held or is_slow else streams
-                source = pa.PythonFile(exact, mode="r")
-                yield source, {"pre_buffer": False, "buffer_size": buffer_size}
-        finally:
-            with self._lock:
-                self._prefetched_bytes -= num_held
-
-    def _read_footer(self, number: int) -> pq.FileMetaData:
-        file = self._pieces.files[number]
-        with file.files.arrow.open_input_file(file.path) as source:
-            return pq.read_metadata(source)
 
 
 def _num_leaves(kind: pa.DataType) -> int:
@@ -293,24 +277,3 @@ def _add_folder_columns(
             array = batch.column(field.name)
             arrays.append(array if array.type == field.type else array.cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _columns_of(group: pq.RowGroupMetaData, names: set[str]) -> tuple[int, list[tuple[int, int]]]:
-    """Return the approximate bytes of a row in memory, and where its columns are in the file.
-
-    Args:
-        group: the row group.
-        names: names of the columns.
-    """
-    memory, chunks = 0, []
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.path_in_schema.split(".", 1)[0] in names:
-            # Encoded values may be much smaller than the values in memory.
-            width = _WIDTHS.get(column.physical_type, 8)
-            memory += max(column.total_uncompressed_size, column.num_values * width)
-            start = column.data_page_offset
-            if column.has_dictionary_page and column.dictionary_page_offset:
-                start = min(start, column.dictionary_page_offset)
-            chunks.append((start, start + column.total_compressed_size))
-    return memory // max(group.num_rows, 1), chunks

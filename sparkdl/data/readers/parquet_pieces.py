@@ -103,6 +103,10 @@ class ParquetPieces:
         self.filter, self.filtered = bind(condition, self.schema)
         self.groups = [RowGroup(*numbers) for numbers in zip(*pieces["groups"], strict=True)]
 
+    def needed(self, names: Sequence[str]) -> list[str]:
+        """Return the names of the columns to read, and of those in the condition."""
+        return list(dict.fromkeys([*names, *self.filtered]))
+
     def check_types(self, names: Sequence[str]) -> None:
         """Validate that columns have the same type in all files.
 

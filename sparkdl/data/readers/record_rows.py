@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.record_features import RecordFeature
+from sparkdl.data.readers.record_index import FileParts
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.decode import NotAnExample, decode
 from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks
@@ -26,6 +27,7 @@ class RecordRows(ArrowSource):
         urls: the files.
         sizes: number of records of each file.
         compressions: compression of each file.
+        parts: where the records are in the files.
         features: the feature of each column, by name.
         check: called with the number of a file before it is read; refuses a changed one.
     """
@@ -36,6 +38,7 @@ class RecordRows(ArrowSource):
         urls: Sequence[str],
         sizes: Sequence[int],
         compressions: Sequence[str | None],
+        parts: FileParts,
         features: Mapping[str, RecordFeature],
         check: Callable[[int], None],
     ) -> None:
@@ -46,11 +49,12 @@ class RecordRows(ArrowSource):
         self.options = {"ragged": ragged}
         self._urls = urls
         self._compressions = compressions
+        self._parts = parts
         self._features = features
         self._check = check
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read`; a file is read from its start."""
+        """Implement `ArrowSource.read`; a compressed file is read from its start."""
         return self._read(ranges, names, CHUNK_BYTES)
 
     def read_slowly(
@@ -64,10 +68,12 @@ class RecordRows(ArrowSource):
     ) -> Iterator[pa.RecordBatch]:
         for part in ranges:
             self._check(part.piece)
-            url, position = self._urls[part.piece], 0
-            compression = self._compressions[part.piece]
-            for offset, data, spans in chunks(url, compression, num_bytes=num_bytes):
-                wanted = spans[max(part.start - position, 0) : part.stop - position]
+            url, compression = self._urls[part.piece], self._compressions[part.piece]
+            position, begin, end = self._parts.around(part.piece, part.start, part.stop)
+            for offset, data, spans in chunks(
+                url, compression, num_bytes=num_bytes, begin=begin, end=end
+            ):
+                wanted = spans[max(part.start - position, 0) : max(part.stop - position, 0)]
                 if wanted:
                     try:
                         yield self._batch(data, wanted, names)

@@ -4,7 +4,6 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,25 +17,29 @@ from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.base import TensorSource, mixed
 from sparkdl.data.readers.local_copies import LocalCopies
-from sparkdl.data.readers.paths import Files, Paths, describe, find, find_again, urls_of
+from sparkdl.data.readers.paths import Files, Paths, describe, find_again, urls_of
 from sparkdl.data.readers.record_features import (
     RecordFeature,
     inferred_features,
     parse_schema,
     tensor_feature,
 )
+from sparkdl.data.readers.record_index import FileParts, index_records
 from sparkdl.data.readers.record_rows import SLOW_BYTES, RecordRows
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Kind
-from sparkdl.data.tfexample.counts import counts_of
-from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks, compression_of, measure
-from sparkdl.data.tfexample.schema_inference import Inspected, check_compression, inspect
+from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks
+from sparkdl.data.tfexample.schema_inference import Inspected
 
-__all__ = ["TFRecordSource", "count_records", "tfrecord"]
+__all__ = ["TFRecordSource", "tfrecord"]
 
 # Limits of a block of records that is parsed at once.
 BLOCK_ROWS = 1024
 BLOCK_BYTES = 16 << 20
+# The buffer of TensorFlow for a file, as in TFRecordDataset.
+BUFFER_BYTES = 256 << 10
+# Files that are copied before their records are needed.
+FILES_AHEAD = 4
 
 _TF_COMPRESSIONS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 
@@ -53,13 +56,15 @@ def tfrecord(
 ) -> Any:
     """Return this rank's share of TFRecord files of `tf.train.Example` as a `tf.data.Dataset`.
 
-    At the start the first rank counts the records of all files, for all ranks: in uncompressed
-    local files it skips the data, and other files it reads. A folder that `data.write_tfrecord`
-    has written tells the numbers of its records, and is not read to count them. Remote files of
-    this rank's share are copied to Spark's local disk when they are first needed; the copies of
-    all ranks of a host take at most half of its free space, the oldest are removed before that,
-    and all when the process ends. A rank reads a file of its share from the start; write at least
-    as many files as there are ranks.
+    At the start the first rank counts the records of all files, for all ranks, and notes where some
+    of them begin: in uncompressed local files it skips the data, and other files it reads. It keeps
+    the result in the run directory for the other trials of the run and for later attempts. A folder
+    that `data.write_tfrecord` has written has this index already, and is not read to count them.
+    What this rank reads of remote files is copied to Spark's local disk when it is first needed;
+    the copies of all ranks of a host take at most half of its free space, the oldest are removed
+    before that, and all when the process ends. Several ranks may share an uncompressed file; a rank
+    reads a compressed file of its share from the start, so write at least as many of these as there
+    are ranks.
 
     A file that is written again after it was counted is an error when it is read.
 
@@ -103,50 +108,8 @@ def tfrecord(
     parsed = Batches.parse(batches)
     arguments = {"paths": paths, "schema": schema, "compression": compression}
     call = Call("data.tfrecord", {**arguments, **parsed.division})
-    pieces = agree(call, lambda: count_records(paths, schema, compression))
+    pieces = agree(call, lambda: index_records(paths, schema, compression))
     return make_dataset(TFRecordSource(paths, schema, compression, pieces), parsed)
-
-
-def count_records(
-    paths: Paths, schema: Mapping[str, Any] | None, compression: str | None
-) -> Pieces:
-    """Return the files and their numbers of records, and the columns of the first, in JSON form.
-
-    Args:
-        paths, schema, compression: see `tfrecord`.
-
-    Raises:
-        ConfigError: if `compression` is invalid, or there is no record to infer a schema from.
-        ValueError: if a file is damaged or cut off, or its records are not Examples.
-    """
-    check_compression(compression)
-    matches = find(paths)
-    urls = urls_of(matches)
-    sizes = (size for files in matches for size in files.sizes)
-    known = counts_of(dict(zip(urls, sizes, strict=True)))
-
-    def count(url: str) -> tuple[str | None, int, int]:
-        if (written := known.get(url)) and compression in ("auto", written.compression):
-            return written.compression, written.rows, written.num_bytes
-        own = compression_of(url, compression)
-        return own, *measure(url, own)
-
-    with ThreadPoolExecutor(8) as pool:  # The threads mostly wait for a store.
-        counted = list(pool.map(count, urls))
-    pieces: Pieces = {
-        "files": [files.to_dict() for files in matches],
-        "compressions": [own for own, _, _ in counted],
-        "rows": [rows for _, rows, _ in counted],
-        "num_bytes": sum(num_bytes for _, _, num_bytes in counted),
-    }
-    if schema is None:
-        inspected = inspect(urls, compression)
-        pieces["inspected"] = {
-            "records": inspected.records,
-            "kinds": {name: kind.value for name, kind in inspected.kinds.items()},
-            "lengths": {name: sorted(lengths) for name, lengths in inspected.lengths.items()},
-        }
-    return pieces
 
 
 class TFRecordSource(TensorSource):
@@ -154,7 +117,7 @@ class TFRecordSource(TensorSource):
 
     Args:
         paths, schema, compression: see `tfrecord`.
-        pieces: the result of `count_records` on the first rank; by default this process counts.
+        pieces: the result of `index_records` on the first rank; by default this process counts.
 
     Attributes:
         features: the feature of each column, by name.
@@ -168,13 +131,14 @@ class TFRecordSource(TensorSource):
         pieces: Pieces | None = None,
     ) -> None:
         self.features = None if schema is None else parse_schema(schema)
-        pieces = count_records(paths, schema, compression) if pieces is None else pieces
+        pieces = index_records(paths, schema, compression) if pieces is None else pieces
         self.name = describe(paths)
         self.sizes = pieces["rows"]
         self._compressions = pieces["compressions"]
         self._record_bytes: int = max(pieces["num_bytes"] // max(sum(self.sizes), 1), 1)
         matches = find_again(paths, pieces["files"])
         sizes = [size for files in matches for size in files.sizes]
+        self._parts = FileParts(sizes, pieces["mark_rows"], pieces["mark_offsets"])
         places = [(files, number) for files in matches for number in range(len(files.paths))]
         self._urls = urls_of(matches)
         self._check = functools.partial(_check_unchanged, places)
@@ -208,7 +172,13 @@ class TFRecordSource(TensorSource):
         if not all(isinstance(feature, RecordFeature) for feature in features.values()):
             return tensors
         rows = RecordRows(
-            self.name, self._urls, self.sizes, self._compressions, features, self._check
+            self.name,
+            self._urls,
+            self.sizes,
+            self._compressions,
+            self._parts,
+            features,
+            self._check,
         )
         return EitherBlocks(lambda: rows.blocks(next_pass, selection), tensors)
 
@@ -216,9 +186,7 @@ class TFRecordSource(TensorSource):
         """Implement `TensorSource.columns_of`; only a pass in order is read by TensorFlow."""
         import tensorflow as tf
 
-        compressions = tf.constant([_TF_COMPRESSIONS[kind] for kind in self._compressions])
         features = {name: tensor_feature((self.features or {})[name]) for name in names}
-        parallel = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
         block_rows = self._num_rows(BLOCK_ROWS, BLOCK_BYTES)
 
         def passes() -> Iterator[Any]:
@@ -230,27 +198,63 @@ class TFRecordSource(TensorSource):
             ranges = np.array([(r.piece, r.start, r.stop) for r in current.ranges], np.int64)
             yield ranges.reshape(-1, 3), np.array([], object)
 
-        def records(part: Any) -> Any:
-            path = tf.numpy_function(self._copies.path, [part[0]], tf.string)
-            path.set_shape([])
-            file = tf.data.TFRecordDataset(path, tf.gather(compressions, part[0]))
-            return file.skip(part[1]).take(part[2] - part[1])
-
         def blocks(ranges: Any, block: Any) -> Any:
             """Return the records in order, or the block of mixed records; one of them is empty."""
-            parts = tf.data.Dataset.from_tensor_slices(ranges)
-            in_order = parts.interleave(records, cycle_length=1, block_length=16, **parallel)
             mixed_block = block[None][: tf.minimum(tf.size(block), 1)]
-            return in_order.batch(block_rows).concatenate(
-                tf.data.Dataset.from_tensor_slices(mixed_block)
+            return (
+                self._in_order(ranges)
+                .batch(block_rows)
+                .concatenate(tf.data.Dataset.from_tensor_slices(mixed_block))
             )
 
         signature = (tf.TensorSpec([None, 3], tf.int64), tf.TensorSpec([None], tf.string))
+        parallel = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
         return (
             tf.data.Dataset.from_generator(passes, output_signature=signature)
             .flat_map(blocks)
             .map(lambda block: tf.io.parse_example(block, features), **parallel)
         )
+
+    def _in_order(self, ranges: Any) -> Any:
+        """Return the records of ranges, a tensor of (ranges, 3): piece, start, stop."""
+        import tensorflow as tf
+
+        compressions = tf.constant([_TF_COMPRESSIONS[kind] for kind in self._compressions])
+
+        def place(part: Any) -> Any:
+            kinds = (tf.string, tf.int64, tf.int64)
+            path, begin, skipped = tf.numpy_function(self._place, [part], kinds)
+            return part, path, begin, skipped
+
+        def records(part: Any, path: Any, begin: Any, skipped: Any) -> Any:
+            # TFRecordDataset has no argument for the place of the first record.
+            file = tf.raw_ops.TFRecordDatasetV2(
+                filenames=tf.reshape(path, [1]),
+                compression_type=tf.gather(compressions, part[0]),
+                buffer_size=np.int64(BUFFER_BYTES),
+                byte_offsets=tf.reshape(begin, [1]),
+            )
+            found = tf.data.experimental.from_variant(file, tf.TensorSpec([], tf.string))
+            return found.skip(skipped).take(part[2] - part[1])
+
+        return (
+            tf.data.Dataset.from_tensor_slices(ranges)
+            .map(place, num_parallel_calls=FILES_AHEAD, deterministic=True)
+            .interleave(
+                records,
+                cycle_length=1,
+                block_length=16,
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
+            )
+        )
+
+    def _place(self, part: "np.ndarray[Any, Any]") -> tuple[bytes, np.int64, np.int64]:
+        """Return the local path of a file, where to begin in it, and the records to skip there."""
+        piece, start, stop = part.tolist()
+        found = self._parts.around(piece, start, stop)
+        path = self._copies.path(piece, found.begin, found.end)
+        return path, np.int64(found.begin), np.int64(start - found.first)
 
     def _mixed(self, current: Pass, block_rows: int) -> Iterator[Any]:
         """Yield the records of a shuffled pass in blocks of a number of rows."""
@@ -266,9 +270,12 @@ class TFRecordSource(TensorSource):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of ranges as a column of bytes."""
         for part in ranges:
-            path = os.fsdecode(self._copies.path(part.piece))
-            num_read = 0
-            for _, data, spans in chunks(path, self._compressions[part.piece], True, num_bytes):
+            found = self._parts.around(part.piece, part.start, part.stop)
+            path = os.fsdecode(self._copies.path(part.piece, found.begin, found.end))
+            compression, num_read = self._compressions[part.piece], found.first
+            for _, data, spans in chunks(
+                path, compression, num_bytes=num_bytes, begin=found.begin, end=found.end
+            ):
                 wanted = spans[max(part.start - num_read, 0) : max(part.stop - num_read, 0)]
                 num_read += len(spans)
                 if wanted:

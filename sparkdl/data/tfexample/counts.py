@@ -1,10 +1,10 @@
-"""Runs anywhere. Numbers of records, kept in the `_SUCCESS` of the folder that a job has written.
+"""Runs anywhere. Numbers and places of records, kept in the `_SUCCESS` of a folder by its writer.
 
 Counting the records of a TFRecord file means reading the file: its format has no index.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sparkdl import storage
@@ -24,12 +24,15 @@ class FileCount:
         size: size of the file in bytes.
         num_bytes: its size before compression.
         compression: `gzip` or None.
+        mark_rows, mark_offsets: numbers and places of some records, see `Marks`.
     """
 
     rows: int
     size: int
     num_bytes: int
     compression: str | None
+    mark_rows: Sequence[int] = (0,)
+    mark_offsets: Sequence[int] = (0,)
 
 
 def pack_counts(counts: Mapping[str, FileCount]) -> bytes:

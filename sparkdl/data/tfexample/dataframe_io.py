@@ -22,7 +22,8 @@ from sparkdl.data.tfexample.columns import Column, columns_of, struct_of
 from sparkdl.data.tfexample.counts import SUCCESS, FileCount, pack_counts
 from sparkdl.data.tfexample.decode import NotAnExample, decode
 from sparkdl.data.tfexample.encode import encode
-from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks, compression_of, frame
+from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks, compression_of, ends, frame
+from sparkdl.data.tfexample.marks import MAX_MARKS, Marks
 from sparkdl.data.tfexample.schema_inference import check_compression, inspect, not_an_example
 from sparkdl.data.tfexample.to_arrow import to_batch
 from sparkdl.errors import ConfigError
@@ -35,12 +36,16 @@ MAX_TASKS = 1000
 # readers that the folder is changing.
 _REPLACED = "replaced"
 _PUBLISHING = "publishing"
+# The driver gets the marks of all files: fewer of each file if their number is not known.
+USUAL_FILES = 256
 _WRITTEN_SCHEMA = pa.schema(
     [
         ("name", pa.string()),
         ("rows", pa.int64()),
         ("size", pa.int64()),
         ("num_bytes", pa.int64()),
+        ("mark_rows", pa.list_(pa.int64())),
+        ("mark_offsets", pa.list_(pa.int64())),
     ]
 )
 
@@ -103,21 +108,29 @@ def write_tfrecord(
     temporary = storage.join(folder, f"_temporary-{uuid.uuid4().hex}")
     df = df if num_files is None else df.repartition(num_files)
     df = df.toDF(*map(str, range(len(columns))))  # mapInArrow fails on a name with a dot.
-    task = partial(_write, columns=columns, folder=temporary, compression=compression)
+    task = partial(
+        _write,
+        columns=columns,
+        folder=temporary,
+        compression=compression,
+        max_marks=MAX_MARKS // (num_files or USUAL_FILES),
+    )
     try:
-        fields = "name string, rows long, size long, num_bytes long"
+        fields = (
+            "name string, rows long, size long, num_bytes long, mark_rows array<long>, "
+            "mark_offsets array<long>"
+        )
         written = df.mapInArrow(task, fields).collect()
         names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in written}
         _check_written(names, temporary)
     except BaseException:
         storage.remove(temporary)
         raise
-    counts = {
-        names[row.name]: FileCount(
-            rows=row.rows, size=row.size, num_bytes=row.num_bytes, compression=compression
-        )
-        for row in written
-    }
+    counts = {}
+    for row in written:
+        file = row.asDict()
+        name = names[file.pop("name")]
+        counts[name] = FileCount(**file, compression=compression)
     _publish(names, temporary, folder, pack_counts(counts))
     return sum(row.rows for row in written)
 
@@ -202,8 +215,9 @@ def _write(
     columns: Sequence[Column],
     folder: str,
     compression: str | None,
+    max_marks: int = MAX_MARKS,
 ) -> Iterator[pa.RecordBatch]:
-    """Write a partition to a file of its own in a task; yield the file's name and row count.
+    """Write a partition to a file of its own in a task; yield what is to be known of the file.
 
     Every attempt at a task writes another file.
     """
@@ -213,7 +227,7 @@ def _write(
     partition = context.partitionId() if context else 0
     suffix = ".tfrecord.gz" if compression else ".tfrecord"
     name = f"part-{partition:05d}-{uuid.uuid4().hex}{suffix}"
-    rows = num_bytes = 0
+    marks = Marks(max_marks=max(max_marks, 1))
     with tempfile.TemporaryDirectory(dir=local_disk()) as scratch:
         local_folder = storage.local_path(folder) if storage.is_local(folder) else Path(scratch)
         local_folder.mkdir(parents=True, exist_ok=True)
@@ -221,16 +235,22 @@ def _write(
             for batch in batches:
                 batch = batch.rename_columns([column.name for column in columns])
                 for piece in _split(batch):
-                    data = frame(encode(piece, columns))
-                    num_bytes += len(data)
-                    file.write(data)
-                rows += batch.num_rows
+                    records = encode(piece, columns)
+                    marks.add(ends(records, marks.end))
+                    file.write(frame(records))
         size = (local_folder / name).stat().st_size
-        if rows and not storage.is_local(folder):
+        if marks.rows_seen and not storage.is_local(folder):
             storage.put(local_folder, name, folder)
-    if rows:
-        written = {"name": [name], "rows": [rows], "size": [size], "num_bytes": [num_bytes]}
-        yield pa.RecordBatch.from_pydict(written, _WRITTEN_SCHEMA)
+    if marks.rows_seen:
+        written = {
+            "name": name,
+            "rows": marks.rows_seen,
+            "size": size,
+            "num_bytes": marks.end,
+            "mark_rows": [0] if compression else marks.rows,
+            "mark_offsets": [0] if compression else marks.offsets,
+        }
+        yield pa.RecordBatch.from_pylist([written], _WRITTEN_SCHEMA)
 
 
 def _open(path: Path, compression: str | None) -> Any:

@@ -8,12 +8,15 @@ https://www.tensorflow.org/tutorials/load_data/tfrecord and tensorflow's `record
 import mmap
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from functools import lru_cache
 
 import google_crc32c
 
 from sparkdl import storage
+from sparkdl.data.ahead import map_ahead
+from sparkdl.data.tfexample.marks import Marks
 
 __all__ = [
     "CHUNK_BYTES",
@@ -21,6 +24,7 @@ __all__ = [
     "CorruptRecord",
     "chunks",
     "compression_of",
+    "ends",
     "frame",
     "measure",
     "spans",
@@ -31,6 +35,12 @@ HEADER, FOOTER = 12, 4
 
 # Bytes of a file that are read at once; large, because each request to an object store is slow.
 CHUNK_BYTES = 8 << 20
+# The same for a file whose records are only counted: several files are counted at a time.
+MEASURED_BYTES = 4 << 20
+# Chunks of a remote file that are asked for at the same time; one for each of these bytes of
+# a chunk, since small chunks mean that many files are read at once.
+CHUNKS_AHEAD = 4
+BYTES_PER_AHEAD = 2 << 20
 _WINDOW_BITS = 32 + zlib.MAX_WBITS  # With 32, zlib detects gzip and zlib streams.
 
 
@@ -68,6 +78,18 @@ def frame(records: Iterable[bytes]) -> bytes:
     for record in records:
         parts += (_header(len(record)), record, pack(masked_crc(record)))
     return b"".join(parts)
+
+
+def ends(records: Iterable[bytes], begin: int = 0) -> Iterator[int]:
+    """Yield where each record ends in a file that has the first one at `begin`.
+
+    Example:
+        >>> list(ends([b"one", b"three"]))
+        [19, 40]
+    """
+    for record in records:
+        begin += HEADER + len(record) + FOOTER
+        yield begin
 
 
 def spans(
@@ -132,13 +154,21 @@ def compression_of(url: str, compression: str | None = "auto") -> str | None:
     raise _corrupt(url, "it starts with neither a record, gzip nor zlib, at byte 0")
 
 
-def _blocks(url: str, num_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    offset = 0
-    while block := storage.read(url, offset, num_bytes):
-        yield block
-        offset += len(block)
-        if len(block) < num_bytes:
-            return
+def _blocks(url: str, num_bytes: int, begin: int, end: int | None) -> Generator[bytes, None, None]:
+    """Yield the bytes of a part of a file; with an end, several are asked for at the same time."""
+    if end is None:
+        while block := storage.read(url, begin, num_bytes):
+            yield block
+            begin += len(block)
+            if len(block) < num_bytes:
+                return
+        return
+    places = [(at, min(num_bytes, end - at)) for at in range(begin, end, num_bytes)]
+    if storage.is_local(url) or len(places) == 1:
+        yield from (storage.read(url, *place) for place in places)
+    else:
+        num_ahead = min(max(num_bytes // BYTES_PER_AHEAD, 1), CHUNKS_AHEAD)
+        yield from map_ahead(lambda place: storage.read(url, *place), places, num_ahead)
 
 
 def _inflated(blocks: Iterable[bytes], url: str) -> Iterator[bytes]:
@@ -165,7 +195,12 @@ def _inflated(blocks: Iterable[bytes], url: str) -> Iterator[bytes]:
 
 
 def chunks(
-    url: str, compression: str | None, check: bool = True, num_bytes: int = CHUNK_BYTES
+    url: str,
+    compression: str | None,
+    check: bool = True,
+    num_bytes: int = CHUNK_BYTES,
+    begin: int = 0,
+    end: int | None = None,
 ) -> Iterator[tuple[int, bytes, list[tuple[int, int]]]]:
     """Yield the records of a file in chunks: position in the file, bytes, and spans of the records.
 
@@ -174,19 +209,23 @@ def chunks(
         compression: `gzip`, `zlib` or None.
         check: see `spans`.
         num_bytes: number of bytes that are read at once.
+        begin: position of the first record to read; 0 in a compressed file.
+        end: position of the end of the last record to read, or of the file if that is known. Chunks
+            of a remote file are then asked for before they are needed.
 
     Raises:
         CorruptRecord: if the file is damaged, or ends within a record.
     """
-    blocks = _blocks(url, num_bytes)
-    offset, data = 0, b""
-    for block in _inflated(blocks, url) if compression else blocks:
-        data += block
-        record_spans = list(spans(data, url, offset, check))
-        if record_spans:
-            yield offset, data, record_spans
-            consumed = record_spans[-1][1] + FOOTER
-            offset, data = offset + consumed, data[consumed:]
+    blocks = _blocks(url, num_bytes, begin, end)
+    offset, data = begin, b""
+    with closing(blocks):
+        for block in _inflated(blocks, url) if compression else blocks:
+            data += block
+            record_spans = list(spans(data, url, offset, check))
+            if record_spans:
+                yield offset, data, record_spans
+                consumed = record_spans[-1][1] + FOOTER
+                offset, data = offset + consumed, data[consumed:]
     if data:
         raise _cut_off(url, offset, len(data))
 
@@ -197,7 +236,9 @@ def _cut_off(url: str, offset: int, length: int) -> CorruptRecord:
     )
 
 
-def measure(url: str, compression: str | None) -> tuple[int, int]:
+def measure(
+    url: str, compression: str | None, size: int | None = None, marks: Marks | None = None
+) -> tuple[int, int]:
     """Return the number of records of a file, and its uncompressed size in bytes.
 
     The data of the records is not checked, and not read in an uncompressed local file.
@@ -205,23 +246,24 @@ def measure(url: str, compression: str | None) -> tuple[int, int]:
     Args:
         url: the file.
         compression: `gzip`, `zlib` or None.
+        size: the size of the file if it is known.
+        marks: gets the places of records, unless the file is compressed.
 
     Raises:
         CorruptRecord: if a record's length is damaged, or the file ends within a record.
     """
-    rows = end = 0
+    counted = Marks() if marks is None or compression else marks
     if compression or not storage.is_local(url):
-        for offset, _, record_spans in chunks(url, compression, check=False):
-            rows, end = rows + len(record_spans), offset + record_spans[-1][1] + FOOTER
-        return rows, end
+        for offset, _, found in chunks(url, compression, False, MEASURED_BYTES, end=size):
+            counted.add(offset + stop + FOOTER for _, stop in found)
+        return counted.rows_seen, counted.end
     if not (size := storage.size(url)):
         return 0, 0
     with (
         storage.local_path(url).open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
-        for _, stop in spans(data, url, check=False):
-            rows, end = rows + 1, stop + FOOTER
-    if end < size:
-        raise _cut_off(url, end, size - end)
-    return rows, end
+        counted.add(stop + FOOTER for _, stop in spans(data, url, check=False))
+    if counted.end < size:
+        raise _cut_off(url, counted.end, size - counted.end)
+    return counted.rows_seen, counted.end

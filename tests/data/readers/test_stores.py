@@ -1,6 +1,5 @@
 """Requests and bytes that readers ask of a store, and what they keep on the local disk."""
 
-import errno
 import os
 from collections import namedtuple
 from collections.abc import Callable
@@ -21,11 +20,17 @@ from sparkdl.data.readers.exact_reads import ExactFile, arrow_filesystem
 from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
+from sparkdl.data.readers.record_index import index_records
+from sparkdl.data.readers.tfrecord import TFRecordSource, tfrecord
 from sparkdl.data.shard import Range
+from sparkdl.data.tfexample.columns import Column, Kind
+from sparkdl.data.tfexample.encode import encode
+from sparkdl.data.tfexample.framing import frame
+from sparkdl.data.tfexample.marks import MIN_DISTANCE_BYTES
 from tests.helpers.counted_store import CountedStore
 
 NUM_GROUPS, NUM_COLUMNS, GROUP_ROWS = 10, 8, 6250
-PARQUET = "sparkdl.data.readers.parquet"
+FETCHES = "sparkdl.data.readers.row_group_fetches"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +78,7 @@ def test_parquet_reads_the_bytes_that_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if is_large:
-        monkeypatch.setattr(f"{PARQUET}.MAX_PREFETCH_BYTES", 0)
+        monkeypatch.setattr(f"{FETCHES}.MAX_PREFETCH_BYTES", 0)
     source = ParquetSource("counted://bucket/table", None, {})
     store.requests.clear()
     names = [f"c{number}" for number in range(num_columns)]
@@ -175,12 +180,12 @@ def test_row_groups_that_are_read_in_turn_share_the_memory(
 ) -> None:
     source = ParquetSource("counted://bucket/table", None, {})
     limit = 3 * 50_000
-    monkeypatch.setattr(f"{PARQUET}.MAX_PREFETCH_BYTES", limit)
+    monkeypatch.setattr(f"{FETCHES}.MAX_PREFETCH_BYTES", limit)
     most = []
     real = ExactFile.prefetch
 
     def prefetch(self: ExactFile, ranges: Any) -> None:
-        most.append(source._prefetched_bytes)
+        most.append(source._fetches.held_bytes)
         real(self, ranges)
 
     monkeypatch.setattr(ExactFile, "prefetch", prefetch)
@@ -189,7 +194,7 @@ def test_row_groups_that_are_read_in_turn_share_the_memory(
     for reader in readers:
         assert sum(batch.num_rows for batch in reader) >= 0
     assert 0 < max(most) <= limit
-    assert source._prefetched_bytes == 0
+    assert source._fetches.held_bytes == 0
 
 
 @pytest.mark.slow
@@ -216,6 +221,115 @@ def test_parquet_on_s3_reads_the_bytes_that_it_needs(
     num_bytes = sum(size for method, size in asked if method == "get_object")
     assert num_bytes <= 1.1 * needed_bytes(content, 2)
     assert sum(method == "head_object" for method, _ in asked) <= 1
+
+
+# ---- TFRecord
+
+
+NUM_RECORDS, RECORD_BYTES = 2000, 2048
+RECORDS = "counted://bucket/records/a"
+
+
+def record_bytes(number: int) -> bytes:
+    return encode(
+        pa.RecordBatch.from_pydict(
+            {"id": [number], "text": [bytes([number % 251]) * RECORD_BYTES]}
+        ),
+        [Column("id", Kind.INT64, pa.int64()), Column("text", Kind.BYTES, pa.binary())],
+    )[0]
+
+
+@pytest.fixture(scope="module")
+def records() -> bytes:
+    """A TFRecord file of 4 MB."""
+    return frame(map(record_bytes, range(NUM_RECORDS)))
+
+
+@pytest.fixture
+def become(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes this process a rank of four."""
+    monkeypatch.setenv(context.VARIABLE, "{}")
+    (tmp_path / "trial").mkdir()
+
+    def become(rank: int) -> None:
+        mine = {"rank": rank, "world_size": 4, "num_readers": 4, "folder": str(tmp_path / "trial")}
+        context.activate(context.Context(run="r", run_path=str(tmp_path), **mine))
+
+    return become
+
+
+def ids_of(shuffle: bool = False) -> list[int]:
+    """The ids that this rank reads, without TensorFlow."""
+    rows = tfrecord(
+        RECORDS,
+        schema={"id": "int64", "text": "string"},
+        batch_size_per_worker=10,
+        feature_cols=("id", "text"),
+        shuffle=shuffle,
+    )
+    return [int(i) for ids, _ in rows.as_numpy() for i in ids]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_ranks_read_their_parts_of_one_file_of_records(
+    become: Callable[[int], None], records: bytes, shuffle: bool
+) -> None:
+    store = CountedStore.start()
+    store.objects["bucket/records/a"] = records
+    seen = []
+    for rank in range(4):
+        become(rank)
+        store.requests.clear()
+        seen += ids_of(shuffle)
+        counted = len(records) if rank == 0 else 0
+        first_record = 2 * MIN_DISTANCE_BYTES  # It tells the shapes of columns.
+        assert store.num_bytes() <= counted + first_record + 1.1 * len(records) / 4
+    assert sorted(seen) == list(range(NUM_RECORDS))
+
+
+def test_another_trial_of_a_run_does_not_count_again(
+    become: Callable[[int], None], records: bytes
+) -> None:
+    store = CountedStore.start()
+    store.objects["bucket/records/a"] = records
+    become(0)
+    arguments = (RECORDS, {"id": "int64"}, "auto")
+    index = index_records(*arguments)
+    store.requests.clear()
+    assert index_records(*arguments) == index and sum(index["rows"]) == NUM_RECORDS
+    assert store.count("GET") == 0
+    store.objects["bucket/records/a"] = frame(map(record_bytes, range(NUM_RECORDS - 1)))
+    assert index_records(*arguments)["rows"] == [NUM_RECORDS - 1]
+
+
+def test_an_index_that_was_damaged_is_made_again(
+    become: Callable[[int], None], records: bytes, tmp_path: Path
+) -> None:
+    CountedStore.start().objects["bucket/records/a"] = records
+    become(0)
+    index = index_records(RECORDS, None, "auto")
+    (kept,) = (tmp_path / "indexes").iterdir()
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert index_records(RECORDS, None, "auto") == index
+    assert len(kept.read_bytes()) > 100
+
+
+def test_parts_of_records_are_copied_once(records: bytes) -> None:
+    store = CountedStore.start()
+    store.objects["bucket/records/a"] = records
+    source = TFRecordSource(RECORDS, {"id": "int64"})
+    store.requests.clear()
+
+    def read(start: int, stop: int) -> list[bytes]:
+        batches = source._read([Range(0, start, stop)])
+        return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+    for start, stop in [(1900, 2000), (0, 1), (500, 600), (550, 700), (400, 1950)]:
+        assert read(start, stop) == [record_bytes(number) for number in range(start, stop)]
+    assert 1.0 <= store.num_bytes() / (1601 * RECORD_BYTES) <= 1.1
+    before = len(store.requests)
+    assert len(read(410, 1990)) == 1580
+    assert len(store.requests) == before
 
 
 # ---- copies on the local disk
@@ -284,11 +398,12 @@ def test_copies_do_not_use_up_the_descriptors(copies: Any, monkeypatch: pytest.M
 
 
 def test_a_full_disk_is_told_with_advice(copies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     some = copies(10**9, 10**8)
-    monkeypatch.setattr(local_copies.shutil, "copyfileobj", full)
+
+    def full(**_: Any) -> Any:
+        return Path("/dev/full").open("r+b")
+
+    monkeypatch.setattr(local_copies.tempfile, "TemporaryFile", full)
     with pytest.raises(
         OSError, match=r"no room in .* for a copy of counted://bucket/3.*spark\.loc"
     ):

@@ -16,6 +16,7 @@ from sparkdl.data.readers import local_copies
 from sparkdl.data.readers import tfrecord as module
 from sparkdl.data.readers.tfrecord import TFRecordSource, tfrecord
 from sparkdl.data.shard import Range
+from sparkdl.data.tfexample import marks
 from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import frame
@@ -29,6 +30,12 @@ COLUMNS = [
     Column("näme", Kind.BYTES, pa.string()),
     Column("words", Kind.BYTES, pa.string(), is_array=True),
 ]
+
+
+@pytest.fixture(autouse=True)
+def small_files_have_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark after each two or three records, so that readers begin in the middle of files."""
+    monkeypatch.setattr(marks, "MIN_DISTANCE_BYTES", 200)
 
 
 def rows(start: int, stop: int) -> pa.RecordBatch:

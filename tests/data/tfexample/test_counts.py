@@ -14,7 +14,7 @@ from sparkdl.data.tfexample.dataframe_io import _publish, _write
 from sparkdl.data.tfexample.framing import measure
 
 COLUMNS = [Column("id", Kind.INT64, pa.int64())]
-reader: Any = importlib.import_module("sparkdl.data.readers.tfrecord")
+reader: Any = importlib.import_module("sparkdl.data.readers.record_index")
 
 
 def write(folder: Path, *rows: int, compression: str | None = None) -> list[str]:
@@ -31,7 +31,7 @@ def write(folder: Path, *rows: int, compression: str | None = None) -> list[str]
 
 
 def count(path: Any, compression: str | None = "auto") -> dict[str, Any]:
-    pieces: dict[str, Any] = reader.count_records(path, {"id": "int64"}, compression)
+    pieces: dict[str, Any] = reader.index_records(path, {"id": "int64"}, compression)
     return {name: pieces[name] for name in ("rows", "compressions", "num_bytes")}
 
 

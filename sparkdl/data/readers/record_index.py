@@ -1,0 +1,154 @@
+"""Runs in the training process. The index of TFRecord files: numbers and places of their records.
+
+The first rank makes it for all ranks, see `agreed_pieces`, and keeps it in the run directory.
+"""
+
+import gzip
+import hashlib
+import json
+import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sparkdl import context, storage
+from sparkdl.data.agreed_pieces import Pieces
+from sparkdl.data.readers.paths import Files, Paths, find, urls_of
+from sparkdl.data.tfexample.counts import FileCount, counts_of
+from sparkdl.data.tfexample.framing import compression_of, measure
+from sparkdl.data.tfexample.marks import Marks, Part, distance_for
+from sparkdl.data.tfexample.schema_inference import check_compression, inspect
+
+__all__ = ["FOLDER", "FileParts", "index_records"]
+
+# The folder of the run directory in which indexes are kept.
+FOLDER = "indexes"
+# An index of another format, by another version of sparkdl, is not found.
+FORMAT = 1
+
+NUM_THREADS = 8  # The threads mostly wait for a store.
+
+_logger = logging.getLogger("sparkdl.data")
+
+
+class FileParts:
+    """The parts of files that have some records.
+
+    Args:
+        sizes: sizes of the files in bytes.
+        mark_rows, mark_offsets: the marks of each file, see `Marks`.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        mark_rows: Sequence[list[int]],
+        mark_offsets: Sequence[list[int]],
+    ) -> None:
+        self._sizes = sizes
+        self._marks = [
+            Marks(rows=rows, offsets=offsets)
+            for rows, offsets in zip(mark_rows, mark_offsets, strict=True)
+        ]
+
+    def around(self, piece: int, start: int, stop: int) -> Part:
+        """Return a part that has records `start <= i < stop` of a file, and few others."""
+        return self._marks[piece].around(start, stop, self._sizes[piece])
+
+
+def index_records(
+    paths: Paths, schema: Mapping[str, Any] | None, compression: str | None
+) -> Pieces:
+    """Return the files, their records, and the columns of the first records, in JSON form.
+
+    Within a run the files are read once; the result is kept for as long as they do not change.
+
+    Args:
+        paths, schema, compression: see `tfrecord`.
+
+    Raises:
+        ConfigError: if `compression` is invalid, or there is no record to infer a schema from.
+        ValueError: if a file is damaged or cut off, or its records are not Examples.
+    """
+    check_compression(compression)
+    matches = find(paths)
+    files = [each.to_dict() for each in matches]
+    kept = _Kept(matches, [compression, schema is None])
+    pieces = kept.read()
+    if pieces is None:
+        pieces = _index(matches, compression)
+        if schema is None:
+            pieces["inspected"] = _inspect(urls_of(matches), compression)
+        kept.write(pieces)
+    return {"files": files, **pieces}
+
+
+def _index(matches: Sequence[Files], compression: str | None) -> Pieces:
+    urls = urls_of(matches)
+    sizes = dict(zip(urls, (size for files in matches for size in files.sizes), strict=True))
+    known = counts_of(sizes)
+    distance = distance_for(sum(sizes.values()))
+
+    def count(url: str) -> tuple[FileCount, Marks]:
+        if (written := known.get(url)) and compression in ("auto", written.compression):
+            marks = Marks(rows=list(written.mark_rows), offsets=list(written.mark_offsets))
+            marks.thin(distance)
+            return written, marks
+        own, marks = compression_of(url, compression), Marks(distance)
+        rows, num_bytes = measure(url, own, sizes[url], marks)
+        count = FileCount(rows=rows, size=sizes[url], num_bytes=num_bytes, compression=own)
+        return count, marks
+
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        counted = list(pool.map(count, urls))
+    return {
+        "compressions": [file.compression for file, _ in counted],
+        "rows": [file.rows for file, _ in counted],
+        "num_bytes": sum(file.num_bytes for file, _ in counted),
+        "mark_rows": [marks.rows for _, marks in counted],
+        "mark_offsets": [marks.offsets for _, marks in counted],
+    }
+
+
+def _inspect(urls: Sequence[str], compression: str | None) -> dict[str, Any]:
+    inspected = inspect(urls, compression)
+    return {
+        "records": inspected.records,
+        "kinds": {name: kind.value for name, kind in inspected.kinds.items()},
+        "lengths": {name: sorted(lengths) for name, lengths in inspected.lengths.items()},
+    }
+
+
+class _Kept:
+    """The index of some files in the run directory; outside a run there is none.
+
+    Args:
+        matches: the files; an index of files that have changed is not found.
+        arguments: what else the index depends on.
+    """
+
+    def __init__(self, matches: Sequence[Files], arguments: Sequence[Any]) -> None:
+        listed = [[f.root, f.folder, f.paths, f.sizes, f.marks] for f in matches]
+        digest = hashlib.sha256(json.dumps([FORMAT, listed, *arguments]).encode()).hexdigest()[:32]
+        root = context.current().run_path
+        self._url = root and storage.join(root, FOLDER, f"{digest}.json.gz")
+
+    def read(self) -> Pieces | None:
+        """Return the index; None if there is none that can be read."""
+        try:
+            content = storage.read(self._url) if self._url else b""
+            return dict(json.loads(gzip.decompress(content))) if content else None
+        except FileNotFoundError:
+            return None
+        except (OSError, EOFError, ValueError, zlib.error) as exc:
+            _logger.debug("the index %s cannot be read: %s", self._url, exc)
+            return None
+
+    def write(self, pieces: Pieces) -> None:
+        """Keep the index, if the run directory allows it."""
+        try:
+            if self._url:
+                storage.write(self._url, gzip.compress(json.dumps(pieces).encode(), 1))
+        except OSError as exc:
+            _logger.debug("the index %s is not kept: %s", self._url, exc)
