@@ -22,7 +22,7 @@ from sparkdl.data.ragged import Ragged
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 
-__all__ = ["Arrays", "inner_shape", "owned", "to_array"]
+__all__ = ["Arrays", "inner_shape", "owned", "stack_arrays", "stacked_spec", "to_array"]
 
 # TensorFlow uses memory with this alignment without a further copy.
 _ALIGNMENT_BYTES = 64
@@ -193,7 +193,20 @@ def _ragged(values: pa.Array, column: Column) -> Ragged:
 # ---- several columns
 
 
-def _stack_arrays(names: list[str], parts: list[Any]) -> Any:
+def stack_arrays(names: list[str], parts: list[Any]) -> Any:
+    """Stack arrays of (rows,) or (rows, width) side by side into one of (rows, sum of widths).
+
+    Args:
+        names: names of the columns of the arrays.
+        parts: the arrays.
+
+    Raises:
+        ConfigError: if an array is ragged, or has more dimensions.
+        ValueError: if the stack cannot represent a number.
+    """
+    for name, part in zip(names, parts, strict=True):
+        if isinstance(part, Ragged) or part.ndim > 2:
+            raise ConfigError(_not_stacked_message(name))
     parts = [part.reshape(len(part), -1) for part in parts]
     if len(parts) == 1:
         return parts[0]
@@ -206,6 +219,23 @@ def _stack_arrays(names: list[str], parts: list[Any]) -> Any:
         stacked[:, begin : begin + part.shape[1]] = part
         begin += part.shape[1]
     return stacked
+
+
+def stacked_spec(_: list[str], parts: list[Any]) -> Any:
+    """Return the `tf.TensorSpec` of stacked arrays, of which the specs are given."""
+    import tensorflow as tf
+
+    widths = [part.shape[1] if part.shape.rank == 2 else 1 for part in parts]
+    dtype = stacked_dtype([part.dtype.as_numpy_dtype for part in parts])
+    width = None if None in widths else sum(widths)
+    return tf.TensorSpec([None, width], tf.as_dtype(dtype))
+
+
+def _not_stacked_message(name: str) -> str:
+    return (
+        f"column {name!r} cannot be stacked with others: it is ragged, or has more than one "
+        "dimension. Choose columns as a tuple or a dict."
+    )
 
 
 def _known_shape(
@@ -245,10 +275,7 @@ class Arrays:
             stacked_dtype([part.dtype for part in parts])
             for part in parts:
                 if part.depth > 1 or part.ragged:
-                    raise ConfigError(
-                        f"column {part.name!r} cannot be stacked with others: it is ragged, or "
-                        "has more than one dimension. Choose columns as a tuple or a dict."
-                    )
+                    raise ConfigError(_not_stacked_message(part.name))
 
         self._selection.pick(by_name, check)
 
@@ -277,7 +304,7 @@ class Arrays:
             c.name: to_array(batch.column(c.name), c, _known_shape(shapes, c, batch))
             for c in self._columns
         }
-        return self._selection.pick(values, _stack_arrays)
+        return self._selection.pick(values, stack_arrays)
 
     def padding(self) -> Any:
         """Return the value that pads each array, arranged as the arrays; None without one."""
@@ -307,13 +334,7 @@ class Arrays:
             shape = (self.shapes or {}).get(column.name, (None,) * column.depth)
             return tf.TensorSpec([None, *shape], dtype)
 
-        def stacked(_: list[str], parts: list[Any]) -> Any:
-            widths = [part.shape[1] if part.shape.rank == 2 else 1 for part in parts]
-            dtype = stacked_dtype([part.dtype.as_numpy_dtype for part in parts])
-            width = None if None in widths else sum(widths)
-            return tf.TensorSpec([None, width], tf.as_dtype(dtype))
-
-        return self._selection.pick({c.name: spec(c) for c in self._columns}, stacked)
+        return self._selection.pick({c.name: spec(c) for c in self._columns}, stacked_spec)
 
 
 def owned(array: Any) -> Any:
