@@ -84,8 +84,9 @@ class Map:
     @property
     def name(self) -> str:
         """The name of the function, and the place of its source."""
-        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        code = getattr(self.function, "__code__", None)
+        function: Any = inspect.unwrap(self.function)
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        code = getattr(function, "__code__", None)
         return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
     @property
