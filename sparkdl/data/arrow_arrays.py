@@ -5,7 +5,7 @@ here, once for all readers: a slice keeps its offset, `flatten` leaves out null 
 with nulls become floats in NumPy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from sparkdl.data.column_selection import (
     inexact_message,
     stacked_dtype,
 )
+from sparkdl.data.ml_vectors import to_lists
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
@@ -26,6 +27,8 @@ __all__ = ["Arrays", "inner_shape", "owned", "stack_arrays", "stacked_spec", "to
 
 # TensorFlow uses memory with this alignment without a further copy.
 _ALIGNMENT_BYTES = 64
+# Limit of the numbers of sparse vectors that are computed at once.
+_PART_BYTES = 8 << 20
 
 # ---- one column
 
@@ -46,6 +49,8 @@ def to_array(values: pa.Array, column: Column, shape: Sequence[int] = ()) -> Any
         >>> to_array(x, Column("x", np.dtype("int64"), 1), (2,)).tolist()
         [[3, 4], [5, 6]]
     """
+    if column.is_vector:
+        values = to_lists(values)
     if column.ragged:
         return _ragged(values, column)
     if column.decode:
@@ -84,6 +89,8 @@ def inner_shape(values: pa.Array, column: Column) -> tuple[int, ...] | None:
         return (len(values[0].as_py()) // column.dtype.itemsize,) if len(values) else None
     shape: list[int] = []
     first = values.slice(0, 1)
+    if column.is_vector:
+        first = to_lists(first)
     for _ in range(column.depth):
         shape.append(int(_list_lengths(first, column)[0]) if len(first) else 0)
         first = first.flatten().slice(0, 1)
@@ -305,6 +312,21 @@ class Arrays:
             for c in self._columns
         }
         return self._selection.pick(values, stack_arrays)
+
+    def parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a batch; few at once if vectors are much larger than they are stored.
+
+        Args:
+            batch: the rows.
+        """
+        width = sum(
+            max(self.learn(batch)[column.name], default=0)
+            for column in self._columns
+            if column.is_vector and not column.ragged and batch.num_rows
+        )
+        rows = max(_PART_BYTES // (4 * width), 1) if width else max(batch.num_rows, 1)
+        for begin in range(0, batch.num_rows, rows):
+            yield batch.slice(begin, rows)
 
     def padding(self) -> Any:
         """Return the value that pads each array, arranged as the arrays; None without one."""

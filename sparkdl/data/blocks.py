@@ -95,20 +95,22 @@ class ArrowBlocks(Blocks):
 
     def arrays(self) -> Iterator[Any]:
         """Implement `Blocks.arrays`."""
-        for batch in self._batches():
-            if batch.num_rows:
-                yield map_leaves(separately_owned(), self._convert(batch))
+        for batch in self._parts():
+            yield map_leaves(separately_owned(), self._convert(batch))
 
     def tensors(self) -> Any:
         """Implement `Blocks.tensors`."""
         import tensorflow as tf
 
         def elements() -> Iterator[Any]:
-            for batch in self._batches():
-                if batch.num_rows:
-                    yield map_leaves(to_tensor, self._convert(batch))
+            for batch in self._parts():
+                yield map_leaves(to_tensor, self._convert(batch))
 
         return tf.data.Dataset.from_generator(elements, output_signature=self._convert.signature())
+
+    def _parts(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches():
+            yield from self._convert.parts(batch)
 
 
 class TensorBlocks(Blocks):

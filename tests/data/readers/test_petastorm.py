@@ -387,6 +387,24 @@ def test_what_a_spark_converter_wrote(spark: SparkSession, tmp_path: Path) -> No
     assert sorted(ids) == list(range(50))
 
 
+def test_vectors_of_spark_ml_become_dense(spark: SparkSession, tmp_path: Path) -> None:
+    sparse = [Vectors.sparse(1 << 16, {n: 1.0, n + 7: n}) for n in range(300)]
+    rows = [(n, Vectors.dense([n, 1.0]), vector) for n, vector in enumerate(sparse)]
+    df = spark.createDataFrame(rows, ["id", "dense", "sparse"])
+    df.coalesce(1).write.parquet(str(tmp_path / "vectors"))
+    for read in (data.parquet, petastorm):
+        found = read(str(tmp_path / "vectors"), batch_size_per_worker=200, shuffle=True)
+        blocks = list(found.blocks.arrays())
+        assert max(block["sparse"].nbytes for block in blocks) <= 8 << 20  # In small parts.
+        (batch, last) = found.as_numpy()
+        assert len(last["id"]) == 100
+        assert batch["dense"].dtype == batch["sparse"].dtype == np.float32
+        assert (batch["dense"] == np.stack([batch["id"], np.ones(200)], 1)).all()
+        for n, row in zip(batch["id"].tolist(), batch["sparse"], strict=True):
+            assert row.shape == (1 << 16,)
+            assert row[n] == 1 and row[n + 7] == n and np.count_nonzero(row) == 1 + (n > 0)
+
+
 def test_fixed_size_lists_that_petastorm_drops(tmp_path: Path) -> None:
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(range(12), pa.float32()), 3)
     pq.write_table(pa.table({"id": range(4), "v": vectors}), tmp_path / "a.parquet")
