@@ -339,7 +339,8 @@ class Arrays:
         Raises:
             ConfigError: if the column does not hold arrays.
         """
-        if not any(column.name == name and column.ragged for column in self._columns):
+        ragged = [c.name for c in self._columns if c.ragged and not c.is_vector]
+        if name not in ragged:
             raise ConfigError(
                 f"bucket_by names column {name!r}, whose arrays all have one length. Name a column "
                 f"of arrays that differ in length: pad={{{name!r}: 0}} or ragged=[{name!r}]."

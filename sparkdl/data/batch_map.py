@@ -1,5 +1,6 @@
 """Runs anywhere (pure). Functions of the user that compute columns from the columns of a batch."""
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -85,6 +86,8 @@ class Map:
     def name(self) -> str:
         """The name of the function, and the place of its source."""
         function: Any = inspect.unwrap(self.function)
+        while isinstance(function, functools.partial):
+            function = function.func
         name = getattr(function, "__qualname__", type(function).__qualname__)
         code = getattr(function, "__code__", None)
         return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
@@ -161,8 +164,10 @@ class Map:
     def _column(self, name: Any, value: Any, rows: int) -> Any:
         """Return a value as an array (rows, ...) of numbers or strings, or as `Ragged`."""
         problem = None
+        is_list = isinstance(value, list | tuple) and all(isinstance(v, str | bytes) for v in value)
         try:
-            array = np.asarray(value)
+            # NumPy's own type for bytes cuts off zeros at their end.
+            array = np.asarray(value, object if is_list else None)
         except ValueError as exc:  # Lists of different lengths.
             array, problem = np.empty(0), str(exc)
         if array.dtype.kind in "US":

@@ -1,5 +1,6 @@
 """Functions of the user on the columns of a batch: `map=` of the readers."""
 
+import functools
 import threading
 import traceback
 from collections.abc import Callable
@@ -139,6 +140,23 @@ def test_lengths_may_differ_from_batch_to_batch_if_declared(read: Read) -> None:
         ValueError, match=r"column 'one' as int32 \[5\] in each row; expected int32 \[1\]"
     ):
         list(read(function, feature_cols="one").as_numpy())
+
+
+def test_strings_and_bytes_stay_whole(read: Read) -> None:
+    def function(rows: dict[str, Any]) -> dict[str, Any]:
+        raw = [b"\x00" * int(i) for i in rows["id"]]
+        return {
+            "raw": raw,
+            "upper": np.char.upper(rows["word"].astype(str)),
+            "list": ["a\x00"] * len(raw),
+        }
+
+    names = ("raw", "upper", "list")
+    batches = list(read(functools.partial(function), feature_cols=names).as_numpy())
+    raw, upper, texts = batches[2]
+    assert raw.tolist() == [b"\x00" * 8, b"\x00" * 9]
+    assert upper.tolist() == ["W8", "W9"] and texts.tolist() == ["a\x00"] * 2
+    assert "test_strings_and_bytes" in Map(functools.partial(function)).name
 
 
 def test_arrays_have_memory_of_their_own(read: Read) -> None:

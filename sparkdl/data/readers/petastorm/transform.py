@@ -119,7 +119,7 @@ def _column(values: list[Any], field: Any, stored: Any) -> "np.ndarray[Any, Any]
         column = np.empty(len(values), object)
         column[:] = [_cast(np.asarray(value), dtype) for value in values]
         return column
-    if dtype is not None and dtype.kind in "OSU" and not shape:
+    if isinstance(values[0], str | bytes):  # NumPy's own type for bytes cuts off zeros.
         return np.array(values, object)
     array = _cast(np.stack([np.asarray(value) for value in values]), dtype)
     return array if shape is None else array.reshape(len(values), *shape)
