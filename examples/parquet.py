@@ -23,11 +23,16 @@ def write_digits(folder: str) -> None:
     spark = SparkSession.builder.appName("digits").getOrCreate()
     images, labels = load_digits(return_X_y=True)
     rows = [
-        ((image / 16.0).tolist(), int(label), "test" if number % 4 == 0 else "train")
+        (image.tolist(), int(label), "test" if number % 4 == 0 else "train")
         for number, (image, label) in enumerate(zip(images, labels, strict=True))
     ]
     df = spark.createDataFrame(rows, "pixels array<float>, digit int, part string")
     df.repartition(4).write.mode("overwrite").parquet(folder)
+
+
+def scale(rows: dict) -> dict:
+    """Compute what the network is trained on from the columns of a batch, in NumPy."""
+    return {"pixels": rows["pixels"] / 16}
 
 
 def train(folder: str) -> float:
@@ -42,6 +47,7 @@ def train(folder: str) -> float:
         )
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     columns = {"feature_cols": "pixels", "label_cols": "digit"}
+    columns["map"] = data.Map(scale, columns=["pixels"])
     rows = data.parquet(
         folder, filter=[("part", "==", "train")], global_batch_size=32, shuffle=True, **columns
     )

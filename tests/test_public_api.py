@@ -33,7 +33,7 @@ PUBLIC = {
         *("report", "resource", "should_stop", "this_reporter"),
     ],
     "sparkdl.data": [
-        *("Rows", "csv", "dataset", "images", "local", "mix", "parquet", "petastorm"),
+        *("Map", "Rows", "csv", "dataset", "images", "local", "mix", "parquet", "petastorm"),
         *("read_tfrecord", "tfrecord", "write_tfrecord"),
     ],
     "sparkdl.devices": ["get_num_gpus", "gpus", "is_busy"],

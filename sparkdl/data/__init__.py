@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparkdl.data.batch_map import Map
     from sparkdl.data.dataframe.dataset import dataset
     from sparkdl.data.local_rows import local
     from sparkdl.data.mixing import mix
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sparkdl.data.tfexample.dataframe_io import read_tfrecord, write_tfrecord
 
 __all__ = [
+    "Map",
     "Rows",
     "csv",
     "dataset",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Map": "sparkdl.data.batch_map",
     "Rows": "sparkdl.data.rows",
     "csv": "sparkdl.data.readers.delimited",
     "dataset": "sparkdl.data.dataframe.dataset",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from threading import Lock
 from typing import Generic, TypeVar
 
 __all__ = ["Ahead", "map_ahead"]
@@ -12,7 +13,7 @@ _Result = TypeVar("_Result")
 
 
 class Ahead(Generic[_Key, _Result]):
-    """Calls that run in threads before their results are needed; used by one thread at a time.
+    """Calls that run in threads before their results are needed.
 
     Args:
         function: called with each key.
@@ -39,6 +40,7 @@ class Ahead(Generic[_Key, _Result]):
         self._begun: dict[_Key, Future[_Result]] = {}
         self._taken: set[_Key] = set()
         self._num_ahead = num_ahead
+        self._lock = Lock()  # The lanes of a shuffled pass are read by several threads.
         self._pool = ThreadPoolExecutor(num_ahead, "sparkdl-ahead")
         self._begin()
 
@@ -52,9 +54,10 @@ class Ahead(Generic[_Key, _Result]):
 
     def take(self, key: _Key) -> _Result:
         """Return the result for a key; wait for the call, or make it if it has not begun."""
-        self._taken.add(key)
-        future = self._begun.pop(key, None)
-        self._begin()
+        with self._lock:
+            self._taken.add(key)
+            future = self._begun.pop(key, None)
+            self._begin()
         return self._function(key) if future is None else future.result()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ here, once for all readers: a slice keeps its offset, `flatten` leaves out null 
 with nulls become floats in NumPy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,17 @@ from sparkdl.data.column_selection import (
     inexact_message,
     stacked_dtype,
 )
+from sparkdl.data.ml_vectors import to_lists
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 
-__all__ = ["Arrays", "inner_shape", "owned", "to_array"]
+__all__ = ["Arrays", "inner_shape", "owned", "stack_arrays", "stacked_spec", "to_array"]
 
 # TensorFlow uses memory with this alignment without a further copy.
 _ALIGNMENT_BYTES = 64
+# Limit of the numbers of sparse vectors that are computed at once.
+_PART_BYTES = 8 << 20
 
 # ---- one column
 
@@ -46,6 +49,8 @@ def to_array(values: pa.Array, column: Column, shape: Sequence[int] = ()) -> Any
         >>> to_array(x, Column("x", np.dtype("int64"), 1), (2,)).tolist()
         [[3, 4], [5, 6]]
     """
+    if column.is_vector:
+        values = to_lists(values)
     if column.ragged:
         return _ragged(values, column)
     if column.decode:
@@ -84,6 +89,8 @@ def inner_shape(values: pa.Array, column: Column) -> tuple[int, ...] | None:
         return (len(values[0].as_py()) // column.dtype.itemsize,) if len(values) else None
     shape: list[int] = []
     first = values.slice(0, 1)
+    if column.is_vector:
+        first = to_lists(first)
     for _ in range(column.depth):
         shape.append(int(_list_lengths(first, column)[0]) if len(first) else 0)
         first = first.flatten().slice(0, 1)
@@ -193,7 +200,20 @@ def _ragged(values: pa.Array, column: Column) -> Ragged:
 # ---- several columns
 
 
-def _stack_arrays(names: list[str], parts: list[Any]) -> Any:
+def stack_arrays(names: list[str], parts: list[Any]) -> Any:
+    """Stack arrays of (rows,) or (rows, width) side by side into one of (rows, sum of widths).
+
+    Args:
+        names: names of the columns of the arrays.
+        parts: the arrays.
+
+    Raises:
+        ConfigError: if an array is ragged, or has more dimensions.
+        ValueError: if the stack cannot represent a number.
+    """
+    for name, part in zip(names, parts, strict=True):
+        if isinstance(part, Ragged) or part.ndim > 2:
+            raise ConfigError(_not_stacked_message(name))
     parts = [part.reshape(len(part), -1) for part in parts]
     if len(parts) == 1:
         return parts[0]
@@ -206,6 +226,23 @@ def _stack_arrays(names: list[str], parts: list[Any]) -> Any:
         stacked[:, begin : begin + part.shape[1]] = part
         begin += part.shape[1]
     return stacked
+
+
+def stacked_spec(_: list[str], parts: list[Any]) -> Any:
+    """Return the `tf.TensorSpec` of stacked arrays, of which the specs are given."""
+    import tensorflow as tf
+
+    widths = [part.shape[1] if part.shape.rank == 2 else 1 for part in parts]
+    dtype = stacked_dtype([part.dtype.as_numpy_dtype for part in parts])
+    width = None if None in widths else sum(widths)
+    return tf.TensorSpec([None, width], tf.as_dtype(dtype))
+
+
+def _not_stacked_message(name: str) -> str:
+    return (
+        f"column {name!r} cannot be stacked with others: it is ragged, or has more than one "
+        "dimension. Choose columns as a tuple or a dict."
+    )
 
 
 def _known_shape(
@@ -245,10 +282,7 @@ class Arrays:
             stacked_dtype([part.dtype for part in parts])
             for part in parts:
                 if part.depth > 1 or part.ragged:
-                    raise ConfigError(
-                        f"column {part.name!r} cannot be stacked with others: it is ragged, or "
-                        "has more than one dimension. Choose columns as a tuple or a dict."
-                    )
+                    raise ConfigError(_not_stacked_message(part.name))
 
         self._selection.pick(by_name, check)
 
@@ -277,7 +311,22 @@ class Arrays:
             c.name: to_array(batch.column(c.name), c, _known_shape(shapes, c, batch))
             for c in self._columns
         }
-        return self._selection.pick(values, _stack_arrays)
+        return self._selection.pick(values, stack_arrays)
+
+    def parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a batch; few at once if vectors are much larger than they are stored.
+
+        Args:
+            batch: the rows.
+        """
+        width = sum(
+            max(self.learn(batch)[column.name], default=0)
+            for column in self._columns
+            if column.is_vector and not column.ragged and batch.num_rows
+        )
+        rows = max(_PART_BYTES // (4 * width), 1) if width else max(batch.num_rows, 1)
+        for begin in range(0, batch.num_rows, rows):
+            yield batch.slice(begin, rows)
 
     def padding(self) -> Any:
         """Return the value that pads each array, arranged as the arrays; None without one."""
@@ -290,7 +339,8 @@ class Arrays:
         Raises:
             ConfigError: if the column does not hold arrays.
         """
-        if not any(column.name == name and column.ragged for column in self._columns):
+        ragged = [c.name for c in self._columns if c.ragged and not c.is_vector]
+        if name not in ragged:
             raise ConfigError(
                 f"bucket_by names column {name!r}, whose arrays all have one length. Name a column "
                 f"of arrays that differ in length: pad={{{name!r}: 0}} or ragged=[{name!r}]."
@@ -307,13 +357,7 @@ class Arrays:
             shape = (self.shapes or {}).get(column.name, (None,) * column.depth)
             return tf.TensorSpec([None, *shape], dtype)
 
-        def stacked(_: list[str], parts: list[Any]) -> Any:
-            widths = [part.shape[1] if part.shape.rank == 2 else 1 for part in parts]
-            dtype = stacked_dtype([part.dtype.as_numpy_dtype for part in parts])
-            width = None if None in widths else sum(widths)
-            return tf.TensorSpec([None, width], tf.as_dtype(dtype))
-
-        return self._selection.pick({c.name: spec(c) for c in self._columns}, stacked)
+        return self._selection.pick({c.name: spec(c) for c in self._columns}, stacked_spec)
 
 
 def owned(array: Any) -> Any:

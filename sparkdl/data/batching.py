@@ -1,28 +1,29 @@
 """Runs in the training process. Turn the rows of any reader into the batches of this rank."""
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sparkdl import context
 from sparkdl.context import Context
+from sparkdl.data.batch_map import Map
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
-from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS
+from sparkdl.data.dataset_report import report_dataset
+from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS, Pass
 from sparkdl.data.length_buckets import WINDOW_BATCHES
 from sparkdl.data.loaders import Plan
+from sparkdl.data.mapped_blocks import MappedBlocks, MappedColumns, stored_columns
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.passes import Passes
 from sparkdl.data.per_worker import refuse_sending
 from sparkdl.data.readers.base import Source
 from sparkdl.data.readers.chosen_rows import chosen_rows, row_tests
 from sparkdl.data.rows import Rows
-from sparkdl.data.shard import LAST_BATCH, Share, share
+from sparkdl.data.shard import LAST_BATCH, Range, Share, share
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import check_count, with_keywords_of
 
@@ -30,7 +31,6 @@ __all__ = [
     "Batches",
     "make_dataset",
     "passes",
-    "report_dataset",
     "rows_of",
     "takes_batches",
     "whole_share",
@@ -78,7 +78,9 @@ class Batches:
             the same value are always in the same split.
         where: conditions for the rows to read, by column: a function that is given the values of
             many rows as an array of NumPy and returns an array of bool, or the wanted values, such
-            as `{"age": lambda age: age >= 18, "label": [0, 1]}`.
+            as `{"age": lambda age: age >= 18, "label": [0, 1]}`; or a predicate of petastorm.
+        map: a function that computes columns from the columns of a batch, a dict of arrays, or a
+            `data.Map`; `feature_cols`, `label_cols` and `weight_col` may name what it returns.
         steps: maximum number of batches in one pass; by default there is no maximum. Each pass
             begins anew: without `shuffle`, and always with `data.dataset`, all passes have the same
             first rows, and the rows after them are never read.
@@ -95,6 +97,7 @@ class Batches:
     bucket_by: str | None = None
     split: tuple[str, float, float] | None = None
     where: Mapping[str, Any] | None = None
+    map: Any = None
     steps: int | None = None
 
     @classmethod
@@ -135,6 +138,7 @@ class Batches:
                 "of rows that are shuffled together, at least 2."
             )
         row_tests(self.split, self.where)
+        Map.parse(self.map)
         if self.last_batch not in LAST_BATCH:
             raise ConfigError(f"last_batch is {self.last_batch!r}; expected 'pad' or 'drop'.")
 
@@ -156,11 +160,12 @@ class Batches:
             >>> Batches.parse({"global_batch_size": 64, "shuffle": True}).division["shuffle"]
             True
         """
-        names = [field.name for field in fields(self) if not field.name.endswith(("_cols", "_col"))]
-        return {name: getattr(self, name) for name in names}
+        names = [field.name for field in fields(self)]
+        kept = [name for name in names if not name.endswith(("_cols", "_col")) and name != "map"]
+        return {name: getattr(self, name) for name in kept}
 
     def select(self, columns: Sequence[str]) -> ColumnSelection:
-        """Return the selection among the columns of a dataset.
+        """Return the selection of the columns to read among those of a dataset.
 
         Args:
             columns: names of the columns of the dataset.
@@ -168,14 +173,36 @@ class Batches:
         Raises:
             ConfigError: if a selected column does not exist.
         """
-        chosen = self.feature_cols, self.label_cols, self.weight_col
-        selection = ColumnSelection.among(columns, *chosen)
+        batch_map = Map.parse(self.map)
+        if batch_map is None:
+            selection = ColumnSelection.among(columns, *self._chosen)
+        else:
+            selection = stored_columns(batch_map, columns, *self._chosen)
         if self.bucket_by is not None and self.bucket_by not in selection.names:
             raise ConfigError(
                 f"bucket_by is {self.bucket_by!r}; expected one of the selected columns "
                 f"{', '.join(selection.names)}.{suggest(str(self.bucket_by), selection.names)}"
             )
         return selection
+
+    def mapped(self, columns: Sequence[str], sample: Callable[[], Any]) -> MappedColumns | None:
+        """Return the columns with those that `map` computes; None without `map`.
+
+        Args:
+            columns: names of the columns of the dataset.
+            sample: returns the columns to read of the first rows; None if there are no rows.
+
+        Raises:
+            ConfigError: see `MappedColumns.learn`.
+        """
+        batch_map = Map.parse(self.map)
+        if batch_map is None:
+            return None
+        return MappedColumns.learn(batch_map, columns, sample(), *self._chosen)
+
+    @property
+    def _chosen(self) -> tuple[Any, Any, Any]:
+        return self.feature_cols, self.label_cols, self.weight_col
 
     def per_worker(self, world_size: int) -> int:
         """Return the number of rows in a batch of one rank.
@@ -218,16 +245,37 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     selection = batches.select(source.columns)
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)
-    report_dataset(source.name, batches, whole.rows, whole.steps, whole.padded, whole.dropped)
+    numbers_of_rows = whole.rows, whole.steps, whole.padded, whole.dropped
+    report_dataset(source.name, batch_size, batches.steps, *numbers_of_rows)
     names = selection.names
     read = passes(source.sizes, batches, me, source.max_lanes(names), names)
-    blocks = source.blocks(read.next, selection)
+    samples = _samples(source, batches, batch_size)
+    blocks = source.blocks(lambda: samples.pop() if samples else read.next(), selection)
+    mapped = batches.mapped(source.columns, lambda: next(blocks.arrays()) if samples else None)
     num_rows = sum(part.stop - part.start for part in whole.ranges)
     # An elastic gang leaves out the rows of lost ranks, and no rank knows which.
-    known = None if me.is_elastic or batches.bucket_by or batches.epochs > 1 else read
+    has_state = not (me.is_elastic or batches.bucket_by or batches.epochs > 1)
     return rows_of(
-        source.name, blocks, batches, batch_size, whole.steps, num_rows, read.numbers, known
+        source.name,
+        blocks,
+        batches,
+        batch_size,
+        whole.steps,
+        num_rows,
+        read.numbers,
+        mapped,
+        read if has_state else None,
     )
+
+
+def _samples(source: Source, batches: Batches, batch_size: int) -> list[Pass]:
+    """Return a pass over the first rows, from which the results of `map` are learnt, if any."""
+    if batches.map is None:
+        return []
+    first = next((piece for piece, rows in enumerate(source.sizes) if rows), None)
+    if first is None:
+        return []
+    return [Pass.in_order([Range(first, 0, min(source.sizes[first], batch_size))])]
 
 
 def whole_share(sizes: Sequence[int], batches: Batches, me: Context) -> Share:
@@ -290,6 +338,7 @@ def rows_of(
     steps: int | None,
     num_rows: int | None,
     numbers: PassNumbers,
+    mapped: MappedColumns | None = None,
     known: Passes | None = None,
 ) -> Rows:
     """Return blocks of any number of rows as batches.
@@ -302,6 +351,7 @@ def rows_of(
         steps: number of batches of one pass; None if it is not known yet.
         num_rows: number of rows of one pass of this rank; None if it is not known yet.
         numbers: counts the passes of the blocks.
+        mapped: the columns with those that `map` computes.
         known: the passes, if reading can go on in the middle of one.
     """
     plan = Plan(
@@ -315,58 +365,20 @@ def rows_of(
         is_bucketed=batches.bucket_by is not None,
         passes=known,
     )
+    me = context.current()
+
+    def entropy() -> list[int]:
+        """Return the seed of the pass that has just begun."""
+        return [me.data_seed, numbers.upcoming - 1, me.reading[0]]
+
     if batches.bucket_by is not None:
-        me = context.current()
 
         def seed() -> Any:
-            entropy = [me.data_seed, numbers.upcoming - 1, me.reading[0]]
-            return np.random.SeedSequence(entropy) if batches.shuffle else None
+            return np.random.SeedSequence(entropy()) if batches.shuffle else None
 
         # The batches of a window begin with the shortest rows, and all of them must be read.
         window_batches = min(WINDOW_BATCHES, batches.steps or WINDOW_BATCHES)
         blocks = blocks.bucketed(batches.bucket_by, batch_size, seed, window_batches)
+    if mapped is not None:
+        blocks = MappedBlocks(blocks, mapped, batch_size, plan.drop_remainder, entropy)
     return Rows(name, blocks, plan)
-
-
-def report_dataset(
-    name: str, batches: Batches, rows: int, steps: int, padded: int, dropped: int
-) -> None:
-    """Log the size of a dataset and record it in the trial's folder; only the chief does.
-
-    Args:
-        name: name of the dataset.
-        batches: how rows become batches.
-        rows: number of rows of all ranks together.
-        steps: number of batches of each rank in one pass.
-        padded: number of rows that are repeated, over all ranks.
-        dropped: number of rows that are left out, over all ranks.
-    """
-    me = context.current()
-    if not me.is_chief:
-        return
-    num_readers = me.reading[1]
-    per_worker = batches.per_worker(num_readers)
-    record = {
-        "data": name,
-        "rows": rows,
-        "batch_size_per_worker": per_worker,
-        "global_batch_size": per_worker * num_readers,
-        "steps": min(steps, batches.steps or steps),
-        "padded": padded,
-        "dropped": dropped,
-    }
-    remainder = f", {padded} repeated" if padded else f", {dropped} left out" if dropped else ""
-    ranks = f" on each of {num_readers} ranks, {record['global_batch_size']} together"
-    _logger.info(
-        "%s: %d rows%s; batches of %d%s; %d steps per epoch",
-        name,
-        rows,
-        remainder,
-        per_worker,
-        ranks if num_readers > 1 else "",
-        record["steps"],
-    )
-    if me.folder:
-        line = json.dumps(record).encode() + b"\n"
-        with Path(me.folder, "data.jsonl").open("ab") as file:
-            file.write(line)

@@ -15,7 +15,14 @@ from sparkdl.data.nested import map_leaves
 from sparkdl.data.ragged import Ragged
 from sparkdl.errors import ConfigError
 
-__all__ = ["ArrowBlocks", "Blocks", "EitherBlocks", "TensorBlocks", "to_tensor"]
+__all__ = [
+    "ArrowBlocks",
+    "Blocks",
+    "EitherBlocks",
+    "TensorBlocks",
+    "separately_owned",
+    "to_tensor",
+]
 
 
 class Blocks(ABC):
@@ -88,20 +95,22 @@ class ArrowBlocks(Blocks):
 
     def arrays(self) -> Iterator[Any]:
         """Implement `Blocks.arrays`."""
-        for batch in self._batches():
-            if batch.num_rows:
-                yield map_leaves(_separately_owned(), self._convert(batch))
+        for batch in self._parts():
+            yield map_leaves(separately_owned(), self._convert(batch))
 
     def tensors(self) -> Any:
         """Implement `Blocks.tensors`."""
         import tensorflow as tf
 
         def elements() -> Iterator[Any]:
-            for batch in self._batches():
-                if batch.num_rows:
-                    yield map_leaves(to_tensor, self._convert(batch))
+            for batch in self._parts():
+                yield map_leaves(to_tensor, self._convert(batch))
 
         return tf.data.Dataset.from_generator(elements, output_signature=self._convert.signature())
+
+    def _parts(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches():
+            yield from self._convert.parts(batch)
 
 
 class TensorBlocks(Blocks):
@@ -145,20 +154,20 @@ class EitherBlocks(Blocks):
         return self._tensors.tensors()
 
 
-def _separately_owned() -> Callable[[Any], Any]:
+def separately_owned() -> Callable[[Any], Any]:
     """Return a function that gives each array memory of its own: a column may be selected twice."""
     seen: set[int] = set()
 
-    def separately_owned(array: Any) -> Any:
+    def in_own_memory(array: Any) -> Any:
         if isinstance(array, Ragged):
-            return dataclasses.replace(array, values=separately_owned(array.values))
+            return dataclasses.replace(array, values=in_own_memory(array.values))
         mine = owned(array)
         if id(mine) in seen:
             return mine.copy()
         seen.add(id(mine))
         return mine
 
-    return separately_owned
+    return in_own_memory
 
 
 def to_tensor(array: Any) -> Any:

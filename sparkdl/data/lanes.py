@@ -118,10 +118,29 @@ class Pass:
             [Range(piece=0, start=0, stop=1), Range(piece=2, start=0, stop=1), \
 Range(piece=1, start=0, stop=1)]
         """
-        turns = itertools.zip_longest(*(lane.ranges for lane in self.lanes))
-        parts = [part for turn in turns for part in turn if part is not None]
+        parts = self._turns()
         after = self.following.ranges_in_turn() if self.following else []
         return [*parts[self.start : self.stop], *after]
+
+    def ranges_to_read(self) -> list[Range]:
+        """Return ranges that have all rows of the pass and of those that follow, lanes in turn."""
+        return [*self._turns(), *(self.following.ranges_to_read() if self.following else [])]
+
+    def _turns(self) -> list[Range]:
+        turns = itertools.zip_longest(*(lane.ranges for lane in self.lanes))
+        return [part for turn in turns for part in turn if part is not None]
+
+    def from_first_window(self, row_bytes: float) -> "Pass":
+        """Return passes of the same rows that read no window before the first of them.
+
+        A pass stays as it is where rows are so large that chunks may end by their bytes.
+
+        Args:
+            row_bytes: the largest number of bytes of a row; infinite if it is not known.
+        """
+        is_counted = self.chunk_rows * row_bytes < self.chunk_bytes
+        following = self.following and self.following.from_first_window(row_bytes)
+        return replace(self.without_windows() if is_counted else self, following=following)
 
     def without_windows(self) -> "Pass":
         """Return a pass of the same rows that does not read the windows before the first of them.

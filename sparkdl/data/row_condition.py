@@ -51,6 +51,11 @@ class RowCondition:
             )
         return [cls(name, each) for name, each in conditions]
 
+    @property
+    def columns(self) -> tuple[str]:
+        """The name of the column, alone."""
+        return (self.column,)
+
     def check(self, schema: pa.Schema) -> None:
         """Validate the column.
 

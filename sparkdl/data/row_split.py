@@ -53,6 +53,11 @@ class RowSplit:
             )
         return cls(parts[0], float(numbers[0]), float(numbers[1]))
 
+    @property
+    def columns(self) -> tuple[str]:
+        """The name of the column, alone."""
+        return (self.column,)
+
     def check(self, schema: pa.Schema) -> None:
         """Validate the column.
 

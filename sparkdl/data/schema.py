@@ -11,7 +11,7 @@
 | date | date32 | int32 | days since 1970-01-01 |
 | timestamp, timestamp_ntz | timestamp | int64 | microseconds since 1970-01-01 (UTC) |
 | array of these, also nested | list, fixed_size_list | one more dimension | fixed, or ragged |
-| ML vector, dense or sparse | list of float32 | float32, one dimension | |
+| ML vector, dense or sparse | list of float32, struct | float32, one dimension | with the zeros |
 
 All other types are refused. A null is refused too, unless `fill` has a value that replaces it: in
 an array each value that is null, in a binary column with `decode` all numbers of a null.
@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from sparkdl.data.ml_vectors import is_vector
 from sparkdl.errors import ConfigError, suggest
 
 __all__ = [
@@ -77,6 +78,7 @@ class Column:
         decode: True if the column is binary and holds numbers of `dtype`.
         fill: value that replaces a null; None refuses nulls.
         pad: value that fills shorter rows up to the longest of their batch; None does not.
+        is_vector: True for vectors of Spark ML as Parquet files have them.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Column:
     decode: bool = False
     fill: Any = None
     pad: Any = None
+    is_vector: bool = False
 
 
 def arrow_type(spark_type: Any) -> pa.DataType:
@@ -149,7 +152,8 @@ def column(
         >>> column(pa.field("x", pa.list_(pa.float32())), pad={"x": 0}).ragged
         True
     """
-    kind, depth = field.type, 0
+    is_struct = is_vector(field.type)
+    kind, depth = pa.list_(pa.float32()) if is_struct else field.type, 0
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
     name, fill_value = field.name, (fill or {}).get(field.name)
@@ -167,8 +171,9 @@ def column(
         conversion = Column(name, np.dtype(decode[name]), 1, decode=True, fill=fill_value)
     else:
         is_ragged = name in ragged or pad_value is not None
+        dtype = _dtype(name, kind)
         conversion = Column(
-            name, _dtype(name, kind), depth, is_ragged, fill=fill_value, pad=pad_value
+            name, dtype, depth, is_ragged, fill=fill_value, pad=pad_value, is_vector=is_struct
         )
     for option, value in (("fill", fill_value), ("pad", pad_value)):
         if value is not None:

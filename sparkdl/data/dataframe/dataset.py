@@ -15,11 +15,12 @@ from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays
-from sparkdl.data.batching import Batches, report_dataset, rows_of, takes_batches
+from sparkdl.data.batching import Batches, rows_of, takes_batches
 from sparkdl.data.blocks import ArrowBlocks
 from sparkdl.data.dataframe.balancing import BalancedRows, RowBalance, SingleRank
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
+from sparkdl.data.dataset_report import report_dataset
 from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.readers.chosen_rows import row_tests
@@ -104,12 +105,17 @@ def dataset(
     passes = _RowPasses(me, buffer, parsed, cache)
     arrays = Arrays(columns, selection)
     first = passes.first()
+    batch_size = parsed.per_worker(me.num_readers)
+    sample: Any = None
     if first:
-        arrays(first)  # An error here is plain; TensorFlow would wrap an error of the iteration.
+        sample = arrays(first)  # An error here is plain; TensorFlow would wrap a later one.
     elif not passes.num_rows():
         raise ConfigError(
             f"data {name!r} has no rows: the DataFrame is empty. Look at its filters and joins."
         )
+    mapped = parsed.mapped(
+        buffer.schema.names, lambda: sample and {n: sample[n][:batch_size] for n in sample}
+    )
     if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
         _logger.info("%s: %s", name, text)
     is_length_known = me.num_readers > 1 and parsed.steps is None
@@ -118,8 +124,7 @@ def dataset(
         # Keras warns at the end of every dataset of unknown length.
         warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
     blocks = ArrowBlocks(passes.next_pass, arrays)
-    batch_size = parsed.per_worker(me.num_readers)
-    return rows_of(name, blocks, parsed, batch_size, steps, num_rows, passes.numbers)
+    return rows_of(name, blocks, parsed, batch_size, steps, num_rows, passes.numbers, mapped)
 
 
 def _row_buffer(me: Context, name: str) -> RowBuffer:
@@ -254,5 +259,6 @@ class _RowPasses:
             self._is_reported = True
             rows, world_size = balanced.rows, self._me.num_readers
             numbers = totals(rows, world_size, self._batch_size, self._batches.last_batch)
-            report_dataset(self._buffer.name, self._batches, rows, *numbers)
+            max_steps = self._batches.steps
+            report_dataset(self._buffer.name, self._batch_size, max_steps, rows, *numbers)
         return certain, balanced

@@ -160,28 +160,34 @@ class ArrowSource(Source):
         """
         if not current.is_shuffled:
             return self.read(current.ranges, names)
-        row_bytes = [_value_bytes(self.schema.field(name).type) for name in names]
         return mixed(
-            current,
+            self.from_first_window(current, names),
             lambda ranges: self.read(ranges, names),
             lambda ranges: self.read_slowly(ranges, names),
-            sum(row_bytes),
+        )
+
+    def from_first_window(self, current: Pass, names: Sequence[str]) -> Pass:
+        """Return a shuffled pass without the windows before its first row, see `Pass`.
+
+        Args:
+            current: the pass.
+            names: names of the columns to read.
+        """
+        return current.from_first_window(
+            sum(_value_bytes(self.schema.field(name).type) for name in names)
         )
 
 
 Read: TypeAlias = Callable[[Sequence[Range]], Iterator[pa.RecordBatch]]
 
 
-def mixed(
-    current: Pass, read: Read, read_slowly: Read, row_bytes: float = math.inf
-) -> Iterator[pa.RecordBatch]:
+def mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a shuffled pass, and of the passes that follow it.
 
     Args:
         current: the pass.
         read: yields the rows of ranges, in this order.
         read_slowly: the same with little memory, since many lanes are open at the same time.
-        row_bytes: the largest number of bytes of a row; infinite if it is not known.
     """
     first: pa.RecordBatch | None = None
     part: Pass | None = current
@@ -189,7 +195,7 @@ def mixed(
         if first is not None and (part.lanes, part.start) == (current.lanes, current.start):
             yield first  # A row that is repeated at the end, so that ranks have equal numbers.
         else:
-            with closing(_mixed(part, read, read_slowly, row_bytes)) as batches:  # type: ignore[type-var]
+            with closing(_mixed(part, read, read_slowly)) as batches:  # type: ignore[type-var]
                 for batch in batches:
                     if first is None and part.following:
                         first = batch.slice(0, 1)
@@ -197,12 +203,8 @@ def mixed(
         part = part.following
 
 
-def _mixed(
-    current: Pass, read: Read, read_slowly: Read, row_bytes: float
-) -> Iterator[pa.RecordBatch]:
+def _mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one pass. A piece in which several lanes begin is decoded once."""
-    if current.chunk_rows * row_bytes < current.chunk_bytes:
-        current = current.without_windows()
     begun = Counter(lane.ranges[0].piece for lane in current.lanes)
     decoded = DecodedPieces(
         lambda part: read([part]), [part for part in current.ranges if begun[part.piece] > 1]

@@ -11,6 +11,7 @@ from sparkdl import context
 from sparkdl.data.agreed_pieces import Call, agree
 from sparkdl.data.readers.base import ArrowSource, Source
 from sparkdl.data.row_condition import RowCondition
+from sparkdl.data.row_predicate import RowPredicate
 from sparkdl.data.row_split import RowSplit
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
@@ -19,17 +20,18 @@ __all__ = ["ChosenRows", "RowTest", "chosen_rows", "row_tests"]
 
 
 class RowTest(Protocol):
-    """A choice of rows by the values of one column."""
+    """A choice of rows by the values of columns."""
 
     @property
-    def column(self) -> str:
-        """The name of the column."""
+    def columns(self) -> Sequence[str]:
+        """The names of the columns."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Validate the column."""
+        """Validate the columns."""
 
-    def mask(self, values: pa.Array) -> "np.ndarray[Any, Any]":
-        """Return an array (rows,) of bool: True for the rows that are read."""
+    @property
+    def mask(self) -> Callable[..., "np.ndarray[Any, Any]"]:
+        """A function of the values of each column, which returns an array (rows,) of bool."""
 
 
 def row_tests(split: Any, where: Any) -> list[RowTest]:
@@ -41,8 +43,10 @@ def row_tests(split: Any, where: Any) -> list[RowTest]:
     Raises:
         ConfigError: if an argument is invalid.
     """
-    splits = [] if split is None else [RowSplit.parse(split)]
-    return [*splits, *([] if where is None else RowCondition.parse(where))]
+    tests: list[RowTest] = [] if split is None else [RowSplit.parse(split)]
+    if RowPredicate.fits(where):
+        return [*tests, RowPredicate(where)]
+    return tests if where is None else [*tests, *RowCondition.parse(where)]
 
 
 def chosen_rows(source: Source, tests: Sequence[RowTest]) -> Source:
@@ -67,7 +71,7 @@ def chosen_rows(source: Source, tests: Sequence[RowTest]) -> Source:
         )
     for test in tests:
         test.check(source.schema)
-    columns = list(dict.fromkeys(test.column for test in tests))
+    columns = list(dict.fromkeys(name for test in tests for name in test.columns))
     if context.current().is_elastic:
         # Messages are found by their call there, and two functions may have the same description.
         # All ranks have agreed on the files, so all count the same rows.
@@ -85,7 +89,7 @@ def _counts(source: ArrowSource, tests: Sequence[RowTest], columns: Sequence[str
 
 
 def _mask(tests: Sequence[RowTest], batch: pa.RecordBatch) -> "np.ndarray[Any, Any]":
-    masks = [test.mask(batch.column(test.column)) for test in tests]
+    masks = [test.mask(*map(batch.column, test.columns)) for test in tests]
     mask: np.ndarray[Any, Any] = np.logical_and.reduce(masks)
     return mask
 

@@ -142,7 +142,8 @@ class ParquetSource(ArrowSource):
         if not current.is_shuffled:
             yield from self.read(current.ranges, names)
             return
-        with closing(self._ahead(current.ranges_in_turn(), names)) as ahead:
+        current = self.from_first_window(current, names)
+        with closing(self._ahead(current.ranges_to_read(), names)) as ahead:
             batches = mixed(
                 current,
                 lambda ranges: read_ahead(self._read(ranges, names, ahead, False)),

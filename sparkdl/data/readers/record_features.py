@@ -12,7 +12,7 @@ from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.schema_inference import Inspected
 from sparkdl.errors import ConfigError
 
-__all__ = ["RecordFeature", "inferred_features", "parse_schema", "tensor_feature"]
+__all__ = ["RecordFeature", "dense", "inferred_features", "parse_schema", "tensor_feature"]
 
 _DTYPES = {Kind.INT64: "int64", Kind.FLOAT: "float32", Kind.BYTES: "string"}
 _KINDS = {**{dtype: kind for kind, dtype in _DTYPES.items()}, "bytes": Kind.BYTES}
@@ -184,3 +184,17 @@ def tensor_feature(feature: Any) -> Any:
         # int64 is the default of tf.RaggedTensor and of the other readers.
         return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
     return tf.io.FixedLenFeature(list(feature.shape), dtype)
+
+
+def dense(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parsed features with sparse tensors as dense ones, which can be cut into batches.
+
+    Args:
+        features: the tensors of a block of records, by name.
+    """
+    import tensorflow as tf
+
+    return {
+        name: tf.sparse.to_dense(each) if isinstance(each, tf.SparseTensor) else each
+        for name, each in features.items()
+    }

@@ -20,6 +20,7 @@ from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.paths import Files, Paths, describe, find_again, urls_of
 from sparkdl.data.readers.record_features import (
     RecordFeature,
+    dense,
     inferred_features,
     parse_schema,
     tensor_feature,
@@ -77,9 +78,10 @@ def tfrecord(
         schema: the type of each column by name: a feature of TensorFlow, such as
             `tf.io.FixedLenFeature([784], tf.float32)`; a dtype for a single value: `"int64"`,
             `"float32"` or `"string"`; or dtype and shape, such as `("float32", [28, 28])`, where
-            `[None]` is any length. Other features are not read. By default all features of the
-            first 1000 records (at most 32 MiB): a scalar if all records have one value, a shape of
-            [n] if all have n values, otherwise ragged.
+            `[None]` is any length. A `tf.io.SparseFeature` becomes a dense tensor. Other features
+            are not read. By default all features of the first 1000 records (at most 32 MiB): a
+            scalar if all records have one value, a shape of [n] if all have n values, otherwise
+            ragged.
         compression: `gzip`, `zlib`, None, or `auto`, which detects the compression of each file
             from its first bytes.
         **batches: see `sparkdl.data.batching.Batches`.
@@ -212,7 +214,7 @@ class TFRecordSource(TensorSource):
         return (
             tf.data.Dataset.from_generator(passes, output_signature=signature)
             .flat_map(blocks)
-            .map(lambda block: tf.io.parse_example(block, features), **parallel)
+            .map(lambda block: dense(tf.io.parse_example(block, features)), **parallel)
         )
 
     def _in_order(self, ranges: Any) -> Any:

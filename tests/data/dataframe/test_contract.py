@@ -126,6 +126,15 @@ def test_arrays_are_the_batches_of_the_dataset(of_all_ranks: Ranks, shuffle: boo
     assert arrays == of_all_ranks(23, 2, **options)
 
 
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_function_computes_columns_of_every_batch(of_all_ranks: Ranks, world_size: int) -> None:
+    """The features become those that each batch must have."""
+    options: dict[str, Any] = {"batch_size_per_worker": 4, "shuffle": True}
+    function = data.Map(lambda rows: {"a": (rows["b"] - 1) / 2}, columns=["b"])
+    expected = of_all_ranks(23, world_size, **options)
+    assert of_all_ranks(23, world_size, map=function, **options) == expected
+
+
 @pytest.mark.parametrize("last_batch", ["pad", "drop"])
 @WORLDS
 def test_no_rows_at_all_are_refused(of_all_ranks: Ranks, world_size: int, last_batch: str) -> None:

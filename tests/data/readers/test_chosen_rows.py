@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import data
 from sparkdl.data.row_condition import RowCondition
+from sparkdl.data.row_predicate import RowPredicate
 from sparkdl.data.row_split import RowSplit
 from sparkdl.errors import ConfigError
 from tests.data.readers.test_contract import Activate, activate
@@ -81,6 +82,43 @@ def test_conditions_are_functions_and_sets_that_all_must_hold(
     both = data.parquet(path, where=where, split=split, batch_size_per_worker=4)
     alone = set(ids_of(data.parquet(path, split=split, batch_size_per_worker=4)))
     assert ids_of(both) == [i for i in expected if i in alone] == [*range(30, 40, 2)]
+
+
+class Even:
+    """A predicate as petastorm has them."""
+
+    def get_fields(self) -> set[str]:
+        return {"user", "id"}
+
+    def do_include(self, values: dict[str, Any]) -> bool:
+        assert isinstance(values["id"], np.int64) and isinstance(values["user"], str)
+        return bool(values["id"] % 2 == 0 and values["user"] == "u3")
+
+
+def test_a_predicate_is_asked_row_by_row(folder: Path, activate: Activate) -> None:
+    for reader in (data.parquet, data.csv):
+        activate(0, 1)
+        rows = reader(folder / reader.__name__, where=Even(), batch_size_per_worker=4)
+        assert ids_of(rows) == [*range(30, 40, 2)]
+    values = [
+        pa.array([1, None]),
+        pa.array([[1.0], None]),
+        pa.array(["a", None]).dictionary_encode(),
+    ]
+    seen = []
+
+    class Seen(Even):
+        def get_fields(self) -> set[str]:
+            return {"a", "b", "c"}
+
+        def do_include(self, values: dict[str, Any]) -> bool:
+            seen.append(values)
+            return values["a"] is not None
+
+    assert RowPredicate(Seen()).mask(*values).tolist() == [True, False]
+    assert seen == [{"a": 1, "b": np.array([1.0]), "c": "a"}, {"a": None, "b": None, "c": None}]
+    with pytest.raises(ConfigError, match="reads column 'b', which does not exist"):
+        RowPredicate(Seen()).check(pa.schema({"a": pa.int64()}))
 
 
 def test_a_function_sees_nulls_and_a_set_leaves_them_out() -> None:

@@ -117,7 +117,7 @@ def from_images(folder: Path, rows: int) -> Dataset:
 
     def renamed(choice: Any) -> Any:
         if isinstance(choice, str):
-            return names[choice]
+            return names.get(choice, choice)
         if isinstance(choice, dict):
             return {key: renamed(part) for key, part in choice.items()}
         return None if choice is None else type(choice)(map(renamed, choice))
@@ -282,6 +282,25 @@ def test_arrays_are_the_batches_of_the_dataset(make: Make, activate: Activate) -
             for a, ids in arrays:
                 assert isinstance(a, np.ndarray) and isinstance(ids, np.ndarray)
                 ids += 1  # Arrays belong to the user.
+
+
+def test_a_function_computes_columns_of_every_batch(make: Make, activate: Activate) -> None:
+    def function(rows: dict[str, Any]) -> dict[str, Any]:
+        ids = rows["id"] if "id" in rows else rows["label"]
+        return {"twice": 2 * ids.astype(np.float32)}
+
+    dataset = make(23)
+    options: dict[str, Any] = {"feature_cols": "twice", "label_cols": "id", "shuffle": True}
+    seen: list[int] = []
+    for rank in range(2):
+        activate(rank, 2)
+        made = dataset(batch_size_per_worker=4, map=function, **options)
+        of_tensorflow, of_numpy = list(made), list(made.as_numpy())
+        assert len(of_tensorflow) == len(of_numpy) == len(made) == 3
+        for twice, ids in [*of_tensorflow, *of_numpy]:
+            assert (np.asarray(twice) == 2 * np.asarray(ids)).all()
+        seen += [int(i) for _, ids in of_tensorflow for i in ids]
+    assert set(seen) == set(range(23))
 
 
 def test_arrays_are_shuffled_anew_and_an_epoch_can_be_chosen(

@@ -21,6 +21,7 @@ from sparkdl import context, data, storage
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.petastorm.materialize import materialize
+from sparkdl.data.readers.petastorm.ngrams import SequenceForm
 from sparkdl.data.readers.petastorm.reader import (
     PetastormSource,
     UnischemaWarning,
@@ -386,6 +387,24 @@ def test_what_a_spark_converter_wrote(spark: SparkSession, tmp_path: Path) -> No
     assert sorted(ids) == list(range(50))
 
 
+def test_vectors_of_spark_ml_become_dense(spark: SparkSession, tmp_path: Path) -> None:
+    sparse = [Vectors.sparse(1 << 16, {n: 1.0, n + 7: n}) for n in range(300)]
+    rows = [(n, Vectors.dense([n, 1.0]), vector) for n, vector in enumerate(sparse)]
+    df = spark.createDataFrame(rows, ["id", "dense", "sparse"])
+    df.coalesce(1).write.parquet(str(tmp_path / "vectors"))
+    for read in (data.parquet, petastorm):
+        found = read(str(tmp_path / "vectors"), batch_size_per_worker=200, shuffle=True)
+        blocks = list(found.blocks.arrays())
+        assert max(block["sparse"].nbytes for block in blocks) <= 8 << 20  # In small parts.
+        (batch, last) = found.as_numpy()
+        assert len(last["id"]) == 100
+        assert batch["dense"].dtype == batch["sparse"].dtype == np.float32
+        assert (batch["dense"] == np.stack([batch["id"], np.ones(200)], 1)).all()
+        for n, row in zip(batch["id"].tolist(), batch["sparse"], strict=True):
+            assert row.shape == (1 << 16,)
+            assert row[n] == 1 and row[n + 7] == n and np.count_nonzero(row) == 1 + (n > 0)
+
+
 def test_fixed_size_lists_that_petastorm_drops(tmp_path: Path) -> None:
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(range(12), pa.float32()), 3)
     pq.write_table(pa.table({"id": range(4), "v": vectors}), tmp_path / "a.parquet")
@@ -428,6 +447,214 @@ def test_a_unischema_is_a_pickle_and_says_so_once(
     (warning,) = [w for w in caught if w.category is UnischemaWarning]
     assert "is a pickle" in str(warning.message) and "trust=True" in str(warning.message)
     assert warning.filename == __file__
+
+
+# ---- petastorm's own objects
+
+
+def own(name: str) -> Any:
+    compat.load()
+    return importlib.import_module(f"petastorm.{name}")
+
+
+def ids_of(rows: Any) -> list[int]:
+    return [int(i) for batch in rows.as_numpy() for i in batch["id"]]
+
+
+def test_predicates_choose_the_rows_that_petastorm_chooses(written: str) -> None:
+    predicates = own("predicates")
+    first = predicates.in_pseudorandom_split([0.4, 0.6], 0, "text")
+    others = predicates.in_negate(first)
+    long = predicates.in_lambda(
+        ["vector", "even"], lambda v, even: len(v) == 3 and v[0] > 9 and even
+    )
+    options: dict[str, Any] = {"batch_size_per_worker": 8, "trust": True}
+    options["feature_cols"] = {"id": "id"}
+    parts = [ids_of(petastorm(written, where=part, **options)) for part in (first, others)]
+    assert sorted(parts[0] + parts[1]) == list(range(103)) and 20 < len(parts[0]) < 60
+    expected = [i for i in range(103) if first.do_include({"text": f"nö {i}"})]
+    assert sorted(parts[0]) == expected
+    both = predicates.in_reduce([long, first], all)
+    found = ids_of(petastorm(written, where=both, **options))
+    assert sorted(found) == [i for i in expected if i > 9 and i % 2 == 0]
+
+
+def test_lists_of_datasets_are_read_as_one(
+    spark: SparkSession, tmp_path: Path, rank: Callable[[int, int], None]
+) -> None:
+    urls = [str(tmp_path / f"day={day}") for day in range(3)]
+    for day, url in enumerate(urls):
+        df = spark.range(day * 10, day * 10 + 7).selectExpr("id", "array(cast(id as float)) v")
+        materialize(df, url, rows_per_file=3)
+    options: dict[str, Any] = {"batch_size_per_worker": 4, "trust": True}
+    found: list[int] = []
+    for number in range(2):
+        rank(number, 2)
+        for batch in petastorm(urls, shuffle=True, **options).as_numpy():
+            assert (batch["v"][:, 0] == batch["id"]).all()
+            found += batch["id"].tolist()
+    assert set(found) == {day * 10 + i for day in range(3) for i in range(7)} and len(found) <= 22
+    spark.range(3).selectExpr("cast(id as int) id").write.parquet(str(tmp_path / "other"))
+    rank(0, 1)
+    with pytest.raises(ConfigError, match=r"other has the columns id \(int32\); expected those of"):
+        petastorm([*urls, str(tmp_path / "other")], columns=["id"], **options)
+    with pytest.raises(ConfigError, match="url is an empty list"):
+        petastorm([], **options)
+
+
+def test_a_transform_spec_of_rows_is_a_function_of_batches(written: str) -> None:
+    def function(row: dict[str, Any]) -> dict[str, Any]:
+        assert isinstance(row["id"], np.int64) and row["matrix"].shape == (3, 2)
+        row["vector"] *= 2
+        row["name"] = row.pop("text").upper()
+        row["first"] = [row["vector"][0], row["id"]]
+        row["words"] = np.arange(row["id"] % 3)
+        return row
+
+    spec = own("transform").TransformSpec(
+        function,
+        edit_fields=[
+            ("name", np.str_, (), False),
+            ("first", np.float32, (2,), False),
+            ("words", np.int32, (None,), False),
+        ],
+        removed_fields=["text", "matrix"],
+    )
+    options: dict[str, Any] = {
+        "columns": ["id", "vector", "matrix", "text"],
+        "batch_size_per_worker": 16,
+        "trust": True,
+    }
+    rows = petastorm(written, map=spec, label_cols="id", **options)
+    for batch, ids in rows.as_numpy():
+        assert list(batch) == ["vector", "name", "first", "words"]
+        assert batch["vector"].dtype == batch["first"].dtype == np.float32
+        assert (batch["vector"][:, 0] == 2 * ids).all() and (batch["first"][:, 0] == 2 * ids).all()
+        assert batch["name"].tolist() == [f"NÖ {i}" for i in ids]
+        assert [len(words) for words in batch["words"]] == (ids % 3).tolist()
+        assert batch["words"][0].dtype == np.int32
+    with pytest.raises(ConfigError, match="no column 'text'"):
+        petastorm(written, map=spec, feature_cols="text", **options)
+    with pytest.raises(ConfigError, match="map is a TransformSpec, whose function has rows"):
+        petastorm(written, map=spec, pad={"vector": 0}, **options)
+    narrow = own("transform").TransformSpec(lambda row: row, [("id", np.int8, (), False)])
+    petastorm(written, map=narrow, feature_cols="id", **options)
+    wide = own("transform").TransformSpec(
+        lambda row: {"id": row["id"] + 999}, [("id", np.int8, (), False)]
+    )
+    with pytest.raises(RuntimeError, match=r"it returned \d+, which int8 cannot represent"):
+        petastorm(written, map=wide, feature_cols="id", **options)
+    selected = own("transform").TransformSpec(selected_fields=["text", "id"])
+    (batch, *_) = petastorm(written, map=selected, **options).as_numpy()
+    assert list(batch) == ["text", "id"]
+
+
+def test_a_transform_spec_of_frames(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "plain")
+    spark.range(10).selectExpr("id", "array(id, 1L, 2L, 3L) v", "'a' s").write.parquet(url)
+
+    def function(frame: Any) -> Any:
+        frame["v"] = frame["v"].map(lambda v: v.astype(np.float32))
+        frame["twice"] = frame["id"] * 2
+        del frame["s"]
+        return frame
+
+    fields = [("v", np.float32, (2, 2), False), ("twice", np.int32, (), False)]
+    spec = own("transform").TransformSpec(function, fields, removed_fields=["s"])
+    rows = petastorm(url, map=spec, label_cols="id", batch_size_per_worker=4)
+    for batch, ids in rows.as_numpy():
+        assert list(batch) == ["v", "twice"]
+        assert batch["v"].shape[1:] == (2, 2) and (batch["v"][:, 0, 0] == ids).all()
+        assert batch["twice"].dtype == np.int32 and (batch["twice"] == 2 * ids).all()
+    fewer = own("transform").TransformSpec(lambda frame: frame[frame["id"] > 100])
+    with pytest.raises(
+        RuntimeError, match=r"it returned 0 rows for .*; expected as many"
+    ) as caught:
+        petastorm(url, map=fewer, batch_size_per_worker=4)
+    assert "<lambda>" in str(caught.value) and "test_petastorm.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_an_ngram_gives_the_sequences_that_petastorm_gives(
+    spark: SparkSession, tmp_path: Path, overlap: bool, rank: Callable[[int, int], None]
+) -> None:
+    url = str(tmp_path / "times")
+    df = spark.range(60, numPartitions=1).selectExpr(
+        "id * 2 + if(id % 7 = 0, 0, 1) + 5 * cast(id / 11 as long) t",
+        "cast(id as float) x",
+        "array(cast(id as double), 1d) v",
+    )
+    materialize(df, url, rows_per_file=25)
+    module = data.petastorm.load()
+    ngram_of = own("ngram").NGram
+    fields = {-1: ["x", "v"], 0: ["t"], 1: ["x"]}
+    sequences = ngram_of(fields, 3, "t", overlap)
+    with module.make_reader(
+        f"file://{url}",
+        schema_fields=ngram_of(fields, 3, "t", overlap),
+        reader_pool_type="dummy",
+        shuffle_row_groups=False,
+    ) as reader:
+        theirs = {
+            repr((float(s[-1].x), s[-1].v.tolist(), int(s[0].t), float(s[1].x))) for s in reader
+        }
+    assert 15 < len(theirs) < 58
+    names = ("x[-1]", "v[-1]", "t[0]", "x[1]")
+    for shuffle in (False, True):
+        ours = []
+        for number in range(2):
+            rank(number, 2)
+            rows = petastorm(
+                url,
+                columns=sequences,
+                feature_cols=names,
+                batch_size_per_worker=4,
+                shuffle=shuffle,
+                trust=True,
+                last_batch="pad",
+            )
+            for batch in rows.as_numpy():
+                ours += list(zip(*(column.tolist() for column in batch), strict=True))
+        assert len(ours) - len(theirs) in (0, 1)
+        assert {repr(row) for row in ours} == theirs
+    rank(0, 1)
+    (batch, *_) = petastorm(
+        url, columns=sequences, where={"x[1]": [5.0]}, batch_size_per_worker=4, trust=True
+    ).as_numpy()
+    assert batch["x[-1]"].tolist() == [3.0]
+
+
+def test_ngrams_that_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "times")
+    spark.range(9, numPartitions=1).selectExpr("-id t", "string(id) s").write.parquet(url)
+    ngram_of = own("ngram").NGram
+
+    def read(time: str, field: str = "t", **options: Any) -> Any:
+        ngram = ngram_of({0: [field], 1: [field]}, 3, time)
+        return petastorm(url, columns=ngram, batch_size_per_worker=4, **options)
+
+    with pytest.raises(ValueError, match="'t' is not sorted within a row group"):
+        read("t")
+    with pytest.raises(ConfigError, match="times of an NGram are in 's', string"):
+        read("s")
+    with pytest.raises(ConfigError, match="field 'u', which is not a column"):
+        read("t", "u")
+    with pytest.raises(ConfigError, match="several columns of time: t, s"):
+        read(".")
+    with pytest.raises(ConfigError, match="an NGram and map is a TransformSpec"):
+        read("t", map=own("transform").TransformSpec())
+
+
+def test_starts_of_sequences() -> None:
+    def starts(times: list[int], length: int, overlaps: bool = True) -> list[int]:
+        form = SequenceForm({0: ["x"], length - 1: ["x"]}, "t", 4, overlaps)
+        return form.starts(np.array(times)).tolist()
+
+    assert starts([0, 3, 8, 10, 11, 20, 30], 2) == [0, 2, 3]
+    assert starts([0, 1, 2, 3, 4, 5, 6], 3, overlaps=False) == [0, 3]
+    assert starts([0, 1, 1, 1, 2, 3], 2, overlaps=False) == [0, 4]
+    assert starts([5], 1) == [0]
+    assert starts([1, 2], 3) == starts([], 2) == []
 
 
 # ---- what is refused

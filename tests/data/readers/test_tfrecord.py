@@ -148,6 +148,28 @@ def test_an_absent_array_of_any_length_is_empty(root: str) -> None:
         assert sorted(map(len, tensors["words"].to_list())) == [0, 1, 2]
 
 
+def test_sparse_features_become_dense(root: str) -> None:
+    import tensorflow as tf
+
+    values = {"place": [[2, 0], [], [4]], "value": [[0.5, 1.0], [], [2.0]]}
+    columns = [
+        Column("place", Kind.INT64, pa.int64(), is_array=True),
+        Column("value", Kind.FLOAT, pa.float32(), is_array=True),
+    ]
+    schema = pa.schema([(column.name, column.arrow_type) for column in columns])
+    records = encode(pa.table(values, schema).to_batches()[0], columns)
+    storage.write(f"{root}/0", frame(records))
+    rows = tfrecord(
+        root,
+        schema={"x": tf.io.SparseFeature("place", "value", tf.float32, 5)},
+        batch_size_per_worker=2,
+    )
+    assert rows.element_spec.shape.as_list() == [None, 5]
+    expected = [[[1, 0, 0.5, 0, 0], [0] * 5], [[0, 0, 0, 0, 2]]]
+    assert [batch.numpy().tolist() for batch in rows] == expected
+    assert [batch.tolist() for batch in rows.as_numpy()] == expected
+
+
 def test_ranges_in_order_and_shuffled(root: str) -> None:
     source = TFRecordSource(written(root, [700, 1500, 0, 900]), {"id": "int64"})
     ranges = [Range(3, 10, 900), Range(0, 0, 700), Range(1, 1400, 1500), Range(0, 3, 4)]

@@ -16,6 +16,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +30,15 @@ from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.exact_reads import arrow_filesystem
+from sparkdl.data.readers.joined import JoinedSource
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT
 from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
 from sparkdl.data.readers.paths import Files, absolute, check_names
 from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.materialize import materialize
+from sparkdl.data.readers.petastorm.ngrams import RowSequences, SequenceForm, is_ngram
 from sparkdl.data.readers.petastorm.schema import decode, decoded_type
+from sparkdl.data.readers.petastorm.transform import is_transform, transformed
 from sparkdl.data.readers.table_formats import refuse_tables
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError, suggest
@@ -52,9 +56,9 @@ class UnischemaWarning(UserWarning):
 
 @takes_batches
 def petastorm(
-    url: str,
+    url: str | Sequence[str],
     *,
-    columns: Sequence[str] | None = None,
+    columns: Any = None,
     ragged: Sequence[str] | None = None,
     pad: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
@@ -69,8 +73,10 @@ def petastorm(
     `make_spark_converter`) columns are read as they are stored.
 
     Args:
-        url: the dataset's folder: a local path, or a URL that fsspec supports.
-        columns: names of the columns to read; by default all.
+        url: the dataset's folder: a local path, or a URL that fsspec supports; or a list of
+            datasets with the same columns, whose rows come one dataset after the other.
+        columns: names of the columns to read; by default all. Or an `NGram` of petastorm: an
+            element is then a sequence of rows, and `x[-1]` is column `x` of its row at offset -1.
         ragged: names of the columns whose arrays differ in shape from row to row; by default the
             columns whose shape in the Unischema has a None.
         pad: values that fill shorter arrays up to the longest of their batch, by column name:
@@ -78,7 +84,8 @@ def petastorm(
         decode: dtypes of the binary columns without a codec that hold numbers, by name.
         fill: values that replace nulls, by column name; without a value a null is an error.
         trust: True silences the warning that reading a Unischema runs code of its writer.
-        **batches: see `sparkdl.data.batching.Batches`.
+        **batches: see `sparkdl.data.batching.Batches`. `map` may be a `TransformSpec` of
+            petastorm, and `where` a predicate.
 
     Returns:
         A dataset of features, or of `(features, labels)`; a column is a tensor of (rows, *shape),
@@ -99,12 +106,35 @@ def petastorm(
         >>> cats = data.petastorm("s3://bucket/cats", label_cols="label",
         ...                       batch_size_per_worker=64, trust=True)  # doctest: +SKIP
     """
+    transform = batches.pop("map") if is_transform(batches.get("map")) else None
     parsed = Batches.parse(batches)
-    call = Call("data.petastorm", {"url": url, "columns": columns, **parsed.division})
-    url = absolute(url)
-    pieces = agree(call, lambda: list_row_groups(url))
-    source = PetastormSource(url, columns, ragged, decode, fill, trust, pieces, pad)
+    ngram = columns if is_ngram(columns) else None
+    named = None if ngram or columns is None else [getattr(c, "name", c) for c in columns]
+    if ngram and transform:
+        raise ConfigError(
+            "columns is an NGram and map is a TransformSpec, whose function has single rows. Pass "
+            "map=data.Map(function), whose function has the columns of sequences, such as 'x[0]'."
+        )
+    call = Call("data.petastorm", {"url": url, "columns": named, **parsed.division})
+    urls = [absolute(each) for each in ([url] if isinstance(url, str) else url)]
+    pieces = agree(call, lambda: {"datasets": _list_all(urls)})
+    sources = []
+    for each, listed in zip(urls, pieces["datasets"], strict=True):
+        sources.append(PetastormSource(each, named, ragged, decode, fill, trust, listed, pad))
+    source: ArrowSource = sources[0] if len(sources) == 1 else JoinedSource(sources)
+    if ngram:
+        source = RowSequences(source, SequenceForm.of(ngram, source.columns))
+    if transform:
+        is_by_row = sources[0].has_unischema
+        parsed = transformed(parsed, transform, source.columns, pad, is_by_row)
     return make_dataset(source, parsed)
+
+
+def _list_all(urls: Sequence[str]) -> list[Pieces]:
+    if not urls:
+        raise ConfigError("url is an empty list; expected at least one dataset.")
+    with ThreadPoolExecutor(8) as pool:  # The threads mostly wait for a store.
+        return list(pool.map(list_row_groups, urls))
 
 
 petastorm.load = compat.load  # type: ignore[attr-defined]
@@ -138,6 +168,9 @@ class PetastormSource(ArrowSource):
         pieces: the result of `list_row_groups` on the first rank; by default this process lists
             them.
 
+    Attributes:
+        has_unischema: True if a Unischema describes the columns.
+
     Example:
         >>> from pyarrow.parquet import write_table
         >>> write_table(pa.table({"x": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}), "cats.parquet")
@@ -167,6 +200,7 @@ class PetastormSource(ArrowSource):
             LocalFileSystem() if storage.is_local(url) else arrow_filesystem(filesystem, {})
         )
         self._fields = _unischema_fields(url, compat.common_metadata(root, filesystem), trust)
+        self.has_unischema = bool(self._fields)
         self._files = Files.from_dict(url, pieces["files"])
         self._groups = [_Group(**group) for group in pieces["groups"]]
         self.sizes = [group.rows for group in self._groups]

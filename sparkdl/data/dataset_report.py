@@ -1,0 +1,61 @@
+"""Runs in the training process. Tell the user how many rows a dataset has, and record it."""
+
+import json
+import logging
+from pathlib import Path
+
+from sparkdl import context
+
+__all__ = ["report_dataset"]
+
+_logger = logging.getLogger("sparkdl.data")
+
+
+def report_dataset(
+    name: str,
+    batch_size: int,
+    max_steps: int | None,
+    rows: int,
+    steps: int,
+    padded: int,
+    dropped: int,
+) -> None:
+    """Log the size of a dataset and record it in the trial's folder; only the chief does.
+
+    Args:
+        name: name of the dataset.
+        batch_size: number of rows in a batch of one rank.
+        max_steps: maximum number of batches in one pass; None for no maximum.
+        rows: number of rows of all ranks together.
+        steps: number of batches of each rank in one pass.
+        padded: number of rows that are repeated, over all ranks.
+        dropped: number of rows that are left out, over all ranks.
+    """
+    me = context.current()
+    if not me.is_chief:
+        return
+    num_readers = me.reading[1]
+    record = {
+        "data": name,
+        "rows": rows,
+        "batch_size_per_worker": batch_size,
+        "global_batch_size": batch_size * num_readers,
+        "steps": min(steps, max_steps or steps),
+        "padded": padded,
+        "dropped": dropped,
+    }
+    remainder = f", {padded} repeated" if padded else f", {dropped} left out" if dropped else ""
+    ranks = f" on each of {num_readers} ranks, {record['global_batch_size']} together"
+    _logger.info(
+        "%s: %d rows%s; batches of %d%s; %d steps per epoch",
+        name,
+        rows,
+        remainder,
+        batch_size,
+        ranks if num_readers > 1 else "",
+        record["steps"],
+    )
+    if me.folder:
+        line = json.dumps(record).encode() + b"\n"
+        with Path(me.folder, "data.jsonl").open("ab") as file:
+            file.write(line)

@@ -1,0 +1,228 @@
+"""Runs in the training process. Sequences of consecutive rows, as `NGram` of petastorm has them.
+
+A sequence never goes beyond its row group, whose rows must be sorted by time. Source:
+`petastorm/ngram.py` of petastorm 0.13.1.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+from sparkdl import context
+from sparkdl.data.agreed_pieces import Call, agree
+from sparkdl.data.readers.base import ArrowSource
+from sparkdl.data.shard import Range
+from sparkdl.errors import ConfigError
+
+__all__ = ["RowSequences", "SequenceForm", "is_ngram"]
+
+
+def is_ngram(value: Any) -> bool:
+    """Return True for an `NGram`."""
+    return all(hasattr(value, name) for name in ("fields", "delta_threshold", "timestamp_overlap"))
+
+
+@dataclass(frozen=True)
+class SequenceForm:
+    """The rows that make a sequence, and their columns.
+
+    Attributes:
+        steps: names of the columns of each row of a sequence, by its offset.
+        time: name of the column with the time of a row.
+        max_gap: largest difference between the times of consecutive rows.
+        overlaps: False if each row may belong to one sequence only.
+    """
+
+    steps: Mapping[int, Sequence[str]]
+    time: str
+    max_gap: float
+    overlaps: bool
+
+    @classmethod
+    def of(cls, ngram: Any, names: Sequence[str]) -> "SequenceForm":
+        """Create from an `NGram`.
+
+        Args:
+            ngram: the `NGram`; its fields are fields of a Unischema, or regular expressions.
+            names: names of the columns of the data.
+
+        Raises:
+            ConfigError: if a field does not exist.
+        """
+
+        def matches(field: Any) -> list[str]:
+            pattern = field if isinstance(field, str) else re.escape(field.name)
+            found = [name for name in names if re.fullmatch(pattern, name)]
+            if not found:
+                raise ConfigError(
+                    f"the NGram has the field {getattr(field, 'name', field)!r}, which is not a "
+                    f"column. Columns are {', '.join(names)}."
+                )
+            return found
+
+        steps = {
+            offset: list(dict.fromkeys(name for field in fields for name in matches(field)))
+            for offset, fields in sorted(ngram.fields.items())
+        }
+        (time, *others) = matches(ngram._timestamp_field)
+        if others:
+            raise ConfigError(f"the NGram has several columns of time: {time}, {others[0]}.")
+        return cls(steps, time, ngram.delta_threshold, ngram.timestamp_overlap)
+
+    @property
+    def length(self) -> int:
+        """The number of rows of a sequence."""
+        return max(self.steps) - min(self.steps) + 1
+
+    @property
+    def columns(self) -> dict[str, tuple[str, int]]:
+        """The stored column, and the place in the sequence, of each column, by its name."""
+        first = min(self.steps)
+        return {
+            f"{name}[{offset}]": (name, offset - first)
+            for offset, names in self.steps.items()
+            for name in names
+        }
+
+    def starts(self, times: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        """Return the numbers of the rows with which sequences begin.
+
+        Args:
+            times: the times of the rows of a row group, in ascending order.
+
+        Raises:
+            ValueError: if the times are not in ascending order.
+
+        Example:
+            >>> SequenceForm({0: ["x"], 1: ["x"]}, "t", 4, True).starts(np.array([0, 3, 8, 10]))
+            array([0, 2])
+        """
+        gaps = np.diff(times.astype(np.int64) if times.dtype.kind == "u" else times)
+        if (gaps < 0).any():
+            raise ValueError(
+                f"column {self.time!r} is not sorted within a row group, so that an NGram has no "
+                "consecutive rows. Write rows in its order: df.sortWithinPartitions."
+            )
+        num_wide = np.concatenate([[0], np.cumsum(gaps > self.max_gap)])
+        last = len(times) - self.length
+        firsts = np.arange(max(last + 1, 0))
+        starts: np.ndarray[Any, Any] = firsts[
+            num_wide[firsts + self.length - 1] == num_wide[firsts]
+        ]
+        if self.overlaps:
+            return starts
+        apart: list[int] = []
+        for start in starts.tolist():
+            if not apart or times[start] > times[apart[-1] + self.length - 1]:
+                apart.append(start)
+        return np.array(apart, np.int64)
+
+
+class RowSequences(ArrowSource):
+    """The sequences of rows of another source; the pieces are those of the source.
+
+    The first rank reads the times of all rows once to count the sequences, for all ranks; in an
+    elastic gang, each rank does. A column is named as `x[-1]`, for `x` of the row at offset -1.
+
+    Args:
+        source: the rows.
+        form: the rows that make a sequence.
+
+    Raises:
+        ConfigError: if times are not numbers.
+    """
+
+    def __init__(self, source: ArrowSource, form: SequenceForm) -> None:
+        kind = source.schema.field(form.time).type
+        if not types.is_integer(kind) and not types.is_floating(kind):
+            raise ConfigError(f"times of an NGram are in {form.time!r}, {kind}; expected numbers.")
+        self.name = source.name
+        self._source = source
+        self._form = form
+        self._columns = form.columns
+        fields = {name: source.schema.field(own) for name, (own, _) in self._columns.items()}
+        self.schema = pa.schema([field.with_name(name) for name, field in fields.items()])
+        self.options = {key: self._renamed(value) for key, value in source.options.items()}
+        self.sizes = self._counts()
+
+    def _renamed(self, option: Any) -> Any:
+        """Return the value of an option, which has stored columns, for those of sequences."""
+        if isinstance(option, Mapping):
+            return {n: option[own] for n, (own, _) in self._columns.items() if own in option}
+        return [name for name, (own, _) in self._columns.items() if own in (option or ())]
+
+    def _counts(self) -> list[int]:
+        def count() -> list[int]:
+            pieces = range(len(self._source.sizes))
+            return [len(self._form.starts(self._times(piece))) for piece in pieces]
+
+        if context.current().is_elastic:  # As in `chosen_rows`.
+            return count()
+        call = Call("sequences of an NGram", {"form": repr(self._form)})
+        counts: list[int] = agree(call, lambda: {"sequences": count()})["sequences"]
+        return counts
+
+    def _times(self, piece: int) -> "np.ndarray[Any, Any]":
+        rows = self._source.sizes[piece]
+        parts = [np.empty(0)]
+        for batch in self._source.read([Range(piece, 0, rows)] if rows else [], [self._form.time]):
+            if batch.column(0).null_count:
+                raise ValueError(f"column {self._form.time!r} has nulls; an NGram needs times.")
+            parts.append(batch.column(0).to_numpy(zero_copy_only=False))
+        return np.concatenate(parts[1:] or parts)
+
+    def max_lanes(self, names: Sequence[str]) -> int:
+        """Implement `Source.max_lanes`."""
+        return self._source.max_lanes([self._columns[name][0] for name in names])
+
+    def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read`; the times of a piece are read first."""
+        for part in ranges:
+            yield from self._read_range(part, names, self._source.read)
+
+    def read_slowly(
+        self, ranges: Sequence[Range], names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read_slowly`, by that of the source."""
+        for part in ranges:
+            yield from self._read_range(part, names, self._source.read_slowly)
+
+    def _read_range(
+        self,
+        part: Range,
+        names: Sequence[str],
+        read: Callable[[Sequence[Range], Sequence[str]], Iterator[pa.RecordBatch]],
+    ) -> Iterator[pa.RecordBatch]:
+        starts = self._form.starts(self._times(part.piece))[part.start : part.stop]
+        if len(starts) != part.stop - part.start:
+            raise ValueError(f"{self.name} has fewer sequences than were counted. Start again.")
+        if not len(starts):
+            return
+        stored = list(dict.fromkeys(self._columns[name][0] for name in names))
+        length, begin, done = self._form.length, int(starts[0]), 0
+        rows = Range(part.piece, begin, int(starts[-1]) + length)
+        held: list[pa.RecordBatch] = []
+        with closing(read([rows], stored)) as batches:  # type: ignore[type-var]
+            for batch in batches:
+                held = [pa.concat_batches([*held, batch])]
+                end = begin + held[0].num_rows
+                stop = int(np.searchsorted(starts, end - length, "right"))
+                if stop > done:
+                    yield self._sequences(held[0], starts[done:stop] - begin, names)
+                    done = stop
+                # Rows before the next sequence are not needed any more.
+                used = (int(starts[done]) if done < len(starts) else end) - begin
+                held, begin = [held[0].slice(used)], begin + min(used, held[0].num_rows)
+
+    def _sequences(
+        self, rows: pa.RecordBatch, starts: "np.ndarray[Any, Any]", names: Sequence[str]
+    ) -> pa.RecordBatch:
+        columns = (self._columns[name] for name in names)
+        values = [rows.column(own).take(pa.array(starts + place)) for own, place in columns]
+        return pa.RecordBatch.from_arrays(values, names=list(names))

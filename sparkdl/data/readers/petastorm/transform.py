@@ -1,0 +1,141 @@
+"""Runs in the training process. Use a `TransformSpec` of petastorm as the function of `map=`.
+
+With a Unischema its function is called with a dict of the values of each row, and otherwise with a
+pandas DataFrame, here of a batch. Source: `petastorm/transform.py`, `py_dict_reader_worker.py` and
+`arrow_reader_worker.py` of petastorm 0.13.1.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sparkdl.data.batch_map import Map
+from sparkdl.data.batching import Batches
+from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.errors import ConfigError
+
+__all__ = ["is_transform", "transformed"]
+
+_ATTRIBUTES = ("func", "edit_fields", "removed_fields", "selected_fields")
+
+
+def is_transform(value: Any) -> bool:
+    """Return True for a `TransformSpec`."""
+    return all(hasattr(value, name) for name in _ATTRIBUTES)
+
+
+def transformed(
+    batches: Batches, spec: Any, columns: Sequence[str], pad: Any, is_by_row: bool
+) -> Batches:
+    """Return the arguments of a reader with the function and the columns of a `TransformSpec`.
+
+    Args:
+        batches: the arguments without the `TransformSpec`.
+        spec: the `TransformSpec`.
+        columns: names of the columns of the data.
+        pad: the argument `pad` of the reader.
+        is_by_row: True if the function takes a dict of one row, False if it takes a DataFrame.
+
+    Raises:
+        ConfigError: if a selected column is removed or does not exist, or columns are padded.
+    """
+    if pad:
+        raise ConfigError(
+            f"pad is {pad!r} and map is a TransformSpec, whose function has rows without others to "
+            "pad them for. Pass data.Map(function), whose function has whole batches."
+        )
+    fields = {field[0]: (np.dtype(field[1]), tuple(field[2])) for field in spec.edit_fields}
+    kept = [name for name in columns if name not in spec.removed_fields and name not in fields]
+    kept += fields
+    if spec.selected_fields is not None:
+        kept = [name for name in spec.selected_fields if name in kept]
+    chosen = batches.feature_cols, batches.label_cols, batches.weight_col
+    selection = ColumnSelection.among(kept, *chosen)
+    function = (_by_row if is_by_row else _by_frame)(spec.func, kept, fields)
+    return dataclasses.replace(
+        batches,
+        feature_cols=selection.features,
+        map=None if spec.func is None else Map(function),
+    )
+
+
+Fields = Mapping[str, tuple["np.dtype[Any]", tuple[int | None, ...]]]
+Function = Callable[..., dict[str, Any]]
+
+
+def _by_row(function: Callable[..., Any], kept: Sequence[str], fields: Fields) -> Function:
+    def of_batch(rows: Mapping[str, Any]) -> dict[str, Any]:
+        values = zip(*rows.values(), strict=True)
+        made = [function(dict(zip(rows, row, strict=True))) for row in values]
+        names = [name for name in kept if name in made[0]]
+        return {
+            name: _column([row[name] for row in made], fields.get(name), rows.get(name))
+            for name in names
+        }
+
+    return _named(of_batch, function)
+
+
+def _by_frame(function: Callable[..., Any], kept: Sequence[str], fields: Fields) -> Function:
+    def of_batch(rows: Mapping[str, Any]) -> dict[str, Any]:
+        frame = pd.DataFrame(
+            {n: each if each.ndim == 1 else list(each) for n, each in rows.items()}
+        )
+        made = function(frame)
+        if len(made) != len(frame):
+            raise ValueError(
+                f"it returned {len(made)} rows for {len(frame)}; expected as many. Leave rows out "
+                "with where=, so that all ranks know how many there are."
+            )
+        return {
+            name: _column(list(made[name].to_numpy()), fields.get(name), rows.get(name))
+            for name in kept
+            if name in made.columns
+        }
+
+    return _named(of_batch, function)
+
+
+def _named(of_batch: Function, function: Callable[..., Any]) -> Function:
+    """Return a function that error messages call by the name of the user's."""
+    return functools.update_wrapper(of_batch, function) if callable(function) else of_batch
+
+
+def _column(values: list[Any], field: Any, stored: Any) -> "np.ndarray[Any, Any]":
+    """Return the values of all rows as one array, of the type and shape of an edited field.
+
+    Args:
+        values: the value of each row.
+        field: dtype and shape of an edited field; None for another one.
+        stored: the column before the function; None if there is none.
+    """
+    dtype, shape = field or (None, None)
+    is_ragged = None in shape if shape is not None else _is_ragged(stored)
+    if is_ragged:
+        column = np.empty(len(values), object)
+        column[:] = [_cast(np.asarray(value), dtype) for value in values]
+        return column
+    if isinstance(values[0], str | bytes):  # NumPy's own type for bytes cuts off zeros.
+        return np.array(values, object)
+    array = _cast(np.stack([np.asarray(value) for value in values]), dtype)
+    return array if shape is None else array.reshape(len(values), *shape)
+
+
+def _is_ragged(column: Any) -> bool:
+    return column is not None and column.dtype == object and isinstance(column[0], np.ndarray)
+
+
+def _cast(array: "np.ndarray[Any, Any]", dtype: Any) -> "np.ndarray[Any, Any]":
+    """Return an array in a dtype, in which whole numbers stay the same."""
+    if dtype is None or dtype.kind in "OSU":
+        return array
+    if array.dtype.kind not in "biu" or dtype.kind not in "biu":
+        return array.astype(dtype, casting="same_kind", copy=False)
+    cast = array.astype(dtype, copy=False)
+    if (cast != array).any():
+        raise ValueError(f"it returned {array[cast != array][0]}, which {dtype} cannot represent.")
+    return cast
