@@ -164,7 +164,8 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         if not is_leaving and (not is_due or is_last):
             return
         self._has_left |= is_leaving
-        self._committed_steps = steps
+        # A rank that leaves commits at a step of its own; all others are due at the same steps.
+        self._committed_steps = steps if is_due else self._committed_steps
         with tempfile.TemporaryDirectory() as directory:
             self._save(directory, self._epoch, steps)
             if context.current().is_chief:
