@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import zlib
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -61,7 +62,7 @@ class DistantStore(AsyncFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         await self._ask("HEAD")
         if path in self.objects:
-            return {"name": path, "size": len(self.objects[path]), "type": "file"}
+            return self._described(path, "file")
         await self._ask("LIST")
         if self._folders.get(path):
             return {"name": path, "size": 0, "type": "directory"}
@@ -74,9 +75,12 @@ class DistantStore(AsyncFileSystem):  # type: ignore[misc]
             found = [f"{path}/{name}" for name in self._folders.get(path, ())]
         if not detail:
             return found
-        sizes = {name: len(self.objects.get(name, b"")) for name in found}
         kinds = {name: "file" if name in self.objects else "directory" for name in found}
-        return [{"name": name, "size": sizes[name], "type": kinds[name]} for name in found]
+        return [self._described(name, kind) for name, kind in kinds.items()]
+
+    def _described(self, path: str, kind: str) -> dict[str, Any]:
+        content = self.objects.get(path, b"")
+        return {"name": path, "size": len(content), "type": kind, "ETag": str(zlib.crc32(content))}
 
     async def _cat_file(self, path: str, start: Any = None, end: Any = None, **_: Any) -> bytes:
         await self._ask("GET")

@@ -118,17 +118,41 @@ class Pass:
             [Range(piece=0, start=0, stop=1), Range(piece=2, start=0, stop=1), \
 Range(piece=1, start=0, stop=1)]
         """
-        parts = self._turns()
+        turns = itertools.zip_longest(*(lane.ranges for lane in self.lanes))
+        parts = [part for turn in turns for part in turn if part is not None]
         after = self.following.ranges_in_turn() if self.following else []
         return [*parts[self.start : self.stop], *after]
 
     def ranges_to_read(self) -> list[Range]:
-        """Return ranges that have all rows of the pass and of those that follow, lanes in turn."""
-        return [*self._turns(), *(self.following.ranges_to_read() if self.following else [])]
+        """Return the ranges of the pass and of those that follow, in the order of their beginnings.
 
-    def _turns(self) -> list[Range]:
-        turns = itertools.zip_longest(*(lane.ranges for lane in self.lanes))
-        return [part for turn in turns for part in turn if part is not None]
+        Chunks that end by their bytes may be read a little later, or beyond `stop`.
+        """
+        windows = self._num_windows
+        if self.stop is not None:
+            windows = self._windows_before(self.stop - 1) + 1
+        begins = []
+        for number, lane in enumerate(self.lanes):
+            row = 0
+            for part in lane.ranges:
+                begins.append((row // self.chunk_rows, number, row, part))
+                row += part.stop - part.start
+        begins.sort(key=lambda each: each[:3])
+        own = [part for window, *_, part in begins if window < windows]
+        return [*own, *(self.following.ranges_to_read() if self.following else [])]
+
+    @property
+    def _num_windows(self) -> int:
+        return -(-max((lane.num_rows for lane in self.lanes), default=0) // self.chunk_rows)
+
+    def _windows_before(self, row: int) -> int:
+        """Return the number of windows that end before a row of the pass, or with it."""
+        return bisect.bisect_right(range(self._num_windows + 1), row, key=self._rows_of) - 1
+
+    def _rows_of(self, windows: int) -> int:
+        """Return the number of rows in the first windows."""
+        counts = np.array([lane.num_rows for lane in self.lanes])
+        return int(np.minimum(counts, windows * self.chunk_rows).sum())
 
     def from_first_window(self, row_bytes: float) -> "Pass":
         """Return passes of the same rows that read no window before the first of them.
@@ -153,16 +177,10 @@ Range(piece=1, start=0, stop=1)]
             Pass(lanes=(Lane(ranges=(Range(piece=0, start=8, stop=10),), seed=1, skipped=8),), \
 chunk_rows=4, chunk_bytes=..., start=1, stop=None, following=None)
         """
-        counts = np.array([lane.num_rows for lane in self.lanes])
-
-        def num_rows(windows: int) -> int:
-            return int(np.minimum(counts, windows * self.chunk_rows).sum())
-
-        most = range(-(-int(counts.max(initial=0)) // self.chunk_rows) + 1)
-        windows = bisect.bisect_right(most, self.start, key=num_rows) - 1
+        windows = self._windows_before(self.start)
         if windows < 1:
             return self
-        skipped, rows = windows * self.chunk_rows, num_rows(windows)
+        skipped, rows = windows * self.chunk_rows, self._rows_of(windows)
         lanes = [lane.after(skipped) for lane in self.lanes if lane.num_rows > skipped]
         return replace(
             self,

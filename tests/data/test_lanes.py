@@ -11,7 +11,8 @@ import pytest
 
 from sparkdl.context import Context
 from sparkdl.data.batching import Batches, passes
-from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES, Lane
+from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES, Lane, Pass
+from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 
 EVEN = [100] * 128
@@ -34,6 +35,22 @@ def lanes_of(
 
 def rows(lanes: Sequence[Lane]) -> list[tuple[int, int]]:
     return [(r.piece, i) for lane in lanes for r in lane.ranges for i in range(r.start, r.stop)]
+
+
+def test_ranges_are_asked_for_in_the_order_of_their_beginnings_up_to_the_stop() -> None:
+    long = Lane(tuple(Range(piece, 0, 10) for piece in range(4)), seed=0)
+    short = Lane(tuple(Range(piece, 0, 5) for piece in range(10, 18)), seed=1)
+    whole = Pass((long, short), chunk_rows=10)
+
+    def pieces(some: Pass) -> list[int]:
+        return [part.piece for part in some.ranges_to_read()]
+
+    assert pieces(whole) == [0, 10, 11, 1, 12, 13, 2, 14, 15, 3, 16, 17]
+    # A window has 20 rows.
+    rest = dataclasses.replace(whole, start=30, stop=60).from_first_window(8.0)
+    assert pieces(rest) == [1, 12, 13, 2, 14, 15]
+    after = dataclasses.replace(whole, stop=20, following=rest)
+    assert pieces(after) == [0, 10, 11, 1, 12, 13, 2, 14, 15]
 
 
 @pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=["even", "uneven"])

@@ -112,11 +112,12 @@ class LocalCopies:
             with self._lock:
                 copy = self._copies.pop(number, None)
             if copy is None:
-                self._check(number)
                 copy = _Copy(tempfile.TemporaryFile(dir=local_disk()))  # noqa: SIM115 - stays open
             try:
                 size = self._sizes[number]
                 missing = list(copy.missing(begin, size if end is None else end))
+                if missing or not copy.parts:  # Parts of another file must not join the first.
+                    self._check(number)
                 self._make_room(number, sum(stop - start for start, stop in missing), copy)
                 for part in missing:
                     _fetch(url, size, part, copy.file)

@@ -167,7 +167,8 @@ class ParquetSource(ArrowSource):
         checked: set[int] = set()
 
         def fetch(piece: int) -> Fetched:
-            is_whole = stops[piece] * MIN_HEADS > self._pieces.groups[piece].rows
+            rows = self._pieces.groups[piece].rows
+            is_whole = stops.get(piece, rows) * MIN_HEADS > rows
             return self._fetches.fetch(piece, names, checked, is_whole)
 
         remote = (piece for piece in stops if self._fetches.is_remote(piece))

@@ -96,7 +96,7 @@ def _index(matches: Sequence[Files], compression: str | None) -> Pieces:
             marks.thin(distance)
             return written, marks
         own, marks = compression_of(url, compression), Marks(distance)
-        rows, num_bytes = measure(url, own, sizes[url], marks)
+        rows, num_bytes = measure(url, own, sizes[url] or None, marks)
         count = FileCount(rows=rows, size=sizes[url], num_bytes=num_bytes, compression=own)
         return count, marks
 
@@ -131,7 +131,8 @@ class _Kept:
     def __init__(self, matches: Sequence[Files], arguments: Sequence[Any]) -> None:
         listed = [[f.root, f.folder, f.paths, f.sizes, f.marks] for f in matches]
         digest = hashlib.sha256(json.dumps([FORMAT, listed, *arguments]).encode()).hexdigest()[:32]
-        root = context.current().run_path
+        # Without marks, a file that was written again with the same size would not be noticed.
+        root = context.current().run_path if all(f.mark_key for f in matches) else ""
         self._url = root and storage.join(root, FOLDER, f"{digest}.json.gz")
 
     def read(self) -> Pieces | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkdl import context
+from sparkdl import context, storage
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.blocks import Blocks, EitherBlocks
@@ -275,14 +275,18 @@ class TFRecordSource(TensorSource):
             found = self._parts.around(part.piece, part.start, part.stop)
             path = os.fsdecode(self._copies.path(part.piece, found.begin, found.end))
             compression, num_read = self._compressions[part.piece], found.first
-            for _, data, spans in chunks(
-                path, compression, num_bytes=num_bytes, begin=found.begin, end=found.end
-            ):
-                wanted = spans[max(part.start - num_read, 0) : max(part.stop - num_read, 0)]
-                num_read += len(spans)
-                if wanted:
-                    values = [data[start:stop] for start, stop in wanted]
-                    yield pa.record_batch({"record": pa.array(values, pa.binary())})
+            # The copy may be removed meanwhile, and another one may get its number.
+            with open(path, "rb") as kept:
+                if not storage.is_local(self._urls[part.piece]):
+                    path = f"/proc/{os.getpid()}/fd/{kept.fileno()}"
+                for _, data, spans in chunks(
+                    path, compression, num_bytes=num_bytes, begin=found.begin, end=found.end
+                ):
+                    wanted = spans[max(part.start - num_read, 0) : max(part.stop - num_read, 0)]
+                    num_read += len(spans)
+                    if wanted:
+                        values = [data[start:stop] for start, stop in wanted]
+                        yield pa.record_batch({"record": pa.array(values, pa.binary())})
                 if num_read >= part.stop:
                     break
 

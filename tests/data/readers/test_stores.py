@@ -332,6 +332,25 @@ def test_parts_of_records_are_copied_once(records: bytes) -> None:
     assert len(store.requests) == before
 
 
+def test_a_copy_that_is_removed_is_read_to_its_end(
+    records: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another copy gets its descriptor, and records of the same length."""
+    monkeypatch.setattr(local_copies, "MAX_COPIES", 1)
+    store = CountedStore.start()
+    for name in "abc":
+        store.objects[f"bucket/records/{name}"] = records
+    store.objects["bucket/records/b"] = frame(record_bytes(7) for _ in range(NUM_RECORDS))
+    source = TFRecordSource(RECORDS, {"id": "int64"})
+    batches = source._read([Range(0, 0, NUM_RECORDS)], num_bytes=1 << 16)
+    values = next(batches).column(0).to_pylist()
+    source._copies.path(1)
+    source._copies.path(2)
+    for batch in batches:
+        values += batch.column(0).to_pylist()
+    assert values == [record_bytes(number) for number in range(NUM_RECORDS)]
+
+
 # ---- copies on the local disk
 
 
@@ -376,6 +395,23 @@ def test_copies_are_bounded(copies: Any, total: int, free: int) -> None:
     assert len(kept) <= max(free // 200, local_copies.MIN_COPIES + 1)
     assert kept == list(range(40 - len(kept), 40)), "the oldest go first"
     assert opened(some, 0) == bytes([0]) * 100, "it is copied again"
+
+
+def test_parts_of_a_file_that_has_changed_do_not_join_a_copy(copies: Any) -> None:
+    copies(10**9, 10**8)
+    store, change = CountedStore.start(), "bucket/0 has changed"
+    store.objects["bucket/0"] = bytes(100)
+
+    def check(_: int) -> None:
+        if store.objects["bucket/0"] != bytes(100):
+            raise ValueError(change)
+
+    some = LocalCopies(["counted://bucket/0"], [100], check)
+    some.path(0, 0, 20)
+    store.objects["bucket/0"] = bytes([1]) * 100
+    assert Path(os.fsdecode(some.path(0, 0, 20))).read_bytes()[:20] == bytes(20)
+    with pytest.raises(ValueError, match=change):
+        some.path(0, 40, 60)
 
 
 def test_ranks_of_a_host_share_the_disk(copies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
