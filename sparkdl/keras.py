@@ -18,6 +18,9 @@ from sparkdl.errors import ConfigError
 
 __all__ = ["Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"]
 
+# The attribute of a model with the steps of an epoch before the place where `fit` goes on.
+_STEPS_MADE = "_sparkdl_steps_made"
+
 _LEGACY = uses_tf_keras(os.environ)
 if _LEGACY:
     from tf_keras import callbacks  # type: ignore[import-untyped]
@@ -153,11 +156,13 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         """Store the number of the epoch, and let its rows be read."""
         self._epoch, self._committed_steps = epoch, 0
         if self._rows:
-            self._rows.begin(epoch)
+            setattr(self.model, _STEPS_MADE, self._rows.begin(epoch))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Commit in the middle of an epoch: after `every_steps`, or if the executor is to end."""
         steps, reporter = batch + 1, context.this_reporter()
+        if self._rows:  # The last of several steps_per_execution may be fewer.
+            steps = min(steps, self._rows.num_steps)
         is_leaving = not self._has_left and reporter.is_leaving()
         is_due = self.every_steps and steps - self._committed_steps >= self.every_steps
         is_last = self._rows is not None and steps >= self._rows.num_steps
@@ -184,8 +189,9 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
             context.report(metrics, step=epoch, checkpoint=directory)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Reset the initial epoch for a later `fit` without this callback."""
+        """Reset the beginning for a later `fit` without this callback."""
         set_initial_epoch(self.model, None)
+        setattr(self.model, _STEPS_MADE, 0)
 
     def _save(self, directory: str, epochs_done: int, steps: int) -> None:
         _store(self.model, directory)
@@ -313,7 +319,8 @@ class LearningRateWarmup(callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Set the rate of this batch."""
         steps_per_epoch = self.steps_per_epoch or 1
-        step = self._epoch * steps_per_epoch + batch
+        in_epoch = min(getattr(self.model, _STEPS_MADE, 0) + batch, steps_per_epoch)
+        step = self._epoch * steps_per_epoch + in_epoch
         num_steps = self.epochs * steps_per_epoch
         if step <= num_steps:
             rate = distribute.warmed_up(step, num_steps, self.rate, self.scaled)

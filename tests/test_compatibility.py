@@ -62,7 +62,9 @@ def test_failed_tests_are_listed_on_the_page(script: dict[str, Any]) -> None:
         "failed": ["tests.test_a::test_b"],
         "date": "2026-01-01",
     }
-    text = script["table"]({"oldest": found})
+    earlier = f"| python-3.10 |{' 1 |' * (len(script['SHOWN']) + 5)}"
+    text = script["table"]({"oldest": found}, {"python-3.10": earlier})
+    assert f"\n{earlier}\n" in text
     assert "- oldest: `tests.test_a::test_b`" in text
     assert rows(text.partition("\n\n-")[0])["oldest"]["failed"] == "1"
 
@@ -74,5 +76,5 @@ def test_tests_that_are_left_out_are_listed_on_the_page(script: dict[str, Any]) 
     for each in script["ENVIRONMENTS"]:
         for test in each.left_out:
             assert f"- {each.name}: `{test}`\n" in page
-    text = script["table"]({})
+    text = script["table"]({}, {})
     assert text.partition("Left out:")[2].strip() in page

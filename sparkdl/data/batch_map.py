@@ -33,7 +33,8 @@ class Map:
             and replace columns of the same name. An array of objects that are arrays (n,) is a
             ragged column. If the function has a parameter `random`, it is given there a
             `numpy.random.Generator` of its own for each batch, which follows from the seed of the
-            trial, the pass, the rank and the number of the batch.
+            trial, the pass, the rank and the number of the batch. The rest of a pass, after
+            `load_state_dict`, has other ones.
         columns: names of the columns that the function is given; by default all columns of the
             data, which are then read.
         outputs: dtype, or dtype and shape of a row, of all columns that the function returns:
@@ -77,6 +78,8 @@ class Map:
             )
         if isinstance(made.columns, str):
             raise ConfigError(f"columns of data.Map is {made.columns!r}; expected a list of names.")
+        if made.columns is not None and not list(made.columns):
+            raise ConfigError("columns of data.Map is empty; expected names, or None for all.")
         if made.num_threads is not None:
             check_count("num_threads", made.num_threads)
         made.declared()
@@ -193,7 +196,8 @@ class Map:
 
 def _takes_random(function: Any) -> bool:
     try:
-        return "random" in inspect.signature(function).parameters
+        # The function inside a wrapper may have parameters that the wrapper does not have.
+        return "random" in inspect.signature(function, follow_wrapped=False).parameters
     except (TypeError, ValueError):  # A function that is not written in Python.
         return False
 

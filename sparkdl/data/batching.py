@@ -369,6 +369,8 @@ def rows_of(
 
     def entropy() -> list[int]:
         """Return the seed of the pass that has just begun."""
+        if known is not None:
+            return known.entropy(numbers.upcoming - 1)
         return [me.data_seed, numbers.upcoming - 1, me.reading[0]]
 
     if batches.bucket_by is not None:

@@ -107,8 +107,10 @@ class FitEpochs:
         warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
         return self._first
 
-    def begin(self, epoch: int) -> None:
-        """Begin an epoch; Keras may have looked at a batch before.
+    def begin(self, epoch: int) -> int:
+        """Begin an epoch, and return the number of its steps that were made before.
+
+        Keras may have looked at a batch already.
 
         Args:
             epoch: number of the epoch.
@@ -118,6 +120,7 @@ class FitEpochs:
         else:
             self._passes.begin_at(epoch)
         self.num_steps = self._passes.num_steps()
+        return self._passes.steps_made(epoch)
 
     def state(self, epoch: int, steps: int) -> dict[str, Any]:
         """Return the state after some steps of an epoch.

@@ -91,12 +91,13 @@ class Loader(ABC):
         self._epoch, self._num_taken = plan.numbers.upcoming, 0
 
     def __len__(self) -> int:
-        """Return the number of batches in an iteration.
+        """Return the number of batches in the next iteration.
 
         Raises:
             TypeError: if the number is unknown, because rows still arrive from Spark.
         """
-        steps = self._plan.steps_per_pass
+        passes = self._plan.passes
+        steps = passes.num_steps() if passes else self._plan.steps_per_pass
         if steps is None:
             raise TypeError(
                 "the number of batches is unknown: rows still arrive from Spark. Iterate until the "

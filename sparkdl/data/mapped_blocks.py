@@ -103,8 +103,16 @@ class MappedColumns:
         found = {name: Output.of(each) for name, each in returned.items()}
         if found != self.outputs:
             _check_forms(self.batch_map, self.outputs, found)
-        element = self.selection.pick({**batch, **returned}, stack_arrays)
+        kept = {name: _own_copy(each) for name, each in returned.items()}
+        element = self.selection.pick({**batch, **kept}, stack_arrays)
         return map_leaves(separately_owned(), element)
+
+
+def _own_copy(array: Any) -> Any:
+    """Return a copy of an array that the function may return again, or change, at the next call."""
+    # Views of numbers are copied later.
+    is_shared = isinstance(array, np.ndarray) and (array.flags.owndata or array.dtype == object)
+    return array.copy() if is_shared else array
 
 
 def _compared(
@@ -184,7 +192,7 @@ class MappedBlocks(Blocks):
             with closing(self._stored.arrays()) as blocks:  # type: ignore[type-var]
                 batches = rebatched(blocks, self._batch_size, self._drop_remainder)
                 seed: Sequence[int] = ()
-                for number, batch in zip(count(), batches):
+                for number, batch in zip(count(1), batches):  # A last 0 would change no seed.
                     seed = seed or self._seed()
                     pending.append(pool.submit(self._columns, batch, [*seed, number]))
                     if len(pending) > num_threads:

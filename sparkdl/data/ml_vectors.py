@@ -58,6 +58,9 @@ def to_lists(vectors: pa.StructArray) -> pa.ListArray:
     first_values = np.cumsum(num_values) - num_values
     # The place of each value in its vector: that of its order, or its index.
     places = np.arange(num_values.sum()) - np.repeat(first_values, num_values)
+    num_indices = _numbers(pc.list_value_length(indices))
+    if (num_indices != num_values)[is_sparse].any():
+        raise ValueError("a sparse ML vector has another number of indices than of values.")
     places[np.repeat(is_sparse, num_values)] = indices.flatten().to_numpy()
     if (places < 0).any() or (places >= np.repeat(lengths, num_values)).any():
         raise ValueError("a sparse ML vector has an index that is not within its size.")

@@ -133,6 +133,24 @@ class Passes:
             steps, made = totals(rows, self._ranks, self._batch_size, self._last_batch)[0], 0
         return steps if self._max_steps is None else min(steps, self._max_steps - made)
 
+    def steps_made(self, epoch: int) -> int:
+        """Return the number of steps of a pass before the place where it goes on.
+
+        Args:
+            epoch: number of the pass.
+        """
+        state = self._resumed_at(epoch)
+        return state.steps if state else 0
+
+    def entropy(self, epoch: int) -> list[int]:
+        """Return what the random numbers of a rank in a pass follow from.
+
+        Args:
+            epoch: number of the pass.
+        """
+        # The rest of a pass must not have the random numbers of its beginning again.
+        return [self._seed, epoch, self._rank, *filter(None, [self.steps_made(epoch)])]
+
     def state(self, epoch: int, steps: int) -> DataState:
         """Return the state after some steps of a pass.
 

@@ -1,6 +1,7 @@
 """Functions of the user on the columns of a batch: `map=` of the readers."""
 
 import functools
+import itertools
 import threading
 import traceback
 from collections.abc import Callable
@@ -30,6 +31,9 @@ TABLE = pa.table(
         "tokens": pa.array([list(range(i % 3)) for i in range(10)], pa.list_(pa.int64())),
     }
 )
+
+
+ROUND = {"ranks": 1, "batch_size": 3, "steps": 1}
 
 
 @pytest.fixture
@@ -105,6 +109,12 @@ def test_random_numbers_are_the_same_with_any_number_of_threads(
     assert first != second and first[0] != first[1]
     assert found(3) == [first, second]
     assert found(1, rank=1) != [first, second] != found(1, seed=1)
+    activate(0, 1)
+    rows = read(function, feature_cols="r", batch_size_per_worker=3).as_numpy()
+    whole = lists(rows)
+    rows.load_state_dict({**rows.state_dict(), "epoch": 0, "rounds": [ROUND]})
+    rest = {number for batch in lists(rows) for number in batch}
+    assert len(rest) == 7 and rest.isdisjoint(number for batch in whole for number in batch)
 
 
 def test_ragged_and_padded_columns_come_and_go(read: Read) -> None:
@@ -167,6 +177,12 @@ def test_arrays_have_memory_of_their_own(read: Read) -> None:
             "same": rows["x"],
             "one": np.broadcast_to(1, (len(rows["x"]),)),
         }
+
+    constants = {number: np.ones(number) for number in (2, 3, 4)}
+    weights = read(lambda rows: {"w": constants[len(rows["id"])]}, feature_cols="w").as_numpy()
+    for batch in itertools.chain(weights, weights):
+        assert (batch == 1).all()
+        batch *= 2
 
     names = ("flipped", "same", "x", "one")
     for batch in read(function, feature_cols=names).as_numpy():

@@ -16,12 +16,13 @@ from sparkdl.context import Context
 from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays
 from sparkdl.data.batching import Batches, rows_of, takes_batches
-from sparkdl.data.blocks import ArrowBlocks
+from sparkdl.data.blocks import ArrowBlocks, separately_owned
 from sparkdl.data.dataframe.balancing import BalancedRows, RowBalance, SingleRank
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
 from sparkdl.data.dataset_report import report_dataset
 from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES
+from sparkdl.data.nested import map_leaves
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.readers.chosen_rows import row_tests
 from sparkdl.data.shard import totals
@@ -108,14 +109,13 @@ def dataset(
     batch_size = parsed.per_worker(me.num_readers)
     sample: Any = None
     if first:
-        sample = arrays(first)  # An error here is plain; TensorFlow would wrap a later one.
+        # An error here is plain; TensorFlow would wrap a later one.
+        sample = map_leaves(separately_owned(), arrays(first.slice(0, batch_size)))
     elif not passes.num_rows():
         raise ConfigError(
             f"data {name!r} has no rows: the DataFrame is empty. Look at its filters and joins."
         )
-    mapped = parsed.mapped(
-        buffer.schema.names, lambda: sample and {n: sample[n][:batch_size] for n in sample}
-    )
+    mapped = parsed.mapped(buffer.schema.names, lambda: sample)
     if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
         _logger.info("%s: %s", name, text)
     is_length_known = me.num_readers > 1 and parsed.steps is None

@@ -540,7 +540,7 @@ def test_a_transform_spec_of_rows_is_a_function_of_batches(written: str) -> None
     narrow = own("transform").TransformSpec(lambda row: row, [("id", np.int8, (), False)])
     petastorm(written, map=narrow, feature_cols="id", **options)
     wide = own("transform").TransformSpec(
-        lambda row: {"id": row["id"] + 999}, [("id", np.int8, (), False)]
+        lambda row: {**row, "id": row["id"] + 999}, [("id", np.int8, (), False)]
     )
     with pytest.raises(RuntimeError, match=r"it returned \d+, which int8 cannot represent"):
         petastorm(written, map=wide, feature_cols="id", **options)
@@ -566,6 +566,14 @@ def test_a_transform_spec_of_frames(spark: SparkSession, tmp_path: Path) -> None
         assert list(batch) == ["v", "twice"]
         assert batch["v"].shape[1:] == (2, 2) and (batch["v"][:, 0, 0] == ids).all()
         assert batch["twice"].dtype == np.int32 and (batch["twice"] == 2 * ids).all()
+    turned = own("transform").TransformSpec(
+        lambda frame: frame.assign(v=[np.zeros((4, 1), np.float32)] * len(frame)), fields[:1]
+    )
+    with pytest.raises(RuntimeError, match=r"array of shape \(4, 1\); expected \(2, 2\)"):
+        petastorm(url, map=turned, batch_size_per_worker=4)
+    lacking = own("transform").TransformSpec(lambda frame: frame[["id"]])
+    with pytest.raises(RuntimeError, match=r"it returned no 'v'\. Return it, or name it in remo"):
+        petastorm(url, map=lacking, feature_cols="id", batch_size_per_worker=4)
     fewer = own("transform").TransformSpec(lambda frame: frame[frame["id"] > 100])
     with pytest.raises(
         RuntimeError, match=r"it returned 0 rows for .*; expected as many"

@@ -341,7 +341,7 @@ def test_a_copy_that_is_removed_is_read_to_its_end(
     for name in "abc":
         store.objects[f"bucket/records/{name}"] = records
     store.objects["bucket/records/b"] = frame(record_bytes(7) for _ in range(NUM_RECORDS))
-    source = TFRecordSource(RECORDS, {"id": "int64"})
+    source = TFRecordSource([f"counted://bucket/records/{name}" for name in "abc"], {"id": "int64"})
     batches = source._read([Range(0, 0, NUM_RECORDS)], num_bytes=1 << 16)
     values = next(batches).column(0).to_pylist()
     source._copies.path(1)

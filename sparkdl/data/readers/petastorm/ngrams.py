@@ -20,12 +20,21 @@ from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
-__all__ = ["RowSequences", "SequenceForm", "is_ngram"]
+__all__ = ["RowSequences", "SequenceForm", "is_ngram", "stored_names"]
 
 
 def is_ngram(value: Any) -> bool:
     """Return True for an `NGram`."""
     return all(hasattr(value, name) for name in ("fields", "delta_threshold", "timestamp_overlap"))
+
+
+def stored_names(ngram: Any) -> list[str] | None:
+    """Return the names of the columns that an `NGram` needs; None if it has regular expressions."""
+    fields = [field for step in ngram.fields.values() for field in step]
+    fields.append(ngram._timestamp_field)
+    if any(isinstance(field, str) for field in fields):
+        return None
+    return list(dict.fromkeys(field.name for field in fields))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
 from sparkdl.data.readers.paths import Files, absolute, check_names
 from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.materialize import materialize
-from sparkdl.data.readers.petastorm.ngrams import RowSequences, SequenceForm, is_ngram
+from sparkdl.data.readers.petastorm.ngrams import RowSequences, SequenceForm, is_ngram, stored_names
 from sparkdl.data.readers.petastorm.schema import decode, decoded_type
 from sparkdl.data.readers.petastorm.transform import is_transform, transformed
 from sparkdl.data.readers.table_formats import refuse_tables
@@ -109,7 +109,7 @@ def petastorm(
     transform = batches.pop("map") if is_transform(batches.get("map")) else None
     parsed = Batches.parse(batches)
     ngram = columns if is_ngram(columns) else None
-    named = None if ngram or columns is None else [getattr(c, "name", c) for c in columns]
+    named = stored_names(ngram) if ngram else columns and [getattr(c, "name", c) for c in columns]
     if ngram and transform:
         raise ConfigError(
             "columns is an NGram and map is a TransformSpec, whose function has single rows. Pass "

@@ -7,7 +7,7 @@ pandas DataFrame, here of a batch. Source: `petastorm/transform.py`, `py_dict_re
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,10 +71,11 @@ def _by_row(function: Callable[..., Any], kept: Sequence[str], fields: Fields) -
     def of_batch(rows: Mapping[str, Any]) -> dict[str, Any]:
         values = zip(*rows.values(), strict=True)
         made = [function(dict(zip(rows, row, strict=True))) for row in values]
-        names = [name for name in kept if name in made[0]]
+        for row in made:
+            _check_returned(kept, row)
         return {
             name: _column([row[name] for row in made], fields.get(name), rows.get(name))
-            for name in names
+            for name in kept
         }
 
     return _named(of_batch, function)
@@ -91,13 +92,20 @@ def _by_frame(function: Callable[..., Any], kept: Sequence[str], fields: Fields)
                 f"it returned {len(made)} rows for {len(frame)}; expected as many. Leave rows out "
                 "with where=, so that all ranks know how many there are."
             )
+        _check_returned(kept, made.columns)
         return {
             name: _column(list(made[name].to_numpy()), fields.get(name), rows.get(name))
             for name in kept
-            if name in made.columns
         }
 
     return _named(of_batch, function)
+
+
+def _check_returned(kept: Sequence[str], returned: Container[str]) -> None:
+    """Refuse rows that lack a column: its stored values may belong to other rows by now."""
+    for name in kept:
+        if name not in returned:
+            raise ValueError(f"it returned no {name!r}. Return it, or name it in removed_fields.")
 
 
 def _named(of_batch: Function, function: Callable[..., Any]) -> Function:
@@ -122,7 +130,13 @@ def _column(values: list[Any], field: Any, stored: Any) -> "np.ndarray[Any, Any]
     if isinstance(values[0], str | bytes):  # NumPy's own type for bytes cuts off zeros.
         return np.array(values, object)
     array = _cast(np.stack([np.asarray(value) for value in values]), dtype)
-    return array if shape is None else array.reshape(len(values), *shape)
+    if shape is None or array.shape[1:] == shape:
+        return array
+    if array.ndim != 2:  # Flat values have no order of their own that could get lost.
+        raise ValueError(
+            f"it returned an array of shape {array.shape[1:]}; expected {shape}, as in edit_fields."
+        )
+    return array.reshape(len(values), *shape)
 
 
 def _is_ragged(column: Any) -> bool:
