@@ -287,8 +287,8 @@ class TFRecordSource(TensorSource):
                     if wanted:
                         values = [data[start:stop] for start, stop in wanted]
                         yield pa.record_batch({"record": pa.array(values, pa.binary())})
-                if num_read >= part.stop:
-                    break
+                    if num_read >= part.stop:
+                        break
 
 
 # Not a method: the copies of a source end with it, without a wait for the garbage collector.
