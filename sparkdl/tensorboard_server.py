@@ -116,7 +116,9 @@ class TensorBoardServer:
         """
         if not self._url:
             stdout: Any = self._process.stdout
-            if not select.select([stdout], [], [], timeout_s)[0]:
+            readable = select.poll()  # `select.select` takes no descriptor above 1023.
+            readable.register(stdout, select.POLLIN)
+            if not readable.poll(timeout_s * 1000):
                 raise TimeoutError(f"TensorBoard has not started within {timeout_s:g} s.")
             self._url = stdout.readline().decode().strip()
             stdout.close()

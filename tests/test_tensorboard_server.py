@@ -11,6 +11,7 @@ import pytest
 from sparkdl import tensorboard_server
 from sparkdl.errors import ConfigError
 from sparkdl.tensorboard_server import TensorBoardServer, check_installed
+from tests.helpers.descriptors import many_open_files
 from tests.helpers.processes import eventually, is_alive
 from tests.helpers.tensorboards import FAKE, called, fake_tensorboard  # noqa: F401
 
@@ -45,6 +46,15 @@ def test_server_listens_on_loopback_and_leaves_nothing(
     assert not is_alive(server.pid)
     assert not list(fake_tensorboard.iterdir())
     server.stop()  # A second call does nothing.
+
+
+def test_server_starts_beside_many_open_files(
+    fake_tensorboard: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    with many_open_files(), TensorBoardServer(str(tmp_path)) as server:
+        server.begin()
+        assert server.await_url() == f"http://127.0.0.1:{server.port}/"
 
 
 def test_port_that_is_in_use_is_an_error_with_the_reason(

@@ -148,6 +148,7 @@ def serve(root: str, *, port: int = 0, control: bool = False) -> Page:
         sockets=[_bound(port)],
         ident=None,
         threads=THREADS,
+        asyncore_use_poll=True,  # `select` takes no descriptor above 1023.
         max_request_body_size=MAX_BODY_BYTES,
         outbuf_overflow=MAX_MEMORY_BYTES,
     )

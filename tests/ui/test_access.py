@@ -13,6 +13,7 @@ from sparkdl import storage
 from sparkdl.errors import ConfigError
 from sparkdl.runs import Run
 from sparkdl.ui import serve
+from tests.helpers.descriptors import many_open_files
 from tests.helpers.in_memory_cluster import InMemoryCluster
 from tests.helpers.loops import run_trials
 from tests.helpers.stored_runs import ended
@@ -139,6 +140,12 @@ def test_the_server_listens_on_loopback_and_frees_its_port(root: str, run: Run) 
             serve(root, port=int(port))
     assert not page.is_served
     serve(root, port=int(port)).stop()
+
+
+def test_the_server_answers_beside_many_open_files(root: str) -> None:
+    with many_open_files(), serve(root) as page:
+        address = page.url.partition("#")[0]
+        assert b"sparkdl" in urllib.request.urlopen(address, timeout=20).read()
 
 
 def test_run_ui_prints_the_address_and_shares_a_server(
