@@ -109,13 +109,17 @@ def dataset(
     batch_size = parsed.per_worker(me.num_readers)
     sample: Any = None
     if first:
-        # An error here is plain; TensorFlow would wrap a later one.
-        sample = map_leaves(separately_owned(), arrays(first.slice(0, batch_size)))
+        sample = arrays(first)  # An error here is plain; TensorFlow would wrap a later one.
     elif not passes.num_rows():
         raise ConfigError(
             f"data {name!r} has no rows: the DataFrame is empty. Look at its filters and joins."
         )
-    mapped = parsed.mapped(buffer.schema.names, lambda: sample)
+
+    def sample_batch() -> Any:
+        batch = sample and {name: sample[name][:batch_size] for name in sample}
+        return batch and map_leaves(separately_owned(), batch)
+
+    mapped = parsed.mapped(buffer.schema.names, sample_batch)
     if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
         _logger.info("%s: %s", name, text)
     is_length_known = me.num_readers > 1 and parsed.steps is None

@@ -130,7 +130,12 @@ def test_arrays_are_the_batches_of_the_dataset(of_all_ranks: Ranks, shuffle: boo
 def test_a_function_computes_columns_of_every_batch(of_all_ranks: Ranks, world_size: int) -> None:
     """The features become those that each batch must have."""
     options: dict[str, Any] = {"batch_size_per_worker": 4, "shuffle": True}
-    function = data.Map(lambda rows: {"a": (rows["b"] - 1) / 2}, columns=["b"])
+
+    def in_place(rows: dict[str, Any]) -> dict[str, Any]:
+        rows["b"] -= 1
+        return {"a": rows["b"] / 2}
+
+    function = data.Map(in_place, columns=["b"])
     expected = of_all_ranks(23, world_size, **options)
     assert of_all_ranks(23, world_size, map=function, **options) == expected
 
