@@ -10,6 +10,7 @@ import operator
 import os
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,8 @@ class LineFile:
         """
         if self._unwritten and self._file is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            # A notebook, which calls functions in its own process, would collect open files.
+            weakref.finalize(self, os.close, self._file).atexit = False
             size = os.fstat(self._file).st_size
             if size and os.pread(self._file, 1, size - 1) != b"\n":
                 # A process of this attempt was killed while the disk was full.

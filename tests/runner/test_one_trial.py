@@ -1,5 +1,6 @@
 """A training function is called in this process, as a trial would be called."""
 
+import gc
 import os
 import random
 import sys
@@ -53,6 +54,9 @@ def test_try_one_calls_the_function_here_with_a_context(
         train, {"units": 8}, seed=5, folder="trial", versioned_resources=["labels.txt"]
     )
     second = experiment.try_one(train, {"units": 8}, seed=5, versioned_resources=["labels.txt"])
+    gc.collect()
+    files = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+    assert not [file for file in files if file.endswith("metrics.jsonl")], "left open"
     assert calls == [(os.getpid(), {"units": 8}, 5, True)] * 2
     assert first["number"] == second["number"]
     assert first["labels"] == "cat dog"
