@@ -102,10 +102,11 @@ def keras_stops() -> int:
 def test_a_consumer_that_stops_early_makes_spark_stop(
     spark: SparkSession, root: str, tmp_path: Path, train: Any, returns: int
 ) -> None:
-    rows = counting(wide(spark, 1_000_000), tmp_path / "counter")
+    rows = counting(wide(spark, 8_000_000), tmp_path / "counter")
     run = experiment.launch(train, data=rows, **quiet(root))
     assert run.trials[0].outputs == {"value": returns}
-    assert (tmp_path / "counter").stat().st_size < 5_000, "of 10 000 batches"
+    # TensorFlow needs a second or two for the first batch, while Spark goes on.
+    assert (tmp_path / "counter").stat().st_size < 40_000, "of 80 000 batches"
 
 
 def test_keras_that_stops_training_ends_with_its_epoch(

@@ -99,8 +99,16 @@ def test_run_goes_on_while_tensorboard_is_slow(
 ) -> None:
     monkeypatch.setattr(display, "WAIT_S", 0.0)
     # However long the run itself takes to begin.
-    look = select.select
-    slow = SimpleNamespace(select=lambda *ends: look(*ends) if ends[3] else ([], [], []))
+
+    class SlowPoll:
+        def __init__(self) -> None:
+            self._poll = select.poll()
+            self.register = self._poll.register
+
+        def poll(self, timeout_ms: float) -> list[Any]:
+            return self._poll.poll(timeout_ms) if timeout_ms else []
+
+    slow = SimpleNamespace(poll=SlowPoll, POLLIN=select.POLLIN)
     monkeypatch.setattr(tensorboard_server, "select", slow)
     run = run_two(root)
     assert "run.tensorboard().url is its address" in capsys.readouterr().out
