@@ -31,7 +31,7 @@ from sparkdl.data.peer_files import FIRST, PeerFiles
 from sparkdl.data.per_worker import refuse_in_graph
 from sparkdl.errors import ConfigError
 
-__all__ = ["Call", "Pieces", "agree"]
+__all__ = ["Call", "Pieces", "agree", "agree_on_sizes"]
 
 # The content of the message: the pieces as JSON, in the form of each reader.
 Pieces = dict[str, Any]
@@ -121,6 +121,22 @@ def agree(call: Call, make: Callable[[], Pieces], me: Context | None = None) -> 
     # The calls of a process that replaces a lost one begin again, while others are further on.
     message = _Message(files, call.digest if me.is_elastic else str(number), call)
     return message.publish(make) if rank == FIRST else message.wait(me)
+
+
+def agree_on_sizes(call: Call, count: Callable[[], list[int]]) -> list[int]:
+    """Return the numbers of rows of pieces, which the first rank counts for all ranks.
+
+    Args:
+        call: the call of this rank.
+        count: counts the rows of each piece, by the content of files on which the ranks have
+            agreed.
+    """
+    if context.current().is_elastic:
+        # Messages are found by their call there, and two functions may have the same description.
+        # All ranks have agreed on the files, so all count the same rows.
+        return count()
+    sizes: list[int] = agree(call, lambda: {"rows": count()})["rows"]
+    return sizes
 
 
 # Process-wide state: the number of the next call. The process id is an argument because a forked

@@ -229,7 +229,7 @@ def test_a_null_names_its_column() -> None:
 
 @pytest.mark.slow
 def test_less_than_was_promised_is_an_error() -> None:
-    """Ranks that take fewer steps than others would make them wait for ever."""
+    """A rank that takes fewer steps than the others would make them wait forever."""
     import tensorflow as tf
 
     class Short(Tables):

@@ -13,7 +13,7 @@ NUM_FILES = 1100
 
 @contextlib.contextmanager
 def many_open_files() -> Iterator[None]:
-    """Open so many files that `select.select` takes none that is opened within the block."""
+    """Open so many files that `select.select` accepts no file that is opened within the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
     descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(NUM_FILES)]

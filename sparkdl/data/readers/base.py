@@ -24,7 +24,15 @@ from sparkdl.data.readers.decoded_pieces import DecodedPieces
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 
-__all__ = ["ArrowSource", "Source", "TensorSource", "mixed", "read_ahead"]
+__all__ = [
+    "ArrowSource",
+    "DerivedSource",
+    "ReadColumns",
+    "Source",
+    "TensorSource",
+    "mixed",
+    "read_ahead",
+]
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -178,6 +186,43 @@ class ArrowSource(Source):
         )
 
 
+class DerivedSource(ArrowSource):
+    """Rows that are derived from those of another source, one piece from each of its pieces.
+
+    Args:
+        source: the other source.
+    """
+
+    def __init__(self, source: ArrowSource) -> None:
+        self.name = source.name
+        self._source = source
+
+    def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read`."""
+        for part in ranges:
+            yield from self.derive(part, names, self._source.read)
+
+    def read_slowly(
+        self, ranges: Sequence[Range], names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read_slowly`, by that of the source."""
+        for part in ranges:
+            yield from self.derive(part, names, self._source.read_slowly)
+
+    @abstractmethod
+    def derive(
+        self, part: Range, names: Sequence[str], read: "ReadColumns"
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range.
+
+        Args:
+            part: the rows of this source.
+            names: names of the columns of this source.
+            read: reads rows of the other source.
+        """
+
+
+ReadColumns: TypeAlias = Callable[[Sequence[Range], Sequence[str]], Iterator[pa.RecordBatch]]
 Read: TypeAlias = Callable[[Sequence[Range]], Iterator[pa.RecordBatch]]
 
 

@@ -7,9 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from sparkdl import context
-from sparkdl.data.agreed_pieces import Call, agree
-from sparkdl.data.readers.base import ArrowSource, Source
+from sparkdl.data.agreed_pieces import Call, agree_on_sizes
+from sparkdl.data.readers.base import ArrowSource, DerivedSource, ReadColumns, Source
 from sparkdl.data.row_condition import RowCondition
 from sparkdl.data.row_predicate import RowPredicate
 from sparkdl.data.row_split import RowSplit
@@ -72,13 +71,9 @@ def chosen_rows(source: Source, tests: Sequence[RowTest]) -> Source:
     for test in tests:
         test.check(source.schema)
     columns = list(dict.fromkeys(name for test in tests for name in test.columns))
-    if context.current().is_elastic:
-        # Messages are found by their call there, and two functions may have the same description.
-        # All ranks have agreed on the files, so all count the same rows.
-        return ChosenRows(source, tests, columns, list(_counts(source, tests, columns)))
     call = Call("rows that split= and where= choose", {"columns": columns})
-    pieces = agree(call, lambda: {"rows": list(_counts(source, tests, columns))})
-    return ChosenRows(source, tests, columns, pieces["rows"])
+    sizes = agree_on_sizes(call, lambda: list(_counts(source, tests, columns)))
+    return ChosenRows(source, tests, columns, sizes)
 
 
 def _counts(source: ArrowSource, tests: Sequence[RowTest], columns: Sequence[str]) -> Iterator[int]:
@@ -94,7 +89,7 @@ def _mask(tests: Sequence[RowTest], batch: pa.RecordBatch) -> "np.ndarray[Any, A
     return mask
 
 
-class ChosenRows(ArrowSource):
+class ChosenRows(DerivedSource):
     """The rows of another source that pass all tests; the pieces are those of the source.
 
     Args:
@@ -111,11 +106,10 @@ class ChosenRows(ArrowSource):
         columns: Sequence[str],
         sizes: Sequence[int],
     ) -> None:
-        self.name = source.name
+        super().__init__(source)
         self.sizes = sizes
         self.schema = source.schema
         self.options = source.options
-        self._source = source
         self._tests = tests
         self._columns = columns
 
@@ -123,24 +117,10 @@ class ChosenRows(ArrowSource):
         """Implement `Source.max_lanes`."""
         return self._source.max_lanes([*names, *self._columns])
 
-    def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read`; a piece is read from its start."""
-        for part in ranges:
-            yield from self._read_range(part, names, self._source.read)
-
-    def read_slowly(
-        self, ranges: Sequence[Range], names: Sequence[str]
+    def derive(
+        self, part: Range, names: Sequence[str], read: ReadColumns
     ) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read_slowly`, by that of the source."""
-        for part in ranges:
-            yield from self._read_range(part, names, self._source.read_slowly)
-
-    def _read_range(
-        self,
-        part: Range,
-        names: Sequence[str],
-        read: Callable[[Sequence[Range], Sequence[str]], Iterator[pa.RecordBatch]],
-    ) -> Iterator[pa.RecordBatch]:
+        """Implement `DerivedSource.derive`; a piece is read from its start."""
         needed = list(dict.fromkeys([*names, *self._columns]))
         whole = Range(part.piece, 0, self._source.sizes[part.piece])
         position = 0

@@ -158,7 +158,7 @@ def test_rows_for_less_than_a_batch_of_each_rank_are_no_steps(
 
 
 def test_ranks_with_batches_of_different_sizes_are_refused(of_all_ranks: Ranks) -> None:
-    """They would take unequal steps, and wait for each other for ever."""
+    """The ranks would take unequal numbers of steps, and wait for each other forever."""
     with pytest.raises(
         RuntimeError,
         match=r"batch_size_per_worker=4 on rank 0 and for .*worker=8 on rank 1\. Every",

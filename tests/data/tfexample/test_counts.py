@@ -18,7 +18,7 @@ reader: Any = importlib.import_module("sparkdl.data.readers.record_index")
 
 
 def write(folder: Path, *rows: int, compression: str | None = None) -> list[str]:
-    """Files of so many rows, as a job writes them; returns their names, sorted."""
+    """Write files with these numbers of rows, as a job does, and return their sorted names."""
     temporary, counts = f"{folder}/_temporary-1", {}
     for number in rows:
         batches = pa.table({"0": range(number)}).to_batches(max_chunksize=7)

@@ -5,7 +5,7 @@ A sequence never goes beyond its row group, whose rows must be sorted by time. S
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from sparkdl import context
-from sparkdl.data.agreed_pieces import Call, agree
-from sparkdl.data.readers.base import ArrowSource
+from sparkdl.data.agreed_pieces import Call, agree_on_sizes
+from sparkdl.data.readers.base import ArrowSource, DerivedSource, ReadColumns
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
@@ -133,7 +132,7 @@ class SequenceForm:
         return np.array(apart, np.int64)
 
 
-class RowSequences(ArrowSource):
+class RowSequences(DerivedSource):
     """The sequences of rows of another source; the pieces are those of the source.
 
     The first rank reads the times of all rows once to count the sequences, for all ranks; in an
@@ -151,8 +150,7 @@ class RowSequences(ArrowSource):
         kind = source.schema.field(form.time).type
         if not types.is_integer(kind) and not types.is_floating(kind):
             raise ConfigError(f"times of an NGram are in {form.time!r}, {kind}; expected numbers.")
-        self.name = source.name
-        self._source = source
+        super().__init__(source)
         self._form = form
         self._columns = form.columns
         fields = {name: source.schema.field(own) for name, (own, _) in self._columns.items()}
@@ -171,11 +169,7 @@ class RowSequences(ArrowSource):
             pieces = range(len(self._source.sizes))
             return [len(self._form.starts(self._times(piece))) for piece in pieces]
 
-        if context.current().is_elastic:  # As in `chosen_rows`.
-            return count()
-        call = Call("sequences of an NGram", {"form": repr(self._form)})
-        counts: list[int] = agree(call, lambda: {"sequences": count()})["sequences"]
-        return counts
+        return agree_on_sizes(Call("sequences of an NGram", {"form": repr(self._form)}), count)
 
     def _times(self, piece: int) -> "np.ndarray[Any, Any]":
         rows = self._source.sizes[piece]
@@ -190,24 +184,10 @@ class RowSequences(ArrowSource):
         """Implement `Source.max_lanes`."""
         return self._source.max_lanes([self._columns[name][0] for name in names])
 
-    def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read`; the times of a piece are read first."""
-        for part in ranges:
-            yield from self._read_range(part, names, self._source.read)
-
-    def read_slowly(
-        self, ranges: Sequence[Range], names: Sequence[str]
+    def derive(
+        self, part: Range, names: Sequence[str], read: ReadColumns
     ) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read_slowly`, by that of the source."""
-        for part in ranges:
-            yield from self._read_range(part, names, self._source.read_slowly)
-
-    def _read_range(
-        self,
-        part: Range,
-        names: Sequence[str],
-        read: Callable[[Sequence[Range], Sequence[str]], Iterator[pa.RecordBatch]],
-    ) -> Iterator[pa.RecordBatch]:
+        """Implement `DerivedSource.derive`; the times of a piece are read first."""
         starts = self._form.starts(self._times(part.piece))[part.start : part.stop]
         if len(starts) != part.stop - part.start:
             raise ValueError(f"{self.name} has fewer sequences than were counted. Start again.")
