@@ -6,11 +6,11 @@ rather than with a window: a log without a single line that can be read ends no 
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQueryListener
 
 from sparkdl.models.watch_files import ResultFiles
 from sparkdl.monitoring.since import milliseconds
@@ -18,12 +18,14 @@ from sparkdl.monitoring.ticker import Ticker
 from sparkdl.request_logs.counting import AHEAD, UNREADABLE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
 __all__ = ["LeftOut", "has_caught_up", "observed"]
 
 NAME = "sparkdl_left_out"
+# Seconds between two looks at the batches that have ended, of which Spark keeps one hundred.
+MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 10.0
 _KINDS = {"unreadable": UNREADABLE, "ahead": AHEAD}
 _TEXTS = {
     "unreadable": "%d lines of the log of %s cannot be read, such as %s",
@@ -46,44 +48,43 @@ def observed(counts: "DataFrame") -> "DataFrame":
     return counts.observe(NAME, *sums).where(F.col("feature") >= 0)
 
 
-class LeftOut(StreamingQueryListener):  # type: ignore[misc]
+class LeftOut:
     """Writes the number of lines that the batches of a query leave out, and warns.
 
+    A thread asks Spark for the batches that have ended. A listener of Spark would be told of them,
+    but to remove one of a client of Spark Connect can block forever (SPARK-59623).
+
     Args:
-        spark: the session.
         files: the files to write.
         model: the model that is watched, for messages.
         ticker: ends windows while no requests to the model come.
-        ends: the query ends when it has read what there is.
+        trigger_s: seconds between two looks of the query at the log; None if it ends when it has
+            read what there is.
     """
 
     def __init__(
-        self, spark: "SparkSession", files: ResultFiles, model: str, ticker: Ticker, ends: bool
+        self, files: ResultFiles, model: str, ticker: Ticker, trigger_s: float | None
     ) -> None:
-        self._spark = spark
         self._files = files
         self._model = model
         self._ticker = ticker
-        self._ends = ends
+        self._trigger_s = trigger_s
         self._query: StreamingQuery | None = None
         self._noted: set[int] = set()
         self._lock = threading.Lock()
+        self._has_ended = threading.Event()
 
     def followed(self, start: Callable[[], "StreamingQuery"]) -> "StreamingQuery":
         """Start a query, or start it again, and note its batches from the first one on."""
-        if self._query is None:
-            self._spark.streams.addListener(self)
-        try:
-            self._query = start()
-        except BaseException:
-            self._spark.streams.removeListener(self)
-            raise
+        self._query = start()
+        name = f"sparkdl follows the watch of {self._model}"
+        threading.Thread(target=self._follow, args=(self._query,), name=name, daemon=True).start()
         return self._query
 
     def end(self) -> None:
         """Note the batches that have ended, and no further ones."""
+        self._has_ended.set()
         self.catch_up()
-        self._spark.streams.removeListener(self)
         self._ticker.keep()
 
     def has_become_idle(self) -> bool:
@@ -92,42 +93,38 @@ class LeftOut(StreamingQueryListener):  # type: ignore[misc]
         return self._ticker.tick_if_idle()
 
     def catch_up(self) -> None:
-        """Note the batches that have ended: the events of Spark come later."""
-        for progress in self._query.recentProgress if self._query is not None else ():
-            self._note(progress)
+        """Note the batches that have ended since the last look."""
+        if self._query is not None:
+            self._note_batches_of(self._query)
 
-    def onQueryStarted(self, event: Any) -> None:
-        """Do nothing."""
+    def _follow(self, query: "StreamingQuery") -> None:
+        """Note the batches of a query until it ends."""
+        pause_s = min(max(self._trigger_s or 0.0, MIN_PAUSE_S), MAX_PAUSE_S)
+        try:
+            while not self._has_ended.wait(pause_s) and query.isActive:
+                status, last = query.status, query.lastProgress
+                if last is not None and last.batchId not in self._noted:
+                    self._note_batches_of(query)
+                elif self._trigger_s is not None and _found_nothing(status):
+                    # The query has looked at the log since this time.
+                    looked_s = time.time() - 2 * self._trigger_s
+                    self._ticker.tick_if_idle(int(looked_s * 1000))
+        except Exception:  # Of Spark, which the program sees when it looks at the query.
+            _logger.debug("the watch of %s is no longer followed", self._model, exc_info=True)
 
-    def onQueryIdle(self, event: Any) -> None:
-        """Let the clock end windows if the log has been idle for long enough."""
-        if self._is_own(event.runId):
-            self._ticker.tick_if_idle()
-
-    def onQueryTerminated(self, event: Any) -> None:
-        """Do nothing."""
-
-    def onQueryProgress(self, event: Any) -> None:
-        """Note a batch that has ended; a log with lines of other models is never idle."""
-        if not self._is_own(event.progress.runId):
-            return
-        self._note(event.progress)
-        if not self._ends and has_caught_up(event.progress):
-            self._ticker.tick_if_idle(milliseconds(event.progress.timestamp))
-
-    def _is_own(self, run_id: Any) -> bool:
-        return self._query is not None and str(run_id) == str(self._query.runId)
+    def _note_batches_of(self, query: "StreamingQuery") -> None:
+        with self._lock:  # The batches are added up in their order.
+            for progress in query.recentProgress:
+                if progress.batchId not in self._noted:
+                    self._noted.add(progress.batchId)
+                    self._note(progress)
 
     def _note(self, progress: Any) -> None:
-        with self._lock:  # The batches are added up in their order.
-            if progress.batchId in self._noted:
-                return
-            self._noted.add(progress.batchId)
-            row = progress.observedMetrics.get(NAME)
-            sums = row.asDict() if row is not None else {}
-            self._ticker.note(sums.get("newest_ms"))
-            if found := _left_out(sums):
-                self._files.add_left_out(progress.batchId, found)
+        """Note a batch that has ended; a log with lines of other models only is idle, too."""
+        sums = _sums(progress)
+        self._ticker.note(sums.get("newest_ms"))
+        if found := _left_out(sums):
+            self._files.add_left_out(progress.batchId, found)
         for name, counted in found.items():
             _logger.warning(_TEXTS[name], counted["num"], self._model, counted["example"])
         if any(state.numRowsDroppedByWatermark for state in progress.stateOperators):
@@ -136,12 +133,30 @@ class LeftOut(StreamingQueryListener):  # type: ignore[misc]
                 "raise late_s",
                 self._model,
             )
+        if self._trigger_s is not None and has_caught_up(progress):
+            self._ticker.tick_if_idle(milliseconds(progress.timestamp))
+
+
+def _found_nothing(status: Mapping[str, Any]) -> bool:
+    """Return True if the query waits, and its last look at the log has found nothing."""
+    # Before the first look the message is another, such as "Initializing sources".
+    return not status["isDataAvailable"] and status["message"].startswith("Waiting")
 
 
 def has_caught_up(progress: Any) -> bool:
     """Return True if a batch has read all lines that there were when it began."""
     unknown = (None, "None", "null")  # Of a source that has no limit.
     return all(s.latestOffset in (*unknown, s.endOffset) for s in progress.sources)
+
+
+def _sums(progress: Any) -> dict[str, Any]:
+    """Return the sums of a batch; a batch without lines has none."""
+    row = progress.observedMetrics.get(NAME)
+    sums = row.asDict() if row is not None else {}
+    if "schema" in sums:  # Through Spark Connect.
+        names = [field["name"] for field in sums["schema"]["fields"]]
+        return dict(zip(names, sums["values"], strict=True))
+    return sums
 
 
 def _left_out(sums: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -35,15 +35,15 @@ class Ticker:
         if self._idle_ms is not None and newest_ms is not None:
             self._newest_ms = max(self._newest_ms or 0, newest_ms)
 
-    def tick_if_idle(self, now_ms: int | None = None) -> bool:
+    def tick_if_idle(self, until_ms: int | None = None) -> bool:
         """Write a tick if no request to the model has come for a while; return True if so.
 
         Args:
-            now_ms: the time until which the log was read; by default now.
+            until_ms: the time until which the log was read; by default now.
         """
         if self._idle_ms is None:
             return False
-        now_ms = _now_ms() if now_ms is None else now_ms
+        now_ms = _now_ms() if until_ms is None else until_ms
         # A log of which nothing is known may have had requests until now.
         self._newest_ms = self._newest_ms or now_ms
         if now_ms - self._newest_ms < self._idle_ms:

@@ -250,7 +250,7 @@ def watch(
     stream = stream.trigger(**_trigger(available_now, trigger_s))
     start = partial(_start, session, stream, checkpoint)
     ticker = Ticker(files, idle_s, window_s, late_s)
-    left_out = LeftOut(session, files, label, ticker, ends=available_now)
+    left_out = LeftOut(files, label, ticker, None if available_now else trigger_s)
     before = files.last_acknowledged() if available_now else files.now()
     found = Watch(left_out.followed(start), files, left_out, before)
     if available_now:

@@ -71,18 +71,14 @@ def test_a_watch_that_is_killed_counts_each_window_once(spark: SparkSession, roo
 
 
 def test_the_clock_ends_windows_while_a_watch_goes_on(spark: SparkSession, root: str) -> None:
-    log, interval = Path(root, "log"), "spark.sql.streaming.noDataProgressEventInterval"
+    log = Path(root, "log")
     write_log(log, [False])
-    spark.conf.set(interval, "100")
+    options: dict[str, Any] = {"to": f"{root}/results", "trigger_s": 0, "idle_s": 1}
+    watch = monitoring.watch(str(log), PROFILE, **options)
     try:
-        options: dict[str, Any] = {"to": f"{root}/results", "trigger_s": 0, "idle_s": 1}
-        watch = monitoring.watch(str(log), PROFILE, **options)
-        try:
-            assert eventually(lambda: len(watch.drift.table) == 4, 60)
-        finally:
-            watch.stop()
+        assert eventually(lambda: len(watch.drift.table) == 4, 60)
     finally:
-        spark.conf.unset(interval)
+        watch.stop()
 
 
 # ---- Kafka
