@@ -76,10 +76,11 @@ class LeftOut:
 
     def followed(self, start: Callable[[], "StreamingQuery"]) -> "StreamingQuery":
         """Start a query, or start it again, and note its batches from the first one on."""
-        self._query = start()
-        name = f"sparkdl follows the watch of {self._model}"
-        threading.Thread(target=self._follow, args=(self._query,), name=name, daemon=True).start()
-        return self._query
+        query = self._query = start()
+        threading.Thread(
+            target=self._follow, args=(query,), name="sparkdl-watch", daemon=True
+        ).start()
+        return query
 
     def end(self) -> None:
         """Note the batches that have ended, and no further ones."""
@@ -98,26 +99,40 @@ class LeftOut:
             self._note_batches_of(self._query)
 
     def _follow(self, query: "StreamingQuery") -> None:
-        """Note the batches of a query until it ends."""
+        """Look at a query until it ends, and once more then."""
         pause_s = min(max(self._trigger_s or 0.0, MIN_PAUSE_S), MAX_PAUSE_S)
-        try:
-            while not self._has_ended.wait(pause_s) and query.isActive:
-                status, last = query.status, query.lastProgress
-                if last is not None and last.batchId not in self._noted:
-                    self._note_batches_of(query)
-                elif self._trigger_s is not None and _found_nothing(status):
-                    # The query has looked at the log since this time.
-                    looked_s = time.time() - 2 * self._trigger_s
-                    self._ticker.tick_if_idle(int(looked_s * 1000))
-        except Exception:  # Of Spark, which the program sees when it looks at the query.
-            _logger.debug("the watch of %s is no longer followed", self._model, exc_info=True)
+        is_active = True
+        while is_active and not self._has_ended.wait(pause_s):
+            try:
+                is_active = query.isActive
+            except Exception:
+                _logger.debug("Spark has ended before the watch", exc_info=True)
+                return
+            try:
+                self._look_at(query)
+            except Exception:  # Of the store, which the next look may reach.
+                _logger.warning(
+                    "a batch of the watch of %s could not be noted; the next look tries again",
+                    self._model,
+                    exc_info=True,
+                )
+
+    def _look_at(self, query: "StreamingQuery") -> None:
+        """Note the batches that have ended, and let the clock end windows if there are none."""
+        status, last = query.status, query.lastProgress
+        if last is not None and last.batchId not in self._noted:
+            self._note_batches_of(query)
+        elif self._trigger_s is not None and _found_nothing(status):
+            # The query has looked at the log since this time.
+            looked_s = time.time() - 2 * self._trigger_s
+            self._ticker.tick_if_idle(int(looked_s * 1000))
 
     def _note_batches_of(self, query: "StreamingQuery") -> None:
         with self._lock:  # The batches are added up in their order.
             for progress in query.recentProgress:
                 if progress.batchId not in self._noted:
-                    self._noted.add(progress.batchId)
                     self._note(progress)
+                    self._noted.add(progress.batchId)
 
     def _note(self, progress: Any) -> None:
         """Note a batch that has ended; a log with lines of other models only is idle, too."""

@@ -70,13 +70,22 @@ def test_a_watch_that_is_killed_counts_each_window_once(spark: SparkSession, roo
     assert [alert["window"][0][11:13] for alert in found.alerts] == ["10", "12"]
 
 
-def test_the_clock_ends_windows_while_a_watch_goes_on(spark: SparkSession, root: str) -> None:
+def test_the_clock_ends_windows_while_a_watch_goes_on(
+    spark: SparkSession, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
     log = Path(root, "log")
     write_log(log, [False])
     options: dict[str, Any] = {"to": f"{root}/results", "trigger_s": 0, "idle_s": 1}
     watch = monitoring.watch(str(log), PROFILE, **options)
     try:
         assert eventually(lambda: len(watch.drift.table) == 4, 60)
+        # The store cannot take the numbers for a while; the watch tries until it can.
+        blocked = Path(root, "results/left_out.json")
+        blocked.mkdir()
+        (log / "other.jsonl").write_text("no JSON\n")
+        assert eventually(lambda: "could not be noted" in caplog.text, 60)
+        blocked.rmdir()
+        assert eventually(lambda: monitoring.results(str(blocked.parent)).left_out, 60)
     finally:
         watch.stop()
 
