@@ -10,7 +10,9 @@ executors of one core. The contenders take turns:
   before
 
 The benchmark measures the time from the call to the first line of the last rank, and to the return
-of the call. The first call of each contender starts processes, and is not counted.
+of the call. The first call of each contender starts processes, and is not counted. Spark ends
+Python workers that have had nothing to do for a minute, as during the calls of the others, so each
+turn has two calls, of which the second counts.
 
     for name in torch tfos ray; do benchmarks/peers/environment.sh $name; done
     python benchmarks/start.py
@@ -59,6 +61,7 @@ def measure_all(
     for number in range(rounds + 1):
         names = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
         for name in names:
+            contenders[name](number)  # Starts again what has ended since the last turn.
             measured = contenders[name](number)
             print(f"round {number}, {name}: {measured}", file=sys.stderr)
             for key, value in measured.items() if number and measured else ():
