@@ -219,7 +219,8 @@ def measure(way: Callable[[str], Row]) -> Row:
             has_ended.set()
             watcher.join()
     gigabytes = round(read["rows"] * ROW_BYTES / 1e9, 1)
-    return {**read, "gigabytes": gigabytes, "growth": growth(samples), "samples": samples}
+    kept = samples[::10]  # More would make the result hard to read.
+    return {**read, "gigabytes": gigabytes, "growth": growth(samples), "samples": kept}
 
 
 # ---- reporting
@@ -229,8 +230,8 @@ def table(ways: Mapping[str, Row]) -> str:
     """Return the result as a table to read."""
     lines = []
     for name, way in ways.items():
-        seconds, number = way["seconds"], len(way["samples"])
-        lines += [f"{name}: {way['gigabytes']} GB in {seconds:.0f} s, {number} samples"]
+        seconds = way["seconds"]
+        lines += [f"{name}: {way['gigabytes']} GB in {seconds:.0f} s"]
         lines += [f"{'':<28}{'2nd quarter':>12}{'last':>12}{'maximum':>12}"]
         for what, values in way["growth"].items():
             lines += [f"{what:<28}" + "".join(f"{value:>12}" for value in values)]
@@ -242,7 +243,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gigabytes", type=float, default=100, help="tensors of each way")
     parser.add_argument("--minutes", type=float, default=15, help="maximum time of each way")
-    parser.add_argument("--file-gigabytes", type=float, default=2, help="Parquet files on the disk")
+    parser.add_argument(
+        "--file-gigabytes", type=float, default=20, help="Parquet files on the disk"
+    )
     parser.add_argument("--ways", nargs="+", default=["SPARK mode", "Parquet"], metavar="WAY")
     options = parser.parse_args()
     adopt_orphans()  # The fork server of the training processes is watched too.
@@ -257,7 +260,7 @@ def main() -> None:
             }
         finally:
             spark.stop()
-    setting = {"gigabytes": options.gigabytes, "minutes": options.minutes, "batch": BATCH}
+    setting = {**vars(options), "batch": BATCH}
     result = {"benchmark": "volume", "machine": about, "setting": setting, "ways": found}
     print(table(found))
     print(json.dumps(result, indent=1))
