@@ -98,6 +98,17 @@ def steps(result: Document) -> Iterator[Row]:
         yield f"mean of 100 MB, {ranks}", shown, f"{value:.0f} ms", f"{value / own:.2f}"
 
 
+def predictions(result: Document) -> Iterator[Row]:
+    """Return the rows of `predict.py`: rows per second."""
+    names = {"read": "floor", "predict": "sparkdl", "function": "sparkdl, NumPy"}
+    for setting in result["settings"]:
+        rates = {row["name"]: row["rows_per_s"] for row in setting["contenders"]}
+        work = f"prediction of {setting['rows']:,} rows, {setting['rows_of']}"
+        for name, rate in rates.items():
+            ratio = f"{rates['predict'] / rate:.2f}"
+            yield work, names.get(name, name), f"{rate:,} rows/s", ratio
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """A benchmark of the table.
@@ -107,12 +118,14 @@ class Benchmark:
         options: the command line for the table.
         quick: the command line that only shows that the benchmark runs.
         limit_s: maximum seconds.
+        has_peers: it has an option for the environments of peers.
     """
 
     rows: Callable[[Document], Iterator[Row]]
     options: Sequence[str]
     quick: Sequence[str]
     limit_s: int
+    has_peers: bool = True
 
 
 # The most important first.
@@ -126,7 +139,16 @@ BENCHMARKS = {
         ("--rounds", "1", "--parts", "steps", "--params", "6e3"),
         420,
     ),
-    "parquet": Benchmark(files, ("--rounds", "2"), ("--rounds", "1", "--quick"), 300),
+    "parquet": Benchmark(
+        files, ("--rounds", "2"), ("--rounds", "1", "--quick"), 300, has_peers=False
+    ),
+    "predict": Benchmark(
+        predictions,
+        ("--rounds", "3", "--rows", "3 columns"),
+        ("--rounds", "1", "--rows", "784 values"),
+        420,
+        has_peers=False,
+    ),
 }
 
 
@@ -147,7 +169,7 @@ def measure(name: str, options: argparse.Namespace, left_s: float) -> str:
     if name == "ring":
         torch = python_of(options.peers, "torch")
         arguments += ["--torch-python", torch] if torch else []
-    elif name != "parquet":
+    elif benchmark.has_peers:
         arguments += ["--peers", str(options.peers)]
     command = [sys.executable, str(_REPOSITORY / f"benchmarks/{name}.py"), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
