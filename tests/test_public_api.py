@@ -33,8 +33,8 @@ PUBLIC = {
         *("report", "resource", "should_stop", "this_reporter"),
     ],
     "sparkdl.data": [
-        *("Map", "Rows", "csv", "dataset", "images", "local", "mix", "parquet", "petastorm"),
-        *("read_tfrecord", "tfrecord", "write_tfrecord"),
+        *("Map", "Rows", "csv", "dataset", "delta", "images", "local", "mix", "parquet"),
+        *("petastorm", "read_tfrecord", "tfrecord", "write_tfrecord"),
     ],
     "sparkdl.devices": ["get_num_gpus", "gpus", "is_busy"],
     "sparkdl.distribute": [

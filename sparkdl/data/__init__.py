@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sparkdl.data.local_rows import local
     from sparkdl.data.mixing import mix
     from sparkdl.data.readers.delimited import csv
+    from sparkdl.data.readers.delta import delta
     from sparkdl.data.readers.images import images
     from sparkdl.data.readers.parquet import parquet
     from sparkdl.data.readers.petastorm.reader import petastorm
@@ -25,6 +26,7 @@ __all__ = [
     "Rows",
     "csv",
     "dataset",
+    "delta",
     "images",
     "local",
     "mix",
@@ -40,6 +42,7 @@ _MODULES = {
     "Rows": "sparkdl.data.rows",
     "csv": "sparkdl.data.readers.delimited",
     "dataset": "sparkdl.data.dataframe.dataset",
+    "delta": "sparkdl.data.readers.delta",
     "images": "sparkdl.data.readers.images",
     "local": "sparkdl.data.local_rows",
     "mix": "sparkdl.data.mixing",

@@ -10,6 +10,7 @@ from typing import Any
 from sparkdl import resources, storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.program.packaging import Program, pack
+from sparkdl.data.readers.delta_log import newest_version
 from sparkdl.data.readers.file_records import compare_files
 from sparkdl.data.readers.paths import find
 from sparkdl.errors import ConfigError
@@ -188,7 +189,9 @@ def _differences(
     yield from _changed_resources(path)
     yield from (
         Difference(subject=f"files of {paths}", before=before, now=after)
-        for paths, before, after in compare_files(RunPaths(path).trial(0).files, find)
+        for paths, before, after in compare_files(
+            RunPaths(path).trial(0).files, find, newest_version
+        )
     )
 
 

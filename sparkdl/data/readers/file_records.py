@@ -24,17 +24,18 @@ NAME = "files.jsonl"
 _CREDENTIAL = re.compile(r"://([^/@]*:[^/@]*@|.*\?)")
 
 
-def record(found: Sequence[Any]) -> None:
+def record(found: Sequence[Any], **more: Any) -> None:
     """Add the files of a reader to the record of the trial; outside a run, do nothing.
 
     URLs that contain credentials are not recorded.
 
     Args:
         found: the `Files` that the paths of the user refer to.
+        **more: for a table, `version`, and `is_newest` if the user asked for the newest one.
     """
     folder = context.current().folder
     if folder and not any(_CREDENTIAL.search(files.root) for files in found):
-        line = json.dumps(_summary(found)).encode() + b"\n"
+        line = json.dumps({**_summary(found), **more}).encode() + b"\n"
         with Path(folder, NAME).open("ab") as file:
             file.write(line)
 
@@ -56,24 +57,44 @@ def _summary(found: Sequence[Any]) -> dict[str, Any]:
 
 
 def compare_files(
-    url: str, find: Callable[[list[str]], Sequence[Any]]
+    url: str, find: Callable[[list[str]], Sequence[Any]], newest_version: Callable[[str], int]
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the paths whose files are not those that a trial has read, with both in words.
 
     Args:
         url: the record of the trial.
         find: lists the files of paths, see `paths.find`.
+        newest_version: returns the newest version of a table, see `delta_log.newest_version`.
     """
-    before = {tuple(line["paths"]): line for line in read_lines(url)}
-    for paths, old in before.items():
+    before = {(*line["paths"], line.get("is_newest")): line for line in read_lines(url)}
+    for old in before.values():
+        paths = old["paths"]
+        if "version" in old:
+            yield from _compare_table(paths, old, newest_version)
+            continue
         new: Mapping[str, Any] | None = None
         with suppress(OSError, ConfigError):
-            new = _summary(find(list(paths)))
+            new = _summary(find(paths))
         if new == old:
             continue
         same_names = new is not None and new["names"] == old["names"]
         words = "the same names and sizes, written at other times" if same_names else _words(new)
         yield ", ".join(paths), _words(old), words
+
+
+def _compare_table(
+    paths: Sequence[str], old: Mapping[str, Any], newest_version: Callable[[str], int]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield a table of which another version would be read now."""
+    if not old["is_newest"]:
+        return  # A version never changes.
+    words = "nothing that this driver can read"
+    with suppress(OSError, ConfigError, ImportError):
+        newest = newest_version(paths[0])
+        if newest == old["version"]:
+            return
+        words = f"version {newest}, the newest one"
+    yield paths[0], f"version {old['version']}, the newest one", words
 
 
 def _words(summary: Mapping[str, Any] | None) -> str:

@@ -15,27 +15,36 @@ import pyarrow.dataset as ds
 from pyarrow import types
 
 from sparkdl.data.agreed_pieces import Pieces
-from sparkdl.data.readers.parquet_pieces import File, bind, check_file, pack_schema
+from sparkdl.data.readers.parquet_pieces import File, bind, check_file, pack_keys, pack_schema
 from sparkdl.data.readers.paths import Files, Paths, find
 from sparkdl.errors import ConfigError
 
-__all__ = ["TIMESTAMP_UNIT", "list_row_groups"]
+__all__ = [
+    "FILE_FORMAT",
+    "TIMESTAMP_UNIT",
+    "Fragment",
+    "comparable_type",
+    "list_row_groups",
+    "row_groups_of",
+]
 
 NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 
 # Spark writes timestamps as INT96 by default, which nanoseconds cannot represent after 2262.
 TIMESTAMP_UNIT = "us"
+FILE_FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit=TIMESTAMP_UNIT)
 
 
 @dataclass(frozen=True)
-class _Fragment:
+class Fragment:
     """A file as pyarrow represents it.
 
     Attributes:
         files: the files that the file belongs to.
         number: index of the file in `files.paths`.
         parquet: the file in pyarrow's dataset.
-        keys: values of the columns that its folders define; a file may store a column as well.
+        keys: values of columns that the file need not store, such as those of its folders; a
+            column that it stores has the values of the file.
     """
 
     files: Files
@@ -77,7 +86,7 @@ class _Schemas:
         for other, schema in self._known:
             if other.equals(stored):
                 return schema
-        schema = pa.schema([(field.name, _without_nullability(field.type)) for field in stored])
+        schema = pa.schema([(field.name, comparable_type(field.type)) for field in stored])
         self._known.append((stored, schema))
         return schema
 
@@ -85,18 +94,32 @@ class _Schemas:
 def list_row_groups(paths: Paths, condition: Any) -> Pieces:
     """Return the row groups of Parquet files, in the form that `ParquetPieces` reads.
 
+    Args:
+        paths: see `find`.
+        condition: condition for the rows to read, see the `filter` of `parquet`.
+
+    Raises:
+        FileNotFoundError, ConfigError: see `find`.
+        ValueError, ConfigError: see `row_groups_of`.
+    """
+    found = find(paths, refuses_tables=True)
+    return row_groups_of([f for files in found for f in _fragments(files)], condition)
+
+
+def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
+    """Return the row groups of files, in the form that `ParquetPieces` reads.
+
     Files that the condition excludes by the names of their folders are not opened. All other
     footers are read once, in parallel.
 
     Args:
-        paths: see `find`.
+        fragments: at least one file; the list is emptied.
         condition: condition for the rows to read, see the `filter` of `parquet`.
 
     Raises:
         ValueError: if a file is not a Parquet file.
         ConfigError: if the condition cannot be applied.
     """
-    fragments = [f for files in find(paths, refuses_tables=True) for f in _fragments(files)]
     schemas = _Schemas()
     kept = list(fragments)
     if condition is not None:
@@ -124,17 +147,16 @@ def list_row_groups(paths: Paths, condition: Any) -> Pieces:
     }
 
 
-def _fragments(files: Files) -> Iterator[_Fragment]:
+def _fragments(files: Files) -> Iterator[Fragment]:
     """Yield the files of one folder; at most the footer of the first one is read."""
-    file_format = ds.ParquetFileFormat(coerce_int96_timestamp_unit=TIMESTAMP_UNIT)
     if not any("=" in path[len(files.folder) :] for path in files.paths):
         for number, path in enumerate(files.paths):
-            yield _Fragment(files, number, file_format.make_fragment(path, files.arrow), {})
+            yield Fragment(files, number, FILE_FORMAT.make_fragment(path, files.arrow), {})
         return
     options = ds.FileSystemFactoryOptions(
         partition_base_dir=files.folder, partitioning=ds.HivePartitioning.discover()
     )
-    factory = ds.FileSystemDatasetFactory(files.arrow, list(files.paths), file_format, options)
+    factory = ds.FileSystemDatasetFactory(files.arrow, list(files.paths), FILE_FORMAT, options)
     try:
         dataset = factory.finish()
     except (pa.ArrowException, OSError) as exc:
@@ -147,12 +169,12 @@ def _fragments(files: Files) -> Iterator[_Fragment]:
             for field in dataset.schema
             if field.name in values
         }
-        yield _Fragment(files, numbers[fragment.path], fragment, keys)
+        yield Fragment(files, numbers[fragment.path], fragment, keys)
 
 
 def _not_excluded(
-    fragments: Sequence[_Fragment], condition: Any, schemas: _Schemas
-) -> list[_Fragment]:
+    fragments: Sequence[Fragment], condition: Any, schemas: _Schemas
+) -> list[Fragment]:
     """Return the files that the names of their folders do not exclude.
 
     A column of the condition may exist in later files only, so the last file is tried as well.
@@ -178,7 +200,7 @@ def _not_excluded(
     return kept
 
 
-def _joined_schema(file: File, fragments: Sequence[_Fragment]) -> pa.Schema:
+def _joined_schema(file: File, fragments: Sequence[Fragment]) -> pa.Schema:
     fields = {field.name: field.type for field in file.schema}
     for fragment in fragments:
         for name, value in fragment.keys.items():
@@ -205,13 +227,13 @@ def _pack_files(files: Sequence[File]) -> Pieces:
     """Return the files in JSON form; equal schemas and keys are written once."""
     schemas: dict[int, tuple[int, pa.Schema]] = {}
     keys: dict[str, int] = {}
-    packed_keys: list[dict[str, list[Any]]] = []
+    packed_keys: list[str] = []
     schema_of_file, keys_of_file = [], []
     for file in files:
         number, _ = schemas.setdefault(id(file.schema), (len(schemas), file.schema))
         schema_of_file.append(number)
-        named = {name: [str(key.type), key.as_py()] for name, key in file.keys.items()}
-        number = keys.setdefault(repr(named), len(keys))
+        named = pack_keys(file.keys)
+        number = keys.setdefault(named, len(keys))
         packed_keys += [named] if number == len(packed_keys) else []
         keys_of_file.append(number)
     numbers: dict[int, tuple[Files, list[int]]] = {}
@@ -226,15 +248,15 @@ def _pack_files(files: Sequence[File]) -> Pieces:
     }
 
 
-def _without_nullability(kind: pa.DataType) -> pa.DataType:
+def comparable_type(kind: pa.DataType) -> pa.DataType:
     """Return a list type whose values may be null, and any other type unchanged.
 
     Writers differ in this property of lists.
     """
     if types.is_fixed_size_list(kind):
-        return pa.list_(_without_nullability(kind.value_type), kind.list_size)
+        return pa.list_(comparable_type(kind.value_type), kind.list_size)
     if types.is_list(kind):
-        return pa.list_(_without_nullability(kind.value_type))
+        return pa.list_(comparable_type(kind.value_type))
     if types.is_large_list(kind):
-        return pa.large_list(_without_nullability(kind.value_type))
+        return pa.large_list(comparable_type(kind.value_type))
     return kind

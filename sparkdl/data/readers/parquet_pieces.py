@@ -22,6 +22,7 @@ __all__ = [
     "RowGroup",
     "bind",
     "check_file",
+    "pack_keys",
     "pack_schema",
     "unpack_schema",
 ]
@@ -35,7 +36,7 @@ class File:
         files: the files that the file belongs to.
         number: index of the file in `files.paths`.
         schema: names and types of the columns stored in the file; shared by files with equal ones.
-        keys: values of the columns that its folders define, such as `year=2020`.
+        keys: values of the columns that the file does not store, such as those of `year=2020`.
     """
 
     files: Files
@@ -199,8 +200,15 @@ def unpack_schema(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def _unpack_keys(named: Mapping[str, Sequence[Any]]) -> dict[str, pa.Scalar]:
-    """Return the values of columns by name, from pairs of type and value."""
-    return {
-        name: pa.scalar(value, pa.type_for_alias(kind)) for name, (kind, value) in named.items()
-    }
+def pack_keys(keys: Mapping[str, pa.Scalar]) -> str:
+    """Return values of columns, by name, as text: a row in Arrow's format."""
+    columns = [pa.array([value.as_py()], value.type) for value in keys.values()]
+    row = pa.RecordBatch.from_arrays(columns, list(keys))
+    return pack_schema(row.schema) + " " + base64.b64encode(row.serialize()).decode()
+
+
+def _unpack_keys(text: str) -> dict[str, pa.Scalar]:
+    """Return the values of a text of `pack_keys`."""
+    schema, row = text.split(" ")
+    read = pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(row)), unpack_schema(schema))
+    return {name: read[name][0] for name in read.schema.names}

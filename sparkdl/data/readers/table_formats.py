@@ -94,9 +94,9 @@ def _escaped(path: str) -> str:
 
 
 def _message(root: str, kind: str) -> str:
+    reader = "data.delta(path)" if kind == "Delta" else "data.parquet(df.inputFiles())"
     return (
         f"{root!r} belongs to a {kind} table. Its folder also has files that are no longer part of "
-        "the table, so that their rows would be repeated or come back. Pass "
-        "data=spark.read.table(...) to the verb and use data.dataset, or read the table's present "
-        "files: data.parquet(df.inputFiles())."
+        "the table, so that their rows would be repeated or come back. Read the table's present "
+        f"files: {reader}. Or pass data=spark.read.table(...) to the verb and use data.dataset."
     )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl import context
+from sparkdl.data.readers.delta_log import newest_version
 from sparkdl.data.readers.file_records import NAME, compare_files
 from sparkdl.data.readers.file_records import record as write_record
 from sparkdl.data.readers.paths import find
@@ -36,14 +37,16 @@ def test_urls_with_credentials_are_not_recorded(tmp_path: Path) -> None:
 
 def test_other_files_are_named(record: str, tmp_path: Path) -> None:
     assert len(Path(record).read_text().splitlines()) == 2
-    assert list(compare_files(record, find)) == []
+    assert list(compare_files(record, find, newest_version)) == []
     os.utime(tmp_path / "data/b.csv", (1, 1))
-    folder, both = (words for _, _, words in compare_files(record, find))
+    folder, both = (words for _, _, words in compare_files(record, find, newest_version))
     assert folder == both == "the same names and sizes, written at other times"
     (tmp_path / "data/c.csv").write_text("x\n22\n")
-    (paths, before, now), _ = compare_files(record, find)
+    (paths, before, now), _ = compare_files(record, find, newest_version)
     assert paths == str(tmp_path / "data")
     assert (before, now) == ("2 file(s) of 8 bytes", "3 file(s) of 13 bytes")
     for file in (tmp_path / "data").iterdir():
         file.unlink()
-    assert {now for *_, now in compare_files(record, find)} == {"nothing that this driver can read"}
+    assert {now for *_, now in compare_files(record, find, newest_version)} == {
+        "nothing that this driver can read"
+    }

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
@@ -71,8 +72,9 @@ def test_nodes_of_tensorflowonspark_read_every_row_once(
 def test_ranks_that_see_other_files_divide_the_same_ones(
     spark: SparkSession, root: str, table: Path
 ) -> None:
-    """An hourly job writes into the folder while the ranks start."""
-    folder = str(table)
+    """An hourly job writes into the folder, and into a Delta table, while the ranks start."""
+    folder, versions = str(table), str(table.with_name("versions"))
+    write_deltalake(versions, pa.table({"id": range(NUM_ROWS)}))
 
     def train() -> Any:
         from sparkdl import context, data
@@ -83,13 +85,20 @@ def test_ranks_that_see_other_files_divide_the_same_ones(
             time.sleep(0.5)
             rows = pa.table({"id": range(5000, 5100)})
             pq.write_table(rows, f"{folder}/-late.parquet")
-        ids = [int(i) for b in data.parquet(folder, global_batch_size=8, shuffle=True) for i in b]
+        files = data.parquet(folder, global_batch_size=8, shuffle=True)
+        if context.rank == 1:
+            while not list(Path(context.url, "ranks/0").glob("0.pieces-1*")):
+                time.sleep(0.02)
+            write_deltalake(versions, pa.table({"id": range(5000, 5100)}), mode="append")
+        newest = data.delta(versions, global_batch_size=8)
+        ids = [[int(i) for batch in rows for i in batch] for rows in (files, newest)]
         Path(folder).with_name(f"ids-{context.rank}").write_text(json.dumps(ids))
 
     experiment.allreduce(train, num_workers=2, **quiet(root))
-    rows = [json.loads(table.with_name(f"ids-{rank}").read_text()) for rank in range(2)]
-    assert Counter(rows[0] + rows[1]) == Counter(range(NUM_ROWS))
-    assert len(rows[0]) == len(rows[1])
+    first, second = (json.loads(table.with_name(f"ids-{rank}").read_text()) for rank in range(2))
+    for rows, others in zip(first, second, strict=True):
+        assert Counter(rows + others) == Counter(range(NUM_ROWS))
+        assert len(rows) == len(others)
 
 
 def test_ranks_that_call_different_readers_do_not_wait_for_each_other(

@@ -161,6 +161,7 @@ METADATA = {
     "Hudi": ".hoodie/hoodie.properties",
     "Iceberg": "metadata/v1.metadata.json",
 }
+ADVICE = {"Delta": "data.delta", "Hudi": "df.inputFiles", "Iceberg": "df.inputFiles"}
 
 
 @pytest.mark.parametrize("store", ["local", "memory"])
@@ -173,7 +174,7 @@ def test_the_folder_of_a_table_is_refused(tmp_path: Path, kind: str, store: str)
                 storage.write(f"memory://{path}", path.read_bytes())
         table = f"memory://{table}"
     for path in (table, f"{table}/*.parquet", f"{table}/year=1", os.path.dirname(table)):
-        with pytest.raises(ConfigError, match=f"belongs to a {kind} table.*df.inputFiles"):
+        with pytest.raises(ConfigError, match=f"belongs to a {kind} table.*{ADVICE[kind]}"):
             list_row_groups(path, None)
 
 
@@ -191,7 +192,7 @@ def test_a_pattern_above_a_table_is_refused(tmp_path: Path, kind: str, store: st
                 storage.write(f"memory://{path}", path.read_bytes())
         parent = f"memory://{tmp_path}"
     for pattern in ("*/part-*.parquet", "tab*/*.parquet", "*/year=1/*.parquet", "*/year=*"):
-        with pytest.raises(ConfigError, match=f"belongs to a {kind} table.*df.inputFiles"):
+        with pytest.raises(ConfigError, match=f"belongs to a {kind} table.*{ADVICE[kind]}"):
             list_row_groups(f"{parent}/{pattern}", None)
     assert ParquetSource(f"{parent}/pl*/*.parquet", None, {}).sizes == [2]
 

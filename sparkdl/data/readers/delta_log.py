@@ -1,0 +1,148 @@
+"""Runs anywhere. Read the log of a Delta table: the files of a version, and their partitions.
+
+Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from sparkdl import storage
+from sparkdl.data.readers.paths import Files, absolute
+from sparkdl.errors import ConfigError
+
+__all__ = ["TableVersion", "newest_version"]
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A version of a table.
+
+    Attributes:
+        path: the path of the user.
+        number: the number of the version.
+        schema: its columns.
+        files: its files.
+        partitions: the values of the partition columns of each file, by name.
+    """
+
+    path: str
+    number: int
+    schema: pa.Schema
+    files: Files
+    partitions: Sequence[Mapping[str, pa.Scalar]]
+
+    @classmethod
+    def open(cls, path: str, version: int | str | datetime | None) -> "TableVersion":
+        """Read the log.
+
+        Args:
+            path: the folder of the table.
+            version: see `delta`.
+
+        Raises:
+            FileNotFoundError, ConfigError, ImportError: see `delta`.
+        """
+        root = absolute(path)
+        table = _open(root, version)
+        name = _name(path, table.version())
+        _refuse_unsupported(table, name)
+        added = pa.table(table.get_add_actions()).sort_by("path")
+        schema = pa.schema(table.schema())
+        files = _files(root, name, added)
+        return cls(path, table.version(), schema, files, _partitions(added))
+
+    def __str__(self) -> str:
+        return _name(self.path, self.number)
+
+
+def _name(path: str, number: int) -> str:
+    return f"version {number} of {path!r}"
+
+
+def newest_version(path: str) -> int:
+    """Return the number of the newest version of a table.
+
+    Args:
+        path: the folder of the table.
+
+    Raises:
+        FileNotFoundError, ConfigError, ImportError: see `delta`.
+    """
+    number: int = _open(absolute(path), None).version()
+    return number
+
+
+def _open(root: str, version: int | str | datetime | None) -> Any:
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+    except ImportError as exc:
+        raise ImportError(
+            "deltalake is not installed here, which data.delta needs. Add it with: "
+            "pip install 'sparkdl[delta]'"
+        ) from exc
+    try:
+        table = DeltaTable(root)
+        if version is not None:
+            table.load_as_version(version)
+    except TableNotFoundError as exc:
+        raise FileNotFoundError(f"there is no Delta table at {root!r}: {exc}") from exc
+    except (DeltaError, ValueError, OSError) as exc:
+        raise ConfigError(f"version={version!r} of {root!r} cannot be read: {exc}") from exc
+    return table
+
+
+def _refuse_unsupported(table: Any, name: str) -> None:
+    """Refuse tables whose files have other columns or rows than the table."""
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        raise ConfigError(
+            f"{name} has renamed columns (delta.columnMapping.mode={mode}). Read it with Spark: "
+            "data=spark.read.table(...) and data.dataset."
+        )
+    features = table.protocol().reader_features or ()
+    if "deletionVectors" in features and any(batch.num_rows for batch in table.deletion_vectors()):
+        raise ConfigError(
+            f"{name} has rows that are only marked as deleted (deletion vectors). Write its files "
+            "again with REORG TABLE ... APPLY (PURGE), or read it with Spark: "
+            "data=spark.read.table(...) and data.dataset."
+        )
+
+
+def _files(root: str, name: str, added: pa.Table) -> Files:
+    paths = [unquote(path) for path in added["path"].to_pylist()]
+    if not paths:
+        raise ConfigError(f"{name} has no files; expected a version with rows.")
+    if elsewhere := [path for path in paths if "://" in path or path.startswith("/")]:
+        raise ConfigError(
+            f"{name} has files outside its folder, such as {elsewhere[0]}, as a shallow clone has. "
+            "Read it with Spark: data=spark.read.table(...) and data.dataset."
+        )
+    filesystem, folder = storage.filesystem(root)
+    folder = folder.rstrip("/")
+    # The files of a table never change, so that they need no marks.
+    return Files(
+        root=root,
+        filesystem=filesystem,
+        folder=folder,
+        paths=tuple(f"{folder}/{path}" for path in paths),
+        sizes=tuple(added["size_bytes"].to_pylist()),
+        marks=("",) * len(paths),
+        mark_key="",
+    )
+
+
+def _partitions(added: pa.Table) -> list[dict[str, pa.Scalar]]:
+    if "partition" not in added.column_names:
+        return [{} for _ in range(added.num_rows)]
+    columns = added["partition"].combine_chunks().flatten()
+    names = [field.name for field in added.schema.field("partition").type]
+    return [
+        {name: column[number] for name, column in zip(names, columns, strict=True)}
+        for number in range(added.num_rows)
+    ]
