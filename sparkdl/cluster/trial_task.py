@@ -25,6 +25,7 @@ from sparkdl.cluster.gpus.assignment import AssignedGpus, assigned_gpus, spark_g
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status, classify_failure, describe_exit
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector
+from sparkdl.cluster.process.shared_rows import SharedRows
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
@@ -344,7 +345,7 @@ class TrialTask:
     ) -> "contextlib.AbstractContextManager[RowSender | None]":
         """Return the sender of the partition's rows; None for a rank that reads no rows."""
         if self.feed and rank in self.feed.readers:
-            return RowSender(self.feed, batches)
+            return RowSender(self.feed, batches, SharedRows.of(self.feed))
         exhaust(batches)
         return contextlib.nullcontext()
 

@@ -73,9 +73,9 @@ class TrialLoop:
         self._notices = Notices(prepared.cluster, progress.say)
         self._source = source
         self._messages = TrialMessages(source, opened.journal, plan.is_gang)
-        self._tasks = TaskFactory(prepared, opened, source)
         self._waiting = deque(t for t in run.trials if t.state == TrialState.WAITING)
         num_trials = len(self._waiting) + source.num_left
+        self._tasks = TaskFactory(prepared, opened, source, num_trials)
         self._release_program = prepared.cluster.share(prepared.program)
         self._submitted = SubmittedTrials.of(prepared, opened.paths, num_trials)
         self._prepared = prepared
