@@ -295,8 +295,8 @@ class TrialLoop:
         trial.exception = conclusion.exception
         event = self._orders.attempt_ended(trial, conclusion)
         is_recalled = conclusion.is_outside and submitted.is_recalled and not submitted.has_started
-        is_avoided = conclusion.is_avoided and not self._orders.run
-        if is_recalled or (is_avoided and self._bad_executors.run_anywhere(trial.number)):
+        is_avoided = conclusion.is_avoided and self._bad_executors.run_anywhere(trial.number)
+        if is_recalled or ((conclusion.needs_rows or is_avoided) and not self._orders.run):
             self._commands.wait_again(trial)
             return
         failure = OUTSIDE if conclusion.is_outside else event.failure or str(Failure.EXCEPTION)

@@ -22,15 +22,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from sparkdl.cluster.environ import without_credentials
 from sparkdl.cluster.executor_folder import executor_folder
 from sparkdl.cluster.process.row_holder import COPY, IDLE_S, LEAVE, MAX_DESCRIPTORS
 from sparkdl.cluster.process.server_folder import dial, locked
+from sparkdl.cluster.spark_errors import NO_COPY
 from sparkdl.data.dataframe.protocol import Feed, RowCopy
 
-__all__ = ["SharedRows"]
+__all__ = ["NoCopyError", "SharedRows"]
 
 FOLDER = "sparkdl-rows"
 
@@ -44,6 +46,10 @@ MAX_SHARE = 0.5
 MAX_UNFINISHED = 2
 
 _logger = logging.getLogger("sparkdl.data")
+
+
+class NoCopyError(RuntimeError):
+    """The trial was to read a copy of the rows that this executor does not have."""
 
 
 class SharedRows:
@@ -71,6 +77,24 @@ class SharedRows:
         base = executor_folder(FOLDER) if feed.copy_key else None
         return cls(base / feed.copy_key) if base and feed.copy_key else None
 
+    @classmethod
+    @contextlib.contextmanager
+    def reserved(cls, feed: Feed) -> Iterator[None]:
+        """Let the copy of a run stay until the block ends.
+
+        Raises:
+            NoCopyError: if there is no copy on this executor.
+        """
+        with contextlib.ExitStack() as stack:
+            shared = cls.of(feed)
+            try:
+                stack.enter_context(dial(shared._folder)) if shared else None
+            except OSError:
+                shared = None
+            if shared is None:
+                raise NoCopyError(f"{NO_COPY} on host {socket.gethostname()}")
+            yield
+
     def wait(self, ended: threading.Event) -> RowCopy | None:
         """Wait until there is a copy, and return it.
 
@@ -89,6 +113,7 @@ class SharedRows:
                 if ended.wait(POLL_S):
                     break
         except OSError as exc:
+            self._lock.close()
             _logger.warning("the rows on this host are not shared by the trials: %s", exc)
         return None
 
@@ -137,16 +162,23 @@ class SharedRows:
         """Return True if the copy may have a number of bytes: half of what was free before it."""
         return num_bytes <= self._max_bytes
 
-    def keep(self, copy: RowCopy) -> None:
-        """Share a complete copy with the tasks that wait, and with later ones."""
+    def keep(self, copy: RowCopy) -> bool:
+        """Share a complete copy with the tasks that wait, and with later ones.
+
+        Returns:
+            True if that was possible.
+        """
         try:
             self._start_holder(copy)
             self._use.enter_context(dial(self._folder))
+            return True
         except subprocess.CalledProcessError as exc:
             self.give_up(f"the process to hold it has ended with exit code {exc.returncode}")
         except OSError as exc:
             self.give_up(f"no process can hold it: {exc}")
-        self._stop_writing()
+        finally:
+            self._stop_writing()
+        return False
 
     def _start_holder(self, copy: RowCopy) -> None:
         with tempfile.TemporaryFile(dir=self._folder) as index:

@@ -89,12 +89,14 @@ class Feed:
         readers: the ranks that get rows.
         copy_key: a name that no other run has, if the trials of an executor share a copy of the
             rows; None if they do not.
+        is_in_partition: False if the partition does not have the rows, as there is a copy.
     """
 
     schemas: Mapping[str, bytes]
     packed: frozenset[str] = frozenset()
     readers: tuple[int, ...] = (0,)
     copy_key: str | None = None
+    is_in_partition: bool = True
 
     def pack_schemas(self) -> bytes:
         """Return the message of the first packet."""

@@ -41,16 +41,11 @@ class Copies(Protocol):
 
     def has_room(self, num_bytes: int) -> bool: ...
 
-    def keep(self, copy: RowCopy) -> None: ...
+    def keep(self, copy: RowCopy) -> bool: ...
 
     def give_up(self, why: str) -> None: ...
 
     def close(self) -> None: ...
-
-
-# Spark ends a Python worker that leaves rows unread, and starts a new one for the next task. Up to
-# this size of all rows, it costs less to read them although there is a copy.
-SMALL_BYTES = 64 << 20
 
 
 class RowSender:
@@ -68,6 +63,7 @@ class RowSender:
     Attributes:
         process_end: the training process's end of the channel.
         is_cut_short: True if not all batches were read although the batches had no error.
+        has_copy: True if there is a copy of the rows for further tasks on this executor.
     """
 
     def __init__(
@@ -90,7 +86,8 @@ class RowSender:
         self._ahead_messages = 0
         self._ahead_bytes = 0
         self._num_received: int | None = None
-        self.is_cut_short = True
+        self.is_cut_short = feed.is_in_partition
+        self.has_copy = False
 
     def __enter__(self) -> "RowSender":
         self._thread.start()
@@ -139,7 +136,8 @@ class RowSender:
 
     def _pass_on(self, copy: RowCopy) -> None:
         """Send the packets that another task has written."""
-        new, num_bytes = dict(enumerate(copy.descriptors)), 0
+        self.has_copy = True
+        new = dict(enumerate(copy.descriptors))
         for place in range(0, len(copy.headers), HEADER.size):
             header = copy.headers[place : place + HEADER.size]
             kind, number, rows, file, _, length = HEADER.unpack(header)
@@ -147,15 +145,12 @@ class RowSender:
                 self._num_sent[number] = rows
             self._unsent.append((header, new.pop(file, None) if length else None))
             self._flush()
-            num_bytes += length
             while self._receive(is_blocking=False):
                 pass
-        if num_bytes < SMALL_BYTES:
-            for _ in self._batches:
-                pass
-            self.is_cut_short = False
 
     def _send_batches(self) -> None:
+        if not self._feed.is_in_partition:
+            raise RuntimeError("the copy of the rows on this executor was lost")
         if not self._copying:
             self._spool.keep_no_more()
         self._send(SCHEMAS, 0, 0, [self._feed.pack_schemas()])
@@ -167,7 +162,7 @@ class RowSender:
         for number, count in enumerate(self._num_sent):
             self._send(END, number, count)
         if copies := self._copying:
-            copies.keep(RowCopy(bytes(self._headers), self._spool.descriptors))
+            self.has_copy = copies.keep(RowCopy(bytes(self._headers), self._spool.descriptors))
         self._flush()
 
     @property

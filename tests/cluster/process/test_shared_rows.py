@@ -14,7 +14,6 @@ import pytest
 
 from sparkdl.cluster.process import shared_rows
 from sparkdl.cluster.process.shared_rows import SharedRows
-from sparkdl.data.dataframe import sender
 from sparkdl.data.dataframe.balancing import SingleRank
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
@@ -30,7 +29,6 @@ IDLE_S = 2.0
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LOCAL_DIRS", str(tmp_path))
-    monkeypatch.setattr(sender, "SMALL_BYTES", 0)
     (tmp_path / "sparkdl-rows").mkdir()
     return tmp_path / "sparkdl-rows"
 

@@ -1,7 +1,10 @@
 """The trials of a run over a DataFrame share one copy of its rows on each executor."""
 
+import os
+import signal
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +29,31 @@ def mapped() -> list[tuple[str, str]]:
     return sorted({(path.rsplit("/", 1)[0], inode) for path, inode in paths})
 
 
-def reads_all(folder: Path, go_on: Path | None = None) -> Any:
+def kill_holders(rows: Path) -> None:
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and str(rows).encode() in (entry / "cmdline").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def reads_all(
+    folder: Path,
+    names: tuple[str, ...] = ("train", "validation"),
+    go_on: Path | None = None,
+    kills: int | None = None,
+) -> Any:
     def train(number: int) -> int:
         from sparkdl import data
 
         total = 0
-        for name in ("train", "validation"):
+        for name in names:
             rows = data.dataset(name, batch_size_per_worker=64, feature_cols="id", epochs=2)
             total += sum(int(i) for batch in rows for i in batch)
         note(folder, "trial", number=number, files=mapped())
         while go_on and not go_on.exists():
             time.sleep(0.05)
+        if number == kills:
+            kill_holders(Path(mapped()[0][0], "sparkdl-rows"))
         if number == 7:
             raise ValueError("the last trial")
         return total
@@ -88,7 +105,7 @@ def test_the_copy_of_a_cancelled_run_makes_room_for_the_next_one(
     spark: SparkSession, root: str, tmp_path: Path
 ) -> None:
     go_on = tmp_path / "go-on"
-    train, data = reads_all(tmp_path, go_on), datasets(spark, tmp_path)
+    train, data = reads_all(tmp_path, go_on=go_on), datasets(spark, tmp_path)
     params, options = {"number": [0, 1]}, quiet(root)
     run = experiment.launch(train, params, data=data, wait=False, **options)
     assert eventually(lambda: len(notes(tmp_path, "trial")) == 2, 60)
@@ -101,3 +118,21 @@ def test_the_copy_of_a_cancelled_run_makes_room_for_the_next_one(
     experiment.launch(train, params, data=data, **options)
     assert eventually(lambda: not (rows / key).exists(), 10)
     assert not list(rows.glob("*/none"))
+
+
+def test_later_trials_have_jobs_without_the_rows_unless_the_copy_is_lost(
+    spark: SparkSession, root: str, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    frame = datasets(spark, tmp_path)["train"].persist()
+    train, params = reads_all(tmp_path, ("train",)), {"number": list(range(10, 22))}
+    run = experiment.launch(train, params, data=frame, wait=False, **quiet(root))
+    frame.unpersist()  # From now on, Spark computes the rows for each job that has them.
+    run.wait()
+    # Two trials run at first, and another one may have been submitted before they have ended.
+    assert 20 <= (tmp_path / "computed").stat().st_size <= 120, "12 times 20 if all jobs have them"
+
+    train = reads_all(tmp_path, ("train",), kills=3)
+    run = experiment.launch(train, {"number": list(range(6))}, data=frame, **quiet(root))
+    total = float(2 * sum(range(ROWS)))
+    assert [(trial.value, trial.attempts) for trial in run.trials] == [(total, 1)] * 6
