@@ -16,6 +16,7 @@ from typing import Any
 from sparkdl.runs.states import Failure
 
 __all__ = [
+    "EMBEDDED",
     "Outcome",
     "ProcessExit",
     "RankInfo",
@@ -24,6 +25,9 @@ __all__ = [
     "describe_exit",
     "is_follow_up",
 ]
+
+# In place of the id of an executor: the only one of embedded Spark, which has none.
+EMBEDDED = "embedded"
 
 # Errors of a rank whose peer has gone. The failure of that peer is the one to report.
 _FOLLOW_UP = re.compile(
@@ -99,6 +103,8 @@ class Outcome:
         who: the rank; None for a trial of a single process.
         host: the name of the host; None for a gang.
         ended_s: the time of the end, in seconds since 1970.
+        copy_on: the id of the executor, or `EMBEDDED`, if it has a copy of the rows of the run for
+            further trials; None if it has not.
         note: a remark about a result that is complete, such as files that could not be copied, or a
             returned object that was not kept.
 
@@ -122,6 +128,7 @@ class Outcome:
     who: RankInfo | None = None
     host: str | None = None
     ended_s: float = 0.0
+    copy_on: str | None = None
     note: str | None = None
 
     @property

@@ -6,7 +6,15 @@ from enum import Enum
 
 from sparkdl.errors import PreflightError
 
-__all__ = ["AVOIDED", "STORE_FAILED", "JobEnd", "JobFailed", "is_spark_ended", "job_failed"]
+__all__ = [
+    "AVOIDED",
+    "NO_COPY",
+    "STORE_FAILED",
+    "JobEnd",
+    "JobFailed",
+    "is_spark_ended",
+    "job_failed",
+]
 
 # The beginning of the error of a task that could not use the run directory.
 STORE_FAILED = "the run directory cannot be used"
@@ -15,12 +23,17 @@ STORE_FAILED = "the run directory cannot be used"
 AVOIDED = "gets no more trials of this run; Spark starts the trial elsewhere"
 
 
+# The beginning of the error of a task that was to read a copy of the rows of its run.
+NO_COPY = "there is no copy of the rows of this run"
+
+
 class JobEnd(Enum):
     """The reason for which a Spark job brought no rows."""
 
     CANCELLED = "cancelled"
     LOST = "lost"
     AVOIDED = "avoided"
+    NO_COPY = "no copy of the rows"
     SPARK_ENDED = "Spark ended"
     MEMORY = "memory"
     ERROR = "error"
@@ -74,6 +87,8 @@ def job_failed(exc: BaseException, has_ended: bool = False) -> JobFailed:
         return JobFailed(JobEnd.SPARK_ENDED, "the SparkContext was stopped")
     if re.search(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|part of cancelled job", text):
         return JobFailed(JobEnd.CANCELLED, "its Spark job was cancelled")
+    if NO_COPY in text:
+        return JobFailed(JobEnd.NO_COPY, NO_COPY)
     if re.search(f"{AVOIDED}|cannot run anywhere due to node and executor excludeOnFailure", text):
         return JobFailed(JobEnd.AVOIDED, "Spark has no executor that is not excluded")
     if shortage := _shortage(text):

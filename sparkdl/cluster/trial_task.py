@@ -21,8 +21,16 @@ from sparkdl import attempts, checkpoints, storage
 from sparkdl.cluster.driver_watch import DriverWatch
 from sparkdl.cluster.environ import shared_gpu_variables, thread_counts, without_credentials
 from sparkdl.cluster.executor_name import this_executor
+from sparkdl.cluster.feeding import exhaust, feed_sockets, feeding, reserved_copy
 from sparkdl.cluster.gpus.assignment import AssignedGpus, assigned_gpus, spark_gpus
-from sparkdl.cluster.outcome import Outcome, ProcessExit, Status, classify_failure, describe_exit
+from sparkdl.cluster.outcome import (
+    EMBEDDED,
+    Outcome,
+    ProcessExit,
+    Status,
+    classify_failure,
+    describe_exit,
+)
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
@@ -56,8 +64,6 @@ __all__ = [
     "PER_ATTEMPT",
     "AvoidedExecutorError",
     "TrialTask",
-    "exhaust",
-    "feed_sockets",
     "outcome_row",
     "with_feed_error",
 ]
@@ -114,12 +120,14 @@ class TrialTask:
 
         Raises:
             AvoidedExecutorError: if the trial must not run on this executor.
+            NoCopyError: if this executor lacks the copy of the rows that the trial was to read.
         """
         self._avoid(this_executor())
-        if self.feed is None:
+        if self.feed is None or not self.feed.is_in_partition:
             exhaust(batches)
         spare_collector()
-        yield outcome_row(self._run(batches))
+        with reserved_copy(self.feed):
+            yield outcome_row(self._run(batches))
 
     @property
     def paths(self) -> TrialPaths:
@@ -166,10 +174,12 @@ class TrialTask:
         with files as folder:
             with (
                 assigned_gpus(self.plan, self.run.id, addresses) as gpus,
-                self.feeding(batches, 0) as feeder,
+                feeding(self.feed, batches, 0) as feeder,
             ):
                 outcome = self._train(folder, attempt, gpus, feeder, files.watch)
             outcome = replace(outcome, attempt=attempt, host=socket.gethostname())
+            if feeder and feeder.has_copy:
+                outcome = replace(outcome, copy_on=this_executor() or EMBEDDED)
             outcome = with_reported(outcome, folder)
         attempts.check(self.paths.folder, attempt)
         outcome = with_note(outcome, files.note)
@@ -339,15 +349,6 @@ class TrialTask:
             "strategy": self.plan.roles[0].strategy,
         }
 
-    def feeding(
-        self, batches: Iterable[pa.RecordBatch], rank: int
-    ) -> "contextlib.AbstractContextManager[RowSender | None]":
-        """Return the sender of the partition's rows; None for a rank that reads no rows."""
-        if self.feed and rank in self.feed.readers:
-            return RowSender(self.feed, batches)
-        exhaust(batches)
-        return contextlib.nullcontext()
-
     def outcome_of(self, end: ProcessExit, folder: Path, log: str) -> Outcome:
         """Return the outcome of a process that has ended, with secrets masked.
 
@@ -380,17 +381,6 @@ class TrialTask:
             exception=without_secrets(outcome.exception, secrets),
             usage=end.usage,
         )
-
-
-def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
-    """Read a partition to its end: Spark ends a Python worker that leaves rows unread."""
-    for _ in batches:
-        pass
-
-
-def feed_sockets(feeder: RowSender | None) -> dict[str, socket.socket]:
-    """Return the socket from which a training process receives its rows, if it gets any."""
-    return {"feed": feeder.process_end} if feeder else {}
 
 
 def _absolute(entry: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark import TaskContext
 
 from sparkdl import storage
+from sparkdl.cluster.executor_folder import executor_folder
 from sparkdl.cluster.program.local_modules import Source
 from sparkdl.inference import shared_copy
 from sparkdl.inference.tensor_spec import TensorSpec
@@ -90,7 +91,7 @@ class StoredModel:
                 path.write_bytes(self.data)
                 yield path
             return
-        url, folder = self.url or "", shared_copy.shared_folder()
+        url, folder = self.url or "", executor_folder("sparkdl-models")
         if folder is None:
             with local_copy(url) as path:
                 self._check(path)

@@ -10,35 +10,13 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyspark import TaskContext
-
-from sparkdl.data.dataframe.spool import local_disk
-
-__all__ = ["check_once", "fetch_once", "shared_folder"]
+__all__ = ["check_once", "fetch_once"]
 
 # Copies that are kept for workers that start later; the least recently used ones are removed.
 MAX_COPIES = 3
-
-
-def shared_folder() -> Path | None:
-    """Return the folder that the workers of this host share, or None if there is none.
-
-    Only Spark's own local directory is used: in a folder for all users of the host, another user
-    could put a model in the place of a copy.
-    """
-    disk = local_disk()
-    if TaskContext.get() is None or disk == Path(tempfile.gettempdir()):
-        return None
-    folder = disk / "sparkdl-models"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(0o700)
-    status = folder.lstat()
-    is_private = status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return folder if is_private and folder.is_dir() and not folder.is_symlink() else None
 
 
 @contextlib.contextmanager
@@ -46,7 +24,7 @@ def fetch_once(folder: Path, key: str, fetch: Callable[[Path], None]) -> Iterato
     """Yield the folder with the copy of a model, which is not removed meanwhile.
 
     Args:
-        folder: see `shared_folder`.
+        folder: see `executor_folder`.
         key: the identity of the model's contents, which is the name of the copy.
         fetch: fills an empty folder with the model and checks it; called by one worker of the host.
     """
@@ -96,7 +74,7 @@ def check_once(folder: Path, path: Path, key: str, check: Callable[[], None]) ->
     """Check a model that the workers read where it is, unless one of them has checked it.
 
     Args:
-        folder: see `shared_folder`.
+        folder: see `executor_folder`.
         path: the model's file or folder.
         key: the identity of the model's contents.
         check: raises an error if the model has other contents.

@@ -43,6 +43,7 @@ class Conclusion:
         may_retry: another attempt may not meet this failure.
         fatal: the reason for which no trial can run.
         is_outside: the Spark job was cancelled, but not by this driver.
+        needs_rows: the trial did not begin, as its executor had no copy of the rows.
         is_avoided: no executor ran the trial, as Spark had none that is not excluded.
         spark_ended: the reason for which Spark runs no more trials; empty if it does.
     """
@@ -52,6 +53,7 @@ class Conclusion:
     may_retry: bool = True
     fatal: PreflightError | None = None
     is_outside: bool = False
+    needs_rows: bool = False
     is_avoided: bool = False
     spark_ended: str = ""
 
@@ -161,6 +163,7 @@ def conclude_failed_job(
         event,
         exception_of(None, error),
         failed.end is not JobEnd.ERROR,
+        needs_rows=failed.end is JobEnd.NO_COPY,
         is_avoided=failed.end is JobEnd.AVOIDED,
     )
 

@@ -8,14 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from sparkdl import storage
 from sparkdl.cluster.base import Cluster
-from sparkdl.cluster.outcome import Outcome
+from sparkdl.cluster.outcome import EMBEDDED, Outcome
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.topology import Job, Topology
@@ -116,6 +116,8 @@ class SubmittedTrials:
         self._topology = topology
         self._paths = paths
         self._rows = rows
+        self._copies: set[str] = set()  # The executors with a copy of the rows.
+        self._needing_rows: set[int] = set()  # The trials that found no copy.
         self._tag = f"sparkdl:{paths.folder.rsplit('/', 1)[-1]}"
         self._threads = JobThreads("sparkdl-trial", num_ready)
         self._ended = threading.Event()
@@ -155,6 +157,9 @@ class SubmittedTrials:
         first = trial.attempts
         files = RankFiles(self._paths.trial(trial.number).ranks(first))
         job = self._topology.job(self._plan, files, self._cluster)
+        has_copies = self._has_copies(trial.number)
+        if has_copies and task.feed:
+            task = replace(task, feed=replace(task.feed, is_in_partition=False))
         rows = self._threads.submit(
             job.run,
             self._topology.task(task),
@@ -164,7 +169,7 @@ class SubmittedTrials:
             resources=self._plan.resources,
             description=f"{task.run.id} trial {trial.number}: {params}",
             tags=(self._tag, f"{self._tag}:{trial.number}"),
-            rows=self._rows,
+            rows=None if has_copies else self._rows,
         )
         self._submitted[trial.number] = SubmittedTrial(
             trial=trial,
@@ -175,6 +180,13 @@ class SubmittedTrials:
             seen=first - 1,
         )
         rows.add_done_callback(lambda _: self._ended.set())
+
+    def _has_copies(self, number: int) -> bool:
+        """Return True if each executor has a copy of the rows that a trial may read."""
+        if not self._copies or number in self._needing_rows:
+            return False
+        present = self._cluster.executor_ids
+        return EMBEDDED in self._copies if present is None else present <= self._copies
 
     def wake(self) -> None:
         """Let `ended` return soon."""
@@ -213,6 +225,10 @@ class SubmittedTrials:
         try:
             rows = submitted.rows.result()
         except Exception as exc:
+            if isinstance(exc, JobFailed) and exc.end is JobEnd.NO_COPY:
+                # It has gone with its executor, or made room for another run.
+                self._copies.clear()
+                self._needing_rows.add(submitted.trial.number)
             if submitted.over_s is None:
                 if isinstance(exc, JobFailed) and exc.rank is not None:
                     raise self._with_host(exc, submitted) from exc
@@ -227,8 +243,11 @@ class SubmittedTrials:
                 content = retry(lambda: storage.read(url), "read the outcome of a trial", READ_S)
             except OSError as failed:  # The trial runs again.
                 raise JobFailed(JobEnd.LOST, f"{url} could not be read: {failed}") from failed
-            return [Outcome.from_json(content).without_exception()]
-        return [Outcome.from_json(row["outcome"]) for row in rows]
+            outcomes = [Outcome.from_json(content).without_exception()]
+        else:
+            outcomes = [Outcome.from_json(row["outcome"]) for row in rows]
+        self._copies.update(outcome.copy_on for outcome in outcomes if outcome.copy_on)
+        return outcomes
 
     def _with_host(self, failed: JobFailed, submitted: SubmittedTrial) -> JobFailed:
         """Return the error of a gang that has lost a rank, with the host of the rank."""

@@ -28,11 +28,13 @@ class TaskFactory:
         prepared: the request, the program, the plan and the cluster.
         opened: the run directory.
         source: knows the parameters of trials that a search has proposed.
+        num_trials: the number of trials that the run may have.
     """
 
     prepared: PreparedRun
     opened: OpenRun
     source: TrialSource
+    num_trials: float
 
     def make(self, trial: Trial, at_once: int, avoid: tuple[str, ...] = ()) -> TrialTask:
         """Return the task of the next attempt at a trial.
@@ -60,8 +62,9 @@ class TaskFactory:
 
     @functools.cached_property
     def _feed(self) -> Feed | None:
-        data = self.prepared.data
-        return data.feed(self.prepared.plan.readers) if data else None
+        data, plan = self.prepared.data, self.prepared.plan
+        is_shared = self.num_trials > 1 and not plan.is_gang
+        return data.feed(plan.readers, is_shared) if data else None
 
     @functools.cached_property
     def _run(self) -> RunRef:

@@ -73,9 +73,9 @@ class TrialLoop:
         self._notices = Notices(prepared.cluster, progress.say)
         self._source = source
         self._messages = TrialMessages(source, opened.journal, plan.is_gang)
-        self._tasks = TaskFactory(prepared, opened, source)
         self._waiting = deque(t for t in run.trials if t.state == TrialState.WAITING)
         num_trials = len(self._waiting) + source.num_left
+        self._tasks = TaskFactory(prepared, opened, source, num_trials)
         self._release_program = prepared.cluster.share(prepared.program)
         self._submitted = SubmittedTrials.of(prepared, opened.paths, num_trials)
         self._prepared = prepared
@@ -295,8 +295,8 @@ class TrialLoop:
         trial.exception = conclusion.exception
         event = self._orders.attempt_ended(trial, conclusion)
         is_recalled = conclusion.is_outside and submitted.is_recalled and not submitted.has_started
-        is_avoided = conclusion.is_avoided and not self._orders.run
-        if is_recalled or (is_avoided and self._bad_executors.run_anywhere(trial.number)):
+        is_avoided = conclusion.is_avoided and self._bad_executors.run_anywhere(trial.number)
+        if is_recalled or ((conclusion.needs_rows or is_avoided) and not self._orders.run):
             self._commands.wait_again(trial)
             return
         failure = OUTSIDE if conclusion.is_outside else event.failure or str(Failure.EXCEPTION)

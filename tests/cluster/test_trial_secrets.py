@@ -31,7 +31,7 @@ def run_trial(
     prepared = prepare(request, pack(train), InMemoryCluster())
     opened = open_run(root, description_of(prepared), "error")
     try:
-        task = TaskFactory(prepared, opened, TrialSource()).make(opened.run.trials[0], 1)
+        task = TaskFactory(prepared, opened, TrialSource(), 1).make(opened.run.trials[0], 1)
         return task._run([]), Path(opened.run.trials[0].path)
     finally:
         opened.owner.release()

@@ -19,6 +19,7 @@ from pyspark import TaskContext
 
 from sparkdl import attempts, checkpoints, storage
 from sparkdl.cluster.driver_watch import DriverWatch
+from sparkdl.cluster.feeding import exhaust, feed_sockets, feeding
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.policies import SHARES_PORT, RankPolicy
 from sparkdl.cluster.gang.rendezvous import deadline, local_places
@@ -38,11 +39,7 @@ from sparkdl.cluster.task_outcome import (
     with_note,
     with_reported,
 )
-from sparkdl.cluster.trial_task import (
-    TrialTask,
-    exhaust,
-    feed_sockets,
-)
+from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.jsonl import to_json
 from sparkdl.polling import poll_s, retry
@@ -137,7 +134,7 @@ def _train_rank(
     task: TrialTask, policy: RankPolicy, placement: Placement, batches: Iterable[pa.RecordBatch]
 ) -> Outcome:
     files = local_folder(placement.paths, placement.attempt, task.plan.size, task.at_once)
-    with files as folder, task.feeding(batches, placement.rank) as feeder:
+    with files as folder, feeding(task.feed, batches, placement.rank) as feeder:
         outcome = supervise_rank(task, policy, placement, folder, feeder)
     outcome = with_note(outcome, files.note)
     policy.concluded(task, placement, outcome)

@@ -7,6 +7,7 @@ every rank gets the same number of rows, up to a few that the ranks balance amon
 import functools
 import logging
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,14 +84,17 @@ class DataFrameInputs:
                 )
         return cls(frames, schemas, frozenset(packed), frozenset(persisted))
 
-    def feed(self, readers: Sequence[int]) -> Feed:
+    def feed(self, readers: Sequence[int], is_shared: bool = False) -> Feed:
         """Return the description of the datasets that the tasks need.
 
         Args:
             readers: the ranks that get rows.
+            is_shared: True if several tasks get all rows, so that those of an executor share a
+                copy.
         """
         schemas = {name: s.serialize().to_pybytes() for name, s in self.schemas.items()}
-        return Feed(schemas, self.packed, tuple(readers))
+        key = uuid.uuid4().hex if is_shared else None
+        return Feed(schemas, self.packed, tuple(readers), key)
 
     def rows(
         self, num_tasks: int, readers: Sequence[int], is_gang: bool, is_read_again: bool = False

@@ -13,8 +13,11 @@ its header in the same packet, because the disk may be full.
 
 The training process answers with the messages that it has received. A message that is kept for
 later passes is answered at once, so that the task does not run too far ahead; a message for a
-single pass is answered when it is no longer used, and the task then overwrites it. Finally the
-training process sends the number of rows that it has received.
+single pass is answered when it is no longer used, and the task then overwrites it. A process that
+will not read all rows, or read them once only, says so as soon as it is known. Finally the training
+process sends the number of rows that it has received.
+
+The packets and files of one task can serve other training processes: see `RowCopy`.
 """
 
 import json
@@ -22,6 +25,7 @@ import struct
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -36,9 +40,11 @@ __all__ = [
     "MAX_AHEAD_BYTES",
     "MAX_TEXT_BYTES",
     "MIN_AHEAD_MESSAGES",
+    "PART",
     "RECEIVED",
     "SCHEMAS",
     "Feed",
+    "RowCopy",
     "unpack_schemas",
 ]
 
@@ -56,7 +62,19 @@ MIN_AHEAD_MESSAGES = 8
 
 # Kind, file, and a number of bytes or of rows.
 ANSWER = struct.Struct("<HIQ")
-KEPT, FREED, RECEIVED = 0, 1, 2
+KEPT, FREED, RECEIVED, PART = 0, 1, 2, 3
+
+
+class RowCopy(NamedTuple):
+    """All packets that a task has sent, for further training processes.
+
+    Attributes:
+        headers: the headers of the packets, one after the other.
+        descriptors: the descriptors of the files with the messages, by the number of the file.
+    """
+
+    headers: bytes
+    descriptors: list[int]
 
 
 @dataclass(frozen=True)
@@ -69,11 +87,16 @@ class Feed:
         packed: names of the datasets made from RDDs, whose rows are Arrow messages in a binary
             column.
         readers: the ranks that get rows.
+        copy_key: a name that no other run has, if the trials of an executor share a copy of the
+            rows; None if they do not.
+        is_in_partition: False if the partition does not have the rows, as there is a copy.
     """
 
     schemas: Mapping[str, bytes]
     packed: frozenset[str] = frozenset()
     readers: tuple[int, ...] = (0,)
+    copy_key: str | None = None
+    is_in_partition: bool = True
 
     def pack_schemas(self) -> bytes:
         """Return the message of the first packet."""

@@ -21,6 +21,7 @@ from sparkdl.data.dataframe.protocol import (
     HEADER,
     KEPT,
     MAX_TEXT_BYTES,
+    PART,
     RECEIVED,
     SCHEMAS,
     unpack_schemas,
@@ -56,6 +57,7 @@ class Receiver:
         self._sending = threading.Lock()
         self._requested = threading.Event()
         self._has_warned = False
+        self._has_told_part = False
         first = self._next_packet()
         if first.kind != SCHEMAS:
             raise RuntimeError(
@@ -75,6 +77,7 @@ class Receiver:
                 while all(buffer.has_enough for buffer in buffers):
                     self._requested.wait()  # The task, and Spark, wait too.
                     self._requested.clear()
+                self._tell_part(buffers)
                 error = self._handle_packet(buffers)
             if not error:
                 num_rows = sum(buffer.rows for buffer in buffers)
@@ -87,6 +90,12 @@ class Receiver:
             for buffer in buffers:
                 buffer.fail(error or "the rows ended early")
             self._channel.close()  # Makes the task stop: no thread reads further rows.
+
+    def _tell_part(self, buffers: Sequence[RowBuffer]) -> None:
+        """Tell the task once if no copy of all rows is needed here."""
+        if not self._has_told_part and any(buffer.is_read_in_part for buffer in buffers):
+            self._has_told_part = True
+            self._send(ANSWER.pack(PART, 0, 0))
 
     def _handle_packet(self, buffers: Sequence[RowBuffer]) -> str | None:
         """Handle the next packet; return the text of an error, or None."""

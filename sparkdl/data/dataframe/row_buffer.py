@@ -126,6 +126,11 @@ class RowBuffer:
         """
         return self.is_complete or (self._max_rows is not None and self._max_rows <= self.rows)
 
+    @property
+    def is_read_in_part(self) -> bool:
+        """True if it is known that not all rows are read, or that each row is read once only."""
+        return self._is_cached is False or (self._is_cached is True and self._max_rows is not None)
+
     # ---- for the threads that read
 
     def open(self, cache: bool, max_rows: int | None) -> None:
@@ -146,7 +151,7 @@ class RowBuffer:
                     "each row after use. Remove cache=False, or read the data once."
                 )
             self._is_cached = cache
-        self.request(max_rows)
+            self.request(max_rows)
 
     def request(self, max_rows: int | None) -> None:
         """Request the first `max_rows` rows; None for all rows."""

@@ -88,10 +88,12 @@ class Spool:
 
     Args:
         folder: folder on the disk that holds the files.
+        keeps_all: keep all messages, and leave all files open until `keep_no_more` or `close`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keeps_all: bool = False) -> None:
         self._folder = folder
+        self._keeps_all = keeps_all
         self._files: dict[int, _File] = {}
         self._current: _File | None = None
         self._num_created = 0
@@ -126,9 +128,9 @@ class Spool:
         """Return the current file if it has room, otherwise a free file or a new one."""
         if self._current and self._current.has_room(length):
             return self._current
-        if self._current and self._current.is_kept:
+        if self._current and self._current.is_kept and not self._keeps_all:
             self._close_file(self._current)
-        for file in self._files.values():
+        for file in () if self._keeps_all else self._files.values():
             if not file.used_bytes and not file.is_kept:
                 file.end = 0
                 if file.has_room(length):
@@ -145,13 +147,25 @@ class Spool:
         """Mark a file whose messages are kept, so that it is never overwritten."""
         if file := self._files.get(number):
             file.is_kept = True
-            if file is not self._current:
+            if file is not self._current and not self._keeps_all:
                 self._close_file(file)
 
     def free(self, number: int, length: int) -> None:
         """Record that messages of `length` bytes in a file are no longer needed."""
         if file := self._files.get(number):
             file.used_bytes -= length
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of the open files. With `keeps_all`, these are all files, by number."""
+        return [file.descriptor for file in self._files.values()]
+
+    def keep_no_more(self) -> None:
+        """Keep only the messages for which `keep` was or will be called."""
+        self._keeps_all = False
+        for file in list(self._files.values()):
+            if file.is_kept and file is not self._current:
+                self._close_file(file)
 
     def _close_file(self, file: _File) -> None:
         os.close(file.descriptor)  # Mappings of the file stay valid.

@@ -21,8 +21,8 @@ from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerial
 from pyspark.sql.types import ArrayType, StructField, UserDefinedType
 
 from sparkdl.cluster.arrow_row import arrow_row
+from sparkdl.cluster.feeding import exhaust
 from sparkdl.cluster.process.server_folder import dial, locked
-from sparkdl.cluster.trial_task import exhaust
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.tfos.cluster.node_files import ALIVE

@@ -1,0 +1,138 @@
+"""The trials of a run over a DataFrame share one copy of its rows on each executor."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkdl import experiment
+from tests.helpers.processes import eventually
+from tests.helpers.runs import quiet, stopped
+from tests.programs.feeding import note, notes
+
+pytestmark = pytest.mark.slow
+
+ROWS = 2000
+
+
+def mapped() -> list[tuple[str, str]]:
+    """Return the folder and the inode of each unnamed file that this process has mapped."""
+    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    paths = [(line[5], line[4]) for line in lines if len(line) == 6 and "/#" in line[5]]
+    return sorted({(path.rsplit("/", 1)[0], inode) for path, inode in paths})
+
+
+def kill_holders(rows: Path) -> None:
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and str(rows).encode() in (entry / "cmdline").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def reads_all(
+    folder: Path,
+    names: tuple[str, ...] = ("train", "validation"),
+    go_on: Path | None = None,
+    kills: int | None = None,
+) -> Any:
+    def train(number: int) -> int:
+        from sparkdl import data
+
+        total = 0
+        for name in names:
+            rows = data.dataset(name, batch_size_per_worker=64, feature_cols="id", epochs=2)
+            total += sum(int(i) for batch in rows for i in batch)
+        note(folder, "trial", number=number, files=mapped())
+        while go_on and not go_on.exists():
+            time.sleep(0.05)
+        if number == kills:
+            kill_holders(Path(mapped()[0][0], "sparkdl-rows"))
+        if number == 7:
+            raise ValueError("the last trial")
+        return total
+
+    return train
+
+
+def datasets(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """A DataFrame with a byte in a file for each batch that Spark computes, and an RDD."""
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with (folder / "computed").open("ab") as out:
+                out.write(b".")
+            yield batch
+
+    frame = spark.range(0, ROWS, 1, 4).selectExpr("id", "repeat('x', 1000) filling")
+    rdd = spark.sparkContext.parallelize([(i,) for i in range(10)], 2)
+    named = rdd.map(lambda row: {"id": row[0]})
+    from pyspark.sql import Row
+
+    return {
+        "train": frame.mapInArrow(count, frame.schema),
+        "validation": named.map(lambda row: Row(**row)),
+    }
+
+
+def test_each_executor_converts_the_rows_once(
+    three_executors: SparkSession, root: str, tmp_path: Path
+) -> None:
+    three_executors.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    run = experiment.launch(
+        reads_all(tmp_path),
+        {"number": list(range(8))},
+        data=datasets(three_executors, tmp_path),
+        **quiet(root),
+    )
+    total = 2 * (sum(range(ROWS)) + sum(range(10)))
+    assert [trial.value for trial in run.trials] == [float(total)] * 7 + [None]
+    copies = {tuple(map(tuple, line["files"])) for line in notes(tmp_path, "trial")}
+    executors = {files[0][0] for files in copies}
+    assert len(notes(tmp_path, "trial")) == 8
+    assert len(copies) == len(executors) <= 3
+    # Spark may compute a partition on each executor that needs it at the same moment.
+    assert 20 <= (tmp_path / "computed").stat().st_size <= 60
+
+
+def test_the_copy_of_a_cancelled_run_makes_room_for_the_next_one(
+    spark: SparkSession, root: str, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go-on"
+    train, data = reads_all(tmp_path, go_on=go_on), datasets(spark, tmp_path)
+    params, options = {"number": [0, 1]}, quiet(root)
+    run = experiment.launch(train, params, data=data, wait=False, **options)
+    assert eventually(lambda: len(notes(tmp_path, "trial")) == 2, 60)
+    [disk] = {folder for line in notes(tmp_path, "trial") for folder, _ in line["files"]}
+    rows = Path(disk, "sparkdl-rows")
+    [key] = [folder.name for folder in rows.iterdir() if (folder / "socket").exists()]
+    run.cancel()
+    stopped(run.wait)
+    go_on.touch()
+    experiment.launch(train, params, data=data, **options)
+    assert eventually(lambda: not (rows / key).exists(), 10)
+    assert not list(rows.glob("*/none"))
+
+
+def test_later_trials_have_jobs_without_the_rows_unless_the_copy_is_lost(
+    spark: SparkSession, root: str, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    frame = datasets(spark, tmp_path)["train"].persist()
+    train, params = reads_all(tmp_path, ("train",)), {"number": list(range(10, 22))}
+    run = experiment.launch(train, params, data=frame, wait=False, **quiet(root))
+    frame.unpersist()  # From now on, Spark computes the rows for each job that has them.
+    run.wait()
+    # Two trials run at first, and another one may have been submitted before they have ended.
+    assert 20 <= (tmp_path / "computed").stat().st_size <= 120, "12 times 20 if all jobs have them"
+
+    train = reads_all(tmp_path, ("train",), kills=3)
+    run = experiment.launch(train, {"number": list(range(6))}, data=frame, **quiet(root))
+    total = float(2 * sum(range(ROWS)))
+    assert [(trial.value, trial.attempts) for trial in run.trials] == [(total, 1)] * 6
