@@ -126,6 +126,11 @@ class RowBuffer:
         """
         return self.is_complete or (self._max_rows is not None and self._max_rows <= self.rows)
 
+    @property
+    def is_cached(self) -> bool:
+        """True if the rows are kept for further passes; False before `open`, too."""
+        return bool(self._is_cached)
+
     # ---- for the threads that read
 
     def open(self, cache: bool, max_rows: int | None) -> None:
