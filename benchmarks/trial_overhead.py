@@ -67,7 +67,7 @@ PEERS = {
     "mlflow": ("MLflow",),
     "ray": ("Ray Tune", "Ray Tune, reused"),
 }
-AIM_RATIO = 1.3
+AIM_RATIO = 1.1
 AIM_STARTING_S = 0.1
 
 Rounds = list[dict[str, float]]
