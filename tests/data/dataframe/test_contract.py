@@ -18,7 +18,7 @@ import pytest
 
 from sparkdl import context, data
 from sparkdl.data.dataframe.balancing import RowBalance
-from sparkdl.data.dataframe.dataset import received
+from sparkdl.data.dataframe.dataset import _row_balance, received
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.sender import RowSender
@@ -78,6 +78,7 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
             return found
 
         yield of_all_ranks
+    _row_balance.cache_clear()  # It holds the rows, and so a descriptor of each file.
 
 
 WORLDS = pytest.mark.parametrize("world_size", [1, 2, 3, 4])
