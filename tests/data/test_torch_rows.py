@@ -53,7 +53,8 @@ def test_a_function_computes_tensors(read: Read) -> None:
     def in_buffers(rows: dict[str, Any]) -> dict[str, Any]:
         buffer = buffers[len(rows["id"])]
         buffer[:] = rows["id"][:, None]
-        return {"pair": buffer, "n": rows["tokens"], "word": np.char.upper(rows["word"].astype(str))}
+        words = np.char.upper(rows["word"].astype(str))
+        return {"pair": buffer, "n": rows["tokens"], "word": words}
 
     function = data.Map(in_buffers, num_threads=1)
     names = ("pair", "n", "word")

@@ -72,7 +72,7 @@ def test_a_file_that_was_replaced_by_one_of_the_same_size_is_told(tmp_path: Path
     (tmp_path / name).write_bytes(frame([*records, last + filler]))
     assert count(tmp_path)["rows"] == [20]
     rows = data.tfrecord(tmp_path, schema={"id": "int64"}, batch_size_per_worker=4)
-    with pytest.raises(ValueError, match="has 10 records, and had more .* remove _SUCCESS from"):
+    with pytest.raises(ValueError, match=r"has 10 records, and had more .* remove _SUCCESS from"):
         list(rows.as_numpy())
 
 
