@@ -83,8 +83,9 @@ def test_checkpoint_commits_at_the_next_batch_after_a_notice(tmp_path: Path) -> 
     assert all(stops for _, _, stops in found[2:])
 
 
+@pytest.mark.parametrize("place", ["disk", "s3"])
 def test_checkpoint_goes_on_in_the_middle_of_an_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     import keras
@@ -92,11 +93,16 @@ def test_checkpoint_goes_on_in_the_middle_of_an_epoch(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from sparkdl import data
+    from sparkdl import context, data, storage
     from sparkdl.errors import ConfigError
     from sparkdl.keras import Checkpoint
 
     pq.write_table(pa.table({"x": pa.array(range(22), pa.float32()), "y": [0.0] * 22}), "rows.pq")
+    source, hosts = "rows.pq", iter(range(9))
+    if place == "s3":
+        trial = f"{request.getfixturevalue('s3')}/{tmp_path.name}"
+        source = f"{trial}-rows.pq"
+        storage.copy(tmp_path / "rows.pq", source)
     options = {"batch_size_per_worker": 4, "label_cols": "y", "shuffle": True}
 
     class Watch(keras.callbacks.Callback):  # type: ignore[misc]
@@ -110,7 +116,10 @@ def test_checkpoint_goes_on_in_the_middle_of_an_epoch(
                 raise KeyError("the process ends")
 
     def train(ends_after: int = 0) -> list[list[int]]:
-        rows = data.parquet("rows.pq", **options)
+        if place == "s3":  # On a host that has nothing yet.
+            (folder := tmp_path / f"host-{next(hosts)}").mkdir()
+            context.activate(context.Context(run="r", folder=str(folder), url=trial))
+        rows = data.parquet(source, **options)
         checkpoint = Checkpoint(every_steps=2, data=rows)
         ids: list[list[int]] = []
 
@@ -131,12 +140,12 @@ def test_checkpoint_goes_on_in_the_middle_of_an_epoch(
             pass
         return ids
 
-    whole = [i for batch in _epochs(options, 3) for i in batch]
+    whole = [i for batch in _epochs(source, options, 3) for i in batch]
     # Of the batches that were read, those of committed steps count: all but the last.
     parts = [(train(5), 4), (train(3), 2), (train(5), 4), (train(), 8)]
     found = [i for batches, steps in parts for batch in batches[:steps] for i in batch]
     assert found == whole
-    rows = data.parquet("rows.pq", **options)
+    rows = data.parquet(source, **options)
     with pytest.raises(ConfigError, match=r"fit has 5 steps per epoch, and the data .* has 6"):
         made = model()
         fit(made, Checkpoint(data=rows), data=rows.take(5))
@@ -148,10 +157,10 @@ def test_checkpoint_goes_on_in_the_middle_of_an_epoch(
         Checkpoint(every_steps=0, data=rows)
 
 
-def _epochs(options: dict[str, Any], number: int) -> list[list[int]]:
+def _epochs(source: str, options: dict[str, Any], number: int) -> list[list[int]]:
     from sparkdl import data
 
-    rows = data.parquet("rows.pq", **options).as_numpy()
+    rows = data.parquet(source, **options).as_numpy()
     return [[int(i) for i in x] for _ in range(number) for x, _ in rows]
 
 

@@ -87,12 +87,15 @@ class MappedColumns:
             selection.pick({**sample, **returned}, stack_arrays)
         return cls(batch_map, inputs, outputs, selection)
 
-    def __call__(self, batch: Mapping[str, Any], seed: Sequence[int]) -> Any:
+    def __call__(
+        self, batch: Mapping[str, Any], seed: Sequence[int], own: Callable[[Any], Any]
+    ) -> Any:
         """Return the features and labels of a batch.
 
         Args:
             batch: the columns that were read, by name.
             seed: the seed of the batch.
+            own: called with each array; returns a copy of an array that is a view, see `owned`.
 
         Raises:
             ValueError: if the function returns columns of another form than before.
@@ -103,16 +106,15 @@ class MappedColumns:
         found = {name: Output.of(each) for name, each in returned.items()}
         if found != self.outputs:
             _check_forms(self.batch_map, self.outputs, found)
-        kept = {name: _own_copy(each) for name, each in returned.items()}
-        element = self.selection.pick({**batch, **kept}, stack_arrays)
-        return map_leaves(separately_owned(), element)
+        lent = {name: _lent(each) for name, each in returned.items()}
+        return map_leaves(own, self.selection.pick({**batch, **lent}, stack_arrays))
 
 
-def _own_copy(array: Any) -> Any:
-    """Return a copy of an array that the function may return again, or change, at the next call."""
-    # Views of numbers are copied later.
-    is_shared = isinstance(array, np.ndarray) and (array.flags.owndata or array.dtype == object)
-    return array.copy() if is_shared else array
+def _lent(array: Any) -> Any:
+    """Return an array that the function may return again, or change, as a view to be copied."""
+    if not isinstance(array, np.ndarray):
+        return array
+    return array.copy() if array.dtype == object else array.view()  # No view of objects is copied.
 
 
 def _compared(
@@ -184,7 +186,15 @@ class MappedBlocks(Blocks):
         self.padding = columns.selection.pick(by_name, lambda *_: None)
 
     def arrays(self) -> Iterator[Any]:
-        """Implement `Blocks.arrays`; threads compute the next batches while one is used."""
+        """Implement `Blocks.arrays`."""
+        return self._elements(separately_owned)
+
+    def _elements(self, ownership: Callable[[], Callable[[Any], Any]]) -> Iterator[Any]:
+        """Yield the elements; threads compute the next batches while one is used.
+
+        Args:
+            ownership: returns the argument `own` of `MappedColumns` for an element.
+        """
         num_threads = self._columns.batch_map.threads
         pool = ThreadPoolExecutor(num_threads, "sparkdl-map")
         pending: deque[Future[Any]] = deque()
@@ -194,7 +204,8 @@ class MappedBlocks(Blocks):
                 seed: Sequence[int] = ()
                 for number, batch in zip(count(1), batches):  # A last 0 would change no seed.
                     seed = seed or self._seed()
-                    pending.append(pool.submit(self._columns, batch, [*seed, number]))
+                    own = ownership()
+                    pending.append(pool.submit(self._columns, batch, [*seed, number], own))
                     if len(pending) > num_threads:
                         yield pending.popleft().result()
                 while pending:
@@ -207,8 +218,7 @@ class MappedBlocks(Blocks):
         import tensorflow as tf
 
         def elements() -> Iterator[Any]:
-            for batch in self.arrays():
-                yield map_leaves(to_tensor, batch)
+            return self._elements(lambda: to_tensor)
 
         outputs = {name: output.spec() for name, output in self._columns.outputs.items()}
         specs = {**self._stored.tensors().element_spec, **outputs}

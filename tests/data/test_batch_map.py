@@ -334,6 +334,15 @@ def test_datasets_of_tensorflow_have_the_same_batches(read: Read) -> None:
         assert (labels.numpy() == y).all() and (weights.numpy() == w).all()
     padded = read(lambda rows: {"y": rows["x"]}, feature_cols=("tokens", "y"), pad={"tokens": 7})
     assert [t.numpy().tolist() for t, _ in padded][2] == [[0, 1], [7, 7]]
+    buffers = {number: np.zeros(number) for number in (2, 3, 4)}
+
+    def again(rows: dict[str, Any]) -> dict[str, Any]:
+        buffer = buffers[len(rows["id"])]
+        buffer[:] = rows["id"]
+        return {"id": buffer}
+
+    kept = list(read(Map(again, num_threads=1), feature_cols="id"))
+    assert lists(batch.numpy() for batch in kept) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert isinstance(rows.blocks, MappedBlocks)
 
 

@@ -86,6 +86,19 @@ assert [np.asarray(x).tolist() for x in padded][0] == [[9, 9], [0, 9], [0, 1], [
 for column in ("tokens", "word"):
     with pytest.raises(ConfigError, match="for which JAX has no array"):
         list(read(feature_cols=column, ragged=["tokens"]))
+buffers = {number: np.zeros((number, 2)) for number in (2, 4, 10)}
+
+def in_buffers(rows):
+    buffer = buffers[len(rows["id"])]
+    buffer[:] = rows["id"][:, None]
+    return {"pair": buffer, "n": rows["tokens"].sum(axis=1)}
+
+mapped = data.Map(in_buffers, columns=["id", "tokens"], num_threads=1)
+mapped = read(map=mapped, feature_cols="pair", label_cols="n", pad={"tokens": 0})
+for kept in (list(mapped), list(mapped)):
+    assert np.concatenate([x for x, _ in kept])[:, 1].tolist() == list(range(10))
+    assert np.concatenate([y for _, y in kept]).tolist() == [0, 0, 1] * 3 + [0]
+    assert {x.dtype for x, _ in kept} == {np.dtype("float32")}
 pq.write_table(pa.table({"id": [1, 1 << 40]}), f"{sys.argv[1]}/rows.parquet")
 with pytest.raises(ValueError, match=f"from 1 to {1 << 40}, and JAX would cut them to int32"):
     list(read())

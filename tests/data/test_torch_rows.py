@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sparkdl import data
 from sparkdl.errors import ConfigError
 from tests.data.test_rows import WITHOUT_TENSORFLOW, Read, read, write_all
 
@@ -44,6 +45,28 @@ def test_a_network_trains_on_the_batches(read: Read) -> None:
             optimizer.step()
         losses.append(loss.item())
     assert len(rows) == 3 and losses[-1] < losses[0] / 4
+
+
+def test_a_function_computes_tensors(read: Read) -> None:
+    buffers = {number: np.zeros((number, 2)) for number in (2, 4, 10)}
+
+    def in_buffers(rows: dict[str, Any]) -> dict[str, Any]:
+        buffer = buffers[len(rows["id"])]
+        buffer[:] = rows["id"][:, None]
+        words = np.char.upper(rows["word"].astype(str))
+        return {"pair": buffer, "n": rows["tokens"], "word": words}
+
+    function = data.Map(in_buffers, num_threads=1)
+    names = ("pair", "n", "word")
+    mapped = read(map=function, feature_cols=names, label_cols="id", ragged=["tokens"]).as_torch()
+    for _ in range(2):
+        kept = list(mapped)
+        for (pair, lengths, words), ids in kept:
+            assert pair.dtype == torch.float64 and (pair[:, 1] == ids).all()
+            assert [row.tolist() for row in lengths] == [list(range(i % 3)) for i in ids.tolist()]
+            assert words == [f"W{i}" for i in ids.tolist()]
+            pair *= 2
+        assert [i for _, ids in kept for i in ids.tolist()] == list(range(10))
 
 
 def test_ragged_arrays_are_jagged_and_strings_are_lists(read: Read) -> None:

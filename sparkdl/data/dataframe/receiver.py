@@ -56,6 +56,7 @@ class Receiver:
         self._unsent: deque[bytes] = deque()
         self._sending = threading.Lock()
         self._requested = threading.Event()
+        self._disk: os.statvfs_result | None = None
         self._has_warned = False
         self._has_told_part = False
         first = self._next_packet()
@@ -104,6 +105,8 @@ class Receiver:
         if packet.kind == ERROR:
             return packet.message.tobytes().decode()
         if packet.kind == BATCH:
+            if self._disk and buffer.is_cached:  # Without a cache there is no copy that grows.
+                self._warn_of_full_disk(self._disk)
             self._add(packet, buffer)
         elif packet.kind == END:
             buffer.complete(packet.rows)
@@ -117,7 +120,7 @@ class Receiver:
         for descriptor in descriptors:
             size = os.fstat(descriptor).st_size
             self._files[file] = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-            self._warn_of_full_disk(descriptor)
+            self._disk = os.fstatvfs(descriptor)
             os.close(descriptor)
         if kind == ERROR:
             message = np.frombuffer(data, np.uint8, offset=HEADER.size)
@@ -127,8 +130,7 @@ class Receiver:
             message = np.empty(0, np.uint8)
         return _Packet(kind, number, rows, file, message)
 
-    def _warn_of_full_disk(self, descriptor: int) -> None:
-        disk = os.fstatvfs(descriptor)
+    def _warn_of_full_disk(self, disk: os.statvfs_result) -> None:
         use = 1 - disk.f_bavail / max(disk.f_blocks, 1)
         if use > MAX_DISK_USE and not self._has_warned:
             self._has_warned = True

@@ -131,6 +131,11 @@ class RowBuffer:
         """True if it is known that not all rows are read, or that each row is read once only."""
         return self._is_cached is False or (self._is_cached is True and self._max_rows is not None)
 
+    @property
+    def is_cached(self) -> bool:
+        """True if the rows are kept for further passes; False before `open`, too."""
+        return bool(self._is_cached)
+
     # ---- for the threads that read
 
     def open(self, cache: bool, max_rows: int | None) -> None:

@@ -117,8 +117,8 @@ class Spool:
             raise OSError(
                 exc.errno,
                 f"{exc.strerror}: no room for more of this rank's rows. Free disk space, point "
-                "spark.local.dir to a larger disk, use more workers, or pass cache=False to "
-                "data.dataset for a single pass",
+                "spark.local.dir to a larger disk, or use more workers. A single pass, with "
+                "cache=False in data.dataset, needs room only for the rows that wait",
                 str(self._folder),
             ) from exc
         is_new = self._num_created > num_before

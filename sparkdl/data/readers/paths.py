@@ -302,7 +302,16 @@ def _readings(path: str | os.PathLike[str]) -> list[str]:
 
 
 def absolute(text: str) -> str:
-    """Return an absolute URL; a relative path is not below the directory of this process alone."""
+    """Return an absolute URL; a relative path is not below the directory of this process alone.
+
+    Raises:
+        ConfigError: if the URL is one of FTP.
+    """
+    if text.lower().startswith("ftp://"):
+        raise ConfigError(
+            "a path is on FTP (ftp://), where a reader's threads would share one connection, which "
+            "mixes up their files. Use sftp://, or copy the files to a store or a shared disk."
+        )
     if not storage.is_local(text):
         return storage.absolute(text)
     return str(Path(context.original_cwd, storage.local_path(text).expanduser()))

@@ -84,7 +84,9 @@ class RecordRows(ArrowSource):
                     break
             if position < part.stop:
                 raise ValueError(
-                    f"{url} has {position} records, and had more when it was counted. Start again."
+                    f"{url} has {position} records, and had more when it was counted. Start "
+                    "again. If that does not help, another program has replaced the file: remove "
+                    "_SUCCESS from its folder, which has the old count."
                 )
 
     def _batch(

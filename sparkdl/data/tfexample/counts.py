@@ -1,6 +1,8 @@
 """Runs anywhere. Numbers and places of records, kept in the `_SUCCESS` of a folder by its writer.
 
-Counting the records of a TFRecord file means reading the file: its format has no index.
+Counting the records of a TFRecord file means reading the file: its format has no index. A count
+holds for a file of the same name and size. Times would tell more, but are others in a copy of the
+folder, whose files would all be read.
 """
 
 import json

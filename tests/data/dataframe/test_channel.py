@@ -371,12 +371,12 @@ def test_a_disk_that_is_nearly_full_is_told_once(
 ) -> None:
     monkeypatch.setattr(spool, "FILE_BYTES", 1 << 14)
     monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
-    for limit, num_warnings in ((1.1, 0), (-0.1, 1)):
+    for limit, cache, num_warnings in ((1.1, True, 0), (-0.1, False, 0), (-0.1, True, 1)):
         monkeypatch.setattr(receiver, "MAX_DISK_USE", limit)
         with caplog.at_level(logging.WARNING, "sparkdl.data"):
             with RowSender(FEED, batches(100, width=10_000)) as feeder:
                 arriving = Receiver(feeder.process_end).datasets["train"]
-                arriving.open(True, None)
+                arriving.open(cache, None)
                 arriving.wait(99)
             assert (
                 caplog.text.count("the disk that holds the copy of this rank's rows")

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from sparkdl import context, data
-from sparkdl.data.dataframe.balancing import RowBalance
-from sparkdl.data.dataframe.dataset import received
+from sparkdl.data.dataframe.balancing import RowBalance, _numbers
+from sparkdl.data.dataframe.dataset import _row_balance, received
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.sender import RowSender
@@ -78,6 +78,8 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
             return found
 
         yield of_all_ranks
+    for cache in (_row_balance, _numbers):  # They hold the rows, and so a descriptor of each file.
+        cache.cache_clear()
 
 
 WORLDS = pytest.mark.parametrize("world_size", [1, 2, 3, 4])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkdl import context, storage
+from sparkdl import context, data, storage
 from sparkdl.data.readers import table_formats
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
@@ -82,6 +82,12 @@ def test_chained_urls(folder: Path) -> None:
         (again,) = urls_of([found])
         assert again == f"simplecache::memory://{folder}/1.csv"
         assert storage.read(again) == b"x\n1\n"
+
+
+@pytest.mark.parametrize("read", [data.parquet, data.csv, data.tfrecord, data.petastorm])
+def test_ftp_is_refused_before_a_connection(read: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a path is on FTP .* Use sftp://, or copy"):
+        read("ftp://ann:pass@localhost:1/rows", batch_size_per_worker=4)
 
 
 def test_markers_of_hadoop_on_s3_are_no_files(folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -580,6 +581,41 @@ def test_a_transform_spec_of_frames(spark: SparkSession, tmp_path: Path) -> None
     ) as caught:
         petastorm(url, map=fewer, batch_size_per_worker=4)
     assert "<lambda>" in str(caught.value) and "test_petastorm.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_a_transform_spec_has_the_times_of_petastorm(
+    spark: SparkSession, tmp_path: Path, by_row: bool
+) -> None:
+    url = str(tmp_path / "times")
+    df = many(spark, 20).selectExpr("id", "day", "time", "cast(time as timestamp) utc")
+    materialize(df, url) if by_row else df.write.parquet(url)
+    seen: dict[int, list[Any]] = {}
+
+    def function(rows: Any) -> Any:
+        first = rows if by_row else rows.iloc[0]
+        seen[int(first["id"])] = [first[name] for name in ("day", "time", "utc")]
+        rows["time"] = rows["time"] + np.timedelta64(1, "s")
+        rows["later"] = rows["utc"] + (np.timedelta64(1, "s") if by_row else pd.Timedelta("1s"))
+        return rows
+
+    spec = own("transform").TransformSpec(function, [("later", np.datetime64, (), False)])
+    options: dict[str, Any] = {"batch_size_per_worker": 1, "trust": True}
+    plain = {int(batch["id"][0]): batch for batch in petastorm(url, **options).as_numpy()}
+    for batch in petastorm(url, map=spec, **options).as_numpy():
+        stored = plain[int(batch["id"][0])]
+        dtypes = {name: each.dtype for name, each in batch.items()}
+        assert dtypes == {"id": "i8", "day": "i4", "time": "i8", "utc": "i8", "later": "i8"}
+        assert batch["day"] == stored["day"] and batch["utc"] == stored["utc"]
+        assert batch["time"] - stored["time"] == batch["later"] - stored["utc"] == 1_000_000
+    assert len(seen) == 20
+    ours, module = dict(seen), data.petastorm.load()
+    make = module.make_reader if by_row else module.make_batch_reader
+    with make(f"file://{url}", reader_pool_type="dummy", transform_spec=spec) as reader:
+        list(reader)
+    assert seen == ours
+    for number, values in seen.items():
+        assert [type(value) for value in ours[number]] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkdl import storage
+from sparkdl import data, storage
 from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.counts import FileCount, counts_of, pack_counts
 from sparkdl.data.tfexample.dataframe_io import _publish, _write
-from sparkdl.data.tfexample.framing import measure
+from sparkdl.data.tfexample.encode import encode
+from sparkdl.data.tfexample.framing import frame, measure
 
 COLUMNS = [Column("id", Kind.INT64, pa.int64())]
 reader: Any = importlib.import_module("sparkdl.data.readers.record_index")
@@ -61,6 +62,18 @@ def test_other_files_are_counted(tmp_path: Path) -> None:
     (tmp_path / second).write_bytes((tmp_path / first).read_bytes())  # By another program.
     (tmp_path / "part-9").write_bytes((tmp_path / first).read_bytes())
     assert set(count(tmp_path)["rows"]) == {measure(f"{tmp_path}/{first}", None)[0]}
+
+
+def test_a_file_that_was_replaced_by_one_of_the_same_size_is_told(tmp_path: Path) -> None:
+    (name,) = write(tmp_path, 20)
+    *records, last = encode(pa.record_batch({"id": range(10)}), COLUMNS)
+    num_bytes = (tmp_path / name).stat().st_size - len(frame([*records, last])) - 3
+    filler = bytes([0x7A, num_bytes & 127 | 128, num_bytes >> 7]) + b"x" * num_bytes
+    (tmp_path / name).write_bytes(frame([*records, last + filler]))
+    assert count(tmp_path)["rows"] == [20]
+    rows = data.tfrecord(tmp_path, schema={"id": "int64"}, batch_size_per_worker=4)
+    with pytest.raises(ValueError, match=r"has 10 records, and had more .* remove _SUCCESS from"):
+        list(rows.as_numpy())
 
 
 @pytest.mark.parametrize(

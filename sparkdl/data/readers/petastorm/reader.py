@@ -126,7 +126,7 @@ def petastorm(
         source = RowSequences(source, SequenceForm.of(ngram, source.columns))
     if transform:
         is_by_row = sources[0].has_unischema
-        parsed = transformed(parsed, transform, source.columns, pad, is_by_row)
+        parsed = transformed(parsed, transform, source.schema, pad, is_by_row)
     return make_dataset(source, parsed)
 
 

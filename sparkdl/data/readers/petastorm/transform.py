@@ -1,8 +1,9 @@
 """Runs in the training process. Use a `TransformSpec` of petastorm as the function of `map=`.
 
 With a Unischema its function is called with a dict of the values of each row, and otherwise with a
-pandas DataFrame, here of a batch. Source: `petastorm/transform.py`, `py_dict_reader_worker.py` and
-`arrow_reader_worker.py` of petastorm 0.13.1.
+pandas DataFrame, here of a batch. Dates and times are those of petastorm, see `times`. Source:
+`petastorm/transform.py`, `py_dict_reader_worker.py` and `arrow_reader_worker.py` of petastorm
+0.13.1.
 """
 
 import dataclasses
@@ -11,11 +12,12 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 
 from sparkdl.data.batch_map import Map
 from sparkdl.data.batching import Batches
 from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.readers.petastorm.times import to_frame, to_numbers, to_times
 from sparkdl.errors import ConfigError
 
 __all__ = ["is_transform", "transformed"]
@@ -29,14 +31,14 @@ def is_transform(value: Any) -> bool:
 
 
 def transformed(
-    batches: Batches, spec: Any, columns: Sequence[str], pad: Any, is_by_row: bool
+    batches: Batches, spec: Any, schema: pa.Schema, pad: Any, is_by_row: bool
 ) -> Batches:
     """Return the arguments of a reader with the function and the columns of a `TransformSpec`.
 
     Args:
         batches: the arguments without the `TransformSpec`.
         spec: the `TransformSpec`.
-        columns: names of the columns of the data.
+        schema: names and types of the columns of the data.
         pad: the argument `pad` of the reader.
         is_by_row: True if the function takes a dict of one row, False if it takes a DataFrame.
 
@@ -49,13 +51,14 @@ def transformed(
             "pad them for. Pass data.Map(function), whose function has whole batches."
         )
     fields = {field[0]: (np.dtype(field[1]), tuple(field[2])) for field in spec.edit_fields}
-    kept = [name for name in columns if name not in spec.removed_fields and name not in fields]
+    kept = [n for n in schema.names if n not in spec.removed_fields and n not in fields]
     kept += fields
     if spec.selected_fields is not None:
         kept = [name for name in spec.selected_fields if name in kept]
     chosen = batches.feature_cols, batches.label_cols, batches.weight_col
     selection = ColumnSelection.among(kept, *chosen)
-    function = (_by_row if is_by_row else _by_frame)(spec.func, kept, fields)
+    kinds = {field.name: field.type for field in schema}
+    function = (_by_row if is_by_row else _by_frame)(spec.func, kept, fields, kinds)
     return dataclasses.replace(
         batches,
         feature_cols=selection.features,
@@ -65,27 +68,27 @@ def transformed(
 
 Fields = Mapping[str, tuple["np.dtype[Any]", tuple[int | None, ...]]]
 Function = Callable[..., dict[str, Any]]
+Kinds = Mapping[str, pa.DataType]
 
 
-def _by_row(function: Callable[..., Any], kept: Sequence[str], fields: Fields) -> Function:
+def _by_row(
+    function: Callable[..., Any], kept: Sequence[str], fields: Fields, kinds: Kinds
+) -> Function:
     def of_batch(rows: Mapping[str, Any]) -> dict[str, Any]:
-        values = zip(*rows.values(), strict=True)
+        values = zip(*(to_times(rows[n], kinds[n]) for n in rows), strict=True)
         made = [function(dict(zip(rows, row, strict=True))) for row in values]
         for row in made:
             _check_returned(kept, row)
-        return {
-            name: _column([row[name] for row in made], fields.get(name), rows.get(name))
-            for name in kept
-        }
+        return _columns({n: [row[n] for row in made] for n in kept}, rows, fields, kinds)
 
     return _named(of_batch, function)
 
 
-def _by_frame(function: Callable[..., Any], kept: Sequence[str], fields: Fields) -> Function:
+def _by_frame(
+    function: Callable[..., Any], kept: Sequence[str], fields: Fields, kinds: Kinds
+) -> Function:
     def of_batch(rows: Mapping[str, Any]) -> dict[str, Any]:
-        frame = pd.DataFrame(
-            {n: each if each.ndim == 1 else list(each) for n, each in rows.items()}
-        )
+        frame = to_frame(rows, kinds)
         made = function(frame)
         if len(made) != len(frame):
             raise ValueError(
@@ -93,10 +96,7 @@ def _by_frame(function: Callable[..., Any], kept: Sequence[str], fields: Fields)
                 "with where=, so that all ranks know how many there are."
             )
         _check_returned(kept, made.columns)
-        return {
-            name: _column(list(made[name].to_numpy()), fields.get(name), rows.get(name))
-            for name in kept
-        }
+        return _columns({n: list(made[n].to_numpy()) for n in kept}, rows, fields, kinds)
 
     return _named(of_batch, function)
 
@@ -111,6 +111,18 @@ def _check_returned(kept: Sequence[str], returned: Container[str]) -> None:
 def _named(of_batch: Function, function: Callable[..., Any]) -> Function:
     """Return a function that error messages call by the name of the user's."""
     return functools.update_wrapper(of_batch, function) if callable(function) else of_batch
+
+
+def _columns(
+    made: Mapping[str, list[Any]], stored: Mapping[str, Any], fields: Fields, kinds: Kinds
+) -> dict[str, Any]:
+    """Return the columns that a function has made, of which the values are given by name."""
+    return {
+        name: _column(
+            to_numbers(values, kinds.get(name, pa.null())), fields.get(name), stored.get(name)
+        )
+        for name, values in made.items()
+    }
 
 
 def _column(values: list[Any], field: Any, stored: Any) -> "np.ndarray[Any, Any]":
@@ -145,7 +157,7 @@ def _is_ragged(column: Any) -> bool:
 
 def _cast(array: "np.ndarray[Any, Any]", dtype: Any) -> "np.ndarray[Any, Any]":
     """Return an array in a dtype, in which whole numbers stay the same."""
-    if dtype is None or dtype.kind in "OSU":
+    if dtype is None or dtype.kind in "OSUM":  # Times are numbers by now.
         return array
     if array.dtype.kind not in "biu" or dtype.kind not in "biu":
         return array.astype(dtype, casting="same_kind", copy=False)
