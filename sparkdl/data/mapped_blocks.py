@@ -13,9 +13,10 @@ import numpy as np
 from sparkdl.data.array_batches import rebatched
 from sparkdl.data.arrow_arrays import stack_arrays, stacked_spec
 from sparkdl.data.batch_map import Map, Output
-from sparkdl.data.blocks import Blocks, separately_owned, to_tensor
+from sparkdl.data.blocks import Blocks, to_tensor
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.nested import map_leaves
+from sparkdl.data.own_memory import separately_owned
 from sparkdl.errors import ConfigError
 
 __all__ = ["MappedBlocks", "MappedColumns", "stored_columns"]
@@ -110,9 +111,7 @@ class MappedColumns:
 
 def _own_copy(array: Any) -> Any:
     """Return a copy of an array that the function may return again, or change, at the next call."""
-    # Views of numbers are copied later.
-    is_shared = isinstance(array, np.ndarray) and (array.flags.owndata or array.dtype == object)
-    return array.copy() if is_shared else array
+    return array.copy() if isinstance(array, np.ndarray) else array
 
 
 def _compared(
