@@ -19,14 +19,13 @@ from sparkdl.data.column_selection import (
     stacked_dtype,
 )
 from sparkdl.data.ml_vectors import to_lists
+from sparkdl.data.own_memory import new_array
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
 
-__all__ = ["Arrays", "inner_shape", "owned", "stack_arrays", "stacked_spec", "to_array"]
+__all__ = ["Arrays", "inner_shape", "stack_arrays", "stacked_spec", "to_array"]
 
-# TensorFlow uses memory with this alignment without a further copy.
-_ALIGNMENT_BYTES = 64
 # Limit of the numbers of sparse vectors that are computed at once.
 _PART_BYTES = 8 << 20
 
@@ -185,7 +184,8 @@ def _decode_binary(
         )
     if not rows * shape[0]:
         return np.empty((rows, shape[0]), column.dtype)
-    flat = np.frombuffer(values.buffers()[-1], column.dtype, rows * shape[0], begin)
+    memory = memoryview(values.buffers()[-1]).toreadonly()
+    flat = np.frombuffer(memory, column.dtype, rows * shape[0], begin)
     return flat.reshape(rows, shape[0])
 
 
@@ -218,7 +218,7 @@ def stack_arrays(names: list[str], parts: list[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     shape = len(parts[0]), sum(part.shape[1] for part in parts)
-    stacked = np.empty(shape, stacked_dtype([part.dtype for part in parts]))
+    stacked = new_array(shape, stacked_dtype([part.dtype for part in parts]))
     begin = 0
     for name, part in zip(names, parts, strict=True):
         if (value := first_inexact(part, stacked.dtype)) is not None:
@@ -358,20 +358,3 @@ class Arrays:
             return tf.TensorSpec([None, *shape], dtype)
 
         return self._selection.pick({c.name: spec(c) for c in self._columns}, stacked_spec)
-
-
-def owned(array: Any) -> Any:
-    """Return the array in memory of its own, copied if it is a view of Arrow's memory.
-
-    TensorFlow uses aligned memory without a copy and may compute in place: a slice of a tensor
-    does not know that its memory must not change. The files of received rows are mapped read-only
-    and are read again in later passes.
-    """
-    is_view = isinstance(array, np.ndarray) and not array.flags.owndata
-    if not is_view or array.dtype == object:
-        return array
-    memory = np.empty(array.nbytes + _ALIGNMENT_BYTES, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT_BYTES
-    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    np.copyto(copy, array)
-    return copy

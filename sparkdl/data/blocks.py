@@ -1,6 +1,5 @@
 """Runs in the training process. The selected rows of a rank in blocks, for every framework."""
 
-import dataclasses
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -9,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.data.arrow_arrays import Arrays, owned
+from sparkdl.data.arrow_arrays import Arrays
 from sparkdl.data.length_buckets import by_length
 from sparkdl.data.nested import map_leaves
+from sparkdl.data.own_memory import separately_owned
 from sparkdl.data.ragged import Ragged
 from sparkdl.errors import ConfigError
 
@@ -20,7 +20,6 @@ __all__ = [
     "Blocks",
     "EitherBlocks",
     "TensorBlocks",
-    "separately_owned",
     "to_tensor",
 ]
 
@@ -74,11 +73,18 @@ class ArrowBlocks(Blocks):
     Args:
         batches: returns the Arrow batches of the next pass.
         convert: the conversion of a batch to arrays.
+        is_fresh: True if all batches are in different memory that nothing else reads.
     """
 
-    def __init__(self, batches: Callable[[], Iterator[pa.RecordBatch]], convert: Arrays) -> None:
+    def __init__(
+        self,
+        batches: Callable[[], Iterator[pa.RecordBatch]],
+        convert: Arrays,
+        is_fresh: bool = False,
+    ) -> None:
         self._batches = batches
         self._convert = convert
+        self._is_fresh = is_fresh
         self.padding = convert.padding()
 
     def bucketed(
@@ -91,26 +97,23 @@ class ArrowBlocks(Blocks):
             rows = self._batches()  # Begins the pass, of which `next_seed` gives the seed.
             return by_length(rows, column, batch_size, next_seed(), window_batches)
 
-        return ArrowBlocks(batches, self._convert)
+        return ArrowBlocks(batches, self._convert, is_fresh=True)
 
     def arrays(self) -> Iterator[Any]:
         """Implement `Blocks.arrays`."""
-        for batch in self._parts():
-            yield map_leaves(separately_owned(), self._convert(batch))
+        for batch in self._batches():
+            for part in self._convert.parts(batch):
+                yield map_leaves(separately_owned(self._is_fresh), self._convert(part))
 
     def tensors(self) -> Any:
         """Implement `Blocks.tensors`."""
         import tensorflow as tf
 
         def elements() -> Iterator[Any]:
-            for batch in self._parts():
-                yield map_leaves(to_tensor, self._convert(batch))
+            for element in self.arrays():
+                yield map_leaves(to_tensor, element)
 
         return tf.data.Dataset.from_generator(elements, output_signature=self._convert.signature())
-
-    def _parts(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches():
-            yield from self._convert.parts(batch)
 
 
 class TensorBlocks(Blocks):
@@ -154,30 +157,14 @@ class EitherBlocks(Blocks):
         return self._tensors.tensors()
 
 
-def separately_owned() -> Callable[[Any], Any]:
-    """Return a function that gives each array memory of its own: a column may be selected twice."""
-    seen: set[int] = set()
-
-    def in_own_memory(array: Any) -> Any:
-        if isinstance(array, Ragged):
-            return dataclasses.replace(array, values=in_own_memory(array.values))
-        mine = owned(array)
-        if id(mine) in seen:
-            return mine.copy()
-        seen.add(id(mine))
-        return mine
-
-    return in_own_memory
-
-
 def to_tensor(array: Any) -> Any:
-    """Return an array or `Ragged` as TensorFlow may use it without a further copy."""
+    """Return an array or `Ragged` in memory of its own as TensorFlow takes it from a generator."""
     if not isinstance(array, Ragged):
-        return owned(array)
+        return array
     import tensorflow as tf
 
     lengths = [np.diff(offsets) for offsets in array.offsets]
-    return tf.RaggedTensor.from_nested_row_lengths(owned(array.values), lengths)
+    return tf.RaggedTensor.from_nested_row_lengths(array.values, lengths)
 
 
 def _from_tensor(tensor: Any) -> Any:

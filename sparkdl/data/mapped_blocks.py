@@ -13,9 +13,10 @@ import numpy as np
 from sparkdl.data.array_batches import rebatched
 from sparkdl.data.arrow_arrays import stack_arrays, stacked_spec
 from sparkdl.data.batch_map import Map, Output
-from sparkdl.data.blocks import Blocks, separately_owned, to_tensor
+from sparkdl.data.blocks import Blocks, to_tensor
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.nested import map_leaves
+from sparkdl.data.own_memory import copied, separately_owned
 from sparkdl.errors import ConfigError
 
 __all__ = ["MappedBlocks", "MappedColumns", "stored_columns"]
@@ -87,15 +88,12 @@ class MappedColumns:
             selection.pick({**sample, **returned}, stack_arrays)
         return cls(batch_map, inputs, outputs, selection)
 
-    def __call__(
-        self, batch: Mapping[str, Any], seed: Sequence[int], own: Callable[[Any], Any]
-    ) -> Any:
+    def __call__(self, batch: Mapping[str, Any], seed: Sequence[int]) -> Any:
         """Return the features and labels of a batch.
 
         Args:
             batch: the columns that were read, by name.
             seed: the seed of the batch.
-            own: called with each array; returns a copy of an array that is a view, see `owned`.
 
         Raises:
             ValueError: if the function returns columns of another form than before.
@@ -106,15 +104,14 @@ class MappedColumns:
         found = {name: Output.of(each) for name, each in returned.items()}
         if found != self.outputs:
             _check_forms(self.batch_map, self.outputs, found)
-        lent = {name: _lent(each) for name, each in returned.items()}
-        return map_leaves(own, self.selection.pick({**batch, **lent}, stack_arrays))
+        kept = {name: _own_copy(each) for name, each in returned.items()}
+        element = self.selection.pick({**batch, **kept}, stack_arrays)
+        return map_leaves(separately_owned(), element)
 
 
-def _lent(array: Any) -> Any:
-    """Return an array that the function may return again, or change, as a view to be copied."""
-    if not isinstance(array, np.ndarray):
-        return array
-    return array.copy() if array.dtype == object else array.view()  # No view of objects is copied.
+def _own_copy(array: Any) -> Any:
+    """Return a copy of an array that the function may return again, or change, at the next call."""
+    return copied(array) if isinstance(array, np.ndarray) else array
 
 
 def _compared(
@@ -186,15 +183,7 @@ class MappedBlocks(Blocks):
         self.padding = columns.selection.pick(by_name, lambda *_: None)
 
     def arrays(self) -> Iterator[Any]:
-        """Implement `Blocks.arrays`."""
-        return self._elements(separately_owned)
-
-    def _elements(self, ownership: Callable[[], Callable[[Any], Any]]) -> Iterator[Any]:
-        """Yield the elements; threads compute the next batches while one is used.
-
-        Args:
-            ownership: returns the argument `own` of `MappedColumns` for an element.
-        """
+        """Implement `Blocks.arrays`; threads compute the next batches while one is used."""
         num_threads = self._columns.batch_map.threads
         pool = ThreadPoolExecutor(num_threads, "sparkdl-map")
         pending: deque[Future[Any]] = deque()
@@ -204,8 +193,7 @@ class MappedBlocks(Blocks):
                 seed: Sequence[int] = ()
                 for number, batch in zip(count(1), batches):  # A last 0 would change no seed.
                     seed = seed or self._seed()
-                    own = ownership()
-                    pending.append(pool.submit(self._columns, batch, [*seed, number], own))
+                    pending.append(pool.submit(self._columns, batch, [*seed, number]))
                     if len(pending) > num_threads:
                         yield pending.popleft().result()
                 while pending:
@@ -218,7 +206,8 @@ class MappedBlocks(Blocks):
         import tensorflow as tf
 
         def elements() -> Iterator[Any]:
-            return self._elements(lambda: to_tensor)
+            for batch in self.arrays():
+                yield map_leaves(to_tensor, batch)
 
         outputs = {name: output.spec() for name, output in self._columns.outputs.items()}
         specs = {**self._stored.tensors().element_spec, **outputs}

@@ -14,6 +14,7 @@ from sparkdl.data.arrow_arrays import Arrays, inner_shape, to_array
 from sparkdl.data.blocks import to_tensor
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.nested import map_leaves
+from sparkdl.data.own_memory import owned
 from sparkdl.data.schema import Column, column, columns
 from sparkdl.errors import ConfigError
 
@@ -228,6 +229,20 @@ def test_binary_values_are_decoded(dtype: str) -> None:
         sliced = converted(values.slice(1, 2), decode={"c": dtype})
         assert sliced.tolist() == rows[1:3].tolist()
         assert not np.shares_memory(sliced, rows)
+
+
+def test_arrays_are_copied_unless_nothing_else_uses_the_memory() -> None:
+    numbers = converted(pa.array([0.5] * 20))
+    binary = converted(pa.array([b"12345678"] * 20), decode={"c": "float32"})
+    for array in (numbers, binary):
+        assert not array.flags.writeable
+        fresh, copy, unaligned = owned(array, is_fresh=True), owned(array), owned(array[1:], True)
+        assert np.shares_memory(fresh, array) and fresh.ctypes.data == array.ctypes.data
+        for own in (copy, unaligned):
+            assert not np.shares_memory(own, array) and own.ctypes.data % 64 == 0
+        for own in (fresh, copy, unaligned):
+            assert own.tolist() == array[-len(own) :].tolist() and own.flags.writeable
+        assert owned(copy) is copy
 
 
 def test_binary_values_of_another_length_are_refused() -> None:

@@ -295,10 +295,13 @@ def test_padding_and_buckets_are_for_arrays_that_differ_in_length(read: Read) ->
 
 def test_a_column_that_is_feature_and_label_is_two_arrays(read: Read) -> None:
     for selected in ("x", ["x", "id"]):
-        for x, y in read(feature_cols=selected, label_cols=selected).as_numpy():
-            before = y.copy()
-            x *= -1
-            assert (y == before).all()
+        rows = read(feature_cols=selected, label_cols=selected).as_numpy()
+        for _ in range(2):
+            for x, y in rows:
+                before = y.copy()
+                assert (x == before).all() and (x >= 0).all()
+                x -= 100
+                assert (y == before).all()
 
 
 def test_an_epoch_is_a_whole_number(read: Read) -> None:

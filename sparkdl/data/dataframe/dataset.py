@@ -16,13 +16,14 @@ from sparkdl.context import Context
 from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays
 from sparkdl.data.batching import Batches, rows_of, takes_batches
-from sparkdl.data.blocks import ArrowBlocks, separately_owned
+from sparkdl.data.blocks import ArrowBlocks
 from sparkdl.data.dataframe.balancing import BalancedRows, RowBalance, SingleRank
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
 from sparkdl.data.dataset_report import report_dataset
 from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES
 from sparkdl.data.nested import map_leaves
+from sparkdl.data.own_memory import separately_owned
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.readers.chosen_rows import row_tests
 from sparkdl.data.shard import totals
@@ -127,7 +128,7 @@ def dataset(
     if not is_length_known:
         # Keras warns at the end of every dataset of unknown length.
         warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
-    blocks = ArrowBlocks(passes.next_pass, arrays)
+    blocks = ArrowBlocks(passes.next_pass, arrays, is_fresh=bool(parsed.shuffle))
     return rows_of(name, blocks, parsed, batch_size, steps, num_rows, passes.numbers, mapped)
 
 

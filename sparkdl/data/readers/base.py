@@ -113,10 +113,12 @@ class ArrowSource(Source):
     Attributes:
         schema: names and Arrow types of the columns.
         options: the arguments `ragged`, `decode`, `fill` and `pad` of `schema.column`.
+        is_fresh: True if all batches are in different memory that nothing else reads.
     """
 
     schema: pa.Schema
     options: Mapping[str, Any]
+    is_fresh: bool = False
 
     @property
     def columns(self) -> Sequence[str]:  # type: ignore[override]
@@ -157,7 +159,7 @@ class ArrowSource(Source):
         def batches() -> Iterator[pa.RecordBatch]:
             return self.ordered(next_pass(), selection.names)
 
-        return ArrowBlocks(batches, arrays)
+        return ArrowBlocks(batches, arrays, self.is_fresh)
 
     def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a pass.
@@ -243,7 +245,7 @@ def mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBat
             with closing(_mixed(part, read, read_slowly)) as batches:  # type: ignore[type-var]
                 for batch in batches:
                     if first is None and part.following:
-                        first = batch.slice(0, 1)
+                        first = batch.take(pa.array([0]))  # Memory of its own.
                     yield batch
         part = part.following
 

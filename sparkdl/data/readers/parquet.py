@@ -111,6 +111,8 @@ class ParquetSource(ArrowSource):
         pieces: the row groups; by default this process lists them.
     """
 
+    is_fresh = True
+
     def __init__(
         self,
         path: Paths,
