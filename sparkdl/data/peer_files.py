@@ -62,7 +62,7 @@ class PeerFiles:
             ranks: the ranks.
             topic: the topic of the messages.
             rank: the rank that waits.
-            purpose: what the ranks do with the message, as a sentence about "it".
+            purpose: the purpose of the message: "to give rows".
 
         Raises:
             RuntimeError: if a rank returned without posting its message.
@@ -78,14 +78,12 @@ class PeerFiles:
                 break
             if lost := sorted(missing.intersection(ended)):
                 raise RuntimeError(
-                    f"rank {lost[0]} returned before {purpose}. Every rank must make the same "
-                    "calls, and take the same number of batches."
+                    f"rank {rank} waits for rank {lost[0]} {purpose}, which has returned. Every "
+                    "rank must make the same calls, and take the same number of batches."
                 )
             if time.monotonic() - reminded_s > REMIND_S:
                 reminded_s = time.monotonic()
-                _logger.warning(
-                    "rank %d waits for ranks %s, for: %s", rank, sorted(missing), purpose
-                )
+                _logger.warning("rank %d waits for ranks %s %s", rank, sorted(missing), purpose)
             time.sleep(pace.next_s())
         return found
 

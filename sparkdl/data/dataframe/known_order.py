@@ -133,6 +133,8 @@ def differences(before: Sequence[Hashes], now: Sequence[Hashes]) -> tuple[int, i
         (2, 1)
     """
     old, new = np.concatenate(before), np.concatenate(now)
+    if np.array_equal(np.sort(old), np.sort(new)):  # Much faster.
+        return 0, 0
     return int(rows_left([new], old)[0].sum()), int(rows_left([old], new)[0].sum())
 
 

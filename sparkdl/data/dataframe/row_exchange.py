@@ -62,8 +62,7 @@ class RowExchange:
 
     def _take(self, transfer: Transfer) -> Iterator[pa.RecordBatch]:
         giver, topic = transfer.giver, self._of(transfer)
-        purpose = f"it gave rows of the DataFrame to rank {self._rank}"
-        data = self._files.wait_for([giver], topic, self._rank, purpose)[giver]
+        data = self._files.wait_for([giver], topic, self._rank, "to give it rows")[giver]
         with pa.ipc.open_stream(data) as reader:
             yield from reader
         self._files.remove(giver, topic)

@@ -87,7 +87,7 @@ def test_what_lies_below_nulls_does_not_count() -> None:
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.list_(pa.float32())], ids=str)
 def test_zeros_are_equal_and_so_are_all_nans(kind: pa.DataType) -> None:
     values = np.array([0.0, -0.0, NAN, -NAN])
-    values.view(np.uint64)[2] |= 12345 << 32  # Another payload.
+    values.view(np.uint64)[2] |= np.uint64(12345 << 32)  # Another payload.
     column = pa.array(values).cast(pa.float32() if pa.types.is_list(kind) else kind)
     if pa.types.is_list(kind):
         column = pa.ListArray.from_arrays(pa.array(range(5), pa.int32()), column)

@@ -97,3 +97,20 @@ def test_a_state_is_refused_where_it_cannot_hold(fed: Fed) -> None:
     for options in ({"shuffle": False}, {"last_batch": "drop"}):
         with pytest.raises(ConfigError, match="the columns of the DataFrame, shuffle and last_b"):
             fed(**options).load_state_dict(state)
+
+
+def test_the_rest_of_an_epoch_has_random_numbers_of_its_own(fed: Fed) -> None:
+    def noise(rows: dict[str, Any], random: Any) -> dict[str, Any]:
+        return {"noise": random.random(len(rows["id"]))}
+
+    def read(state: Any = None) -> tuple[Any, list[float]]:
+        rows = fed(map=noise, feature_cols="noise", label_cols=None)
+        rows.load_state_dict(state or rows.state_dict(0, 0))
+        batches = rows.as_numpy()
+        return rows, [float(x) for batch in batches for x in batch]
+
+    rows, whole = read()
+    state = rows.state_dict(0, 4)
+    (_, rest), (_, again) = read(state), read(state)
+    assert rest == again
+    assert len({*whole, *rest}) == 40 + 24
