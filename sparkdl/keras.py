@@ -88,9 +88,10 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
             committed.
         every_steps: number of steps from one commit to the next within an epoch; None commits at
             the end of epochs only. A commit copies all weights, which takes as long as saving them.
-        data: the result of a reader of files, such as `data.parquet`, that is passed to `fit`. A
-            dataset that is derived from it with `map` may be passed instead, if it is derived after
-            the callback was created. `fit` must take whole epochs, without `steps_per_epoch`.
+        data: the result of a reader, such as `data.parquet` or `data.dataset`, that is passed to
+            `fit`. A dataset that is derived from it with `map` may be passed instead, if it is
+            derived after the callback was created. `fit` must take whole epochs, without
+            `steps_per_epoch`.
 
     Raises:
         ValueError: if `every_epochs` or `every_steps` is less than one.

@@ -24,6 +24,7 @@ from sparkdl.data.readers.base import Source
 from sparkdl.data.readers.chosen_rows import chosen_rows, row_tests
 from sparkdl.data.rows import Rows
 from sparkdl.data.shard import LAST_BATCH, Range, Share, share
+from sparkdl.data.stateful_passes import StatefulPasses
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import check_count, with_keywords_of
 
@@ -339,7 +340,7 @@ def rows_of(
     num_rows: int | None,
     numbers: PassNumbers,
     mapped: MappedColumns | None = None,
-    known: Passes | None = None,
+    known: StatefulPasses | None = None,
 ) -> Rows:
     """Return blocks of any number of rows as batches.
 

@@ -2,8 +2,9 @@
 
 Each rank of a run reads a stream of rows in every epoch, which follows from the seed and the number
 of the epoch. After a restart in the middle, the ranks divide what is left of all streams. The
-streams stay those of the ranks with which the epoch began, however often the training starts again
-and with however many ranks.
+streams of files stay those of the ranks with which the epoch began, however often the training
+starts again and with however many ranks. A DataFrame gives each start other streams, see
+`sparkdl.data.dataframe.known_order`.
 """
 
 import itertools
@@ -25,11 +26,13 @@ class Round:
         ranks: number of ranks.
         batch_size: number of rows in a batch of each rank.
         steps: number of steps, the same on every rank.
+        start: name of the start, where each start has other streams of rows; otherwise empty.
     """
 
     ranks: int
     batch_size: int
     steps: int
+    start: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,11 @@ class DataState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state in JSON form."""
-        return {**asdict(self), "rounds": [asdict(made) for made in self.rounds]}
+        rounds = [
+            {name: value for name, value in asdict(made).items() if value != ""}
+            for made in self.rounds
+        ]
+        return {**asdict(self), "rounds": rounds}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "DataState":
@@ -68,8 +75,10 @@ class DataState:
             rounds = tuple(Round(**made) for made in state["rounds"])
             found = cls(**{**state, "rounds": rounds})
             numbers = [n for made in rounds for n in (made.ranks, made.batch_size, made.steps)]
-            is_valid = all(isinstance(n, int) and n > 0 for n in numbers) and all(
-                isinstance(n, int) and n >= 0 for n in (found.epoch, found.seed)
+            is_valid = (
+                all(isinstance(n, int) and n > 0 for n in numbers)
+                and all(isinstance(n, int) and n >= 0 for n in (found.epoch, found.seed))
+                and all(isinstance(made.start, str) for made in rounds)
             )
         except (TypeError, KeyError):
             is_valid = False
@@ -89,7 +98,8 @@ class DataState:
             return self
         rounds = (*self.rounds, made)
         # The streams of the first ranks are equally long, so that each rank goes on with its own.
-        if len(rounds) == 2 and replace(rounds[0], steps=0) == replace(made, steps=0):
+        is_same = len(rounds) == 2 and replace(rounds[0], steps=0) == replace(made, steps=0)
+        if is_same and not made.start:
             rounds = (replace(made, steps=rounds[0].steps + made.steps),)
         return replace(self, rounds=rounds)
 

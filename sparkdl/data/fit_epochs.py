@@ -54,7 +54,7 @@ class FitEpochs:
     """The rows that a `fit` reads, epoch by epoch.
 
     Args:
-        rows: the result of a reader of files.
+        rows: the result of a reader.
 
     Attributes:
         num_steps: number of steps of the current epoch that this process makes.
@@ -70,7 +70,7 @@ class FitEpochs:
                 "reader, such as data.parquet, before map and other methods."
             )
         self._rows = rows
-        self._passes = rows.plan.known_passes
+        self._passes = rows.known_passes()
         self._state: dict[str, Any] | None = None
         self._first = 0
         self.num_steps = 0

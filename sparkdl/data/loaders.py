@@ -14,8 +14,8 @@ from sparkdl.data.blocks import Blocks
 from sparkdl.data.data_state import DataState
 from sparkdl.data.nested import map_leaves
 from sparkdl.data.pass_numbers import PassNumbers
-from sparkdl.data.passes import Passes
 from sparkdl.data.ragged import Ragged
+from sparkdl.data.stateful_passes import StatefulPasses
 from sparkdl.errors import ConfigError
 
 __all__ = ["JaxLoader", "Loader", "NumpyLoader", "Plan", "TorchLoader"]
@@ -46,16 +46,24 @@ class Plan:
     rows: int | None
     numbers: PassNumbers
     is_bucketed: bool = False
-    passes: Passes | None = None
+    passes: StatefulPasses | None = None
 
     @property
     def steps_per_pass(self) -> int | None:
         """The number of batches that an iteration takes of one pass; None if it is not known."""
+        if self.passes and self.passes.is_known:
+            return self.passes.steps_per_pass
         return self.steps and min(self.steps, self.max_steps or self.steps)
 
     @property
-    def known_passes(self) -> Passes:
-        """The passes, from the middle of which reading can go on.
+    def next_steps(self) -> int | None:
+        """The number of batches of the next pass; None if it is not known."""
+        if self.passes and self.passes.is_known:
+            return self.passes.num_steps()
+        return self.steps_per_pass
+
+    def known_passes(self) -> StatefulPasses:
+        """Return the passes, from the middle of which reading can go on from now on.
 
         Raises:
             ConfigError: if reading cannot go on in the middle of a pass.
@@ -63,10 +71,12 @@ class Plan:
         if self.passes is None:
             raise ConfigError(
                 "these rows have no state from which reading could go on in the middle of an "
-                "epoch. The readers of files have one, without bucket_by= and epochs= (iterate "
-                "several times), and not in an elastic gang; data.dataset and data.mix have none. "
-                "Without it, commit checkpoints at the end of epochs."
+                "epoch. The readers of files and data.dataset have one, without bucket_by= and "
+                "epochs= (iterate several times), and not in an elastic gang; data.dataset also "
+                "not with steps= or cache=False, and data.mix has none. Without it, commit "
+                "checkpoints at the end of epochs."
             )
+        self.passes.prepare()
         return self.passes
 
 
@@ -96,9 +106,7 @@ class Loader(ABC):
         Raises:
             TypeError: if the number is unknown, because rows still arrive from Spark.
         """
-        passes = self._plan.passes
-        steps = passes.num_steps() if passes else self._plan.steps_per_pass
-        if steps is None:
+        if (steps := self._plan.next_steps) is None:
             raise TypeError(
                 "the number of batches is unknown: rows still arrive from Spark. Iterate until the "
                 "rows end."
@@ -110,7 +118,8 @@ class Loader(ABC):
         plan = self._plan
         plan.numbers.begin(plan.epochs)
         self._epoch, self._num_taken = plan.numbers.upcoming, 0
-        max_steps = plan.passes.num_steps() if plan.passes else plan.max_steps
+        is_known = plan.passes and plan.passes.is_known
+        max_steps = plan.next_steps if is_known else plan.max_steps
         for _ in range(plan.epochs):
             with closing(self._blocks.arrays()) as blocks:  # type: ignore[type-var]
                 batches = rebatched(blocks, plan.batch_size, plan.drop_remainder)
@@ -136,7 +145,9 @@ class Loader(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the epoch: the batches that the loop has taken count as used.
 
-        The state is the same on every rank, so that one rank can store it for all.
+        The state is the same on every rank, so that one rank can store it for all. With
+        `data.dataset`, all ranks call the method before the first iteration, see
+        `Rows.state_dict`.
 
         Returns:
             A small dict, as JSON has it, for `load_state_dict`.
@@ -157,7 +168,7 @@ class Loader(ABC):
             >>> [batch.tolist() for batch in after_a_restart]
             [[2], [3], [4]]
         """
-        return self._plan.known_passes.state(self._epoch, self._num_taken).to_dict()
+        return self._plan.known_passes().state(self._epoch, self._num_taken).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where a state was taken; see `Rows.load_state_dict`.
@@ -165,7 +176,7 @@ class Loader(ABC):
         Args:
             state: the result of `state_dict`.
         """
-        self._plan.known_passes.go_on(DataState.from_dict(state))
+        self._plan.known_passes().go_on(DataState.from_dict(state))
         self._epoch, self._num_taken = self._plan.numbers.upcoming, 0
 
     @abstractmethod

@@ -1,10 +1,14 @@
 """Runs in the training process. The files by which the ranks that divide rows talk."""
 
+import itertools
+import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from sparkdl import storage
 from sparkdl.context import Context
+from sparkdl.data.pace import Pace
 from sparkdl.polling import retry
 from sparkdl.rank_files import RankFiles
 
@@ -15,8 +19,13 @@ FIRST = 0
 
 # A store may fail for so long before an operation fails.
 PATIENCE_S = 120.0
+REMIND_S = 60.0
+# Ranks that have ended are looked for less often than messages.
+LOOKS_PER_CHECK = 4
 
 _T = TypeVar("_T")
+
+_logger = logging.getLogger("sparkdl.data")
 
 
 class PeerFiles:
@@ -28,6 +37,7 @@ class PeerFiles:
 
     def __init__(self, me: Context) -> None:
         self._files = RankFiles(storage.join(me.url or me.folder or ".", "ranks", me.attempt))
+        self._num_readers = me.num_readers
 
     @property
     def url(self) -> str:
@@ -42,6 +52,40 @@ class PeerFiles:
         """Return the messages of several ranks, those that exist, by one request for each rank."""
         wanted = list(ranks)
         return _persist(lambda: self._files.read_all(wanted, topic))
+
+    def wait_for(
+        self, ranks: Iterable[int], topic: str, rank: int, purpose: str
+    ) -> dict[int, bytes]:
+        """Return the messages of several ranks, once all have posted theirs.
+
+        Args:
+            ranks: the ranks.
+            topic: the topic of the messages.
+            rank: the rank that waits.
+            purpose: the purpose of the message: "to give rows".
+
+        Raises:
+            RuntimeError: if a rank returned without posting its message.
+        """
+        found: dict[int, bytes] = {}
+        missing, reminded_s = set(ranks), time.monotonic()
+        pace = Pace(self.url, self._num_readers)
+        for look in itertools.count(rank):  # Not all ranks look for the end at once.
+            ended = self.ended(missing) if look % LOOKS_PER_CHECK == 0 else []
+            found |= self.read(sorted(missing), topic)
+            missing -= set(found)
+            if not missing:
+                break
+            if lost := sorted(missing.intersection(ended)):
+                raise RuntimeError(
+                    f"rank {rank} waits for rank {lost[0]} {purpose}, which has returned. Every "
+                    "rank must make the same calls, and take the same number of batches."
+                )
+            if time.monotonic() - reminded_s > REMIND_S:
+                reminded_s = time.monotonic()
+                _logger.warning("rank %d waits for ranks %s %s", rank, sorted(missing), purpose)
+            time.sleep(pace.next_s())
+        return found
 
     def ended(self, ranks: Iterable[int]) -> list[int]:
         """Return those of some ranks that have returned, by one request."""

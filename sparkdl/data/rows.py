@@ -14,6 +14,7 @@ from sparkdl.data.blocks import Blocks
 from sparkdl.data.data_state import DataState
 from sparkdl.data.loaders import JaxLoader, NumpyLoader, Plan, TorchLoader
 from sparkdl.data.nested import leaves, map_together
+from sparkdl.data.stateful_passes import StatefulPasses
 from sparkdl.distribute.autoshard import mark_share
 
 __all__ = ["Rows"]
@@ -117,7 +118,8 @@ class Rows:
         """Return the place after some steps of an epoch, for a loop over the `tf.data.Dataset`.
 
         TensorFlow reads ahead, so that only the loop knows how many batches it has used. Other
-        loaders count themselves.
+        loaders count themselves. With `data.dataset`, all ranks call it, first before the first
+        iteration: it waits until all rows have arrived.
 
         Args:
             epoch: number of the iteration over the rows, from 0; `load_state_dict` counts on.
@@ -127,9 +129,10 @@ class Rows:
             A small dict, as JSON has it, for `load_state_dict`; the same on every rank.
 
         Raises:
-            ConfigError: if these rows have no state, or an iteration has fewer steps.
+            ConfigError: if these rows have no state, an iteration has fewer steps, or the
+                iteration was begun before the first call with `data.dataset`.
         """
-        return self.plan.known_passes.state(epoch, steps).to_dict()
+        return self.known_passes().state(epoch, steps).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where a state was taken, and later ones count on from there.
@@ -142,9 +145,10 @@ class Rows:
             state: the result of `state_dict`, also that of a loader.
 
         Raises:
-            ConfigError: if these rows have no state: those of `data.dataset` and `data.mix`, with
-                `epochs` or `bucket_by`, and in an elastic gang. Or if the state is that of other
-                files, or of arguments with which the order is another.
+            ConfigError: if these rows have no state: those of `data.mix`, with `epochs` or
+                `bucket_by`, in an elastic gang, and those of `data.dataset` with `steps` or
+                `cache=False`. Or if the state is that of other files, of a DataFrame with other
+                rows, or of arguments with which the order is another.
 
         Example:
             >>> import pyarrow as pa, pyarrow.parquet as pq
@@ -155,10 +159,22 @@ class Rows:
             >>> [batch.numpy().tolist() for batch in rows]
             [[2, 3], [4]]
         """
-        self.plan.known_passes.go_on(DataState.from_dict(state))
+        self.known_passes().go_on(DataState.from_dict(state))
         if not self._may_be_short:
             self._may_be_short = True
             vars(self).pop("_dataset", None)
+
+    def known_passes(self) -> StatefulPasses:
+        """Return the passes, from the middle of which reading can go on from now on.
+
+        Raises:
+            ConfigError: if these rows have no state.
+        """
+        had_length = self.plan.steps_per_pass is not None
+        passes = self.plan.known_passes()
+        if not had_length:
+            vars(self).pop("_dataset", None)  # The next one has a length.
+        return passes
 
     @functools.cached_property
     def _dataset(self) -> Any:
@@ -241,7 +257,7 @@ def _short(dataset: Any, plan: Plan) -> Any:
     import tensorflow as tf
 
     def choices() -> Iterator[int]:
-        yield from itertools.repeat(0, plan.known_passes.num_steps())
+        yield from itertools.repeat(0, plan.next_steps or 0)
 
     chosen = tf.data.Dataset.from_generator(choices, output_signature=tf.TensorSpec([], tf.int64))
     endless = tf.data.Dataset.choose_from_datasets([dataset.repeat()], chosen)

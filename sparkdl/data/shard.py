@@ -145,6 +145,10 @@ class Balance:
     transfers: tuple[Transfer, ...]
     each: int
 
+    def is_repeated(self, transfer: Transfer) -> bool:
+        """Return True if the giver of the row keeps it, too."""
+        return transfer.start < self.keeps[transfer.giver]
+
 
 def balance(counts: Sequence[int], last_batch: str = "pad") -> Balance:
     """Return the plan that balances rows already dealt to ranks and moves as few as possible.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["shuffled"]
+__all__ = ["shuffled", "taken"]
 
 OUTPUT_BATCH_BYTES = 8 << 20
 
@@ -53,7 +53,7 @@ def shuffled(
                 break
         rows = sum(batch.num_rows for batch in window)
         if start < rows:
-            yield from _taken(window, _in_turn(orders).slice(start))
+            yield from taken(window, _in_turn(orders).slice(start))
         start = max(start - rows, 0)
 
 
@@ -101,8 +101,13 @@ def _in_turn(orders: Sequence["np.ndarray[tuple[int], np.dtype[np.int64]]"]) -> 
     return pa.array(joined[np.argsort(places, kind="stable")])
 
 
-def _taken(batches: list[pa.RecordBatch], order: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches in an order, in batches of about 8 MiB."""
+def taken(batches: list[pa.RecordBatch], order: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches in an order, in batches of about 8 MiB.
+
+    Args:
+        batches: the batches, at least one.
+        order: the places of the rows to yield.
+    """
     joined = pa.concat_batches(batches)
     step = max(OUTPUT_BATCH_BYTES * joined.num_rows // max(joined.nbytes, 1), 1)
     for begin in range(0, joined.num_rows, step):

@@ -344,7 +344,7 @@ class TrialLoop:
         self._progress.show_output(trial, last=True)
         if event.metrics is None:  # Its task did not return them.
             event = replace(event, metrics=trial.metrics)
-        self._submitted.forget(trial.number)
+        self._submitted.forget(trial.number, event.state)
         if self._paused.takes(trial, event):
             self._messages.trial_ended(trial)
             return

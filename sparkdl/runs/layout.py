@@ -7,7 +7,7 @@
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.claim  attempts/<n>.json  tensorboard/  artifacts/
                                 timeline/  results/  checkpoints/<number>/  scratch/  work/
-                                asks.jsonl  orders.jsonl
+                                rows/  asks.jsonl  orders.jsonl
 ```
 
 Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt`, and all
@@ -82,6 +82,11 @@ class TrialPaths:
     def files(self) -> str:
         """The files that were read, one JSON line for each reader. Written by the first rank."""
         return storage.join(self.folder, "files.jsonl")
+
+    @property
+    def rows(self) -> str:
+        """The hashes of the rows of DataFrames; removed when the trial is COMPLETE."""
+        return storage.join(self.folder, "rows")
 
     @property
     def artifacts(self) -> str:

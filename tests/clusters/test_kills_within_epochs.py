@@ -1,14 +1,16 @@
-"""A training that is killed ten times at random steps uses every row of every epoch once."""
+"""A training that is killed again and again at random steps uses every row of every epoch once."""
 
 import os
 import random
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import TrainingFailedError
@@ -18,19 +20,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixture
 
 NUM_ROWS = 600
 EPOCHS = 4
-NUM_KILLS = 10
+OPTIONS: dict[str, Any] = {
+    "global_batch_size": 12,
+    "feature_cols": "id",
+    "label_cols": "y",
+    "shuffle": 64,
+}
 
 
-def train(folder: Path) -> list[float]:
+def train(folder: Path, read: Callable[[], Any], num_kills: int) -> list[float]:
     import keras
     import tensorflow as tf
 
-    from sparkdl import context, data, distribute
+    from sparkdl import context, distribute
     from sparkdl.keras import Checkpoint
 
     strategy = distribute.strategy()
-    options = {"feature_cols": "id", "label_cols": "y", "shuffle": 64}
-    rows = data.parquet(folder / "rows", global_batch_size=12, **options)
+    rows = read()
     checkpoint = Checkpoint(every_steps=2, data=rows)
 
     def summed(y: Any, uses: Any) -> Any:
@@ -51,7 +57,7 @@ def train(folder: Path) -> list[float]:
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.steps += 1
-            if kills < NUM_KILLS and context.rank == victim and self.steps == last_step:
+            if kills < num_kills and context.rank == victim and self.steps == last_step:
                 (folder / f"kill-{kills}-of-{context.world_size}").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -63,7 +69,44 @@ def train(folder: Path) -> list[float]:
     return [float(w) for w in model.get_weights()[0][:, 0]]
 
 
-def test_every_row_of_every_epoch_is_used_once_by_three_ranks_and_then_two(
+def check_every_row_of_every_epoch_is_used_once(
+    root: str, folder: Path, read: Callable[[], Any], num_kills: int, **data: Any
+) -> None:
+    """Start with three ranks, kill one again and again, and do the same with two ranks.
+
+    Args:
+        root: the folder of the run.
+        folder: the folder of what the test writes.
+        read: returns the rows of a rank.
+        num_kills: number of kills with three ranks, and with two.
+        **data: the data of the run, if any.
+    """
+
+    def start(num_workers: int, max_restarts: int, **options: Any) -> Any:
+        return experiment.allreduce(
+            lambda: train(folder, read, 2 * num_kills),
+            num_workers=num_workers,
+            max_restarts=max_restarts,
+            run_id="killed",
+            **quiet(root, **options, **data),
+        )
+
+    with pytest.raises(TrainingFailedError, match="SIGKILL"):
+        start(3, max_restarts=num_kills - 1)
+    lists = Path(root, "killed/trials/0/rows")
+    # Each start has another list: the rows came in another order.
+    assert len(list(lists.glob("*.json"))) == (num_kills if data else 0)
+    run = start(2, max_restarts=num_kills, if_exists="resume", retry="failed")
+    assert run.result == [float(EPOCHS)] * NUM_ROWS
+    assert not lists.exists()
+    sizes = [path.name.split("-of-")[1] for path in folder.glob("kill-*")]
+    assert sorted(sizes) == ["2"] * num_kills + ["3"] * num_kills
+    for epoch in range(EPOCHS):
+        texts = {path.read_text() for path in folder.glob(f"epoch-{epoch}-*")}
+        assert texts == {f"[{epoch + 1}.0]"}, epoch
+
+
+def test_every_row_of_files_is_used_once_by_three_ranks_and_then_two(
     root: str, tmp_path: Path
 ) -> None:
     (tmp_path / "rows").mkdir()
@@ -72,21 +115,31 @@ def test_every_row_of_every_epoch_is_used_once_by_three_ranks_and_then_two(
         table = pa.table({"id": pa.array(ids, pa.int32()), "y": [0.0] * 100})
         pq.write_table(table, tmp_path / f"rows/{part}.parquet", row_group_size=30)
 
-    def start(num_workers: int, max_restarts: int, **options: Any) -> Any:
-        return experiment.allreduce(
-            lambda: train(tmp_path),
-            num_workers=num_workers,
-            max_restarts=max_restarts,
-            run_id="killed",
-            **quiet(root, **options),
-        )
+    def read() -> Any:
+        from sparkdl import data
 
-    with pytest.raises(TrainingFailedError, match="SIGKILL"):
-        start(3, max_restarts=4)
-    run = start(2, max_restarts=5, if_exists="resume", retry="failed")
-    assert run.result == [float(EPOCHS)] * NUM_ROWS
-    sizes = [path.name.split("-of-")[1] for path in tmp_path.glob("kill-*")]
-    assert sorted(sizes) == ["2"] * 5 + ["3"] * 5
-    for epoch in range(EPOCHS):
-        texts = {path.read_text() for path in tmp_path.glob(f"epoch-{epoch}-*")}
-        assert texts == {f"[{epoch + 1}.0]"}, epoch
+        return data.parquet(tmp_path / "rows", **OPTIONS)
+
+    check_every_row_of_every_epoch_is_used_once(root, tmp_path, read, num_kills=2)
+
+
+def test_every_row_of_a_dataframe_is_used_once_by_three_ranks_and_then_two(
+    four_executors: SparkSession, root: str, tmp_path: Path
+) -> None:
+    """Spark delivers the rows of each start in another order, to other ranks."""
+
+    def in_any_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = pa.Table.from_batches(batches)
+        order = list(range(len(rows)))
+        random.SystemRandom().shuffle(order)
+        yield from rows.take(order).to_batches()
+
+    ordered = four_executors.range(NUM_ROWS).selectExpr("cast(id AS int) id", "0.0D y")
+    df = ordered.mapInArrow(in_any_order, ordered.schema)
+
+    def read() -> Any:
+        from sparkdl import data
+
+        return data.dataset(**OPTIONS)
+
+    check_every_row_of_every_epoch_is_used_once(root, tmp_path, read, num_kills=5, data=df)

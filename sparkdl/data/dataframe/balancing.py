@@ -19,19 +19,18 @@ import pyarrow as pa
 from sparkdl.context import Context
 from sparkdl.data.dataframe.row_buffer import RowBuffer
 from sparkdl.data.dataframe.row_counts import RowCounts
-from sparkdl.data.pace import Pace
+from sparkdl.data.dataframe.row_exchange import RowExchange
 from sparkdl.data.peer_files import FIRST, PeerFiles
-from sparkdl.data.shard import Transfer, balance
+from sparkdl.data.shard import balance
 
 __all__ = ["BalancedRows", "RowBalance", "SingleRank"]
 
-LOOKS_PER_CHECK = 4
 REMIND_S = 60.0
 
 _logger = logging.getLogger("sparkdl.data")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BalancedRows:
     """The rows of one rank after balancing.
 
@@ -40,12 +39,16 @@ class BalancedRows:
         available: number of the rank's first rows that it may read instead.
         extra: rows received from other ranks, and repeated rows.
         rows: number of rows of all ranks together.
+        received: all rows received from other ranks, also one that a pass leaves out.
+        repeated: the row that this rank reads once more, or nothing.
     """
 
     keeps: int
     available: int
     extra: Sequence[pa.RecordBatch]
     rows: int
+    received: Sequence[pa.RecordBatch] = ()
+    repeated: Sequence[pa.RecordBatch] = ()
 
 
 class SingleRank:
@@ -59,6 +62,7 @@ class SingleRank:
     def __init__(self, buffer: RowBuffer, max_rows: int | None) -> None:
         self._buffer = buffer
         self._max_rows = max_rows
+        self._balanced = functools.cache(lambda rows: BalancedRows(rows, rows, (), rows))
 
     def certain_rows(self, beyond: int) -> tuple[int, BalancedRows | None]:
         """Implement `RowBalance.certain_rows`."""
@@ -66,7 +70,7 @@ class SingleRank:
         is_complete, rows = self._buffer.is_complete, self._buffer.rows
         if self._max_rows is not None and rows >= self._max_rows:
             is_complete, rows = True, self._max_rows
-        return rows, BalancedRows(rows, rows, (), rows) if is_complete else None
+        return rows, self._balanced(rows) if is_complete else None
 
 
 class RowBalance:
@@ -180,49 +184,13 @@ class RowBalance:
 
     def _exchange(self, counts: Sequence[int]) -> BalancedRows:
         plan, rank = balance(counts, self._last_batch), self._me.rank
-        for transfer in plan.transfers:
-            if transfer.giver == rank != transfer.taker:
-                self._give(transfer)
-        extra: list[pa.RecordBatch] = []
-        for transfer in plan.transfers:
-            if transfer.taker == rank:
-                extra += self._read(transfer) if transfer.giver == rank else self._take(transfer)
+        exchange = RowExchange(self._files, self._given_topic, self._buffer.schema, rank)
+        received, repeated = exchange.run(plan, self._buffer.read)
         # With `drop`, rows above the equal number stay unread.
         keeps = min(plan.keeps[rank], plan.each)
-        num_extra = plan.each - keeps
-        extra = list(_first_rows(extra, num_extra))
-        return BalancedRows(keeps, plan.keeps[rank], extra, sum(counts))
-
-    def _read(self, transfer: Transfer) -> Iterator[pa.RecordBatch]:
-        return self._buffer.read(transfer.start, transfer.stop)
-
-    def _topic(self, transfer: Transfer) -> str:
-        return f"{self._given_topic}-{transfer.taker}-{transfer.start}"
-
-    def _give(self, transfer: Transfer) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._buffer.schema) as writer:
-            for batch in self._read(transfer):
-                writer.write_batch(batch)
-        self._files.post(transfer.giver, self._topic(transfer), sink.getvalue().to_pybytes())
-
-    def _take(self, transfer: Transfer) -> list[pa.RecordBatch]:
-        giver, topic = transfer.giver, self._topic(transfer)
-        pace = Pace(self._files.url, self._me.num_readers)
-        for look in itertools.count(self._me.rank):  # Not all ranks look for the end at once.
-            has_ended = look % LOOKS_PER_CHECK == 0 and bool(self._files.ended([giver]))
-            if data := self._files.read([giver], topic).get(giver):
-                break
-            if has_ended:
-                raise RuntimeError(
-                    f"rank {giver} returned before it gave rows of data {self._buffer.name!r} to "
-                    f"rank {self._me.rank}. Every rank must take the same number of batches."
-                )
-            time.sleep(pace.next_s())
-        with pa.ipc.open_stream(data) as reader:
-            batches: list[pa.RecordBatch] = list(reader)
-        self._files.remove(giver, topic)
-        return batches
+        extra = list(_first_rows([*received, *repeated], plan.each - keeps))
+        available = plan.keeps[rank]
+        return BalancedRows(keeps, available, extra, sum(counts), received, repeated)
 
 
 # Process-wide state: the number of the next balance of a dataset. A program may read a dataset with

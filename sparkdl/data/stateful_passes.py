@@ -1,0 +1,150 @@
+"""Runs in the training process. Passes over the rows of a rank that can begin in the middle.
+
+A pass is one epoch. It begins with its first row, or, after a restart, where the steps of all ranks
+have ended.
+"""
+
+from abc import ABC, abstractmethod
+
+from sparkdl.context import Context
+from sparkdl.data.data_state import DataState, Round
+from sparkdl.data.pass_numbers import PassNumbers
+from sparkdl.errors import ConfigError
+
+__all__ = ["StatefulPasses"]
+
+
+class StatefulPasses(ABC):
+    """The passes of one rank, one after the other, and the place in them as a state.
+
+    Args:
+        me: the context of the rank.
+        batch_size: number of rows in a batch of each rank.
+        max_steps: maximum number of batches in a pass; None for no maximum.
+
+    Attributes:
+        numbers: counts the passes.
+        is_known: the order of the rows of a pass is known, so that a pass has a state.
+    """
+
+    is_known = True
+
+    def __init__(self, me: Context, batch_size: int, max_steps: int | None) -> None:
+        self.numbers = PassNumbers()
+        self._me = me
+        self._rank, self._ranks = me.reading
+        self._batch_size = batch_size
+        self._max_steps = max_steps
+        self._seed = me.data_seed
+        self._resumed: DataState | None = None
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Let the order of the rows of all further passes be known; all ranks call it."""
+
+    @abstractmethod
+    def _num_batches(self, state: DataState | None) -> int:
+        """Return the number of batches of a whole pass, or of what the steps of a state leave."""
+
+    @property
+    @abstractmethod
+    def _order_digest(self) -> str:
+        """A digest of what must be the same when a pass goes on."""
+
+    @property
+    @abstractmethod
+    def _must_stay(self) -> str:
+        """The subject of `_order_digest`, in words."""
+
+    @property
+    def _start(self) -> str:
+        """The name of this start of the training, where rows arrive in another order in each."""
+        return ""
+
+    @property
+    def steps_per_pass(self) -> int:
+        """The number of batches of a whole pass."""
+        steps = self._num_batches(None)
+        return steps if self._max_steps is None else min(steps, self._max_steps)
+
+    def num_steps(self, epoch: int | None = None) -> int:
+        """Return the number of batches that this process reads in a pass.
+
+        Args:
+            epoch: number of the pass; by default the next one.
+        """
+        state = self._resumed_at(self.numbers.upcoming if epoch is None else epoch)
+        if state is None:
+            return self.steps_per_pass
+        steps = self._num_batches(state)
+        return steps if self._max_steps is None else min(steps, self._max_steps - state.steps)
+
+    def steps_made(self, epoch: int) -> int:
+        """Return the number of steps of a pass before the place where it goes on.
+
+        Args:
+            epoch: number of the pass.
+        """
+        state = self._resumed_at(epoch)
+        return state.steps if state else 0
+
+    def entropy(self, epoch: int) -> list[int]:
+        """Return what the random numbers of a rank in a pass follow from.
+
+        Args:
+            epoch: number of the pass.
+        """
+        # The rest of a pass must not have the random numbers of its beginning again.
+        return [self._seed, epoch, self._rank, *filter(None, [self.steps_made(epoch)])]
+
+    def state(self, epoch: int, steps: int) -> DataState:
+        """Return the state after some steps of a pass.
+
+        Args:
+            epoch: number of the pass.
+            steps: number of batches that were used of those that this process has read.
+
+        Raises:
+            ConfigError: if the pass has fewer batches.
+        """
+        num_steps = self.num_steps(epoch)
+        if not 0 <= steps <= num_steps:
+            raise ConfigError(
+                f"steps is {steps!r}; expected at most {num_steps}, the steps of epoch {epoch}."
+            )
+        order = self._order_digest
+        if steps == num_steps:
+            return DataState(epoch + 1, self._seed, order)
+        state = self._resumed_at(epoch) or DataState(epoch, self._seed, order)
+        return state.after(Round(self._ranks, self._batch_size, steps, self._start))
+
+    def go_on(self, state: DataState) -> None:
+        """Begin the next pass where the steps of a state have ended.
+
+        Args:
+            state: the state. If it leaves no batch of its epoch, the next epoch begins.
+
+        Raises:
+            ConfigError: if the state is that of other rows, or of rows in another order.
+        """
+        if state.order != self._order_digest:
+            raise ConfigError(
+                f"the state is that of other data: {self._must_stay} must be those with which the "
+                "epoch began. Restore them, or begin the epoch anew, without the state."
+            )
+        self._seed, self._resumed = state.seed, state
+        is_over = not self.num_steps(state.epoch)
+        self.numbers.upcoming = state.epoch + is_over
+
+    def begin_at(self, epoch: int) -> None:
+        """Let the next pass be a whole one.
+
+        Args:
+            epoch: number of the pass.
+        """
+        self._resumed = None
+        self.numbers.upcoming = epoch
+
+    def _resumed_at(self, number: int) -> DataState | None:
+        state = self._resumed
+        return state if state and state.rounds and state.epoch == number else None
