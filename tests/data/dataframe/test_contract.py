@@ -18,9 +18,10 @@ import pytest
 
 from sparkdl import context, data
 from sparkdl.data.dataframe.balancing import RowBalance, _numbers
-from sparkdl.data.dataframe.dataset import _row_balance, received
+from sparkdl.data.dataframe.dataset import received
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
+from sparkdl.data.dataframe.row_passes import _row_balance
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.errors import ConfigError
 from tests.data.readers.test_contract import COLUMNS, Activate, activate, flat, passes, rows_of
