@@ -617,6 +617,13 @@ def test_a_transform_spec_has_the_times_of_petastorm(
     for number, values in seen.items():
         assert [type(value) for value in ours[number]] == [type(value) for value in values]
 
+    def without(rows: Any) -> Any:
+        rows["day"] = np.datetime64("NaT", "D")
+        return rows
+
+    with pytest.raises(RuntimeError, match="it returned NaT, which no number stands for"):
+        petastorm(url, map=own("transform").TransformSpec(without), **options)
+
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_an_ngram_gives_the_sequences_that_petastorm_gives(
