@@ -1,4 +1,4 @@
-"""A training that is killed again and again at random steps uses every row of every epoch once."""
+"""A training that is killed ten times at random steps uses every row of every epoch once."""
 
 import os
 import random
@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixture
 
 NUM_ROWS = 600
 EPOCHS = 4
+NUM_KILLS = 10
 OPTIONS: dict[str, Any] = {
     "global_batch_size": 12,
     "feature_cols": "id",
@@ -28,7 +29,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def train(folder: Path, read: Callable[[], Any], num_kills: int) -> list[float]:
+def train(folder: Path, read: Callable[[], Any]) -> list[float]:
     import keras
     import tensorflow as tf
 
@@ -57,7 +58,7 @@ def train(folder: Path, read: Callable[[], Any], num_kills: int) -> list[float]:
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.steps += 1
-            if kills < num_kills and context.rank == victim and self.steps == last_step:
+            if kills < NUM_KILLS and context.rank == victim and self.steps == last_step:
                 (folder / f"kill-{kills}-of-{context.world_size}").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -70,21 +71,20 @@ def train(folder: Path, read: Callable[[], Any], num_kills: int) -> list[float]:
 
 
 def check_every_row_of_every_epoch_is_used_once(
-    root: str, folder: Path, read: Callable[[], Any], num_kills: int, **data: Any
+    root: str, folder: Path, read: Callable[[], Any], **data: Any
 ) -> None:
-    """Start with three ranks, kill one again and again, and do the same with two ranks.
+    """Start with three ranks, kill one five times, and do the same with two ranks.
 
     Args:
         root: the folder of the run.
         folder: the folder of what the test writes.
         read: returns the rows of a rank.
-        num_kills: number of kills with three ranks, and with two.
         **data: the data of the run, if any.
     """
 
     def start(num_workers: int, max_restarts: int, **options: Any) -> Any:
         return experiment.allreduce(
-            lambda: train(folder, read, 2 * num_kills),
+            lambda: train(folder, read),
             num_workers=num_workers,
             max_restarts=max_restarts,
             run_id="killed",
@@ -92,15 +92,15 @@ def check_every_row_of_every_epoch_is_used_once(
         )
 
     with pytest.raises(TrainingFailedError, match="SIGKILL"):
-        start(3, max_restarts=num_kills - 1)
+        start(3, max_restarts=4)
     lists = Path(root, "killed/trials/0/rows")
     # Each start has another list: the rows came in another order.
-    assert len(list(lists.glob("*.json"))) == (num_kills if data else 0)
-    run = start(2, max_restarts=num_kills, if_exists="resume", retry="failed")
+    assert len(list(lists.glob("*.json"))) == (5 if data else 0)
+    run = start(2, max_restarts=5, if_exists="resume", retry="failed")
     assert run.result == [float(EPOCHS)] * NUM_ROWS
     assert not lists.exists()
     sizes = [path.name.split("-of-")[1] for path in folder.glob("kill-*")]
-    assert sorted(sizes) == ["2"] * num_kills + ["3"] * num_kills
+    assert sorted(sizes) == ["2"] * 5 + ["3"] * 5
     for epoch in range(EPOCHS):
         texts = {path.read_text() for path in folder.glob(f"epoch-{epoch}-*")}
         assert texts == {f"[{epoch + 1}.0]"}, epoch
@@ -120,7 +120,7 @@ def test_every_row_of_files_is_used_once_by_three_ranks_and_then_two(
 
         return data.parquet(tmp_path / "rows", **OPTIONS)
 
-    check_every_row_of_every_epoch_is_used_once(root, tmp_path, read, num_kills=2)
+    check_every_row_of_every_epoch_is_used_once(root, tmp_path, read)
 
 
 def test_every_row_of_a_dataframe_is_used_once_by_three_ranks_and_then_two(
@@ -142,4 +142,4 @@ def test_every_row_of_a_dataframe_is_used_once_by_three_ranks_and_then_two(
 
         return data.dataset(**OPTIONS)
 
-    check_every_row_of_every_epoch_is_used_once(root, tmp_path, read, num_kills=5, data=df)
+    check_every_row_of_every_epoch_is_used_once(root, tmp_path, read, data=df)
