@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.errors import PreflightError
 
-__all__ = ["SparkSettings", "check_speculation", "duration_s"]
+__all__ = ["SparkSettings", "check_speculation", "duration_s", "excludes_executors"]
 
 # The units of Spark's times, in seconds.
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -147,6 +147,16 @@ a second time, beside the first. Start Spark with spark.speculation=false.
             f"{threshold}, so Spark would train a trial that takes longer a second time, beside "
             "the first. Start Spark with spark.speculation=false."
         )
+
+
+def excludes_executors(conf: Callable[[str], str | None]) -> bool:
+    """Return True if Spark starts a task that an executor refuses on another executor.
+
+    Args:
+        conf: looks up a key of the Spark configuration.
+    """
+    keys = ("enabled", "taskAndStage.enabled")
+    return any(conf(f"spark.excludeOnFailure.{key}") == "true" for key in keys)
 
 
 def duration_s(text: str) -> float:

@@ -33,6 +33,7 @@ from sparkdl.cluster.outcome import (
 )
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.preflight import check_executor, spare_collector
+from sparkdl.cluster.process.shared_rows import SharedRows
 from sparkdl.cluster.process.training_process import Start, TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
@@ -126,8 +127,8 @@ class TrialTask:
         if self.feed is None or not self.feed.is_in_partition:
             exhaust(batches)
         spare_collector()
-        with reserved_copy(self.feed):
-            yield outcome_row(self._run(batches))
+        with reserved_copy(self.feed) as copy:
+            yield outcome_row(self._run(batches, copy))
 
     @property
     def paths(self) -> TrialPaths:
@@ -145,13 +146,13 @@ class TrialTask:
             where = f"executor {executor} on host {socket.gethostname()}"
             raise AvoidedExecutorError(f"{where} {AVOIDED}")
 
-    def _run(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+    def _run(self, batches: Iterable[pa.RecordBatch], copy: SharedRows | None) -> Outcome:
         attempt = self.trial.attempt
         if problem := self.check():
             return Outcome(status=Status.REFUSED, error=problem, attempt=attempt)
         try:
             attempt = self._claim()
-            return self._run_attempt(batches, attempt)
+            return self._run_attempt(batches, copy, attempt)
         except attempts.SupersededError:
             raise  # Spark expects nothing from this task any more.
         except Exception as exc:  # noqa: BLE001 Spark would tell less of it, and repeat the task.
@@ -168,13 +169,15 @@ class TrialTask:
         self.begin(attempt, {"host": socket.gethostname(), "executor_id": this_executor()})
         return attempt
 
-    def _run_attempt(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Outcome:
+    def _run_attempt(
+        self, batches: Iterable[pa.RecordBatch], copy: SharedRows | None, attempt: int
+    ) -> Outcome:
         addresses = spark_gpus(TaskContext.get())
         files = local_folder(self.paths, attempt, at_once=self.at_once)
         with files as folder:
             with (
                 assigned_gpus(self.plan, self.run.id, addresses) as gpus,
-                feeding(self.feed, batches, 0) as feeder,
+                feeding(self.feed, batches, 0, copy) as feeder,
             ):
                 outcome = self._train(folder, attempt, gpus, feeder, files.watch)
             outcome = replace(outcome, attempt=attempt, host=socket.gethostname())

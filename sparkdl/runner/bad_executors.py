@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sparkdl.cluster.base import Cluster
-from sparkdl.cluster.spark_settings import duration_s
+from sparkdl.cluster.spark_settings import duration_s, excludes_executors
 from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.exclusion import SUSPECT_S, Excluded, Exclusion, Ruling, signature_of
 from sparkdl.runner.submitted import SubmittedTrial
 from sparkdl.runs.events import Event, ExecutorExcluded, TrialChanged
 from sparkdl.runs.states import TrialState
 
-__all__ = ["BadExecutors", "EndedAttempt", "excludes_executors"]
+__all__ = ["BadExecutors", "EndedAttempt"]
 
 _PASSED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.INVALID)
 
@@ -40,12 +40,6 @@ class _Loop(Protocol):
     def settle(self, ended: EndedAttempt) -> None: ...
 
 
-def excludes_executors(cluster: Cluster) -> bool:
-    """Return True if Spark starts a task that an executor refuses on another executor."""
-    keys = ("enabled", "taskAndStage.enabled")
-    return any(cluster.conf(f"spark.excludeOnFailure.{key}") == "true" for key in keys)
-
-
 class BadExecutors:
     """The executors of a run that are excluded or suspected, and the trials that wait for that.
 
@@ -66,7 +60,7 @@ class BadExecutors:
         record: Callable[[Event], object],
         say: Callable[[str], None],
     ) -> None:
-        self._is_on = excludes_executors(cluster)
+        self._is_on = excludes_executors(cluster.conf)
         self._cluster = cluster
         limit = cluster.conf("spark.excludeOnFailure.timeout") if self._is_on else None
         suspect_s = duration_s(limit) if limit else SUSPECT_S

@@ -41,7 +41,9 @@ def conclusion_of(
     try:
         outcomes = all_submitted.outcomes_of(submitted)
     except JobFailed as failed:
-        return conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
+        ended = conclude_failed_job(failed, trial.number, submitted.seen, secrets, stopped)
+        # An attempt that Spark has repeated by itself, on an executor without a copy, was lost.
+        return replace(ended, needs_rows=ended.needs_rows and not submitted.has_started)
     in_job_s = time.monotonic() - submitted.submitted_s
     conclusion = conclude(outcomes, trial.number, in_job_s, run, trial_value)
     return with_value(conclusion, trial, trial_value)

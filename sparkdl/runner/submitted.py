@@ -18,6 +18,7 @@ from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.outcome import EMBEDDED, Outcome
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
+from sparkdl.cluster.spark_settings import excludes_executors
 from sparkdl.cluster.topology import Job, Topology
 from sparkdl.cluster.trial_task import OUTCOME_SCHEMA, TrialTask
 from sparkdl.errors import SparkDLError
@@ -186,8 +187,10 @@ class SubmittedTrials:
         """Return True if each executor has a copy of the rows that a trial may read."""
         if not self._copies or number in self._needing_rows:
             return False
+        if excludes_executors(self._cluster.conf):
+            return False  # Spark would count a task without a copy as a fault of its executor.
         present = self._cluster.executor_ids
-        return EMBEDDED in self._copies if present is None else present <= self._copies
+        return present <= self._copies if present else EMBEDDED in self._copies
 
     def wake(self) -> None:
         """Let `ended` return soon."""

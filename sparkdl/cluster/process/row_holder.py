@@ -49,6 +49,7 @@ class _Holder:
         self._listener = listener
         self._descriptors = descriptors
         self._idle_s = idle_s
+        self._inode = (folder / "socket").stat().st_ino
         self._connections: set[socket.socket] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -104,8 +105,16 @@ class _Holder:
             if (not is_mine and self._folder.exists()) or selector.select(timeout=0):
                 return False
             self._listener.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._is_mine():
+                shutil.rmtree(self._folder, ignore_errors=True)
             return True
+
+    def _is_mine(self) -> bool:
+        """Return False if a task took this process for dead, and the folder is another's now."""
+        try:
+            return (self._folder / "socket").stat().st_ino == self._inode
+        except OSError:
+            return False
 
 
 def main(folder: str, descriptors: Sequence[int], idle_s: float) -> None:

@@ -14,6 +14,7 @@ processes that use it: there is nothing to recognize as incomplete, old, or of a
 """
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -69,6 +70,7 @@ class SharedRows:
         self._lock = contextlib.ExitStack()
         self._use = contextlib.ExitStack()
         self._max_bytes = 0
+        self._found: RowCopy | None = None
         self.is_writing = False
 
     @classmethod
@@ -79,21 +81,23 @@ class SharedRows:
 
     @classmethod
     @contextlib.contextmanager
-    def reserved(cls, feed: Feed) -> Iterator[None]:
-        """Let the copy of a run stay until the block ends.
+    def reserved(cls, feed: Feed) -> "Iterator[SharedRows]":
+        """Return the copy of a run, which stays until the block ends.
 
         Raises:
-            NoCopyError: if there is no copy on this executor.
+            NoCopyError: if there is no copy on this executor, or it cannot be got.
         """
-        with contextlib.ExitStack() as stack:
-            shared = cls.of(feed)
-            try:
-                stack.enter_context(dial(shared._folder)) if shared else None
-            except OSError:
-                shared = None
-            if shared is None:
+        shared = cls.of(feed)
+        if shared is not None:
+            with contextlib.suppress(OSError):
+                shared._found = shared._find()
+        try:
+            if shared is None or shared._found is None:
                 raise NoCopyError(f"{NO_COPY} on host {socket.gethostname()}")
-            yield
+            yield shared
+        finally:
+            if shared is not None:
+                shared.close()
 
     def wait(self, ended: threading.Event) -> RowCopy | None:
         """Wait until there is a copy, and return it.
@@ -102,6 +106,8 @@ class SharedRows:
             None if this task gets its rows from Spark: it is the one that writes, or there will be
             no copy, or it has ended.
         """
+        if self._found:
+            return self._found
         try:
             while not self._none.exists():
                 self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -147,10 +153,12 @@ class SharedRows:
             connection.send(COPY)
             number = None
             while len(descriptors) != number:
-                answer, some, _, _ = socket.recv_fds(connection, 16, MAX_DESCRIPTORS)
+                answer, some, flags, _ = socket.recv_fds(connection, 16, MAX_DESCRIPTORS)
                 if not answer:
                     raise ConnectionResetError("the process that holds the copy has ended")
                 descriptors += some
+                if flags & socket.MSG_CTRUNC:
+                    raise OSError(errno.EMFILE, "the copy has more files than may be open here")
                 number = int(answer)
         except ConnectionError:
             self._use.close()

@@ -5,6 +5,7 @@ The table's log says what files a version has, see `delta_log`. They are read as
 
 import functools
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import and_
@@ -33,7 +34,7 @@ _logger = logging.getLogger("sparkdl.data")
 
 @takes_batches
 def delta(
-    path: str,
+    path: str | os.PathLike[str],
     *,
     version: int | str | datetime | None = None,
     filter: Any = None,  # noqa: A002 - the name in pyarrow and pandas.
@@ -92,7 +93,9 @@ def delta(
     return make_dataset(ParquetSource(path, filter, options, pieces), parsed)
 
 
-def _list(path: str, version: int | str | datetime | None, condition: Any) -> Pieces:
+def _list(
+    path: str | os.PathLike[str], version: int | str | datetime | None, condition: Any
+) -> Pieces:
     """Return the row groups of a version, in the form that `ParquetPieces` reads."""
     table = TableVersion.open(path, version)
     record([table.files], version=table.number, is_newest=version is None)

@@ -3,9 +3,10 @@
 Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import unquote
 
@@ -37,7 +38,9 @@ class TableVersion:
     partitions: Sequence[Mapping[str, pa.Scalar]]
 
     @classmethod
-    def open(cls, path: str, version: int | str | datetime | None) -> "TableVersion":
+    def open(
+        cls, path: str | os.PathLike[str], version: int | str | datetime | None
+    ) -> "TableVersion":
         """Read the log.
 
         Args:
@@ -47,6 +50,7 @@ class TableVersion:
         Raises:
             FileNotFoundError, ConfigError, ImportError: see `delta`.
         """
+        path = os.fspath(path)
         root = absolute(path)
         table = _open(root, version)
         name = _name(path, table.version())
@@ -54,7 +58,7 @@ class TableVersion:
         added = pa.table(table.get_add_actions()).sort_by("path")
         schema = pa.schema(table.schema())
         files = _files(root, name, added)
-        return cls(path, table.version(), schema, files, _partitions(added))
+        return cls(path, table.version(), schema, files, _partitions(added, name))
 
     def __str__(self) -> str:
         return _name(self.path, self.number)
@@ -86,6 +90,11 @@ def _open(root: str, version: int | str | datetime | None) -> Any:
             "deltalake is not installed here, which data.delta needs. Add it with: "
             "pip install 'sparkdl[delta]'"
         ) from exc
+    is_number = isinstance(version, int) and not isinstance(version, bool) and version >= 0
+    if not (version is None or is_number or isinstance(version, str | datetime)):
+        raise ConfigError(
+            f"version is {version!r}; expected the number of a version, a time, or None."
+        )
     try:
         table = DeltaTable(root)
         if version is not None:
@@ -94,7 +103,23 @@ def _open(root: str, version: int | str | datetime | None) -> Any:
         raise FileNotFoundError(f"there is no Delta table at {root!r}: {exc}") from exc
     except (DeltaError, ValueError, OSError) as exc:
         raise ConfigError(f"version={version!r} of {root!r} cannot be read: {exc}") from exc
+    if isinstance(version, str | datetime):
+        _check_time(table, version, root)
     return table
+
+
+def _check_time(table: Any, asked: str | datetime, root: str) -> None:
+    """Refuse a time before the first version, for which deltalake returns the first one."""
+    time = datetime.fromisoformat(asked.replace("Z", "+00:00")) if isinstance(asked, str) else asked
+    utc = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    commits = type(table)(
+        root
+    ).history()  # Of the newest version: deltalake numbers others wrongly.
+    written_ms = {commit["version"]: commit.get("timestamp", 0) for commit in commits}
+    if written_ms.get(table.version(), 0) > utc.timestamp() * 1000:
+        raise ConfigError(
+            f"{root!r} had no version yet at {asked}; version {table.version()} is the first."
+        )
 
 
 def _refuse_unsupported(table: Any, name: str) -> None:
@@ -137,11 +162,18 @@ def _files(root: str, name: str, added: pa.Table) -> Files:
     )
 
 
-def _partitions(added: pa.Table) -> list[dict[str, pa.Scalar]]:
+def _partitions(added: pa.Table, name: str) -> list[dict[str, pa.Scalar]]:
     if "partition" not in added.column_names:
         return [{} for _ in range(added.num_rows)]
     columns = added["partition"].combine_chunks().flatten()
     names = [field.name for field in added.schema.field("partition").type]
+    for field in added.schema.field("partition").type:
+        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+            # deltalake returns the escaped form of the log, in which `/` is `\u002F`.
+            raise ConfigError(
+                f"{name} is partitioned by {field.name!r}, whose values are binary. Read it with "
+                "Spark: data=spark.read.table(...) and data.dataset."
+            )
     return [
         {name: column[number] for name, column in zip(names, columns, strict=True)}
         for number in range(added.num_rows)

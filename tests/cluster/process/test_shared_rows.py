@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sparkdl.cluster.feeding import whole
 from sparkdl.cluster.process import shared_rows
 from sparkdl.cluster.process.shared_rows import SharedRows
 from sparkdl.data.dataframe.balancing import SingleRank
@@ -209,3 +210,20 @@ def test_more_files_than_fit_in_one_packet(disk: Path, monkeypatch: pytest.Monke
     batches = [pa.record_batch([np.array([i])], SCHEMA) for i in range(ROWS)]
     assert not one_trial(disk, batches)
     assert one_trial(disk, [])
+
+
+def test_a_stream_that_spark_has_cut_makes_no_copy(disk: Path) -> None:
+    """Arrow takes the end of the stream between two batches for the end of the rows."""
+    inside, outside = os.pipe()
+    with os.fdopen(inside, "rb") as stream, os.fdopen(outside, "wb") as spark:
+        writer = pa.ipc.new_stream(spark, SCHEMA)
+        for batch in [*Partition()][:-1]:
+            writer.write_batch(batch)
+        spark.close()
+        cut = whole(pa.ipc.open_stream(stream), stream)
+        with RowSender(FEED, cut, SharedRows(disk / "key", IDLE_S)) as feeder:
+            with pytest.raises(RuntimeError, match="EOFError: Spark has ended the task before"):
+                train(feeder)
+            feeder._thread.join(10)
+            assert not feeder.has_copy
+    assert not one_trial(disk, Partition())

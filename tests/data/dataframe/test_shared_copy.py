@@ -136,3 +136,27 @@ def test_later_trials_have_jobs_without_the_rows_unless_the_copy_is_lost(
     run = experiment.launch(train, {"number": list(range(6))}, data=frame, **quiet(root))
     total = float(2 * sum(range(ROWS)))
     assert [(trial.value, trial.attempts) for trial in run.trials] == [(total, 1)] * 6
+
+
+def test_a_row_that_fails_ends_no_other_trial_with_fewer_rows(
+    spark: SparkSession, root: str, tmp_path: Path
+) -> None:
+    """Spark then closes the stream of rows, as after the last one."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+
+    def fail_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch["id"][-1].as_py() == ROWS - 1:
+                with suppress(FileExistsError):
+                    (tmp_path / "failed").touch(exist_ok=False)
+                    raise ValueError("a row that cannot be computed")
+            yield batch
+
+    frame = datasets(spark, tmp_path)["train"]
+    data = frame.mapInArrow(fail_once, frame.schema)
+    train, params = reads_all(tmp_path, ("train",)), {"number": [0, 1, 2]}
+    run = experiment.launch(train, params, data=data, **quiet(root))
+    (failed,) = [trial for trial in run.trials if trial.state != "COMPLETE"]
+    assert "a row that cannot be computed" in str(failed.error)
+    total = float(2 * sum(range(ROWS)))
+    assert [trial.value for trial in run.trials if trial is not failed] == [total, total]

@@ -89,6 +89,8 @@ def test_a_version_is_chosen_by_its_time(tmp_path: Path) -> None:
     os.utime(log, (stamp, stamp))
     for time in (written + day, (written + day).isoformat()):
         assert read(path, version=time, **options) == [(0.5, 1)]
+    with pytest.raises(ConfigError, match="had no version yet at"):
+        read(path, version=written - day)
     assert read(path, **options) == [(1.0, 2)]
 
 
@@ -170,10 +172,17 @@ def test_tables_that_need_spark_are_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_refused(table: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"version=99 of .*a table' cannot be read"):
         read(table, version=99)
+    for version in (-1, True, 1.0):
+        with pytest.raises(ConfigError, match=f"version is {version}; expected the number"):
+            read(table, version=version)
     with pytest.raises(ConfigError, match="version='yesterday'"):
         read(table, version="yesterday")
     with pytest.raises(FileNotFoundError, match=r"no Delta table at .*nowhere"):
         read(str(tmp_path / "nowhere"))
+    by_bytes = tmp_path / "by-bytes"
+    write_deltalake(by_bytes, pa.table({"x": [1], "b": [b"a"]}), partition_by=["b"])
+    with pytest.raises(ConfigError, match=r"partitioned by 'b', whose values are binary"):
+        delta(by_bytes, batch_size_per_worker=1)
     path = str(tmp_path / "table")
     write_deltalake(path, rows_of([1], "a"))
     DeltaTable(path).delete()

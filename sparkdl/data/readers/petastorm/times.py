@@ -65,11 +65,14 @@ def to_numbers(values: list[Any], kind: pa.DataType) -> list[Any]:
         >>> to_numbers([np.datetime64("1970-01-02")], pa.date32())
         [np.int32(1)]
     """
-    if not isinstance(values[0], date | np.datetime64):  # A pd.Timestamp is a date, too.
+    if not any(isinstance(v, date | np.datetime64) for v in values):  # So is a pd.Timestamp.
         return values
     naive = [pd.Timestamp(v).tz_convert(None) if getattr(v, "tzinfo", 0) else v for v in values]
+    naive = [np.datetime64("NaT") if v is None or v is pd.NaT else v for v in naive]
     unit, dtype = (_DAYS, np.int32) if types.is_date32(kind) else (_MICROSECONDS, np.int64)
     times = np.array(naive, unit)
     if np.isnat(times).any():
-        raise ValueError("it returned NaT, which no number stands for. Return a time in its place.")
+        raise ValueError(
+            "it returned NaT or None, which no number stands for. Return a time in its place."
+        )
     return list(times.astype(dtype))
