@@ -146,7 +146,7 @@ class TrialTask:
             where = f"executor {executor} on host {socket.gethostname()}"
             raise AvoidedExecutorError(f"{where} {AVOIDED}")
 
-    def _run(self, batches: Iterable[pa.RecordBatch], copy: SharedRows | None) -> Outcome:
+    def _run(self, batches: Iterable[pa.RecordBatch], copy: SharedRows | None = None) -> Outcome:
         attempt = self.trial.attempt
         if problem := self.check():
             return Outcome(status=Status.REFUSED, error=problem, attempt=attempt)

@@ -54,7 +54,12 @@ class PeerFiles:
         return _persist(lambda: self._files.read_all(wanted, topic))
 
     def wait_for(
-        self, ranks: Iterable[int], topic: str, rank: int, purpose: str
+        self,
+        ranks: Iterable[int],
+        topic: str,
+        rank: int,
+        purpose: str,
+        timeout_s: float | None = None,
     ) -> dict[int, bytes]:
         """Return the messages of several ranks, once all have posted theirs.
 
@@ -63,12 +68,15 @@ class PeerFiles:
             topic: the topic of the messages.
             rank: the rank that waits.
             purpose: the purpose of the message: "to give rows".
+            timeout_s: maximum seconds; None for no limit.
 
         Raises:
             RuntimeError: if a rank returned without posting its message.
+            TimeoutError: if a rank has not posted its message in time.
         """
         found: dict[int, bytes] = {}
-        missing, reminded_s = set(ranks), time.monotonic()
+        begun_s = reminded_s = time.monotonic()
+        missing = set(ranks)
         pace = Pace(self.url, self._num_readers)
         for look in itertools.count(rank):  # Not all ranks look for the end at once.
             ended = self.ended(missing) if look % LOOKS_PER_CHECK == 0 else []
@@ -80,6 +88,11 @@ class PeerFiles:
                 raise RuntimeError(
                     f"rank {rank} waits for rank {lost[0]} {purpose}, which has returned. Every "
                     "rank must make the same calls, and take the same number of batches."
+                )
+            if timeout_s is not None and time.monotonic() - begun_s > timeout_s:
+                raise TimeoutError(
+                    f"rank {rank} has waited {timeout_s:g} s for ranks {sorted(missing)} "
+                    f"{purpose}. Every rank must make the same calls."
                 )
             if time.monotonic() - reminded_s > REMIND_S:
                 reminded_s = time.monotonic()

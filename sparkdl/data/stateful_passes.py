@@ -132,8 +132,13 @@ class StatefulPasses(ABC):
                 f"the state is that of other data: {self._must_stay} must be those with which the "
                 "epoch began. Restore them, or begin the epoch anew, without the state."
             )
+        before = self._seed, self._resumed
         self._seed, self._resumed = state.seed, state
-        is_over = not self.num_steps(state.epoch)
+        try:
+            is_over = not self.num_steps(state.epoch)
+        except BaseException:
+            self._seed, self._resumed = before
+            raise
         self.numbers.upcoming = state.epoch + is_over
 
     def begin_at(self, epoch: int) -> None:

@@ -8,6 +8,7 @@ from sparkdl import storage
 from sparkdl.cluster.spark_errors import JobFailed
 from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.outcome import Conclusion, conclude, conclude_failed_job, with_value
+from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runs import Run, Trial, TrialState
 from sparkdl.runs.events import RunEnded, TrialChanged
@@ -16,7 +17,7 @@ from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.step_time import where_time_went
 
-__all__ = ["conclusion_of", "finish_run", "write_missing_error"]
+__all__ = ["conclusion_of", "finish_run", "settle_files"]
 
 
 def conclusion_of(
@@ -69,7 +70,21 @@ def finish_run(
         _close_run(opened, event)
 
 
-def write_missing_error(trial: Trial, is_gang: bool) -> None:
+def settle_files(trial: Trial, prepared: PreparedRun) -> None:
+    """Write the error of a trial that no task has written, and remove its lists of rows.
+
+    The lists are those by which a trial goes on in the middle of an epoch of a DataFrame. In some
+    searches other trials go on from its checkpoints, and read them as well.
+    """
+    _write_missing_error(trial, prepared.plan.is_gang)
+    search, done = prepared.request.search, (TrialState.COMPLETE, TrialState.PRUNED)
+    is_over = trial.state in done and not (search and search.is_scheduled)
+    if is_over and prepared.data is not None:
+        with tolerated(f"remove the lists of rows of trial {trial.number}"):
+            storage.remove(TrialPaths(trial.path).rows)
+
+
+def _write_missing_error(trial: Trial, is_gang: bool) -> None:
     """Write the error of a trial that no task has written.
 
     No rank of a gang knows which rank failed first, and no task sees an error of Spark.

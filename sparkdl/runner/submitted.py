@@ -30,7 +30,6 @@ from sparkdl.runner.job_threads import JobThreads
 from sparkdl.runner.outcome import READ_S
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
 __all__ = ["SubmittedTrial", "SubmittedTrials"]
@@ -266,22 +265,12 @@ class SubmittedTrials:
             return failed  # The gang was lost before its ranks had met.
         return JobFailed(failed.end, f"the executor of {name} on host {host} was lost", failed.rank)
 
-    def forget(self, number: int, state: TrialState | None = None) -> None:
-        """Remove a trial, and files that it needs no more; one that is not here is no error.
-
-        Args:
-            number: the number of the trial.
-            state: the final state of the trial; None if it runs again.
-        """
-        if self._submitted.pop(number, None) is None:
+    def forget(self, number: int) -> None:
+        """Remove a trial whose end has been recorded; one that is not here is no error."""
+        if self._submitted.pop(number, None) is None or not self._plan.is_gang:
             return
-        paths = self._paths.trial(number)
-        folders = [paths.all_ranks] if self._plan.is_gang else []
-        if state == TrialState.COMPLETE and self._rows is not None:
-            folders.append(paths.rows)
         try:
-            for folder in folders:
-                storage.remove(folder)
+            storage.remove(self._paths.trial(number).all_ranks)
         except OSError as exc:
             _logger.warning("files of trial %d cannot be removed: %s", number, exc)
 

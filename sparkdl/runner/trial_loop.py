@@ -19,7 +19,7 @@ from sparkdl.runner.observers import Observers, RunObserver
 from sparkdl.runner.paused_trials import PausedTrials
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.retries import Retries
-from sparkdl.runner.run_end import conclusion_of, finish_run, write_missing_error
+from sparkdl.runner.run_end import conclusion_of, finish_run, settle_files
 from sparkdl.runner.stop_orders import TAKEN_OVER, StopOrders, no_slots_event
 from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
@@ -344,14 +344,14 @@ class TrialLoop:
         self._progress.show_output(trial, last=True)
         if event.metrics is None:  # Its task did not return them.
             event = replace(event, metrics=trial.metrics)
-        self._submitted.forget(trial.number, event.state)
+        self._submitted.forget(trial.number)
         if self._paused.takes(trial, event):
             self._messages.trial_ended(trial)
             return
         self._opened.record(event)
         if event.note:
             self._progress.say(f"[trial {trial.number}] Note: {event.note}")
-        write_missing_error(trial, self._plan.is_gang)
+        settle_files(trial, self._prepared)
         self._messages.trial_ended(trial)
         self._source.ended(trial)
         self._observers.trial_ended(trial)

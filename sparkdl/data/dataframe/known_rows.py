@@ -116,7 +116,8 @@ class KnownRows:
         if self._ranks > 1:
             others = [rank for rank in range(self._ranks) if rank != FIRST]
             purpose = f"to ask for the state of data {self._buffer.name!r}"
-            told = PeerFiles(self._me).wait_for(others, self._topic, self._rank, purpose)
+            limit_s = self._me.peer_timeout_s
+            told = PeerFiles(self._me).wait_for(others, self._topic, self._rank, purpose, limit_s)
             lists |= {rank: RankList(**json.loads(text)) for rank, text in told.items()}
         return {"start": self._lists.finish([lists[rank] for rank in range(self._ranks)])}
 

@@ -115,6 +115,11 @@ def _read(url: str, digest: str) -> Start:
     for rank in ranks:
         file = storage.join(url, rank.digest)
         data = _persist(functools.partial(storage.read, file)) if rank.rows else b""
+        if _digest(data) != rank.digest:
+            raise ConfigError(
+                f"the list of used rows {file} is damaged: it has {len(data)} bytes, expected "
+                f"{8 * rank.rows}. Begin the epoch anew, without the state."
+            )
         lists.append(np.frombuffer(data, "<u8").astype(np.uint64, copy=False))
     return Start(lists, [rank.window for rank in ranks])
 

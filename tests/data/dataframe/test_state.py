@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,22 @@ def fed(activate: Activate) -> Iterator[Fed]:
             return data.dataset(**{"batch_size_per_worker": 4, **options})
 
         yield fed
+
+
+def test_a_state_that_is_refused_changes_nothing(fed: Fed) -> None:
+    rows = fed()
+    rows.state_dict(0, 0)
+    state = rows.state_dict(0, 2)
+    others = fed(list(range(39)))
+    with pytest.raises(ConfigError, match="0 rows are new, and 1 rows are missing"):
+        others.load_state_dict(state)
+    assert Counter(flat(passes(others, 1)[0])) == Counter(range(39))
+    folder = Path(str(context.current().url or context.current().folder), "rows")
+    for file in folder.iterdir():
+        if not file.suffix:
+            os.truncate(file, 8)
+    with pytest.raises(ConfigError, match="is damaged: it has 8 bytes, expected 3"):
+        fed(list(range(40))[::-1]).load_state_dict(state)
 
 
 def test_reading_goes_on_in_another_order_of_arrival_and_with_other_batches(fed: Fed) -> None:
