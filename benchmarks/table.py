@@ -131,7 +131,7 @@ class Benchmark:
 # The most important first.
 BENCHMARKS = {
     "trial_overhead": Benchmark(trials, ("--rounds", "2"), ("--rounds", "1"), 600),
-    "start": Benchmark(starts, ("--rounds", "3"), ("--rounds", "1"), 420),
+    "start": Benchmark(starts, ("--rounds", "2"), ("--rounds", "1"), 420),
     "feed": Benchmark(feeds, ("--rounds", "1"), ("--rounds", "1", "--quick"), 480),
     "ring": Benchmark(
         steps,
