@@ -100,17 +100,17 @@ class _Holder:
 
     def _leave(self) -> bool:
         """Remove the folder, unless a task is about to connect; return False then."""
-        with locked(self._folder, wait=False) as is_mine, selectors.DefaultSelector() as selector:
+        with locked(self._folder, wait=False) as is_free, selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
-            if (not is_mine and self._folder.exists()) or selector.select(timeout=0):
+            if (not is_free and self._folder.exists()) or selector.select(timeout=0):
                 return False
             self._listener.close()
-            if self._is_mine():
+            if self._has_folder():
                 shutil.rmtree(self._folder, ignore_errors=True)
             return True
 
-    def _is_mine(self) -> bool:
-        """Return False if a task took this process for dead, and the folder is another's now."""
+    def _has_folder(self) -> bool:
+        """Return False if a task has started another process in this folder meanwhile."""
         try:
             return (self._folder / "socket").stat().st_ino == self._inode
         except OSError:

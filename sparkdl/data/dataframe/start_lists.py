@@ -104,7 +104,8 @@ class StartLists:
         raise ConfigError(
             "the state of the data is in the middle of an epoch, and the lists of the rows that "
             f"were used in it are in none of {', '.join(urls)}. They are kept until their trial is "
-            "COMPLETE, for trials of the same run. Begin the epoch anew, without the state."
+            "COMPLETE or PRUNED, for trials of the same run. Begin the epoch anew, without the "
+            "state."
         )
 
 

@@ -47,9 +47,9 @@ def delta(
     """Return this rank's share of a Delta table as a `tf.data.Dataset`, with equal steps per rank.
 
     The rows are those of one version, whatever is written to the table meanwhile. In a gang, the
-    first rank chooses the version for all ranks. `trial.data` and the record of the trial's files
-    have the version, so that a run can be repeated with the same rows. Files and row groups are
-    read as by `data.parquet`.
+    first rank chooses the version for all ranks. The trial's record of its files has the version,
+    so that a run that is repeated says if it reads another one. Files and row groups are read as by
+    `data.parquet`.
 
     It needs the package deltalake (`pip install 'sparkdl[delta]'`), which reads the log of the
     table. On object stores deltalake has settings of its own, such as the variables
