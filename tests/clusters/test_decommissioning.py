@@ -76,10 +76,11 @@ def test_trial_on_a_decommissioned_executor_commits_and_goes_on_elsewhere(
     run.wait()
     assert run.state == "COMPLETE"
     outputs = run.trials[0].outputs
-    # The second attempt repeats at most the step in which the first attempt was ended.
+    # The last commit may be of a step that the first attempt did not begin, or one behind. So the
+    # second attempt leaves no step out, and repeats at most two.
     last = int((tmp_path / "last-0").read_text())
     assert outputs["steps"] == NUM_STEPS
-    assert 0 <= last - outputs["first"] <= 1
+    assert last - 1 <= outputs["first"] <= last + 1
     ends = [e["state"] for e in journal_lines(run.path) if e["event"] == "trial"]
     assert ends == ["RUNNING", "LOST", "RUNNING", "COMPLETE"]
     starts = [Path(trial, "attempts", f"{n}.json").read_text() for n in (0, 1)]
