@@ -49,7 +49,10 @@ def count(folder: str) -> dict[str, Any]:
             (state / "step").write_text(str(step))
             context.report({"steps": step}, step=step, checkpoint=state)
         last = step
-        Path(folder, f"last-{context.attempt}").write_text(str(last))
+        # The process may be ended at any moment: the file is never half written.
+        aside = Path(folder, ".last")
+        aside.write_text(str(last))
+        aside.rename(Path(folder, f"last-{context.attempt}"))
         time.sleep(0.1)
     return {"first": first, "steps": last + 1}
 
