@@ -73,7 +73,7 @@ def test_storage_contract(place: str, tmp_path: Path) -> None:
     assert storage.read(storage.join(place, "copy", "sub", "leaf")) == b"leaf"
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_pipe_in_place_of_a_file_is_an_error_and_no_wait(tmp_path: Path) -> None:
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)

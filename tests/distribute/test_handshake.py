@@ -56,7 +56,7 @@ def test_a_stranger_that_sends_drop_by_drop_is_refused_in_time(
     opened: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT_S", 0.5)
-    received = invited(opened, "ab", join_s=2.5)
+    received = invited(opened, "ab", join_s=1e6)
     stranger = socket.create_connection(received[0][1].getsockname())
     opened.append(stranger)
     waiting = threading.Thread(
@@ -91,7 +91,7 @@ def test_two_rings_with_one_secret_meet_on_one_host(opened: list[Any]) -> None:
     first, second = invited(opened, "aa"), invited(opened, "aa")
     secret = first[0][0].secret
     second = [
-        (Invitation(invitation.rank, invitation.endpoints, secret, join_s=5.0), listener)
+        (Invitation(invitation.rank, invitation.endpoints, secret, join_s=100.0), listener)
         for invitation, listener in second
     ]
     rings = join_all([*first, *second], opened)

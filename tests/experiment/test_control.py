@@ -71,7 +71,7 @@ def sparkdl(root: str, *words: str) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
     return {**json.loads(out), "pid": process.pid}
 
@@ -86,7 +86,7 @@ def test_batch_job_is_paused_extended_and_cancelled_from_other_processes(
 ) -> None:
     path = Path(root, "nightly")
     first = path / "trials" / "0" / "params.json"
-    assert eventually(lambda: first.exists() or submitted.poll() is not None, 90)
+    assert eventually(lambda: first.exists() or submitted.poll() is not None)
     assert submitted.poll() is None, submitted.communicate()
     os.environ["SPARKDL_ROOT"] = root
     try:
@@ -109,14 +109,14 @@ def test_batch_job_is_paused_extended_and_cancelled_from_other_processes(
 
     begun = time.monotonic()
     run.unpause()
-    assert eventually(lambda: num_starts(run) >= before + 2, 10)
-    assert eventually(lambda: experiment.load(path).counts().get("COMPLETE") == 7, 60)
+    assert eventually(lambda: num_starts(run) >= before + 2)
+    assert eventually(lambda: experiment.load(path).counts().get("COMPLETE") == 7)
     assert eventually(lambda: experiment.load(path).counts().get("RUNNING") == 1)
     cancelled = sparkdl(root, "cancel", "nightly")
     with pytest.raises(RunStoppedError, match=r"ended CANCELLED \(cancelled by ") as caught:
         run.wait()
     assert caught.value.run is run
-    out, err = submitted.communicate(timeout=60)
+    out, err = submitted.communicate(timeout=240)
     assert submitted.returncode == 1
     printed = out + err
     assert "RunStoppedError: launch nightly ended CANCELLED (cancelled by " in printed
@@ -151,7 +151,7 @@ def test_pause_takes_back_a_trial_that_waits_inside_spark(
     run = experiment.launch(train, {"x": [0, 1, 2, 3]}, wait=False, **quiet(root))
     tracker = spark.sparkContext.statusTracker()
     try:
-        assert eventually(lambda: len(tracker.getActiveJobsIds()) == 3, 60)
+        assert eventually(lambda: len(tracker.getActiveJobsIds()) == 3)
         experiment.load(run.path).pause()
         gate.touch()
         assert eventually(lambda: run.counts().get("COMPLETE") == 2)

@@ -400,7 +400,7 @@ def test_trial_timeout_and_max_restarts(root: str, tmp_path: Path) -> None:
 
 def test_timeout_cancels_unfinished_trials(root: str) -> None:
     def train(x: int) -> int:
-        time.sleep(0.1 if x == 0 else 60)
+        time.sleep(0.1 if x == 0 else 300)
         return x
 
     options = quiet(root, timeout_s=6, parallelism=1)

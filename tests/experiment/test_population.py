@@ -135,7 +135,7 @@ def test_cancelled_population_goes_on(root: str, tmp_path: Path) -> None:
         Path("state").mkdir()
         Path("state", "x").write_text(str(x))
         if context.trial >= 4 and not Path(tmp_path, "go").exists():
-            time.sleep(60)
+            time.sleep(300)
         context.report(x, checkpoint="state")
         return x
 

@@ -500,7 +500,7 @@ def test_stop_ends_a_search_at_its_target(root: str, tmp_path: Path) -> None:
     def train(x: int) -> float:
         Path(tmp_path, f"started{x}").touch()
         if x == 0:
-            time.sleep(60)
+            time.sleep(300)
         while not Path(tmp_path, "started0").exists():
             time.sleep(0.01)
         return x / 10
@@ -570,7 +570,7 @@ def test_timeout_ends_a_search(root: str, count: int | None, state: str) -> None
 
     def train(x: float) -> float:
         if context.trial > 1:
-            time.sleep(60)
+            time.sleep(300)
         return x
 
     def search() -> Run:
@@ -787,7 +787,7 @@ def test_objective_with_two_workers_is_refused(root: str) -> None:
     def objective(trial: optuna.Trial) -> float:
         return trial.suggest_float("x", 0, 1)
 
-    options = quiet(root, timeout_s=20)
+    options = quiet(root, timeout_s=300)
     try:
         run = experiment.search(objective, num_trials=1, workers_per_trial=2, **options)
     except ConfigError as refused:
@@ -992,7 +992,7 @@ def test_live_search_can_be_watched_and_cancelled(root: str, tmp_path: Path) -> 
     def train(x: float) -> float:
         Path(tmp_path, f"began-{context.trial}").touch()
         if context.trial > 1:
-            time.sleep(60)
+            time.sleep(300)
         return x
 
     options = quiet(root, wait=False)

@@ -31,7 +31,7 @@ def launch(
     folder: Path,
     *roles: str,
     env: Mapping[str, str] = NOTHING,
-    timeout_s: float = 150,
+    timeout_s: float = 600,
     nodes: str = "aaaaaaaa",
     codes: Sequence[int] = (0,),
     **context: Any,

@@ -151,7 +151,7 @@ def test_set_changes_the_number_of_trials_at_once(root: str, how: str) -> None:
 def test_enqueue_adds_a_trial_to_a_launch(root: str, how: str) -> None:
     cluster = InMemoryCluster(same, num_slots=1)
     gate = threading.Event()
-    cluster._run_task = lambda attempt: (gate.wait(20), same(attempt))[1]
+    cluster._run_task = lambda attempt: (gate.wait(120), same(attempt))[1]
     with background(new_loop(root, cluster, request_of(2))) as loop:
         run = reach(loop, how)
         run.enqueue({"x": 7.5})
@@ -421,7 +421,7 @@ def test_two_processes_at_once_and_wrong_clocks_lose_and_repeat_nothing(root: st
 def test_damaged_file_is_refused_and_a_late_one_is_read(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkdl.runner.control.TORN_S", 0.2)
+    monkeypatch.setattr("sparkdl.runner.control.TORN_S", 1e6)
     with background(new_loop(root, InMemoryCluster(), request_of(1))) as loop:
         folder = Path(loop.run.path, "control")
         (folder / "0-0.json").mkdir()  # Cannot be read as a file.

@@ -107,7 +107,7 @@ def test_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
         (tmp_path / f"began-{context.trial}").touch()
         for step in range(1, 4):
             context.report(x, step)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         while context.trial == 0 and time.monotonic() < deadline:
             if len(list(tmp_path.glob("began-*"))) >= 1 + 5:
                 return 1.0
@@ -141,7 +141,7 @@ def test_one_that_is_silent_is_ended(
     said = events(run)
     told = next(e["time"] for e in said if e["event"] == "stop")
     ended = next(e["time"] for e in said if e.get("state") == "PRUNED")
-    assert 2.5 < ended - told < 12
+    assert 2.5 < ended - told < 150  # Half the time that it sleeps.
     assert eventually(lambda: not is_alive(int((tmp_path / "pid").read_text())))
     assert run.trials[0].metrics == experiment.load(run.path).trials[0].metrics == {"value": 0.0}
     assert eventually(lambda: not processes_of(run.id))

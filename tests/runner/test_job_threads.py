@@ -38,7 +38,7 @@ def test_calls_run_at_the_same_time_and_threads_are_used_again() -> None:
 def test_calls_after_the_end_of_the_program_run(tmp_path: Path) -> None:
     """A pool of `concurrent.futures` refuses them: cannot schedule new futures."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240
     )
     assert (done.returncode, done.stdout) == (0, "[1, 2, 4]\n"), done.stderr
 
@@ -53,7 +53,7 @@ def test_calls_wait_for_a_thread_where_none_can_be_started(
 
     monkeypatch.setattr(threading.Thread, "start", refuses)
     futures = [threads.submit(abs, -number) for number in range(5)]
-    assert [future.result(10) for future in futures] == [0, 1, 2, 3, 4]
+    assert [future.result(120) for future in futures] == [0, 1, 2, 3, 4]
     with pytest.raises(RuntimeError, match="interpreter shutdown"):
         JobThreads("none").submit(abs, 1)
     threads.close()

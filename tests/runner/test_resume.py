@@ -112,7 +112,7 @@ def test_a_run_whose_driver_was_killed_is_resumed(tmp_path: Path, root: str, ver
     with driver(tmp_path, root, verb) as process:
         pids = [int(p.name.split("-")[1]) for p in tmp_path.glob("pid-*")]
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(120)
     assert eventually(lambda: not [pid for pid in pids if is_alive(pid)])
     path = f"{root}/long"
     dead = experiment.load(path)
@@ -503,7 +503,7 @@ def test_a_timeout_is_gone_on_with(root: str, tmp_path: Path) -> None:
     )
     assert run.state == "CANCELLED"
     Path(tmp_path, "go").touch()
-    again = experiment.resume(run.path, timeout_s=60, progress=False)
+    again = experiment.resume(run.path, timeout_s=600, progress=False)
     assert again.state == "COMPLETE"
     assert sorted(t.params["x"] for t in again.trials) == [1, 2, 3, 4, 5]
     assert states(again) == ["COMPLETE"] * 5
@@ -597,7 +597,7 @@ def test_repeats_that_were_not_made(root: str, tmp_path: Path) -> None:
     def train(x: int) -> int:
         number: int = context.trial
         if number == 4 and not Path(tmp_path, "go").exists():
-            time.sleep(60)
+            time.sleep(300)
         return x + number % 3
 
     options = quiet(root, parallelism=1, timeout_s=4)

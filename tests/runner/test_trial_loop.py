@@ -605,7 +605,7 @@ class BusyCluster(InMemoryCluster):
         if schema != REPORT_SCHEMA:
             return super().submit(task, schema, **kwargs)
         self.waits.set()
-        assert self.is_cancelled.wait(20)
+        assert self.is_cancelled.wait(120)
         raise killed()
 
     def cancel(self, tag: str) -> None:
@@ -627,14 +627,14 @@ def test_commands_are_carried_out_while_the_preflight_waits(root: str) -> None:
     cluster = BusyCluster()
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(execute, request_of(2, root=root), cluster)
-        assert cluster.waits.wait(20)
+        assert cluster.waits.wait(120)
         run = load(f"{root}/run")
         run.attach(LoadedRunHandle(run))
         run.cancel(0)
         assert not cluster.is_cancelled.is_set()
         run.cancel()
         with pytest.raises(RunStoppedError, match="cancelled"):
-            ended.result(20)
+            ended.result(120)
     assert cluster.submitted == []
     assert load(run.path).counts() == {"CANCELLED": 2}
 

@@ -136,7 +136,7 @@ def test_killed_drivers_are_followed_by_one_driver_each(drivers: Drivers) -> Non
         assert eventually(lambda count=count: drivers.num_complete() >= count)  # type: ignore[misc]
         drivers.owner().kill()
     assert eventually(lambda: drivers.num_complete() == NUM_TRIALS)
-    ends = [driver.wait(30) for driver in drivers.all]
+    ends = [driver.wait(120) for driver in drivers.all]
     assert sorted(ends) == [-signal.SIGKILL] * 2 + [0] * 2
     check_finished(drivers.root)
 
@@ -150,7 +150,7 @@ def test_driver_that_was_suspended_stops_when_it_wakes_up(drivers: Drivers) -> N
     assert eventually(lambda: drivers.owner() is other)
     time.sleep(0.2)
     os.kill(suspended.pid, signal.SIGCONT)
-    output, _ = suspended.communicate(timeout=30)
+    output, _ = suspended.communicate(timeout=120)
     assert output == "owner 1\nanother driver has taken over this run\n"
-    assert (suspended.returncode, other.wait(30)) == (3, 0)
+    assert (suspended.returncode, other.wait(120)) == (3, 0)
     check_finished(drivers.root)

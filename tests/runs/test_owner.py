@@ -195,4 +195,4 @@ def no_threads_left() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == "sparkdl-release":
-            thread.join(5.0)
+            thread.join(120.0)

@@ -86,7 +86,7 @@ def test_the_order_to_end_is_given_until_the_store_takes_it(
     over = threading.Event()
 
     def spark(task: Any) -> list[Any]:
-        assert over.wait(20)  # Nodes in tasks end by the order.
+        assert over.wait(120)  # Nodes in tasks end by the order.
         return [DETACHED] * 2
 
     job = DetachedJob(PLAN, files, spark)
@@ -105,7 +105,7 @@ def test_the_order_to_end_is_given_until_the_store_takes_it(
         time.sleep(0.02)
     assert files.look().has_order("end")
     over.set()
-    running.join(10)
+    running.join(120)
     assert ended == [True]
 
 

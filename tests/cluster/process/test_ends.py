@@ -62,7 +62,7 @@ def starts_a_program(folder: Path) -> Callable[[], None]:
 
 def pids_in(folder: Path) -> list[int]:
     file = folder / "pids"
-    assert eventually(file.exists, 30)
+    assert eventually(file.exists)
     return [int(pid) for pid in file.read_text().split()]
 
 
@@ -165,7 +165,7 @@ def test_a_preload_that_hangs_ends_the_start_and_the_fork_server(
     with pytest.raises(StartTimeoutError, match="timed out after 1 s while the fork server"):
         start(lambda: 1, tmp_path, hanging, timeout_s=1.0)
     (folder,) = private_folder().iterdir()
-    assert eventually(lambda: not is_served(folder), 15)
+    assert eventually(lambda: not is_served(folder))
 
 
 def is_served(folder: Path) -> bool:
@@ -192,7 +192,7 @@ def test_orphans_of_a_training_process_are_reaped(tmp_path: Path) -> None:
                 os._exit(0)
             os.waitpid(pid, 0)
         orphans = [int(path.name) for path in tmp_path.glob("[0-9]*")]
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while any(process_state(pid) for pid in orphans) and time.monotonic() < deadline:
             time.sleep(0.05)
         return sum(bool(process_state(pid)) for pid in orphans)
@@ -331,7 +331,7 @@ def test_programs_without_a_living_ancestor_are_found_by_their_mark(tmp_path: Pa
         environ = Path(f"/proc/{programs[0].pid}/environ")
         assert eventually(lambda: mark.encode() in environ.read_bytes())
         kill_marked(mark, session=-1)
-        assert programs[0].wait(10) == -signal.SIGKILL
+        assert programs[0].wait(120) == -signal.SIGKILL
         assert programs[1].poll() is None
     finally:
         for program in programs:
@@ -423,10 +423,10 @@ def test_a_fork_server_leaves_the_folder_of_its_successor_alone(
     folder.rename(tmp_path / "moved")
     with serve(folder, idle_s=600.0):
         first.close()  # A server without connections and leases ends.
-        assert eventually(lambda: not is_served(tmp_path / "moved"), 10)
+        assert eventually(lambda: not is_served(tmp_path / "moved"))
         time.sleep(0.1)
         assert (folder / "socket").exists()
-    assert eventually(lambda: not list(temporary.iterdir()), 10)
+    assert eventually(lambda: not list(temporary.iterdir()))
 
 
 def test_only_folders_of_dead_fork_servers_are_swept(tmp_path: Path) -> None:

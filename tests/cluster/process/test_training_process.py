@@ -174,7 +174,7 @@ def test_it_dies_with_its_task(how: str, tmp_path: Path) -> None:
         start_new_session=True,
     )
     pid_file = tmp_path / "pid"
-    assert eventually(lambda: pid_file.exists() and pid_file.read_text(), 30)
+    assert eventually(lambda: pid_file.exists() and pid_file.read_text())
     pids = [int(pid) for pid in pid_file.read_text().split()]
     assert len(list(temporary.glob("sparkdl-*/*/socket"))) == 1
     os.killpg(process.pid, signal.SIGKILL)
@@ -242,4 +242,4 @@ def test_a_stale_socket_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         patch.chdir(folder)  # The path of a socket is short.
         dead.bind("socket")
     assert outputs_of(run(lambda: 5, tmp_path)) == {"value": 5}
-    assert eventually(lambda: not (tmp_path / f"sparkdl-{os.getuid()}").exists(), 10)
+    assert eventually(lambda: not (tmp_path / f"sparkdl-{os.getuid()}").exists())

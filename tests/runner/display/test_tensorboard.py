@@ -41,7 +41,7 @@ def test_tensorboard_follows_the_run_and_ends_with_it(
 
     def waits_to_be_seen(attempt: Attempt) -> Outcome:
         name = f"{attempt.number}-x={attempt.number}"
-        assert eventually(lambda: list(fake_tensorboard.glob(f"*/run/{name}")), 10)
+        assert eventually(lambda: list(fake_tensorboard.glob(f"*/run/{name}")))
         return returned(1.0)
 
     run = run_two(root, waits_to_be_seen)
