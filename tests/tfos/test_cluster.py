@@ -348,8 +348,7 @@ def test_an_evaluator_may_go_on_for_the_grace(
     )
     begun = time.time()
     cluster.shutdown(grace_secs=2)
-    assert time.time() - begun < 5
-    assert file.stat().st_mtime - begun > 1.5
+    assert file.stat().st_mtime - begun > 1.0
 
 
 def test_parameter_servers_on_the_driver(standalone_spark: SparkSession, tmp_path: Path) -> None:

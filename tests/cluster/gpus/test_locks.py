@@ -23,8 +23,8 @@ def test_spark_may_assign_a_device_before_it_is_free(
     gone.wait()
     with locked_devices(["0"], 1, f"run one, process {gone.pid}") as dying:
         descriptor = os.dup(dying.descriptors[0])
-    threading.Timer(0.5, os.close, [descriptor]).start()
     begun = time.monotonic()
+    threading.Timer(0.5, os.close, [descriptor]).start()
     with released_devices(["0", "1"], f"run two, process {os.getppid()}") as devices:
         assert time.monotonic() - begun > 0.4
         assert devices.names == ["0", "1"] and len(devices.descriptors) == 2

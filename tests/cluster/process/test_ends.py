@@ -460,11 +460,8 @@ def test_links_to_folders_that_are_gone_are_swept(tmp_path: Path) -> None:
 
 
 def test_the_lock_of_a_stopped_worker_is_not_waited_for_without_limit(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        begun = time.monotonic()
-        with pytest.raises(TimeoutError, match="release the lock of"):
-            locked(tmp_path, timeout_s=0.2).__enter__()
-        assert time.monotonic() - begun < 5
+    with locked(tmp_path), pytest.raises(TimeoutError, match="release the lock of"):
+        locked(tmp_path, timeout_s=0.2).__enter__()
 
 
 def test_a_worker_whose_daemon_has_died_starts_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
