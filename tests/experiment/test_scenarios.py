@@ -218,4 +218,4 @@ def test_nothing_is_left_after_the_session(root: str) -> None:
     assert Path(f"/proc/{server}").exists()
     SparkSession.getActiveSession().stop()  # type: ignore[union-attr]
     assert eventually(lambda: not Path(f"/proc/{server}").exists())
-    assert not processes_of(run.id)
+    assert eventually(lambda: not processes_of(run.id))

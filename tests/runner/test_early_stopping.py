@@ -211,8 +211,8 @@ def test_a_failure_before_any_stop_is_a_failure(root: str) -> None:
 
 def test_the_other_direction(root: str) -> None:
     def train(loss: float) -> float:
-        for step in range(100):
-            context.report({"loss": loss, "accuracy": 1 - loss}, step)
+        for step in range(20 if loss < 0.9 else 10_000):  # The bad one goes on until it is stopped.
+            context.report({"loss": loss, "accuracy": 1 - loss}, min(step, 19))
             time.sleep(0.02)
         return loss
 
@@ -265,7 +265,7 @@ def test_keras(root: str) -> None:
 
         class Slowly(keras.callbacks.Callback):  # type: ignore[misc]
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-                time.sleep(0.3)
+                time.sleep(0.05 if rate else 1.0)  # Time to stop the one that learns nothing.
 
         history = model.fit(
             features,

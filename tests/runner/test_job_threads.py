@@ -14,8 +14,8 @@ import threading, time
 from sparkdl.runner.job_threads import JobThreads
 
 def run():
-    time.sleep(0.3)  # The program has ended by now.
-    assert not threading.main_thread().is_alive()
+    threading.main_thread().join()
+    time.sleep(0.3)  # Python has called what pools of threads have registered for the end.
     print([threads.submit(pow, 2, n).result() for n in range(3)], flush=True)
 
 threads = JobThreads("test", 1)
@@ -26,7 +26,7 @@ threading.Thread(target=run).start()
 def test_calls_run_at_the_same_time_and_threads_are_used_again() -> None:
     threads = JobThreads("test")
     barrier = threading.Barrier(5)
-    futures = [threads.submit(barrier.wait, 10) for _ in range(5)]
+    futures = [threads.submit(barrier.wait, 120) for _ in range(5)]
     assert sorted(future.result() for future in futures) == [0, 1, 2, 3, 4]
     names = {threads.submit(threading.current_thread).result().name for _ in range(20)}
     assert names <= {f"test-{number}" for number in range(5)}

@@ -62,6 +62,7 @@ from tests.helpers.loops import (
     request_of,
     run_trials,
 )
+from tests.helpers.processes import eventually
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
 
@@ -452,6 +453,8 @@ def test_driver_whose_run_another_driver_has_taken_over_stops(
     with background(new_loop(root, cluster, request_of(4))) as loop:
         cluster.attempt(0).end(returned(1.0))
         cluster.attempt(2)
+        states = [["RUNNING", "COMPLETE"], ["RUNNING"], ["RUNNING"]]
+        assert eventually(lambda: [journal_states(loop.run, n) for n in range(3)] == states)
         paths = RunPaths(loop.run.path)
         read = scan_journal(paths.journal)
         other = Owner(paths)

@@ -321,7 +321,7 @@ def test_both_apis_end_together_and_a_request_that_hangs_is_given_up(
         thread.start()
         # HTTP takes no more connections while the request by gRPC goes on.
         assert eventually(lambda: not is_open(port))
-        assert thread.is_alive()
+        assert thread.is_alive() or time.monotonic() - begun > 2.5
         thread.join()
         assert 2.5 < time.monotonic() - begun < 200
         assert call.exception().code() in given_up

@@ -346,6 +346,7 @@ def test_an_evaluator_may_go_on_for_the_grace(
     cluster = TFCluster.run(
         sc, evaluates, {"seen": str(file)}, 2, 0, master_node="chief", eval_node=True
     )
+    assert eventually(file.exists)
     begun = time.time()
     cluster.shutdown(grace_secs=2)
     assert file.stat().st_mtime - begun > 1.0
@@ -362,7 +363,8 @@ def test_parameter_servers_on_the_driver(standalone_spark: SparkSession, tmp_pat
     cluster.shutdown()
     names = sorted(file.name for file in tmp_path.iterdir())
     assert names == ["ps-0", "ps-1", "worker-0", "worker-1"]
-    assert not any(is_alive(int(file.read_text())) for file in tmp_path.iterdir())
+    nodes = [int(file.read_text()) for file in tmp_path.iterdir()]
+    assert eventually(lambda: not any(map(is_alive, nodes)))
 
 
 @pytest.mark.parametrize("release", [True, False])
@@ -406,7 +408,7 @@ def test_tensorboard_answers(standalone_spark: SparkSession, tmp_path: Path) -> 
     assert eventually(answers)
     over.touch()
     cluster.shutdown()
-    assert not answers()
+    assert eventually(lambda: not answers())
 
 
 def test_shutdown_raises_what_a_node_has_raised(standalone_spark: SparkSession) -> None:

@@ -77,7 +77,7 @@ def test_threads_that_are_no_daemons_finish_before_exit_functions(tmp_path: Path
 
         def write(name: str) -> None:
             time.sleep(0.3)
-            print(name)
+            print(f"{name}\n", end="")  # At once, as the other one prints at the same time.
 
         atexit.register(print, "exit function")
         Thread(target=write, args=("thread",)).start()
@@ -213,12 +213,11 @@ def test_temporary_files_go_with_the_process(how: str, tmp_path: Path, temporary
         return 1
 
     with start(train, tmp_path) as process:
-        if how == "task gone":
-            assert eventually(lambda: (tmp_path / "where").exists())
-        else:
-            process.wait(timeout_s=1.0 if how == "killed" else None)
-    where = Path((tmp_path / "where").read_text())
-    assert where.parent == temporary
+        where = tmp_path / "where"
+        assert eventually(lambda: where.exists() and where.read_text())
+        if how != "task gone":
+            process.wait(timeout_s=0.1 if how == "killed" else None)
+    assert Path(where.read_text()).parent == temporary
     assert eventually(lambda: not list(temporary.iterdir()))
 
 
@@ -404,9 +403,10 @@ def test_an_idle_fork_server_ends_though_its_executor_lives(
     with serve(folder, idle_s=3.0):
         module.warm(SHARED)  # The lease is that of this process's parent, which goes on.
     assert outputs_of(end_of(lambda: 5, tmp_path, SHARED)) == {"value": 5}
+    ended = time.monotonic()
     time.sleep(1.5)
-    assert folder.exists()
-    assert eventually(lambda: not list(temporary.iterdir()), 10)
+    assert folder.exists() or time.monotonic() - ended > 2.5
+    assert eventually(lambda: not list(temporary.iterdir()))
 
 
 def end_of(function: Any, folder: Path, how: Start) -> Any:
@@ -474,6 +474,7 @@ def test_a_server_without_free_descriptors_waits(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that cannot be accepted must not turn the loop into a busy one."""
+    monkeypatch.setattr(fork_server, "PAUSE_S", 1e6)
     folder = private_folder() / ("3" * 16)
     folder.mkdir()
     accepted = []

@@ -109,8 +109,8 @@ def test_tensorboard_ends_when_neither_it_nor_the_run_is_in_use(
     assert is_alive(pid)
     del run
     # The thread that looks for new files may have it in use for a moment.
-    assert eventually(lambda: gc.collect() is not None and not is_alive(pid), 10)
-    assert not list(fake_tensorboard.iterdir())
+    assert eventually(lambda: gc.collect() is not None and not is_alive(pid))
+    assert eventually(lambda: not list(fake_tensorboard.iterdir()))
 
 
 def test_store_that_fails_for_a_while_is_read_again(
