@@ -101,6 +101,15 @@ def test_predictions_are_those_of_the_model(client: Driver, tmp_path: Path) -> N
     assert seen["count"] == 3000 and seen["worst"] < 1e-3
 
 
+def test_trials_on_an_executor_share_a_copy_of_the_rows(client: Driver, tmp_path: Path) -> None:
+    """No process and no folder of the copies is left at the end of the server."""
+    seen = client.call(f"{RUNS}:shared_rows", folder=str(tmp_path), trials=SLOTS + 1)
+    assert seen["sums"] == [2.0 * sum(range(2000))] * (SLOTS + 1)
+    copies = [tuple(map(tuple, files)) for files in seen["files"]]
+    assert all(copies) and len(copies) == SLOTS + 1
+    assert len({*copies}) <= SLOTS
+
+
 def test_tfrecord_files_are_written_and_read(client: Driver, tmp_path: Path) -> None:
     row = client.call(f"{RUNS}:records", folder=str(tmp_path))
     assert list(row.values()) == [100, 4950, 9900.0]

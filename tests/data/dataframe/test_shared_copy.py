@@ -15,18 +15,11 @@ from pyspark.sql import SparkSession
 from sparkdl import experiment
 from tests.helpers.processes import eventually
 from tests.helpers.runs import quiet, stopped
-from tests.programs.feeding import note, notes
+from tests.programs.feeding import mapped, note, notes
 
 pytestmark = pytest.mark.slow
 
 ROWS = 2000
-
-
-def mapped() -> list[tuple[str, str]]:
-    """Return the folder and the inode of each unnamed file that this process has mapped."""
-    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
-    paths = [(line[5], line[4]) for line in lines if len(line) == 6 and "/#" in line[5]]
-    return sorted({(path.rsplit("/", 1)[0], inode) for path, inode in paths})
 
 
 def kill_holders(rows: Path) -> None:
