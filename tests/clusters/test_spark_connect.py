@@ -105,9 +105,10 @@ def test_trials_on_an_executor_share_a_copy_of_the_rows(client: Driver, tmp_path
     """No process and no folder of the copies is left at the end of the server."""
     seen = client.call(f"{RUNS}:shared_rows", folder=str(tmp_path), trials=SLOTS + 1)
     assert seen["sums"] == [2.0 * sum(range(2000))] * (SLOTS + 1)
-    copies = [tuple(map(tuple, files)) for files in seen["files"]]
-    assert all(copies) and len(copies) == SLOTS + 1
-    assert len({*copies}) <= SLOTS
+    files = [tuple(line["file"]) for line in seen["notes"]]
+    assert len(files) == SLOTS + 1 and len({*files}) <= SLOTS
+    # The last trial finds a process that holds the file for it.
+    assert [line["is_held"] for line in seen["notes"] if line["number"] == SLOTS] == [True]
 
 
 def test_tfrecord_files_are_written_and_read(client: Driver, tmp_path: Path) -> None:

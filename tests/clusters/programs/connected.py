@@ -246,14 +246,16 @@ def keras_stages(spark: SparkSession, folder: str) -> Any:
 def _sum_of_ids(number: int, folder: str) -> int:
     rows = data.dataset("train", batch_size_per_worker=64, feature_cols="id", epochs=2)
     total = sum(int(i) for batch in rows for i in batch)
-    note(Path(folder), "trial", files=mapped())
+    ((disk, inode),) = mapped()
+    is_held = any(Path(disk, "sparkdl-rows").glob("*/socket"))
+    note(Path(folder), "trial", number=number, file=[disk, inode], is_held=is_held)
     return total
 
 
 def shared_rows(spark: SparkSession, folder: str, trials: int) -> Any:
-    """Return the sums of the ids that trials read, and the files that they have mapped."""
+    """Return the sums of the ids that trials read, and what the trials note of their files."""
     frame = spark.range(0, 2000, 1, 4).selectExpr("id", "repeat('x', 1000) filling")
     params = {"number": list(range(trials)), "folder": [folder]}
     run = experiment.launch(_sum_of_ids, params, data=frame, progress=False)
-    files = [line["files"] for line in notes(Path(folder), "trial")]
-    return {"sums": [trial.value for trial in run.trials], "files": files}
+    sums = [trial.value for trial in run.trials]
+    return {"sums": sums, "notes": notes(Path(folder), "trial")}
