@@ -68,9 +68,11 @@ def train(feeder: RowSender, max_rows: int | None = None) -> list[int]:
     return found
 
 
-def one_trial(disk: Path, batches: Iterable[pa.RecordBatch], max_rows: int | None = None) -> bool:
+def one_trial(
+    disk: Path, batches: Iterable[pa.RecordBatch], max_rows: int | None = None, key: str = "key"
+) -> bool:
     """Run a trial that reads what it should; return True if its partition was not read."""
-    with RowSender(FEED, batches, SharedRows(disk / "key", IDLE_S)) as feeder:
+    with RowSender(FEED, batches, SharedRows(disk / key, IDLE_S)) as feeder:
         assert train(feeder, max_rows) == list(range(max_rows or ROWS))
         if max_rows is None:
             feeder._thread.join(120)
@@ -85,6 +87,7 @@ def test_one_task_converts_while_others_wait_and_later_ones_map_its_files(disk: 
     threads = [threading.Thread(target=lambda: found.append(one_trial(disk, first)))]
     threads[0].start()
     assert first.started.wait(120)
+    assert not one_trial(disk, Partition(), key="other"), "another run leaves the first one alone"
     threads.append(threading.Thread(target=lambda: found.append(one_trial(disk, second))))
     threads[1].start()
     go_on.set()
@@ -202,6 +205,10 @@ def test_trials_that_end_early_do_not_make_others_wait_for_ever(disk: Path) -> N
     partition = Partition()
     assert not one_trial(disk, partition)
     assert partition.num_read == 30
+    assert not one_trial(disk, Partition(), key="other")
+    assert not (disk / "key").exists(), "no process was there to remove it"
+    assert not one_trial(disk, Partition())
+    assert one_trial(disk, Partition()), "a run that goes on tries again"
 
 
 def test_more_files_than_fit_in_one_packet(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
