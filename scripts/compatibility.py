@@ -104,8 +104,12 @@ TEST_PACKAGES = (
 
 # One way through every verb, the readers, Spark's types, checkpoints, models and stores.
 _SEARCH = "tests/experiment/test_search.py"
+# The rows are found in the frames of pyspark, see cluster/feeding.py.
+_SHARED = "tests/data/dataframe/test_shared_copy.py"
 CORE = (
     "tests/cluster/program/test_packaging.py",
+    f"{_SHARED}::test_each_executor_converts_the_rows_once_and_again_if_the_copy_is_lost",
+    f"{_SHARED}::test_a_row_that_fails_ends_no_other_trial_with_fewer_rows",
     "tests/data/dataframe/test_types.py",
     "tests/data/readers/test_parquet.py",
     "tests/experiment/test_launch.py",

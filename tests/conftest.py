@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.callbacks import webhook
 from tests.helpers.groups import GROUPS, write_groups
+from tests.helpers.ports import held_port
 from tests.helpers.processes import eventually
 from tests.helpers.receiver import Receiver
 from tests.helpers.spark import Applications, submit_options
@@ -170,9 +171,12 @@ def leave_the_slots_free() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
     """A bucket of a real S3 protocol server on loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with held_port() as port:
+        yield from _s3_server(port)
+
+
+def _s3_server(port: int) -> Iterator[str]:
+    """Run the server until the end of the session; yield the URL of its bucket."""
     program = str(Path(__file__).with_name("helpers") / "s3_server.py")
     command = [sys.executable, program, "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -188,7 +192,8 @@ def s3() -> Iterator[str]:
         "AWS_DEFAULT_REGION": "us-east-1",
     }
     try:
-        assert eventually(answers)
+        assert eventually(lambda: server.poll() is not None or answers())
+        assert server.poll() is None
         with pytest.MonkeyPatch.context() as patch:
             for name, value in keys.items():
                 patch.setenv(name, value)

@@ -439,6 +439,7 @@ def commit_on_and_on(trial: str, folder: str, keep: str | int, ready: Any) -> No
             digests[f"part-{n}"] = sha256(data).hexdigest()
         source.joinpath("sums.json").write_text(json.dumps({"turn": turn, "files": digests}))
         context.report(float(turn), checkpoint=source)
+        ready.send(turn)
 
 
 @pytest.fixture
@@ -465,6 +466,8 @@ def test_commit_killed_at_any_moment_leaves_complete_checkpoints(
         process.start()
         send.close()
         assert receive.recv() >= last, "it went back behind a checkpoint that was committed"
+        if moment % 8 == 0:  # Some kills come behind a commit, however slow the machine is.
+            receive.recv()
         time.sleep(chance.uniform(0, 0.06))
         process.kill()
         process.join()
@@ -472,7 +475,7 @@ def test_commit_killed_at_any_moment_leaves_complete_checkpoints(
         turns = [checked(c.url.removeprefix("slowstore://")) for c in points]
         assert turns == sorted(turns) and [c.step + 1 for c in points] == turns
         last = turns[-1] if turns else 0
-    assert last > 10  # How many are committed before a kill depends on the machine.
+    assert last > 10
     # The next commit removes the incomplete checkpoints of killed processes.
     commit(saved(Path(root, "model"), "x"), store, last, {})
     prune(store, "last")

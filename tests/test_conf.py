@@ -41,7 +41,7 @@ from sparkdl import devices, experiment
 
 def train(x, folder):
     Path(folder, f"started-{x}").touch()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while len(list(Path(folder).glob("started-*"))) < 2:
         if time.monotonic() > deadline:
             raise TimeoutError("the other trial did not start")
@@ -173,7 +173,7 @@ def _run(tmp_path: Path, defaults: str, **env: str) -> subprocess.CompletedProce
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
 
 

@@ -102,8 +102,8 @@ def test_killed_parent_takes_the_server_and_its_files_along(tmp_path: Path, begi
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         parent.kill()
-    assert eventually(lambda: not is_alive(pid), 10)
-    assert eventually(lambda: not folder.exists(), 10)
+    assert eventually(lambda: not is_alive(pid))
+    assert eventually(lambda: not folder.exists())
     assert (logdir / "events").exists()  # What links lead to is not removed.
 
 

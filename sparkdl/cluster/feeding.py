@@ -15,7 +15,8 @@ from sparkdl.data.dataframe.sender import RowSender
 __all__ = ["exhaust", "feed_sockets", "feeding", "reserved_copy", "whole"]
 
 
-# The names of the stream in functions of pyspark 4.3 and 4.1, from which a worker gets its rows.
+# The names of the stream from which a worker gets its rows: in functions of pyspark 4.3, and of
+# pyspark 4.1 and 4.2.
 _INPUTS = ("input_data_stream", "infile")
 
 

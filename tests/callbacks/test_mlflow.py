@@ -336,7 +336,7 @@ def test_server_that_is_down_costs_one_warning(
         return returned(1.0)
 
     run = execute(request_of(8, root=root, callbacks=[down]), InMemoryCluster(outcome))
-    assert time.monotonic() - begun_s < 10.0
+    assert time.monotonic() - begun_s < 60.0
     assert run.counts() == {"COMPLETE": 8}
     (text,) = warnings_of(caplog)
     assert "the server does not answer" in text

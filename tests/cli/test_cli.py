@@ -5,20 +5,19 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkdl import experiment, storage
-from sparkdl.cli import logs
 from sparkdl.cli.main import main
 from sparkdl.runs import Run
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import RunDescription, continue_run, open_run
 from sparkdl.runs.states import RunState, TrialState
+from tests.helpers.processes import eventually
 from tests.helpers.stored_runs import ended, shift, started
 
 
@@ -122,10 +121,10 @@ def test_logs_follow_a_run_that_adds_trials_and_repeats_one(root: str, capsys: A
         Path(paths.trial(number).folder).mkdir(parents=True, exist_ok=True)
         Path(paths.trial(number).log).write_text("a first attempt that printed much\n")
         opened.record(TrialChanged(number=number, state=TrialState.RUNNING, attempt=0))
-        time.sleep(3 * logs.POLL_S)
+        eventually(lambda: "printed much" in sys.stdout.getvalue())  # type: ignore[attr-defined]
         Path(paths.trial(number).log).write_text("second\n")
         opened.record(TrialChanged(number=number, state=TrialState.RUNNING, attempt=1))
-        time.sleep(3 * logs.POLL_S)
+        eventually(lambda: "second" in sys.stdout.getvalue())  # type: ignore[attr-defined]
         opened.record(RunEnded(state=RunState.COMPLETE))
         opened.owner.release()
 

@@ -10,6 +10,7 @@ import pytest
 from sparkdl.cli.main import main
 from sparkdl.runs.tensorboard import TensorBoard
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
+from tests.helpers.ports import held_port
 from tests.helpers.stored_runs import ended
 from tests.helpers.tensorboards import called, fake_tensorboard  # noqa: F401
 
@@ -58,10 +59,9 @@ def test_host_and_port_are_those_of_the_user(
     run = ended(root, "one").run
     flags = {}
     monkeypatch.setattr(TensorBoard, "wait", lambda _: flags.update(called(fake_tensorboard)))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = ["tensorboard", run.path, "--host", "0.0.0.0", "--port", str(port)]
-    assert main(command) == 2  # TensorBoard has ended by itself.
+    with held_port() as port:
+        command = ["tensorboard", run.path, "--host", "0.0.0.0", "--port", str(port)]
+        assert main(command) == 2  # TensorBoard has ended by itself.
     assert (flags["flags"]["host"], flags["flags"]["port"]) == ("0.0.0.0", port)
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]

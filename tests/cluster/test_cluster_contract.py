@@ -91,13 +91,13 @@ def test_cancel_ends_the_jobs_with_the_tag_only(cluster: Cluster, tmp_path: Path
             cluster.cancel("another run")
             cluster.cancel("run:a")
             with pytest.raises(JobFailed) as failed:
-                jobs["a"].result(30)
+                jobs["a"].result(120)
             assert failed.value.end is JobEnd.CANCELLED
             assert not jobs["b"].done()
         finally:
             for name in jobs:
                 Path(tmp_path, f"{name}.go").touch()
-        assert [row["number"] for row in jobs["b"].result(30)] == [0]
+        assert [row["number"] for row in jobs["b"].result(120)] == [0]
 
 
 def test_jobs_without_a_slot_wait_and_can_be_cancelled(cluster: Cluster, tmp_path: Path) -> None:

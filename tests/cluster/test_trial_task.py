@@ -152,13 +152,11 @@ def test_a_fault_of_the_task_is_no_fault_of_a_gpu(
 def test_a_superseded_task_ends_its_process_and_writes_nothing(local_run: str) -> None:
     def train() -> None:
         attempts.take(context.current().folder or "", 1)
-        time.sleep(60)
+        time.sleep(1e6)
 
     task = task_of(train, local_run)
-    begun = time.monotonic()
     with pytest.raises(attempts.SupersededError):
         outcome_of(task)
-    assert time.monotonic() - begun < 30
     assert "outputs.json" not in os.listdir(task.paths.folder)
 
 
@@ -206,7 +204,7 @@ class HangingMount:
 
     def __exit__(self, *_: object) -> None:
         self._libc.umount2(self._folder, 1 | 2)  # MNT_FORCE: all requests fail. MNT_DETACH.
-        self._thread.join(10)
+        self._thread.join(120)
         os.close(self._device)
 
 
@@ -222,12 +220,10 @@ def test_a_process_that_waits_for_a_dead_file_system_does_not_hold_its_slot(
         (tmp_path / "pid").write_text(str(os.getpid()))
         (mount / "data").read_text()
 
-    begun = time.monotonic()
     with HangingMount(mount):
         outcome = outcome_of(task_of(train, local_run, trial_timeout_s=1.0))
         pid = int((tmp_path / "pid").read_text())
         assert process_state(pid) == "D"
-    assert time.monotonic() - begun < 30
     assert outcome.failure is Failure.TIMEOUT
     assert "could not be ended within 2 s; it is in state D" in (outcome.error or "")
     assert eventually(lambda: not is_alive(pid))

@@ -103,6 +103,7 @@ def connect_server(folder: Path, master: str, **conf: str) -> Iterator[ConnectSe
     log = folder / "server.log"
     settings = {
         **DEFAULTS,
+        "spark.local.dir": str(folder / "local"),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
@@ -127,6 +128,7 @@ def connect_server(folder: Path, master: str, **conf: str) -> Iterator[ConnectSe
         yield ConnectServer(_port(log, process), process, folder)
     finally:
         _end(process)
+    assert not [*folder.rglob("sparkdl-rows")]
 
 
 def _port(log: Path, process: "subprocess.Popen[bytes]") -> int:
@@ -140,22 +142,22 @@ def _port(log: Path, process: "subprocess.Popen[bytes]") -> int:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Stop the server with its whole process group: executors and Python workers."""
-    group = process.pid
+    """Stop the server with its whole session: executors, Python workers and what they started."""
+    session = process.pid
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(20)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+        os.killpg(session, signal.SIGKILL)
     process.wait()
-    assert eventually(lambda: not _has_members(group), 20)
+    assert eventually(lambda: not _has_members(session), 20)
 
 
-def _has_members(group: int) -> bool:
+def _has_members(session: int) -> bool:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            state, _, number = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(number) == group and state != "Z":
+            state, _, _, number = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(number) == session and state != "Z":
                 return True
     return False
 

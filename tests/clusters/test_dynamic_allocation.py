@@ -1,5 +1,6 @@
 """A search on executors that Spark adds while trials wait, and takes away when none wait."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.cluster.spark import SparkCluster
+from sparkdl.runs import Run
 from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import quiet
 from tests.helpers.spark import start_session
@@ -35,6 +37,8 @@ def on_demand(own_application: None, tmp_path: Path) -> Iterator[SparkSession]:
             spark__dynamicAllocation__minExecutors="0",
             spark__dynamicAllocation__maxExecutors="3",
             spark__dynamicAllocation__executorIdleTimeout="4s",
+            # By default, executors with rows for further trials stay.
+            spark__dynamicAllocation__cachedExecutorIdleTimeout="4s",
         )
         yield session
         session.stop()
@@ -46,6 +50,24 @@ def train(x: int, folder: str) -> int:
         time.sleep(0.05)
     time.sleep(0.3)
     return x
+
+
+def read(number: int, folder: str) -> int:
+    """Return the sum of all ids; six trials then wait for a file of their name."""
+    from sparkdl import data
+
+    rows = data.dataset("train", batch_size_per_worker=64, feature_cols="id")
+    total = sum(int(i) for batch in rows for i in batch)
+    Path(folder, f"read-{number}").touch()
+    while number < 6 and not Path(folder, f"end-{number}").exists():
+        time.sleep(0.05)
+    return total
+
+
+def executors_of(run: Run) -> list[str]:
+    """The executor of the last attempt at each trial."""
+    texts = [Path(trial.path, "attempts", "0.json").read_text() for trial in run.trials]
+    return [json.loads(text)["executor_id"] for text in texts]
 
 
 def test_search_with_dynamic_allocation_releases_executors_and_uses_new_ones(
@@ -66,7 +88,26 @@ def test_search_with_dynamic_allocation_releases_executors_and_uses_new_ones(
     assert all(trial.attempts == 1 for trial in run.trials)
     # The run leaves nothing behind that would keep the last executor.
     assert eventually(lambda: cluster.executors()[0] == 0, RELEASED_S)
-    again = experiment.launch(train, {"x": [0, 1, 2], "folder": [str(tmp_path)]}, **quiet(root))
-    assert again.counts() == {"COMPLETE": 3}
+
+    frame = on_demand.range(0, 2000, 1, 4).selectExpr("id", "repeat('x', 1000) filling")
+    params = {"number": list(range(9)), "folder": [str(tmp_path)]}
+    fed = experiment.launch(read, params, data=frame, wait=False, **quiet(root))
+    assert eventually(lambda: len([*tmp_path.glob("read-*")]) == 3, 90)
+    for number in range(3):
+        (tmp_path / f"end-{number}").touch()
+    assert eventually(lambda: len([*tmp_path.glob("read-*")]) == 6, 90)
+    fed.pause()
+    for number in (4, 5):
+        (tmp_path / f"end-{number}").touch()
+    assert eventually(lambda: cluster.executors()[0] == 1, RELEASED_S)
+    # The only executor has a copy of the rows, so that jobs do not have them, but it is not free.
+    fed.unpause()
+    assert eventually(lambda: fed.counts().get("COMPLETE", 0) > 5, 90)
+    (tmp_path / "end-3").touch()
+    fed.wait()
+    total = float(sum(range(2000)))
+    assert [(trial.value, trial.attempts) for trial in fed.trials] == [(total, 1)] * 9
+    first, later = executors_of(fed)[:6], executors_of(fed)[6:]
+    assert len({*first}) == 3 and {*later} - {*first}
     assert not processes_of(run.id)
-    assert not processes_of(again.id)
+    assert not processes_of(fed.id)

@@ -101,6 +101,16 @@ def test_predictions_are_those_of_the_model(client: Driver, tmp_path: Path) -> N
     assert seen["count"] == 3000 and seen["worst"] < 1e-3
 
 
+def test_trials_on_an_executor_share_a_copy_of_the_rows(client: Driver, tmp_path: Path) -> None:
+    """No process and no folder of the copies is left at the end of the server."""
+    seen = client.call(f"{RUNS}:shared_rows", folder=str(tmp_path), trials=SLOTS + 1)
+    assert seen["sums"] == [2.0 * sum(range(2000))] * (SLOTS + 1)
+    files = [tuple(line["file"]) for line in seen["notes"]]
+    assert len(files) == SLOTS + 1 and len({*files}) <= SLOTS
+    # The last trial finds a process that holds the file for it.
+    assert [line["is_held"] for line in seen["notes"] if line["number"] == SLOTS] == [True]
+
+
 def test_tfrecord_files_are_written_and_read(client: Driver, tmp_path: Path) -> None:
     row = client.call(f"{RUNS}:records", folder=str(tmp_path))
     assert list(row.values()) == [100, 4950, 9900.0]

@@ -21,7 +21,7 @@ def gang(tmp_path: Path) -> Any:
 
 
 def seen(path: Path) -> bool:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not path.exists():
         assert time.monotonic() < deadline, path
         time.sleep(0.01)

@@ -40,36 +40,40 @@ def join_all(received: list[Any], opened: list[Any]) -> list[Any]:
     return rings
 
 
-def test_strangers_that_hold_all_places_keep_no_rank_out(opened: list[Any]) -> None:
-    received = invited(opened, "ab", join_s=8.0)
+def test_strangers_that_hold_all_places_keep_no_rank_out(
+    opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT_S", 1e6)
+    received = invited(opened, "ab", join_s=1e6)
     address = received[0][1].getsockname()
     for _ in range(handshake.MAX_CANDIDATES + 8):
         opened.append(socket.create_connection(address))
-    begun = time.monotonic()
     rings = join_all(received, opened)
     results = on_all(rings, lambda ring, rank: float(ring.allreduce(np.float64(rank), "sum")))
     assert results == [1.0, 1.0]
-    assert time.monotonic() - begun < 5
 
 
 def test_a_stranger_that_sends_drop_by_drop_is_refused_in_time(
     opened: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT_S", 0.5)
-    received = invited(opened, "ab", join_s=2.5)
+    received = invited(opened, "ab", join_s=1e6)
     stranger = socket.create_connection(received[0][1].getsockname())
     opened.append(stranger)
+    lost = threading.Event()
     waiting = threading.Thread(
-        target=lambda: on_all(received[:1], lambda invited, _: join(*invited))
+        target=lambda: on_all(received[:1], lambda invited, _: join(*invited, lost.is_set))
     )
     waiting.start()
     begun = time.monotonic()
-    with pytest.raises(OSError):
-        while time.monotonic() - begun < 5:
-            stranger.send(b"s")
-            time.sleep(0.1)
-    assert time.monotonic() - begun < 2
-    waiting.join(10)
+    try:
+        with pytest.raises(OSError):
+            while time.monotonic() - begun < 100:  # Before `on_all` gives up.
+                stranger.send(b"s")
+                time.sleep(0.1)
+    finally:
+        lost.set()
+        waiting.join()
     assert "did not answer in time" in caplog.text
 
 
@@ -81,17 +85,15 @@ def test_a_rank_that_waits_for_a_late_process_hears_of_a_loss(
     received = invited(opened, nodes)
     lost = threading.Event()
     threading.Timer(0.3, lost.set).start()
-    begun = time.monotonic()
     with pytest.raises(PeerLostError, match="was lost"):
         join(*received[0], lost.is_set)
-    assert time.monotonic() - begun < 3
 
 
 def test_two_rings_with_one_secret_meet_on_one_host(opened: list[Any]) -> None:
     first, second = invited(opened, "aa"), invited(opened, "aa")
     secret = first[0][0].secret
     second = [
-        (Invitation(invitation.rank, invitation.endpoints, secret, join_s=5.0), listener)
+        (Invitation(invitation.rank, invitation.endpoints, secret, join_s=100.0), listener)
         for invitation, listener in second
     ]
     rings = join_all([*first, *second], opened)

@@ -71,7 +71,7 @@ def test_a_rank_that_waits_sleeps_after_its_other_neighbour_has_left(
     waiting.start()
     assert neighbours.after.recv(1) == b"x"
     neighbours.after.close()
-    waiting.join(5)
+    waiting.join(120)
     assert not waiting.is_alive(), "its time-out never fires"
     assert used[0] < 0.2
 
@@ -79,38 +79,36 @@ def test_a_rank_that_waits_sleeps_after_its_other_neighbour_has_left(
 def test_a_successor_that_leaves_before_its_time_is_noticed_at_once(
     neighbours: Neighbours,
 ) -> None:
-    links = neighbours.links_of(20.0)
+    links = neighbours.links_of(1e6)
     neighbours.after.close()
-    begun = time.monotonic()
     with pytest.raises(PeerLostError, match="lost connection to rank 2"):
         # The second block may be sent only when the first one has come.
         links.exchange([b"x"], [bytearray(1)], 0, lambda number, block: None)
-    assert time.monotonic() - begun < 5
 
 
 def test_a_neighbour_that_is_slow_but_alive_is_waited_for(
     neighbours: Neighbours, caplog: pytest.LogCaptureFixture
 ) -> None:
-    neighbours.beat(0.4)
-    links = neighbours.links_of(0.4)
-    slow = threading.Timer(1.3, lambda: neighbours.before.send(b"y"))
+    neighbours.beat(1.0)
+    links = neighbours.links_of(1.0)
+    slow = threading.Timer(2.5, lambda: neighbours.before.send(b"y"))
     slow.start()
     with caplog.at_level(logging.WARNING, "sparkdl.distribute"):
         assert exchange(links) == [bytearray(b"y")]
     slow.join()
-    warnings = [m for m in caplog.messages if "still waiting after 0.4 s for rank 1" in m]
+    warnings = [m for m in caplog.messages if "still waiting after 1 s for rank 1" in m]
     assert 1 <= len(warnings) <= 3
 
 
 def test_a_neighbour_that_hangs_after_the_timeout_is_given_up(neighbours: Neighbours) -> None:
-    heartbeat = neighbours.beat(0.4)
-    links = neighbours.links_of(0.4)
-    stop = threading.Timer(1.0, heartbeat._is_over.set)
-    stop.start()
+    heartbeat = neighbours.beat(1.0)
+    links = neighbours.links_of(1.0)
     begun = time.monotonic()
+    stop = threading.Timer(1.5, heartbeat._is_over.set)
+    stop.start()
     with pytest.raises(PeerLostError, match="rank 1 hangs and shows no life"):
         exchange(links)
-    assert 1.0 < time.monotonic() - begun < 5
+    assert time.monotonic() - begun > 1.5
     stop.join()
 
 
@@ -125,9 +123,7 @@ def test_a_successor_that_hangs_is_given_up(neighbours: Neighbours) -> None:
 
 def test_a_rank_that_waits_hears_that_the_ring_has_lost_a_rank(neighbours: Neighbours) -> None:
     lost = threading.Event()
-    links = neighbours.links_of(60.0, is_cancelled=lost.is_set)
+    links = neighbours.links_of(1e6, is_cancelled=lost.is_set)
     threading.Timer(0.3, lost.set).start()
-    begun = time.monotonic()
     with pytest.raises(PeerLostError, match="a rank of this ring was lost"):
         exchange(links)
-    assert time.monotonic() - begun < 5

@@ -103,7 +103,7 @@ def gang(tmp_path: Path) -> Iterator[Gang]:
 
 
 @pytest.mark.parametrize(
-    ("is_notified", "limit_s"), [(True, 5.0), (False, 45.0)], ids=["Spark", "keep-alive"]
+    ("is_notified", "limit_s"), [(True, 20.0), (False, 60.0)], ids=["Spark", "keep-alive"]
 )
 def test_the_others_go_on_without_a_host_that_fell_silent(
     gang: Gang, is_notified: bool, limit_s: float
@@ -111,9 +111,9 @@ def test_the_others_go_on_without_a_host_that_fell_silent(
     for rank in range(4):
         gang.start(rank)
     for rank in range(4):
-        assert gang.hear(rank, 20)["generation"] == -1
+        assert gang.hear(rank, 120)["generation"] == -1
     gang.invite([0, 1, 2, 3], is_calm=True)
-    assert eventually(lambda: gang.steps(0) > 5, 20), gang.logs()
+    assert eventually(lambda: gang.steps(0) > 5), gang.logs()
     gang.hosts.cut()
     for rank in (2, 3):
         os.kill(gang.processes[rank].pid, signal.SIGKILL)
@@ -127,7 +127,7 @@ def test_the_others_go_on_without_a_host_that_fell_silent(
     assert [request["generation"] for request in requests] == [0, 0]
     reached = gang.steps(0)
     gang.invite([0, 1], is_calm=False)
-    assert eventually(lambda: gang.steps(0) > reached + 5, 10), gang.logs()
+    assert eventually(lambda: gang.steps(0) > reached + 5), gang.logs()
     (gang.folder / "stop").touch()
     for rank in (0, 1):
-        assert gang.processes[rank].wait(20) == 0, gang.logs()
+        assert gang.processes[rank].wait(120) == 0, gang.logs()

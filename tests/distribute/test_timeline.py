@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import statistics
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -75,6 +76,7 @@ def test_pieces_of_a_collective_add_up(tmp_path: Path) -> None:
         ring._links.recorder.flush()  # type: ignore[union-attr]
 
     assert on_all(timed_rings(tmp_path, 3), call) == [None] * 3
+    waited_ms, late_ms = [0.0] * 3, [0.0] * 3
     for rank in range(3):
         events = events_of(tmp_path / f"worker-{rank}.json")
         assert {e["pid"] for e in events} == {rank}
@@ -86,14 +88,16 @@ def test_pieces_of_a_collective_add_up(tmp_path: Path) -> None:
         assert told["waits_for"] == (rank - 1) % 3
         assert sum(told[name] for name in PIECES) == pytest.approx(large["dur"] / 1e3, rel=0.2)
         assert told["add_ms"] > 0
-        assert (told["wait_ms"] > 300) == (rank != 1)
-        assert (told["late_ms"] > 300) == (rank == 2)
+        waited_ms[rank], late_ms[rank] = told["wait_ms"], told["late_ms"]
         drawn = {e["name"] for e in bars if e["cat"] == "piece"}
         assert drawn <= {"wait", "send", "receive", "add"}
         assert "add" in drawn
         (compute,) = (e for e in bars if e["name"] == "compute")
         assert compute["ts"] == large["ts"] + large["dur"]
         assert compute["ts"] + compute["dur"] == barrier["ts"]
+    # On a slow machine, all wait for each other a little.
+    assert min(waited_ms[0], waited_ms[2]) > max(300, waited_ms[1])
+    assert late_ms[2] > max(300, late_ms[0], late_ms[1])
 
 
 def test_without_a_timeline_nothing_is_timed() -> None:
@@ -171,7 +175,9 @@ def test_a_full_disk_ends_only_the_timeline(
 def test_typical_ignores_the_first_step_and_validations(tmp_path: Path) -> None:
     """The first step is longer, and so is a step before a validation."""
     recorder = Recorder(tmp_path / "worker-0.json", 0, "rank 0")
+    begun = []
     for lasts_s in (0.2, *[0.02] * 10, 0.1, 0.0):
+        begun.append(time.perf_counter())
         recorder.step()
         recorder.collective(collective(time.perf_counter_ns()))
         time.sleep(lasts_s)
@@ -179,7 +185,9 @@ def test_typical_ignores_the_first_step_and_validations(tmp_path: Path) -> None:
     one = typical((tmp_path / "worker-0.json").read_bytes())
     assert one is not None
     assert (one.rank, one.unit, one.waits_for) == (0, "step", 1)
-    assert 20 <= one.total_ms < 30
+    lasted_ms = [1e3 * (then - now) for now, then in pairwise(begun)][1:-1]
+    # What another process takes between the two looks at the clock is in few of the steps.
+    assert one.total_ms == pytest.approx(statistics.median(lasted_ms), rel=0.2)
     assert one.spent_ms["collectives"] == one.spent_ms["beside"] == pytest.approx(1.0)
     assert one.spent_ms["wait"] == one.spent_ms["late"] == pytest.approx(0.5)
     assert typical(b"[\n") is None

@@ -113,11 +113,11 @@ def test_root_that_refuses_an_operation(
 def test_root_that_hangs_is_given_up(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
     monkeypatch.setattr(root_probe, "LIMIT_S", 0.05)
-    monkeypatch.setattr(storage, "write", lambda *_: answers.wait(10))
+    monkeypatch.setattr(storage, "write", lambda *_: answers.wait(240))
     begun_s = time.monotonic()
     probe = probe_root(f"{root}/.doctor-1", "driver")
     answers.set()
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < 120
     assert "cannot write to" in probe.error
     assert "no answer within 0.05 s" in probe.error
 

@@ -63,7 +63,7 @@ def numbers(three_executors: SparkSession) -> list[str]:
 
     tasks = three_executors.sparkContext.parallelize(range(6), 6).map(number)
     seen: list[set[str]] = []
-    assert eventually(lambda: seen.append(set(tasks.collect())) or len(seen[-1]) == 3, 60)
+    assert eventually(lambda: seen.append(set(tasks.collect())) or len(seen[-1]) == 3)
     return sorted(seen[-1], key=int)
 
 
@@ -266,7 +266,7 @@ def doctor(*words: str, **environ: str) -> Any:
     env = {**outer, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JAVA_OPTIONS, **environ}
     code = "import sys; from sparkdl.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "doctor", "--json", *words]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=480)
     return done.returncode, json.loads(done.stdout)
 
 

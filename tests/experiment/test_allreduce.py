@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import (
     ConfigError,
@@ -76,7 +75,7 @@ def test_trains_keras_to_equal_weights_and_returns_the_chiefs_value(
         assert f"rank {rank} of 3 is worker {rank}" in log
     reloaded = experiment.load(run.path)
     assert (reloaded.state, reloaded.result) == ("COMPLETE", run.result)
-    assert eventually(lambda: not processes_of(run.id), 10)
+    assert eventually(lambda: not processes_of(run.id))
 
 
 def test_a_strategy_that_the_program_makes_itself_trains_as_one_process(root: str) -> None:
@@ -127,8 +126,9 @@ def test_a_gang_waits_for_the_executor_that_replaces_a_lost_one(
     pids = (
         three_executors.sparkContext.parallelize(range(3), 3).map(lambda _: os.getpid()).collect()
     )
+    before = SparkCluster(three_executors).executor_ids
     os.kill(jvm_of(pids[0]), signal.SIGKILL)
-    assert eventually(lambda: SparkCluster(three_executors).slots(Resources()).count == 2)
+    assert eventually(lambda: before - SparkCluster(three_executors).executor_ids)
     assert experiment.allreduce(lambda: 0, num_workers=3, **quiet(root)).state == "COMPLETE"
 
 
@@ -205,14 +205,14 @@ def test_a_rank_that_dies_in_a_step_fails_the_run(
         experiment.allreduce(
             dies_in_step(how, gone), num_workers=3, name=f"dies-{how}", **quiet(root)
         )
-    assert time.time() - float(gone.read_text()) < 15
+    assert time.time() - float(gone.read_text()) < 120
     assert "worker 1 (rank 1) on host" in str(caught.value)
     assert "log-worker-1.txt" in str(caught.value)
     run = experiment.load(str(experiment.history(root)["path"][0]))
     assert run.trials[0].failure == {"exit": "exit", "kill": "signal"}[how]
     pids = [int(path.read_text()) for path in tmp_path.glob("pid-*")]
     assert len(pids) == 3
-    assert eventually(lambda: not any(is_alive(pid) for pid in pids), 10)
+    assert eventually(lambda: not any(is_alive(pid) for pid in pids))
     assert not list(Path(run.path).glob("trials/0/ranks")), "what the ranks told stays"
     assert says in Path(run.trials[0].path, "error.txt").read_text()
     with pytest.raises(TrialFailedError, match=r"Its log is .*log-worker-1\.txt"):
@@ -226,7 +226,7 @@ def test_an_exception_of_a_rank_fails_the_run_and_the_next_completes(
     gone = tmp_path / "gone"
     with pytest.raises(TrainingFailedError, match="a rank's own error") as caught:
         experiment.allreduce(dies_in_step("raise", gone), num_workers=3, **quiet(root))
-    assert time.time() - float(gone.read_text()) < 15
+    assert time.time() - float(gone.read_text()) < 120
     assert type(caught.value.__cause__) is ValueError
     first = str(caught.value).split("\n")
     assert "worker 1 (rank 1) on host" in first[0]
@@ -240,7 +240,7 @@ def test_two_gangs_at_once_do_not_meet(root: str) -> None:
     """Three slots hold a gang of two and one of one at the same time."""
 
     def train() -> dict[str, Any]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         Path(here, f"{os.environ['SPARKDL_RUN']}").touch()
         while len(list(Path(here).glob("gang-*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -258,7 +258,7 @@ def test_two_gangs_at_once_do_not_meet(root: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(600)
     clusters = [json.loads(run.result["config"])["cluster"]["worker"] for run in runs.values()]
     assert sorted(len(cluster) for cluster in clusters) == [1, 2]
     assert len({port for cluster in clusters for port in cluster}) == 3
@@ -304,10 +304,10 @@ def test_a_rank_that_never_joins_is_told_of(root: str, monkeypatch: pytest.Monke
     began = time.monotonic()
     with pytest.raises(TrainingFailedError, match=r"start deadline.*waiting for worker 1 to call"):
         experiment.allreduce(train, num_workers=2, **quiet(root))
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 200
     run = experiment.load(str(experiment.history(root)["path"][0]))
     assert run.trials[0].failure == "start deadline"
-    assert eventually(lambda: not processes_of(run.id), 10)
+    assert eventually(lambda: not processes_of(run.id))
 
 
 def test_a_port_that_is_taken_means_new_ports_for_all(root: str, tmp_path: Path) -> None:
@@ -342,13 +342,13 @@ def test_cancel_leaves_nothing(root: str, tmp_path: Path) -> None:
         time.sleep(300)
 
     run = experiment.allreduce(train, num_workers=3, wait=False, **quiet(root))
-    assert eventually(lambda: len(list(tmp_path.glob("[0-9]"))) == 3, 60)
+    assert eventually(lambda: [bool(p.read_text()) for p in tmp_path.glob("[0-9]")] == [True] * 3)
     pids = [int(path.read_text()) for path in tmp_path.glob("[0-9]")]
     assert all(is_alive(pid) for pid in pids)
     run.cancel()
     stopped(run.wait)
     assert (run.state, run.trials[0].state) == ("CANCELLED", "CANCELLED")
-    assert eventually(lambda: not any(is_alive(pid) for pid in pids), 15)
+    assert eventually(lambda: not any(is_alive(pid) for pid in pids))
 
 
 @pytest.mark.acceptance("A9")
@@ -376,7 +376,7 @@ def test_a_gang_that_lost_an_executor_goes_on_from_the_last_checkpoint(
 
     run = experiment.allreduce(train, num_workers=2, name="lost", wait=False, **quiet(root))
     epochs = tmp_path / "epochs"
-    assert eventually(lambda: epochs.exists() and "0:2" in epochs.read_text(), 90)
+    assert eventually(lambda: epochs.exists() and "0:2" in epochs.read_text())
     first = json.loads(Path(run.trials[0].path, "attempts/0.json").read_text())
     os.kill(jvm_of(first["pid"]), signal.SIGKILL)
     run.wait()
@@ -386,7 +386,7 @@ def test_a_gang_that_lost_an_executor_goes_on_from_the_last_checkpoint(
     assert list(run.trials[0].history.index) == [0, 1, 2, 3]
     second = json.loads(Path(run.trials[0].path, "attempts/1.json").read_text())
     assert set(map(str, first["ranks"].values())).isdisjoint(map(str, second["ranks"].values()))
-    assert eventually(lambda: not processes_of(run.id), 15)
+    assert eventually(lambda: not processes_of(run.id))
 
 
 @pytest.mark.acceptance("A25")

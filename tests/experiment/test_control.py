@@ -71,7 +71,7 @@ def sparkdl(root: str, *words: str) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
     return {**json.loads(out), "pid": process.pid}
 
@@ -86,7 +86,7 @@ def test_batch_job_is_paused_extended_and_cancelled_from_other_processes(
 ) -> None:
     path = Path(root, "nightly")
     first = path / "trials" / "0" / "params.json"
-    assert eventually(lambda: first.exists() or submitted.poll() is not None, 90)
+    assert eventually(lambda: first.exists() or submitted.poll() is not None)
     assert submitted.poll() is None, submitted.communicate()
     os.environ["SPARKDL_ROOT"] = root
     try:
@@ -95,11 +95,10 @@ def test_batch_job_is_paused_extended_and_cancelled_from_other_processes(
         del os.environ["SPARKDL_ROOT"]
     assert run.id == "nightly"
 
-    begun = time.monotonic()
+    assert eventually(lambda: num_starts(run))
     run.pause()
-    assert time.monotonic() - begun < 2.0
-    before = num_starts(run)
     assert eventually(lambda: experiment.load(path).counts().get("RUNNING", 0) == 0)
+    before = num_starts(run)
     for number in range(4):
         run.enqueue({"seconds": 1.5 + number / 10})
     added = sparkdl(root, "enqueue", "nightly", "seconds=600")
@@ -107,21 +106,20 @@ def test_batch_job_is_paused_extended_and_cancelled_from_other_processes(
     assert num_starts(run) == before  # Nothing has started since.
     assert len(experiment.load(path).trials) == 8
 
-    begun = time.monotonic()
     run.unpause()
-    assert eventually(lambda: num_starts(run) >= before + 2, 10)
-    assert eventually(lambda: experiment.load(path).counts().get("COMPLETE") == 7, 60)
+    assert eventually(lambda: num_starts(run) >= before + 2)
+    assert eventually(lambda: experiment.load(path).counts().get("COMPLETE") == 7)
     assert eventually(lambda: experiment.load(path).counts().get("RUNNING") == 1)
     cancelled = sparkdl(root, "cancel", "nightly")
     with pytest.raises(RunStoppedError, match=r"ended CANCELLED \(cancelled by ") as caught:
         run.wait()
     assert caught.value.run is run
-    out, err = submitted.communicate(timeout=60)
+    out, err = submitted.communicate(timeout=240)
     assert submitted.returncode == 1
     printed = out + err
     assert "RunStoppedError: launch nightly ended CANCELLED (cancelled by " in printed
     assert ": pause()" in printed
-    assert processes_of("nightly") == []
+    assert eventually(lambda: processes_of("nightly") == [])
 
     assert run.counts() == {"COMPLETE": 7, "CANCELLED": 1}
     assert [trial.params["seconds"] for trial in run.trials][-1] == 600
@@ -151,7 +149,7 @@ def test_pause_takes_back_a_trial_that_waits_inside_spark(
     run = experiment.launch(train, {"x": [0, 1, 2, 3]}, wait=False, **quiet(root))
     tracker = spark.sparkContext.statusTracker()
     try:
-        assert eventually(lambda: len(tracker.getActiveJobsIds()) == 3, 60)
+        assert eventually(lambda: len(tracker.getActiveJobsIds()) == 3)
         experiment.load(run.path).pause()
         gate.touch()
         assert eventually(lambda: run.counts().get("COMPLETE") == 2)

@@ -79,7 +79,7 @@ def train() -> dict[str, Any]:
 def pid_of(run: Run, attempt: int, rank: int) -> int:
     """The training process of a rank: 0 the chief, 1 and 2 the workers, 3 the parameter server."""
     file = Path(run.trials[0].path, "ranks", str(attempt), f"{rank}.pid")
-    assert eventually(lambda: file.exists() and file.read_text(), 60), f"no {file}"
+    assert eventually(lambda: file.exists() and file.read_text()), f"no {file}"
     return int(file.read_text())
 
 
@@ -88,13 +88,13 @@ def started(root: str, **options: Any) -> tuple[Run, list[int]]:
     run = experiment.parameter_server(
         train, num_workers=2, num_ps=1, wait=False, **quiet(root, **options)
     )
-    assert eventually(lambda: run.trials[0].checkpoint or run.state != "RUNNING", 120)
+    assert eventually(lambda: run.trials[0].checkpoint or run.state != "RUNNING")
     assert run.state == "RUNNING", run
     return run, [pid_of(run, 0, rank) for rank in range(4)]
 
 
 def assert_all_gone(pids: list[int], run: Run) -> None:
-    assert eventually(lambda: not [pid for pid in pids if is_alive(pid)], 15)
+    assert eventually(lambda: not [pid for pid in pids if is_alive(pid)])
     assert not Path(run.trials[0].path, "ranks").exists()
 
 
@@ -111,7 +111,7 @@ def test_trains_and_ends_with_its_coordinator(root: str) -> None:
 def test_a_killed_worker_does_not_fail_the_run_and_comes_back(root: str) -> None:
     run, pids = started(root)
     os.kill(pids[1], signal.SIGKILL)
-    assert eventually(lambda: run.state != "RUNNING" or pid_of(run, 0, 1) != pids[1], 60)
+    assert eventually(lambda: run.state != "RUNNING" or pid_of(run, 0, 1) != pids[1])
     run.wait()
     assert run.state == "COMPLETE", run
     assert run.trials[0].attempts == 1
@@ -135,7 +135,7 @@ def test_a_worker_may_be_killed_long_after_the_start(
         time.sleep(6)  # More than the start may take.
         before = file.read_text()
         os.kill(int(before), signal.SIGKILL)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while file.read_text() in (before, "") and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(6)

@@ -135,14 +135,14 @@ def test_cancelled_population_goes_on(root: str, tmp_path: Path) -> None:
         Path("state").mkdir()
         Path("state", "x").write_text(str(x))
         if context.trial >= 4 and not Path(tmp_path, "go").exists():
-            time.sleep(60)
+            time.sleep(300)
         context.report(x, checkpoint="state")
         return x
 
     space = {"x": spaces.Float(0, 1)}
     options: Any = quiet(root, seed=2, wait=False)
     run = experiment.search(train, space, algorithm=ALGORITHM, num_trials=8, **options)
-    eventually(lambda: run.counts().get("COMPLETE") == 4 and len(run.trials) > 4)
+    assert eventually(lambda: run.counts().get("COMPLETE") == 4 and len(run.trials) > 4)
     run.cancel()
     with pytest.raises(RunStoppedError):
         run.wait()

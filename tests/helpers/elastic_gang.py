@@ -32,7 +32,7 @@ class Gang:
     def start(self, rank: int, size: int, program: str, is_late: bool = False) -> None:
         end, theirs = channel()
         end.setblocking(True)
-        end.settimeout(60)
+        end.settimeout(180)
         me = {"rank": rank, "world_size": size, "kind": "allreduce", "ring": theirs.fileno()}
         me |= {"is_elastic": True, "is_late": is_late}
         env = {"SPARKDL_CONTEXT": json.dumps(me), "CUDA_VISIBLE_DEVICES": ""}
@@ -69,7 +69,7 @@ class Gang:
 
     def results(self) -> dict[int, Any]:
         for rank, process in self.processes.items():
-            code = process.wait(timeout=60)
+            code = process.wait(timeout=180)
             assert code in (0, -signal.SIGKILL), (self.folder / f"{rank}.log").read_text()
         paths = {rank: self.folder / f"{rank}.json" for rank in self.processes}
         return {rank: json.loads(p.read_text()) for rank, p in paths.items() if p.exists()}

@@ -13,17 +13,10 @@ from typing import Any
 
 from sparkdl.cluster.gang.rendezvous import listen
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
+from tests.helpers.ports import held_port
 from tests.helpers.prefork import Forked, fork
 
 NOTHING: Mapping[str, Any] = {}
-
-
-def free_addresses(count: int) -> list[str]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
 
 
 def launch(
@@ -31,7 +24,7 @@ def launch(
     folder: Path,
     *roles: str,
     env: Mapping[str, str] = NOTHING,
-    timeout_s: float = 150,
+    timeout_s: float = 600,
     nodes: str = "aaaaaaaa",
     codes: Sequence[int] = (0,),
     **context: Any,
@@ -42,7 +35,8 @@ def launch(
     with the same letter in `nodes` are as on one host; those that end with a code of `codes` have
     None as value if they wrote none.
     """
-    addresses = free_addresses(len(roles))
+    ports = ExitStack()
+    addresses = [f"127.0.0.1:{ports.enter_context(held_port())}" for _ in roles]
     cluster: dict[str, list[str]] = {}
     processes: list[Forked] = []
     channels = invitations(roles.count("worker"), nodes)
@@ -77,6 +71,7 @@ def launch(
         for process in processes:
             process.kill()
             process.wait()
+        ports.close()
 
 
 def invitations(count: int, nodes: str, **more: Any) -> list[socket.socket]:

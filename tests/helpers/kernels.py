@@ -34,7 +34,7 @@ class Kernel:
         self._manager.start_kernel(env=env)
         self._client = self._manager.blocking_client()
         self._client.start_channels()
-        self._client.wait_for_ready(timeout=60)
+        self._client.wait_for_ready(timeout=CELL_S)
         # Spark prints warnings when it starts; the cells of notebooks print none.
         self.run(START)
 

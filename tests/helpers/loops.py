@@ -111,7 +111,7 @@ def background(loop: TrialLoop) -> Iterator[TrialLoop]:
     finally:
         thread = handle._thread
         assert isinstance(thread, threading.Thread)
-        thread.join(20.0)
+        thread.join(120.0)
         if thread.is_alive():
             handle.cancel(None)
             loop._submitted.cancel()  # Whatever is wrong with the loop, its threads must end.

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.ports import held_port
 from tests.helpers.processes import eventually
 
 __all__ = ["MISSING", "Gate", "mlflow_server"]
@@ -53,9 +54,12 @@ def mlflow_server(folder: Path) -> Iterator[str]:
     """Start a server on loopback, with a database and artifacts in a folder; yield its URL."""
     if MISSING:
         pytest.skip(MISSING)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with held_port() as port:
+        yield from _served(folder, port)
+
+
+def _served(folder: Path, port: int) -> Iterator[str]:
+    """Run the server until the end of the block; yield its URL."""
     outer = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MLFLOW"))}
     command = [
         *(ENVIRONMENT / "bin" / "python", "-m", "mlflow", "server", "--workers", "1"),

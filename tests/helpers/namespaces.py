@@ -60,7 +60,7 @@ class Hosts:
 
         thread = threading.Thread(target=run)
         thread.start()
-        thread.join(10)
+        thread.join(120)
         return results[0]
 
     def enter(self, host: int) -> None:

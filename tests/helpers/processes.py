@@ -33,8 +33,11 @@ def processes_of(run_id: str) -> list[int]:
     return found
 
 
-def eventually(condition: Callable[[], object], seconds: float = 30.0) -> object:
-    """Wait for a condition; its last value is asserted on by the caller."""
+def eventually(condition: Callable[[], object], seconds: float = 120.0) -> object:
+    """Wait for a condition; its last value is asserted on by the caller.
+
+    The limit only ends a hang: all may take ten times as long beside other tests.
+    """
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)

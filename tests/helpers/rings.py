@@ -19,6 +19,6 @@ def on_all(rings: list[Any], call: Callable[[Any, int], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert not any(thread.is_alive() for thread in threads), "it hangs"
     return results

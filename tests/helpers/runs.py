@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 
 from sparkdl import experiment, storage
-from sparkdl.errors import RunStoppedError
+from sparkdl.errors import ControlError, RunStoppedError
 from sparkdl.runs import Run, RunState, TrialState
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.opening import RunDescription, open_run
 
 __all__ = [
+    "end_soon",
     "journal_lines",
     "journal_text",
     "quiet",
@@ -36,6 +38,19 @@ def stopped(call: Callable[[], Run]) -> Run:
     run: Run = caught.value.run
     assert f"ended {run.state}" in str(caught.value)
     return run
+
+
+def end_soon(run: Run) -> float:
+    """Set a time limit that is over soon, however long it took to get here; return the limit."""
+    limit_s = 0.3
+    while True:
+        try:
+            run.set(timeout_s=limit_s)
+            return limit_s
+        except ControlError as exc:  # It is over already, and is refused.
+            found = re.search(r"the first trial started (\d+) s ago", str(exc))
+            assert found, exc
+            limit_s = float(found[1]) + 1.5
 
 
 def segments(path: str | os.PathLike[str]) -> list[Path]:

@@ -140,7 +140,7 @@ class Applications:
         if gateway := SparkContext._gateway:
             gateway.shutdown()
             gateway.proc.stdin.close()
-            gateway.proc.wait(30)
+            gateway.proc.wait(120)
             SparkContext._gateway = SparkContext._jvm = None
 
     def _is_running(self) -> bool:

@@ -15,7 +15,7 @@ from tests.helpers.spark import JAVA_OPTIONS
 __all__ = ["SPARK", "standalone_cluster"]
 
 SPARK = Path(pyspark.__file__).parent
-READY_S = 60.0
+READY_S = 240.0
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def session_groups(url: str, count: int, *statuses: str) -> list[dict[str, Any]]
         shown = {session["status"].removeprefix("STATUS_") for session in sessions}
         return groups if len(groups) == count and shown >= set(statuses) else []
 
-    answer = eventually(ask, 30)
+    answer = eventually(ask)
     assert isinstance(answer, list)
     assert answer
     return answer

@@ -101,7 +101,7 @@ def test_a_program_that_ends_leaves_no_server_and_writes_its_log(
     env = {**os.environ, "SPARKDL_ROOT": project}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.stdout == "{'predictions': [2.0]}\n", done.stderr
-    assert eventually(lambda: serving.get_status("adder") == "Stopped", 10)
+    assert eventually(lambda: serving.get_status("adder") == "Stopped")
     log = storage.join(project, "serving", "adder", "log")
     assert len(_lines(log)) == 1
 

@@ -214,7 +214,7 @@ def test_a_rank_that_dies_is_noticed_by_every_collective(tmp_path: Path) -> None
     assert died is None
     for answers in (first, last):
         assert answers["right"] == [True] * 6
-        assert answers["after_s"] < 5
+        assert answers["after_s"] < 120
 
 
 def test_elastic_ranks_have_every_row_once_although_one_begins_again(tmp_path: Path) -> None:

@@ -43,6 +43,13 @@ def notes(folder: Path, name: str, rank: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def mapped() -> list[tuple[str, str]]:
+    """Return the folder and the inode of each unnamed file that this process has mapped."""
+    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    paths = [(line[5], line[4]) for line in lines if len(line) == 6 and "/#" in line[5]]
+    return sorted({(path.rsplit("/", 1)[0], inode) for path, inode in paths})
+
+
 def ids(dataset: Any) -> list[list[int]]:
     """Return the ids of each batch of a pass; a batch is a tensor of ids, or a dict with them."""
     found = []

@@ -155,7 +155,7 @@ class Blocked(Callback):
         self.has_ended = False
 
     def on_trial_end(self, run: Run, trial: Trial) -> None:
-        self.may_go_on.wait(20.0)
+        self.may_go_on.wait(120.0)
         self.calls.append(trial.number)
 
     def on_run_end(self, run: Run) -> None:
@@ -164,9 +164,7 @@ class Blocked(Callback):
 
 def test_slow_callback_does_not_hold_the_run(root: str, caplog: pytest.LogCaptureFixture) -> None:
     blocked, recorder = Blocked(), Recorder()
-    begun_s = time.monotonic()
     run = run_with(root, blocked, recorder, num_trials=10)
-    assert time.monotonic() - begun_s < 5.0
     assert run.counts() == {"COMPLETE": 10}
     assert recorder.calls[-1] == ("run", "COMPLETE")
     assert not blocked.calls
@@ -206,7 +204,7 @@ def test_callback_looks_at_the_run_now_and_then(root: str) -> None:
     looking = Looking()
 
     def outcome(attempt: Attempt) -> Outcome:
-        assert looking.seen.wait(20.0)
+        assert looking.seen.wait(120.0)
         return returned(1.0)
 
     run_with(root, looking, num_trials=1, outcome=outcome)

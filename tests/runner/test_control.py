@@ -41,6 +41,7 @@ from tests.helpers.loops import (
     train,
 )
 from tests.helpers.processes import eventually
+from tests.helpers.runs import end_soon
 
 pytestmark = pytest.mark.usefixtures("quick_polls", "quick_answers")
 
@@ -151,7 +152,7 @@ def test_set_changes_the_number_of_trials_at_once(root: str, how: str) -> None:
 def test_enqueue_adds_a_trial_to_a_launch(root: str, how: str) -> None:
     cluster = InMemoryCluster(same, num_slots=1)
     gate = threading.Event()
-    cluster._run_task = lambda attempt: (gate.wait(20), same(attempt))[1]
+    cluster._run_task = lambda attempt: (gate.wait(120), same(attempt))[1]
     with background(new_loop(root, cluster, request_of(2))) as loop:
         run = reach(loop, how)
         run.enqueue({"x": 7.5})
@@ -278,8 +279,8 @@ def test_set_changes_the_time_limit(root: str, how: str) -> None:
         run = reach(loop, how)
         time.sleep(0.1)
         refused(lambda: run.set(timeout_s=0.01), "timeout_s=0.01 is over: the first trial started")
-        run.set(timeout_s=0.3)
-    assert (loop.run.state, loop.run.reason) == ("CANCELLED", "timeout_s=0.3 is over")
+        limit_s = end_soon(run)
+    assert (loop.run.state, loop.run.reason) == ("CANCELLED", f"timeout_s={limit_s:g} is over")
 
 
 def test_settings_of_a_search_are_refused_for_a_launch(root: str) -> None:
@@ -421,7 +422,7 @@ def test_two_processes_at_once_and_wrong_clocks_lose_and_repeat_nothing(root: st
 def test_damaged_file_is_refused_and_a_late_one_is_read(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkdl.runner.control.TORN_S", 0.2)
+    monkeypatch.setattr("sparkdl.runner.control.TORN_S", 1e6)
     with background(new_loop(root, InMemoryCluster(), request_of(1))) as loop:
         folder = Path(loop.run.path, "control")
         (folder / "0-0.json").mkdir()  # Cannot be read as a file.
@@ -432,8 +433,9 @@ def test_damaged_file_is_refused_and_a_late_one_is_read(
         (folder / "2-b.json").write_text(given)
         given = given.replace("pause", "set").replace('"arguments": {}', '"arguments": {"z": 1}')
         (folder / "4-d.json").write_text(given)
+        assert eventually(lambda: loop.run.is_paused)
+        monkeypatch.setattr("sparkdl.runner.control.TORN_S", 0.0)
         assert eventually(lambda: len(controls(loop.run)) == 5)
-        assert loop.run.is_paused
         loop.cancel(None)
     answers = {event["id"]: event.get("refused") for event in controls(loop.run) if "id" in event}
     assert answers["2-b"] is None
@@ -473,17 +475,16 @@ def test_run_that_ends_in_the_meantime_refuses_and_no_later_driver_obeys(
     assert command_names(loop._opened.paths) == []
 
 
-def test_dead_driver_is_named_at_once(root: str, tmp_path: Path) -> None:
+def test_dead_driver_is_named_at_once(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with background(new_loop(root, InMemoryCluster(same), request_of(2))) as loop:
         pass
     folder = Path(loop.run.path, "owner")
     (folder / "1.ended").unlink()
     claim = json.loads((folder / "1.json").read_text())
     (folder / "1.json").write_text(json.dumps({**claim, "pid": 2**22 + 1}))
-    begun = time.monotonic()
+    monkeypatch.setattr(asking, "ANSWER_S", (1e6, 1e6))
     run = experiment.load(loop.run.path)
     refused(run.cancel, f"no driver answers for run run: process {2**22 + 1} on host .* has ended")
-    assert time.monotonic() - begun < 5
     assert command_names(RunPaths(run.path)) == []
 
 
@@ -501,8 +502,9 @@ def test_driver_elsewhere_that_does_not_answer(
         refused(run.pause, r"is alive but has not answered yet. pause\(\) stays in")
         assert len(command_names(opened.paths)) == 1
     else:
-        monkeypatch.setattr(owner.Owner, "_write_beat", lambda self, number: None)
-        time.sleep(0.1)
+        is_silent = threading.Event()
+        monkeypatch.setattr(owner.Owner, "_write_beat", lambda self, number: is_silent.set())
+        assert is_silent.wait(120)  # The last heartbeat is written.
         refused(run.pause, "no driver answers for run run")
         assert command_names(opened.paths) == []  # No later driver pauses.
     opened.owner.release()
@@ -602,7 +604,12 @@ def test_resume_keeps_what_was_set_and_enqueued(root: str) -> None:
         run.set(num_trials=4, parallelism=3, timeout_s=500)
         run.enqueue({"x": 0.25})
         run.cancel()
-    again = InMemoryCluster(lambda _: (time.sleep(0.1), returned(score=0.5))[1], num_slots=4)
+
+    def at_once(_: Attempt) -> Outcome:
+        assert eventually(lambda: again.max_running == 3)
+        return returned(score=0.5)
+
+    again = InMemoryCluster(at_once, num_slots=4)
     resumed = continue_search(run.path, train, {}, frozenset(), None, {"progress": False}, again)
     assert resumed.counts() == {"COMPLETE": 5}
     assert again.max_running == 3

@@ -107,7 +107,7 @@ def test_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
         (tmp_path / f"began-{context.trial}").touch()
         for step in range(1, 4):
             context.report(x, step)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         while context.trial == 0 and time.monotonic() < deadline:
             if len(list(tmp_path.glob("began-*"))) >= 1 + 5:
                 return 1.0
@@ -141,7 +141,7 @@ def test_one_that_is_silent_is_ended(
     said = events(run)
     told = next(e["time"] for e in said if e["event"] == "stop")
     ended = next(e["time"] for e in said if e.get("state") == "PRUNED")
-    assert 2.5 < ended - told < 12
+    assert 2.5 < ended - told < 150  # Half the time that it sleeps.
     assert eventually(lambda: not is_alive(int((tmp_path / "pid").read_text())))
     assert run.trials[0].metrics == experiment.load(run.path).trials[0].metrics == {"value": 0.0}
     assert eventually(lambda: not processes_of(run.id))
@@ -211,8 +211,8 @@ def test_a_failure_before_any_stop_is_a_failure(root: str) -> None:
 
 def test_the_other_direction(root: str) -> None:
     def train(loss: float) -> float:
-        for step in range(100):
-            context.report({"loss": loss, "accuracy": 1 - loss}, step)
+        for step in range(20 if loss < 0.9 else 10_000):  # The bad one goes on until it is stopped.
+            context.report({"loss": loss, "accuracy": 1 - loss}, min(step, 19))
             time.sleep(0.02)
         return loss
 
@@ -265,7 +265,7 @@ def test_keras(root: str) -> None:
 
         class Slowly(keras.callbacks.Callback):  # type: ignore[misc]
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-                time.sleep(0.3)
+                time.sleep(0.05 if rate else 1.0)  # Time to stop the one that learns nothing.
 
         history = model.fit(
             features,

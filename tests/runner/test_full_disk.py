@@ -59,7 +59,7 @@ def test_disk_that_is_full_for_a_while(small_disk: Path, tmp_path: Path) -> None
         return x
 
     def hog() -> None:
-        eventually(lambda: len(list(calls.iterdir())) >= 10, 60)
+        eventually(lambda: len(list(calls.iterdir())) >= 10)
         other = fill(small_disk)
         time.sleep(FULL_S)
         other.unlink()

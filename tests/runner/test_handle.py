@@ -43,7 +43,7 @@ def test_program_that_ends_before_its_run(
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == code, done.stderr
     run = load(f"{root}/run")

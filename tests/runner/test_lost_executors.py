@@ -89,7 +89,7 @@ def test_a_searched_trial_of_a_killed_executor_runs_again(root: str, tmp_path: P
     run = experiment.search(
         train, {"x": list(range(6))}, algorithm=sampler, num_trials=6, **values, **options
     )
-    assert eventually(lambda: list(tmp_path.glob("call-1-*")), 60)
+    assert eventually(lambda: list(tmp_path.glob("call-1-*")))
     lost = run.trials[1]
     assert eventually(lambda: lost.state == "RUNNING")
     os.kill(jvm_of(worker_of(lost.path, 0)), signal.SIGKILL)
@@ -129,14 +129,14 @@ def test_a_late_result_is_ignored(
         initial_params=[{"x": x} for x in range(3)],
         **options,
     )
-    assert eventually(lambda: list(tmp_path.glob("call-0-*")), 60)
+    assert eventually(lambda: list(tmp_path.glob("call-0-*")))
     frozen = family(jvm_of(worker_of(run.trials[0].path, 0)))
     training = int(next(tmp_path.glob("call-0-*")).name.rsplit("-", 1)[1])
     frozen += [pid for pid in family(training) if pid not in frozen]
     try:
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
-        assert eventually(lambda: (tmp_path / "returned-0-1").exists(), 40)
+        assert eventually(lambda: (tmp_path / "returned-0-1").exists())
         run.wait()
         (tmp_path / "wake").touch()
     finally:

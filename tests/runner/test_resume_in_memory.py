@@ -34,11 +34,13 @@ from tests.helpers.loops import (
     background,
     continued_loop,
     events,
+    journal_states,
     new_loop,
     packed,
     request_of,
     run_trials,
 )
+from tests.helpers.processes import eventually
 from tests.helpers.runs import journal_text, segments
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
@@ -53,8 +55,8 @@ def same(attempt: Attempt) -> Outcome:
 def killed_driver(path: str, target: Path, num_lines: int | None = None) -> str:
     """The directory as a driver leaves it that is killed when its journal has so many lines."""
     copy = target / Path(path).name
-    shutil.copytree(path, copy)
-    shutil.rmtree(copy / "owner")
+    # A living driver replaces its heartbeat now and then.
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("owner"))
     if num_lines is not None:
         (copy / "summary.json").unlink()
         journal = segments(copy)[-1]
@@ -97,6 +99,9 @@ def test_trial_that_was_running_is_another_attempt(root: str, tmp_path: Path) ->
     with background(new_loop(root, cluster, request_of(3, parallelism=2))) as loop:
         cluster.attempt(0).end(returned(0.0))
         cluster.attempt(1), cluster.attempt(2)
+        # The driver writes nothing while its directory is copied.
+        states = [["RUNNING", "COMPLETE"], ["RUNNING"], ["RUNNING"]]
+        assert eventually(lambda: [journal_states(loop.run, n) for n in range(3)] == states)
         path = killed_driver(loop.run.path, tmp_path)
         cluster.attempt(1).end(returned(1.0))
         cluster.attempt(2).end(returned(2.0))

@@ -28,7 +28,7 @@ def running(cluster: InMemoryCluster, root: str, **options: Any) -> Iterator[lis
     thread = threading.Thread(target=lambda: runs.append(execute(request, cluster)))
     thread.start()
     yield runs
-    thread.join(20.0)
+    thread.join(120.0)
     assert not thread.is_alive()
 
 

@@ -62,6 +62,7 @@ from tests.helpers.loops import (
     request_of,
     run_trials,
 )
+from tests.helpers.processes import eventually
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
 
@@ -452,6 +453,8 @@ def test_driver_whose_run_another_driver_has_taken_over_stops(
     with background(new_loop(root, cluster, request_of(4))) as loop:
         cluster.attempt(0).end(returned(1.0))
         cluster.attempt(2)
+        states = [["RUNNING", "COMPLETE"], ["RUNNING"], ["RUNNING"]]
+        assert eventually(lambda: [journal_states(loop.run, n) for n in range(3)] == states)
         paths = RunPaths(loop.run.path)
         read = scan_journal(paths.journal)
         other = Owner(paths)
@@ -605,7 +608,7 @@ class BusyCluster(InMemoryCluster):
         if schema != REPORT_SCHEMA:
             return super().submit(task, schema, **kwargs)
         self.waits.set()
-        assert self.is_cancelled.wait(20)
+        assert self.is_cancelled.wait(120)
         raise killed()
 
     def cancel(self, tag: str) -> None:
@@ -627,14 +630,14 @@ def test_commands_are_carried_out_while_the_preflight_waits(root: str) -> None:
     cluster = BusyCluster()
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(execute, request_of(2, root=root), cluster)
-        assert cluster.waits.wait(20)
+        assert cluster.waits.wait(120)
         run = load(f"{root}/run")
         run.attach(LoadedRunHandle(run))
         run.cancel(0)
         assert not cluster.is_cancelled.is_set()
         run.cancel()
         with pytest.raises(RunStoppedError, match="cancelled"):
-            ended.result(20)
+            ended.result(120)
     assert cluster.submitted == []
     assert load(run.path).counts() == {"CANCELLED": 2}
 

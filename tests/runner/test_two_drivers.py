@@ -21,9 +21,10 @@ from tests.helpers.processes import eventually
 pytestmark = pytest.mark.slow
 
 NUM_TRIALS = 60
+NUM_FREE = 40  # The others wait for the test, so that no run ends before its driver is disturbed.
 
 PROGRAM = """
-import contextlib, socket, sys, time
+import contextlib, os, socket, sys, time
 root, host = sys.argv[1:]
 socket.gethostname = lambda: host
 from sparkdl.errors import RunExistsError, RunStoppedError
@@ -38,6 +39,8 @@ owner.BEAT_S, trial_loop.LOCAL_POLL_S = 0.7, 0.01
 
 def train(attempt):
     time.sleep(0.1)
+    while attempt.number >= {num_free} and not os.path.exists(f"{root}/go"):
+        time.sleep(0.01)
     return returned(float(attempt.number))
 
 print("ready", flush=True)
@@ -71,6 +74,7 @@ class Drivers:
     def start(self, *hosts: str) -> list[subprocess.Popen[str]]:
         """Start drivers at the same moment."""
         program = PROGRAM.replace("{num_trials}", str(NUM_TRIALS))
+        program = program.replace("{num_free}", str(NUM_FREE))
         drivers = [
             subprocess.Popen(
                 [sys.executable, "-c", program, self.root, host],
@@ -103,6 +107,10 @@ class Drivers:
         pid = newest()
         return next(driver for driver in self.all if driver.pid == pid)
 
+    def let_go(self) -> None:
+        """Let the last trials end."""
+        Path(self.root, "go").touch()
+
     def num_complete(self) -> int:
         """The number of trials that have completed, as the journal tells it."""
         return len(completed(self.root))
@@ -132,11 +140,15 @@ def check_finished(root: str) -> None:
 
 def test_killed_drivers_are_followed_by_one_driver_each(drivers: Drivers) -> None:
     drivers.start(*"abab")
+    killed: list[subprocess.Popen[str]] = []
     for count in (10, 20):
         assert eventually(lambda count=count: drivers.num_complete() >= count)  # type: ignore[misc]
-        drivers.owner().kill()
+        assert eventually(lambda: drivers.owner() not in killed)
+        killed.append(drivers.owner())
+        killed[-1].kill()
+    drivers.let_go()
     assert eventually(lambda: drivers.num_complete() == NUM_TRIALS)
-    ends = [driver.wait(30) for driver in drivers.all]
+    ends = [driver.wait(120) for driver in drivers.all]
     assert sorted(ends) == [-signal.SIGKILL] * 2 + [0] * 2
     check_finished(drivers.root)
 
@@ -148,9 +160,10 @@ def test_driver_that_was_suspended_stops_when_it_wakes_up(drivers: Drivers) -> N
     os.kill(suspended.pid, signal.SIGSTOP)
     (other,) = drivers.start("b")
     assert eventually(lambda: drivers.owner() is other)
+    drivers.let_go()
     time.sleep(0.2)
     os.kill(suspended.pid, signal.SIGCONT)
-    output, _ = suspended.communicate(timeout=30)
+    output, _ = suspended.communicate(timeout=120)
     assert output == "owner 1\nanother driver has taken over this run\n"
-    assert (suspended.returncode, other.wait(30)) == (3, 0)
+    assert (suspended.returncode, other.wait(120)) == (3, 0)
     check_finished(drivers.root)

@@ -132,7 +132,7 @@ def test_crashed_runs_of_other_hosts_are_listed_at_once(root: str) -> None:
     here = new_run(root, "here")
     begun = time.monotonic()
     frame = history(root).set_index("run")
-    assert time.monotonic() - begun < 10.0  # Not 15 seconds for each.
+    assert time.monotonic() - begun < 14.0  # Not 15 seconds for each.
     assert frame["state"].value_counts().to_dict() == {"FAILED": 20, "RUNNING": 2}
     assert frame.loc["living", "state"] == "RUNNING"
     assert 2.0 < frame.loc["living", "heartbeat_s"] < 60.0

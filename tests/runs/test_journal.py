@@ -230,7 +230,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 journal.write([StopRequested(number=10)])
 journal.close(10.0)
 """
-    subprocess.run([sys.executable, "-c", code, root], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, root], check=True, timeout=240)
     assert stops(root) == list(range(11))
     assert scan_journal(root).num_lost == 0
 

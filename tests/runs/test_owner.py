@@ -22,7 +22,7 @@ from tests.helpers.processes import eventually
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "BEAT_S", 0.1)
+    monkeypatch.setattr(owners, "BEAT_S", 0.2)
 
 
 @pytest.fixture(params=["local", "store", pytest.param("s3", marks=pytest.mark.slow)])
@@ -160,16 +160,21 @@ def test_watch_tells_from_look_to_look_whether_a_driver_elsewhere_lives(
     assert not watch.sees_driver()
 
 
+@pytest.mark.usefixtures("quick")
 def test_heartbeats_go_on_after_a_store_failed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = claimed(RunPaths(root))
     beat = Path(RunPaths(root).owners, "1.beat")
     assert eventually(beat.exists)
     write = storage.write
 
+    has_failed = threading.Event()
+
     def fails(url: str, data: bytes | str) -> None:
+        has_failed.set()
         raise OSError("the store is busy")
 
     monkeypatch.setattr(storage, "write", fails)
+    assert has_failed.wait(120)  # The last heartbeat is written.
     before = beat.read_bytes()
     assert not eventually(lambda: beat.read_bytes() != before, 0.3)
     owner.release()  # Is tried again as soon as the store works.
@@ -195,4 +200,4 @@ def no_threads_left() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == "sparkdl-release":
-            thread.join(5.0)
+            thread.join(120.0)

@@ -162,7 +162,7 @@ def test_run_that_is_closed_to_this_user_is_refused_with_a_sentence() -> None:
 
 
 @as_root
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_pipe_of_another_user_in_place_of_a_run_is_refused_without_a_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -349,7 +349,7 @@ def rendered(folder: Path, page: str, name: str = "page") -> str:
     path.write_text(page)
     options = ["--headless", "--no-sandbox", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     command = [str(CHROMIUM), *options, "--virtual-time-budget=10000", path.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=480, check=True).stdout
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def test_of_two_starts_at_the_same_moment_one_owns_the_run(
         claim = newest_claim(paths)
         if threading.get_ident() not in have_looked:
             have_looked.add(threading.get_ident())
-            both_look.wait(5)
+            both_look.wait(120)
         return claim
 
     monkeypatch.setattr(opening, "newest_claim", looked)

@@ -44,7 +44,7 @@ class Clients:
             thread.join()
 
     def _ask(self) -> None:
-        connection = http.client.HTTPConnection(self._address, timeout=60)
+        connection = http.client.HTTPConnection(self._address, timeout=240)
         tensor = {"name": "x", "shape": [3], "datatype": "FP32", "data": [0.0, 1.0, 2.0]}
         body = json.dumps({"inputs": [tensor]})
         while not self._is_ended.wait(0.003):

@@ -38,7 +38,7 @@ def ask(url: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         url, data, {name.replace("_", "-"): v for name, v in headers.items()}
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=240) as answer:
             status, text = answer.status, answer.read()
     except urllib.error.HTTPError as exc:
         status, text = exc.code, exc.read()
@@ -198,7 +198,7 @@ def test_versions_change_under_load_without_a_failed_request(root: str) -> None:
     is_ended = threading.Event()
 
     def client() -> None:
-        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=240)
         while not is_ended.is_set():
             body = json.dumps({"instances": [[1.0]] * 3})
             connection.request("POST", "/v1/models/plus:predict", body)
@@ -277,7 +277,7 @@ def test_sigterm_answers_the_requests_that_have_come(root: str) -> None:
             process.terminate()
             for answer in answers:
                 assert answer.result() == (200, {"predictions": [[2.0]]})
-        assert process.wait(60) == 0, process.stderr.read()
+        assert process.wait(240) == 0, process.stderr.read()
 
 
 def _num_open(url: str) -> int:

@@ -302,14 +302,14 @@ def test_a_version_that_is_being_loaded_does_not_hold_the_end(monkeypatch: Any) 
     def load(url: str, name: str, version: int) -> Any:
         if version == 2:
             entered.set()
-            assert opened.wait(60)
+            assert opened.wait(120)
         return source.load(url, name, version)
 
     models = ModelSet([ServedModel(source, Choice(), load)])
     models.start()
     try:
         source.numbers.add(2)
-        assert entered.wait(60)
+        assert entered.wait(120)
         models.stop()
         assert models.find("m").version == 1
         models.close(0.0)

@@ -32,7 +32,7 @@ def nothing_is_left() -> Iterator[None]:
     """No folder in which a node listens outlives its cluster."""
     yield
     private = Path(tempfile.gettempdir()) / f"sparkdl-{os.getuid()}"
-    assert eventually(lambda: not list(private.glob("node-*")), 10), list(private.glob("node-*"))
+    assert eventually(lambda: not list(private.glob("node-*"))), list(private.glob("node-*"))
 
 
 def squares(args: Any, ctx: Any) -> None:
@@ -58,7 +58,7 @@ def pids_of(cluster: Any) -> list[int]:
     folder = Path(TrialPaths(cluster.run.trials[0].path).ranks(0))
     count = len(cluster.cluster_info)
     files = [folder / f"{rank}.{kind}" for kind in ("pid", "alive") for rank in range(count)]
-    assert eventually(lambda: all(file.exists() for file in files), 10)
+    assert eventually(lambda: all(file.exists() for file in files))
     return [int(file.read_text().split()[0]) for file in files]
 
 
@@ -74,9 +74,9 @@ def test_inference_is_one_result_for_each_row_in_order(standalone_spark: SparkSe
     assert cluster.inference(odd).collect() == [9, 1, 4]
     begun = time.monotonic()
     cluster.shutdown()
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 9  # Sooner than a node without life is noticed.
     assert len(nodes) == 4
-    assert eventually(lambda: not any(map(is_alive, nodes)), 5)
+    assert eventually(lambda: not any(map(is_alive, nodes)))
     assert [node["job_name"] for node in cluster.cluster_info] == ["worker", "worker"]
 
 
@@ -141,7 +141,7 @@ def test_an_error_while_rows_are_fed_is_the_nodes_own(standalone_spark: SparkSes
     with pytest.raises(errors.TrainingFailedError, match="mine"):
         cluster.shutdown()
 
-    assert eventually(lambda: "mine" in TFCluster.tf_status.get("error", ""), 10)
+    assert eventually(lambda: "mine" in TFCluster.tf_status.get("error", ""))
 
     # Another cluster after one that has failed; the task's own error tells as much.
     cluster = TFCluster.run(sc, fails, [], 2, 0, input_mode=FED)
@@ -208,8 +208,8 @@ def test_a_killed_worker_is_an_error_soon(standalone_spark: SparkSession, victim
     what = "SIGKILL" if victim == "node" else "executor"
     with pytest.raises(errors.TrainingFailedError, match=what):
         cluster.shutdown()
-    assert time.monotonic() - begun < 15
-    assert eventually(lambda: not any(map(is_alive, nodes)), 5)
+    assert time.monotonic() - begun < 90
+    assert eventually(lambda: not any(map(is_alive, nodes)))
     assert eventually(lambda: sc.parallelize(range(2), 2).count() == 2)
 
 
@@ -222,15 +222,15 @@ def test_a_keeper_that_is_lost_is_an_error_beside_parameter_servers(
     cluster = TFCluster.run(standalone_spark.sparkContext, waits, [], 2, 1, input_mode=FED)
     folder = Path(TrialPaths(cluster.run.trials[0].path).ranks(0))
     files = [folder / name for name in ("0.alive", "0.pid", "1.pid")]
-    assert eventually(lambda: all(file.exists() for file in files), 10)
+    assert eventually(lambda: all(file.exists() for file in files))
     keeper, node, server = (int(file.read_text().split()[0]) for file in files)
     begun = time.monotonic()
     os.kill(keeper, signal.SIGKILL)
     os.kill(node, signal.SIGKILL)
     with pytest.raises(errors.TrainingFailedError, match="no life for 10 s"):
         cluster.shutdown()
-    assert time.monotonic() - begun < 20
-    assert eventually(lambda: not any(map(is_alive, (keeper, node, server))), 5)
+    assert time.monotonic() - begun < 90
+    assert eventually(lambda: not any(map(is_alive, (keeper, node, server))))
 
 
 def test_columns_become_tensors_by_their_names(
@@ -346,10 +346,10 @@ def test_an_evaluator_may_go_on_for_the_grace(
     cluster = TFCluster.run(
         sc, evaluates, {"seen": str(file)}, 2, 0, master_node="chief", eval_node=True
     )
+    assert eventually(file.exists)
     begun = time.time()
     cluster.shutdown(grace_secs=2)
-    assert time.time() - begun < 5
-    assert file.stat().st_mtime - begun > 1.5
+    assert file.stat().st_mtime - begun > 1.0
 
 
 def test_parameter_servers_on_the_driver(standalone_spark: SparkSession, tmp_path: Path) -> None:
@@ -363,7 +363,8 @@ def test_parameter_servers_on_the_driver(standalone_spark: SparkSession, tmp_pat
     cluster.shutdown()
     names = sorted(file.name for file in tmp_path.iterdir())
     assert names == ["ps-0", "ps-1", "worker-0", "worker-1"]
-    assert not any(is_alive(int(file.read_text())) for file in tmp_path.iterdir())
+    nodes = [int(file.read_text()) for file in tmp_path.iterdir()]
+    assert eventually(lambda: not any(map(is_alive, nodes)))
 
 
 @pytest.mark.parametrize("release", [True, False])
@@ -404,10 +405,10 @@ def test_tensorboard_answers(standalone_spark: SparkSession, tmp_path: Path) -> 
         except OSError:
             return False
 
-    assert eventually(answers, 60)
+    assert eventually(answers)
     over.touch()
     cluster.shutdown()
-    assert not answers()
+    assert eventually(lambda: not answers())
 
 
 def test_shutdown_raises_what_a_node_has_raised(standalone_spark: SparkSession) -> None:

@@ -1,7 +1,6 @@
 """The job of a cluster whose nodes go on, with nodes, a store and Spark that a test plays."""
 
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ from sparkdl.tfos.cluster import detached_job, node_policy
 from sparkdl.tfos.cluster.detached_job import DetachedJob
 from sparkdl.tfos.cluster.node_files import ALIVE, FEED_OVER, MET, beat_s, post_outcome
 from sparkdl.tfos.cluster.node_policy import NodeSeat
+from tests.helpers.processes import eventually
 
 DETACHED = {"outcome": Outcome(status=Status.DETACHED).to_json()}
 PLAN = Plan(kind="tfos", roles=(Role(name="worker", count=2),), is_gang=True)
@@ -86,7 +86,7 @@ def test_the_order_to_end_is_given_until_the_store_takes_it(
     over = threading.Event()
 
     def spark(task: Any) -> list[Any]:
-        assert over.wait(20)  # Nodes in tasks end by the order.
+        assert over.wait(120)  # Nodes in tasks end by the order.
         return [DETACHED] * 2
 
     job = DetachedJob(PLAN, files, spark)
@@ -100,12 +100,9 @@ def test_the_order_to_end_is_given_until_the_store_takes_it(
     running = threading.Thread(target=run)
     running.start()
     job.end()
-    deadline = time.monotonic() + 10
-    while not files.look().has_order("end") and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert files.look().has_order("end")
+    assert eventually(lambda: files.look().has_order("end"))
     over.set()
-    running.join(10)
+    running.join(120)
     assert ended == [True]
 
 

@@ -76,9 +76,9 @@ def test_no_node_outlives_its_driver(
         assert driver.stdout
         assert "running\n" in iter(driver.stdout.readline, "")
         if code in (-9, 143):
-            assert eventually(lambda: len(pids(tmp_path)) == 2, 120)
+            assert eventually(lambda: len(pids(tmp_path)) == 2)
             if "train" in end:
-                assert eventually(lambda: list((tmp_path / "pids").glob("*.fed")), 120)
+                assert eventually(lambda: list((tmp_path / "pids").glob("*.fed")))
             driver.send_signal(signal.SIGKILL if code == -9 else signal.SIGTERM)
-        assert driver.wait(120) == code
-    assert eventually(lambda: nothing_is_left(tmp_path), 30)
+        assert driver.wait(240) == code
+    assert eventually(lambda: nothing_is_left(tmp_path))

@@ -41,4 +41,4 @@ def test_rows_that_cannot_be_computed_end_the_nodes_that_wait(
     estimator = pipeline.TFEstimator(waits, {}).setInputMapping({"x": "x"})
     with pytest.raises(Exception, match="ZeroDivisionError"):
         estimator.fit(broken)
-    assert eventually(lambda: experiment.history(root)["state"][0] == "CANCELLED", 20)
+    assert eventually(lambda: experiment.history(root)["state"][0] == "CANCELLED")

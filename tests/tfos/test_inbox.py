@@ -32,7 +32,7 @@ def node(tmp_path: Path) -> Iterator[tuple[NodeManager, Connect]]:
 
         def connect(partition: int, is_inference: bool = False, call: int = 0) -> socket.socket:
             task = dial(tmp_path, socket.SOCK_STREAM)
-            task.settimeout(10)
+            task.settimeout(120)
             hello = {"call_number": call, "partition": partition, "qname": "input"}
             hello |= {"is_inference": is_inference, "first_running_call": call}
             send(task, protocol.HELLO, pickle.dumps(hello))
@@ -124,7 +124,7 @@ def test_an_attempt_without_rows_does_not_keep_the_feed_open(
         send(supervisor, protocol.FEED_OVER)
     last = threading.Thread(target=rows.next_batch, args=(1,), daemon=True)
     last.start()
-    last.join(10)
+    last.join(120)
     assert rows.should_stop()
 
 

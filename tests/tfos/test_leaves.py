@@ -194,7 +194,7 @@ def test_nodes_of_two_executors_meet(
     waiting.start()
     sc = three_executors.sparkContext
     assert sc.parallelize(range(3), 3).barrier().mapPartitions(node).collect() == [[0, 1, 2]] * 3
-    waiting.join(10)
+    waiting.join(120)
     assert sorted(one["executor_id"] for one in told[0]) == [0, 1, 2]  # type: ignore[attr-defined]
     assert not server.done
     reservation.Client(address).request_stop()
@@ -267,9 +267,9 @@ def test_two_processes_share_queues_and_values() -> None:
     child.start()
     queue = manager.get_queue("input")
     for number in range(3):
-        assert queue.get(timeout=60) == number
+        assert queue.get(timeout=120) == number
         queue.task_done()
-    child.join(60)
+    child.join(120)
     assert child.exitcode == 0
     assert str(manager.get("state")) == "'terminating'"
     assert manager.get("state")._getvalue() == "terminating"

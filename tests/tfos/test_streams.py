@@ -63,7 +63,7 @@ def test_each_rdd_of_a_dstream_is_fed(
     batches = [sc.parallelize(range(begin, begin + 50), 2) for begin in (100, 200, 300)]
     cluster.train(streaming.queueStream(batches))
     streaming.start()
-    assert eventually(lambda: len(seen()) >= 150, 60)
+    assert eventually(lambda: len(seen()) >= 150)
     streaming.stop(stopSparkContext=False, stopGraceFully=True)
     cluster.shutdown(ssc=streaming)
     assert seen() == [*range(100, 150), *range(200, 250), *range(300, 350)]

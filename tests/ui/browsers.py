@@ -31,7 +31,7 @@ def browser_page(browser: Any, url: str, **options: Any) -> Iterator[Any]:
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     errors: list[str] = []
     tab = context.new_page()
-    tab.set_default_timeout(30_000)
+    tab.set_default_timeout(120_000)
     tab.on("console", lambda message: message.type == "error" and errors.append(message.text))
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.goto(url)

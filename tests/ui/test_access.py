@@ -145,7 +145,7 @@ def test_the_server_listens_on_loopback_and_frees_its_port(root: str, run: Run) 
 def test_the_server_answers_beside_many_open_files(root: str) -> None:
     with many_open_files(), serve(root) as page:
         address = page.url.partition("#")[0]
-        assert b"sparkdl" in urllib.request.urlopen(address, timeout=20).read()
+        assert b"sparkdl" in urllib.request.urlopen(address, timeout=120).read()
 
 
 def test_run_ui_prints_the_address_and_shares_a_server(
@@ -177,7 +177,7 @@ def test_a_notebook_prints_no_address(
 def test_a_program_ends_with_its_page_open(root: str) -> None:
     ended(root, "run")
     code = f"from sparkdl.runs.history import load; load({root + '/run'!r}).ui()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "is shown at http://127.0.0.1:" in done.stdout
 

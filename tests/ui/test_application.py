@@ -3,7 +3,6 @@
 import gzip
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -341,12 +340,12 @@ def test_a_run_of_another_host_is_followed_and_its_end_is_seen(
 ) -> None:
     monkeypatch.setattr(owner, "is_here", lambda process: False)
     monkeypatch.setattr(live_runs, "LOOK_S", (0.0, 0.0))
+    monkeypatch.setattr(owner, "BEAT_S", 1e5)  # No heartbeat is awaited.
     opened = started(root, "run")
-    page, begun_s = client(root), time.monotonic()
+    page = client(root)
     assert get(page, "/api/runs/run")["counts"] == {"WAITING": 2}
     opened.record(TrialChanged(number=0, state=TrialState.RUNNING, attempt=0))
     assert eventually(lambda: "RUNNING" in get(page, "/api/runs/run")["counts"])
-    assert time.monotonic() - begun_s < owner.BEAT_S / 2  # No heartbeat was awaited.
     monkeypatch.setattr(live_runs, "DRIVER_S", 0.0)
     monkeypatch.setattr(owner, "BEAT_S", 0.01)
     opened.owner._released.set()  # The driver dies.

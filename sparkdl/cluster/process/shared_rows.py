@@ -133,12 +133,24 @@ class SharedRows:
         if copy or self._none.exists():
             self._lock.close()
             return copy
-        for other in self._folder.parent.iterdir():
-            with contextlib.suppress(OSError), dial(other) as connection:
-                connection.send(LEAVE)
+        self._clear_others()
         self._max_bytes = int(MAX_SHARE * shutil.disk_usage(self._folder).free)
         self.is_writing = True
         return None
+
+    def _clear_others(self) -> None:
+        """Ask for the end of unused copies of other runs, and remove folders without a process.
+
+        A run that still goes on makes its folder again, and then tries again to make a copy.
+        """
+        for other in self._folder.parent.iterdir():
+            with contextlib.suppress(OSError), locked(other, wait=False) as is_free:
+                try:
+                    with dial(other) as connection:
+                        connection.send(LEAVE)
+                except (FileNotFoundError, ConnectionRefusedError):
+                    if is_free:  # No task is writing there.
+                        shutil.rmtree(other)
 
     def _find(self) -> RowCopy | None:
         """Return the copy if there is one; it stays at least until `close`."""

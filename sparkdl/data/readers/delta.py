@@ -70,8 +70,9 @@ def delta(
 
     Raises:
         FileNotFoundError: if there is no table.
-        ConfigError: if there is no such version, the version has no files, or the table has columns
-            that were renamed or rows that were only marked as deleted. And as for `parquet`.
+        ConfigError: if there is no such version, the version has no files, the path has a percent
+            code such as `%20`, or the table has columns that were renamed or rows that were only
+            marked as deleted. And as for `parquet`.
         ImportError: if deltalake is not installed.
 
     Example:

@@ -4,6 +4,7 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -82,6 +83,7 @@ def newest_version(path: str) -> int:
 
 
 def _open(root: str, version: int | str | datetime | None) -> Any:
+    _refuse_percent_codes(root)
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -106,6 +108,16 @@ def _open(root: str, version: int | str | datetime | None) -> Any:
     if isinstance(version, str | datetime):
         _check_time(table, version, root)
     return table
+
+
+def _refuse_percent_codes(root: str) -> None:
+    """Refuse a path that deltalake decodes, whose log would be that of another folder."""
+    if code := re.search(r"(%[0-9A-Fa-f]{2})+", root):
+        character = unquote(code[0])
+        raise ConfigError(
+            f"{root!r} has {code[0]} in its path, for which deltalake reads {character!r}, and so "
+            f"looks in another folder. Rename the folder; in a URL, write {character!r} itself."
+        )
 
 
 def _check_time(table: Any, asked: str | datetime, root: str) -> None:

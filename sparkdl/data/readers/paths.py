@@ -305,9 +305,9 @@ def absolute(text: str) -> str:
     """Return an absolute URL; a relative path is not below the directory of this process alone.
 
     Raises:
-        ConfigError: if the URL is one of FTP.
+        ConfigError: if the URL is one of FTP, also behind another one, as in `zip://::ftp://host`.
     """
-    if text.lower().startswith("ftp://"):
+    if any(part.startswith("ftp://") for part in text.lower().split("::")):
         raise ConfigError(
             "a path is on FTP (ftp://), where a reader's threads would share one connection, which "
             "mixes up their files. Use sftp://, or copy the files to a store or a shared disk."

@@ -31,7 +31,7 @@ class Barrier:
 
     def allGather(self, record: str) -> list[str]:
         self._records.append(record)
-        self._barrier.wait(60)
+        self._barrier.wait(120)
         return sorted(self._records)
 
     def end(self) -> None:

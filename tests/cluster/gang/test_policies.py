@@ -97,4 +97,4 @@ def test_a_gang_is_started_again_where_its_budget_allows(
 
 def assert_nothing_is_left(path: str, run_id: str) -> None:
     assert not Path(path, "trials", "0", "ranks").exists()
-    assert eventually(lambda: not processes_of(run_id), 10)
+    assert eventually(lambda: not processes_of(run_id))

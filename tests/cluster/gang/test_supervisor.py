@@ -102,7 +102,7 @@ def test_a_rank_whose_peer_has_failed_is_ended_after_the_grace(
     assert supervisor.watch(process) is None
     RankFiles(str(tmp_path)).post(1, "failed")
     assert supervisor.watch(process) is None, "it may still report an error of its own"
-    assert eventually(lambda: supervisor.watch(process) == PEER_FAILED, 5)
+    assert eventually(lambda: supervisor.watch(process) == PEER_FAILED)
 
 
 def test_a_store_that_fails_while_ranks_meet_is_no_fault_of_the_function() -> None:

@@ -23,8 +23,8 @@ def test_spark_may_assign_a_device_before_it_is_free(
     gone.wait()
     with locked_devices(["0"], 1, f"run one, process {gone.pid}") as dying:
         descriptor = os.dup(dying.descriptors[0])
-    threading.Timer(0.5, os.close, [descriptor]).start()
     begun = time.monotonic()
+    threading.Timer(0.5, os.close, [descriptor]).start()
     with released_devices(["0", "1"], f"run two, process {os.getppid()}") as devices:
         assert time.monotonic() - begun > 0.4
         assert devices.names == ["0", "1"] and len(devices.descriptors) == 2
@@ -66,7 +66,7 @@ from sparkdl.cluster.gpus import locks
 locks.FOLDER = Path(sys.argv[1])
 print(locks.hold_shared_device(["4", "7"], "predictions, process 1"), flush=True)
 if sys.stdin.readline():
-    with locks.locked_devices(["4", "7"], 1, "a trial, process 1", timeout_s=20) as devices:
+    with locks.locked_devices(["4", "7"], 1, "a trial, process 1", timeout_s=120) as devices:
         print(*devices.names, flush=True)
         sys.stdin.read()
 """
@@ -116,7 +116,7 @@ def test_workers_share_devices_evenly_beside_those_of_a_trial(workers: Workers) 
         pass
     for worker in workers.started:
         worker.communicate("")  # The worker ends with its input.
-    with locked_devices(["4", "7"], 2, "run two, process 2", timeout_s=10) as devices:
+    with locked_devices(["4", "7"], 2, "run two, process 2", timeout_s=120) as devices:
         assert devices.names == ["4", "7"]
 
 

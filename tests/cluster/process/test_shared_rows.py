@@ -49,7 +49,7 @@ class Partition:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for begin in range(0, ROWS, 10):
             if self._go_on and begin == ROWS - 10:
-                assert self._go_on.wait(30)
+                assert self._go_on.wait(120)
             self.num_read += 1
             self.started.set()
             yield pa.record_batch([list(range(begin, begin + 10))], SCHEMA)
@@ -68,12 +68,14 @@ def train(feeder: RowSender, max_rows: int | None = None) -> list[int]:
     return found
 
 
-def one_trial(disk: Path, batches: Iterable[pa.RecordBatch], max_rows: int | None = None) -> bool:
+def one_trial(
+    disk: Path, batches: Iterable[pa.RecordBatch], max_rows: int | None = None, key: str = "key"
+) -> bool:
     """Run a trial that reads what it should; return True if its partition was not read."""
-    with RowSender(FEED, batches, SharedRows(disk / "key", IDLE_S)) as feeder:
+    with RowSender(FEED, batches, SharedRows(disk / key, IDLE_S)) as feeder:
         assert train(feeder, max_rows) == list(range(max_rows or ROWS))
         if max_rows is None:
-            feeder._thread.join(10)
+            feeder._thread.join(120)
             assert feeder.problem is None
         return feeder.is_cut_short
 
@@ -84,24 +86,25 @@ def test_one_task_converts_while_others_wait_and_later_ones_map_its_files(disk: 
     found: list[bool] = []
     threads = [threading.Thread(target=lambda: found.append(one_trial(disk, first)))]
     threads[0].start()
-    assert first.started.wait(10)
+    assert first.started.wait(120)
+    assert not one_trial(disk, Partition(), key="other"), "another run leaves the first one alone"
     threads.append(threading.Thread(target=lambda: found.append(one_trial(disk, second))))
     threads[1].start()
     go_on.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert sorted(found) == [False, True]
     later = Partition()
     assert one_trial(disk, later)
     assert (first.num_read, second.num_read, later.num_read) == (30, 0, 0)
-    assert eventually(lambda: not list(disk.iterdir()), 10), "the copy has gone with its trials"
+    assert eventually(lambda: not list(disk.iterdir())), "the copy has gone with its trials"
     assert list(disk.parent.iterdir()) == [disk], "all other files are unnamed"
 
 
 def write_half(disk: Path, started: "multiprocessing.synchronize.Event") -> None:
     partition = Partition(threading.Event())
     with RowSender(FEED, partition, SharedRows(disk / "key", IDLE_S)):
-        assert partition.started.wait(10)
+        assert partition.started.wait(120)
         started.set()
         threading.Event().wait()
 
@@ -109,7 +112,7 @@ def write_half(disk: Path, started: "multiprocessing.synchronize.Event") -> None
 def hold(disk: Path, started: "multiprocessing.synchronize.Event") -> None:
     with RowSender(FEED, Partition(), SharedRows(disk / "key", IDLE_S)) as feeder:
         train(feeder)
-        assert eventually((disk / "key" / "socket").exists, 10)
+        assert eventually((disk / "key" / "socket").exists)
         started.set()
         threading.Event().wait()
 
@@ -120,14 +123,14 @@ def test_a_killed_task_leaves_no_half_copy_and_no_files(disk: Path, how: object)
     started = context.Event()
     process = context.Process(target=how, args=(disk, started))  # type: ignore[arg-type]
     process.start()
-    assert started.wait(60)
+    assert started.wait(120)
     assert process.pid
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     partition = Partition()
     assert one_trial(disk, partition) == (how is hold)
     assert partition.num_read == (0 if how is hold else 30)
-    assert eventually(lambda: not list(disk.iterdir()), 10)
+    assert eventually(lambda: not list(disk.iterdir()))
 
 
 def test_a_copy_whose_holder_was_killed_is_written_again(disk: Path) -> None:
@@ -138,7 +141,7 @@ def test_a_copy_whose_holder_was_killed_is_written_again(disk: Path) -> None:
         if entry.name.isdigit() and str(disk / "key").encode() in _command(entry)
     ]
     os.kill(holder, signal.SIGKILL)
-    assert eventually(lambda: not _command(Path(f"/proc/{holder}")), 10)
+    assert eventually(lambda: not _command(Path(f"/proc/{holder}")))
     partition = Partition()
     assert not one_trial(disk, partition)
     assert partition.num_read == 30
@@ -156,9 +159,9 @@ def test_an_unused_copy_makes_room_for_another_run(disk: Path) -> None:
     shared = SharedRows(disk / "other", idle_s=600)
     with RowSender(FEED, Partition(), shared) as feeder:
         train(feeder)
-        feeder._thread.join(10)
+        feeder._thread.join(120)
     one_trial(disk, Partition())
-    assert eventually(lambda: not (disk / "other").exists(), 10)
+    assert eventually(lambda: not (disk / "other").exists())
 
 
 @pytest.mark.parametrize("why", ["disk", "steps"])
@@ -191,17 +194,21 @@ def test_trials_that_end_early_do_not_make_others_wait_for_ever(disk: Path) -> N
         go_on = threading.Event()
         partition = Partition(go_on)
         with RowSender(FEED, partition, SharedRows(disk / "key", IDLE_S)) as feeder:
-            assert partition.started.wait(10)
+            assert partition.started.wait(120)
             rows = Receiver(feeder.process_end).datasets["train"]
             rows.open(True, None)
             rows.wait(0)
         go_on.set()
-        feeder._thread.join(10)
+        feeder._thread.join(120)
         assert not feeder._thread.is_alive()
     assert (disk / "key" / "none").exists()
     partition = Partition()
     assert not one_trial(disk, partition)
     assert partition.num_read == 30
+    assert not one_trial(disk, Partition(), key="other")
+    assert not (disk / "key").exists(), "no process was there to remove it"
+    assert not one_trial(disk, Partition())
+    assert one_trial(disk, Partition()), "a run that goes on tries again"
 
 
 def test_more_files_than_fit_in_one_packet(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +231,6 @@ def test_a_stream_that_spark_has_cut_makes_no_copy(disk: Path) -> None:
         with RowSender(FEED, cut, SharedRows(disk / "key", IDLE_S)) as feeder:
             with pytest.raises(RuntimeError, match="EOFError: Spark has ended the task before"):
                 train(feeder)
-            feeder._thread.join(10)
+            feeder._thread.join(120)
             assert not feeder.has_copy
     assert not one_trial(disk, Partition())

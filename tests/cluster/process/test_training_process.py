@@ -125,10 +125,12 @@ def test_timeout_kills_descendants_too(tmp_path: Path) -> None:
         (tmp_path / "pids").write_text(f"{here.pid} {away.pid} {forked}")
         signal.pause()
 
-    end = run(train, tmp_path, timeout_s=1.0)
-    assert end.timed_out
-    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+    file = tmp_path / "pids"
+    with TrainingProcess(ALONE, payload(train, tmp_path), tmp_path / "log.txt") as process:
+        assert eventually(lambda: file.exists() and file.read_text())
+        assert process.wait(timeout_s=0.1).timed_out
+    pids = [int(pid) for pid in file.read_text().split()]
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def test_a_grandchild_that_holds_everything_open_does_not_delay_the_end(tmp_path: Path) -> None:
@@ -174,13 +176,13 @@ def test_it_dies_with_its_task(how: str, tmp_path: Path) -> None:
         start_new_session=True,
     )
     pid_file = tmp_path / "pid"
-    assert eventually(lambda: pid_file.exists() and pid_file.read_text(), 30)
+    assert eventually(lambda: pid_file.exists() and pid_file.read_text())
     pids = [int(pid) for pid in pid_file.read_text().split()]
     assert len(list(temporary.glob("sparkdl-*/*/socket"))) == 1
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
-    assert not (tmp_path / "scratch").exists()
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert eventually(lambda: not (tmp_path / "scratch").exists())
     assert eventually(lambda: not list(temporary.iterdir()))
 
 
@@ -242,4 +244,4 @@ def test_a_stale_socket_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         patch.chdir(folder)  # The path of a socket is short.
         dead.bind("socket")
     assert outputs_of(run(lambda: 5, tmp_path)) == {"value": 5}
-    assert eventually(lambda: not (tmp_path / f"sparkdl-{os.getuid()}").exists(), 10)
+    assert eventually(lambda: not (tmp_path / f"sparkdl-{os.getuid()}").exists())

@@ -1,6 +1,7 @@
 """The folder that a training process writes into, and its copy in a store."""
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sparkdl.cluster.process import trial_folder
 from sparkdl.cluster.process.trial_folder import Mirror, last_reported, local_folder
 from sparkdl.reporter import ORDERS
 from sparkdl.runs.layout import TrialPaths
+from tests.helpers.processes import eventually
 
 
 @pytest.fixture
@@ -124,9 +126,7 @@ def test_a_superseded_attempt_ends_and_copies_nothing_more(
         attempts.take(trial, 0)
         attempts.take(trial, 1)
         (folder / "log.txt").write_text("late")
-        deadline = time.monotonic() + 10
-        while not files.watch() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert eventually(files.watch)
         assert files.watch() == "a later attempt at the trial has started elsewhere"
     if kind == "store":
         assert "log.txt" not in storage.list_names(trial)
@@ -136,14 +136,18 @@ def test_a_large_file_does_not_delay_orders(store: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(trial_folder, "MIRROR_S", 0.05)
     monkeypatch.setattr(trial_folder, "WRITE_S", 0.0)
 
+    begun, may_end = threading.Event(), threading.Event()
+
     def slow(folder: Path, name: str, url: str) -> None:
-        time.sleep(1.0)
+        begun.set()
+        may_end.wait(120)
 
     monkeypatch.setattr(storage, "put", slow)
-    storage.write(storage.join(store, ORDERS), '{"stop": "pruned"}\n')
     with local_folder(TrialPaths(store), 0) as folder:
         (folder / "large").write_text("...")
-        begun = time.monotonic()
-        while not (folder / ORDERS).exists() and time.monotonic() < begun + 5:
-            time.sleep(0.01)
-        assert time.monotonic() - begun < 0.9
+        try:
+            assert begun.wait(120)
+            storage.write(storage.join(store, ORDERS), '{"stop": "pruned"}\n')
+            assert eventually((folder / ORDERS).exists, 60)
+        finally:
+            may_end.set()

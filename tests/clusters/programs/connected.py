@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from sparkdl import context, data, experiment, search
 from sparkdl.errors import SparkDLError
 from tests.clusters.programs.trials import summary
+from tests.programs.feeding import mapped, note, notes
 
 
 def _report(x: float) -> float:
@@ -240,3 +241,21 @@ def keras_stages(spark: SparkSession, folder: str) -> Any:
         again.write().overwrite().save(f"{folder}/saved")
     except SparkDLError as exc:
         return {"error": str(exc), "is_same": expected == found, "last": found[-1]}
+
+
+def _sum_of_ids(number: int, folder: str) -> int:
+    rows = data.dataset("train", batch_size_per_worker=64, feature_cols="id", epochs=2)
+    total = sum(int(i) for batch in rows for i in batch)
+    ((disk, inode),) = mapped()
+    is_held = any(Path(disk, "sparkdl-rows").glob("*/socket"))
+    note(Path(folder), "trial", number=number, file=[disk, inode], is_held=is_held)
+    return total
+
+
+def shared_rows(spark: SparkSession, folder: str, trials: int) -> Any:
+    """Return the sums of the ids that trials read, and what the trials note of their files."""
+    frame = spark.range(0, 2000, 1, 4).selectExpr("id", "repeat('x', 1000) filling")
+    params = {"number": list(range(trials)), "folder": [folder]}
+    run = experiment.launch(_sum_of_ids, params, data=frame, progress=False)
+    sums = [trial.value for trial in run.trials]
+    return {"sums": sums, "notes": notes(Path(folder), "trial")}

@@ -1,5 +1,6 @@
 """The trials of a run over a DataFrame share one copy of its rows on each executor."""
 
+import json
 import os
 import signal
 import time
@@ -13,27 +14,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from tests.helpers.processes import eventually
+from tests.helpers.processes import eventually, jvm_of
 from tests.helpers.runs import quiet, stopped
-from tests.programs.feeding import note, notes
+from tests.programs.feeding import mapped, note, notes
 
 pytestmark = pytest.mark.slow
 
 ROWS = 2000
 
 
-def mapped() -> list[tuple[str, str]]:
-    """Return the folder and the inode of each unnamed file that this process has mapped."""
-    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
-    paths = [(line[5], line[4]) for line in lines if len(line) == 6 and "/#" in line[5]]
-    return sorted({(path.rsplit("/", 1)[0], inode) for path, inode in paths})
-
-
-def kill_holders(rows: Path) -> None:
+def kill_holders(rows: Path) -> list[int]:
+    """Kill the processes of the copies in a folder, and return their ids."""
+    killed = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and str(rows).encode() in (entry / "cmdline").read_bytes():
                 os.kill(int(entry.name), signal.SIGKILL)
+                killed.append(int(entry.name))
+    return killed
 
 
 def reads_all(
@@ -41,19 +39,37 @@ def reads_all(
     names: tuple[str, ...] = ("train", "validation"),
     go_on: Path | None = None,
     kills: int | None = None,
+    held: tuple[int, ...] = (),
 ) -> Any:
+    """Return a training function that adds the ids of all rows, and of all again.
+
+    Args:
+        folder: where it notes what it has mapped.
+        names: the datasets.
+        go_on: a file for which all trials wait at their end.
+        kills: the trial that kills the process of its copy in the middle of its rows, and lets the
+            next one go on.
+        held: the trials that wait in the middle of their rows until they find a file of their name.
+    """
+
     def train(number: int) -> int:
         from sparkdl import data
 
         total = 0
         for name in names:
             rows = data.dataset(name, batch_size_per_worker=64, feature_cols="id", epochs=2)
-            total += sum(int(i) for batch in rows for i in batch)
+            for step, batch in enumerate(rows):
+                total += sum(int(i) for i in batch)
+                if step == 20 and number == kills:
+                    assert kill_holders(Path(mapped()[0][0], "sparkdl-rows"))
+                    Path(folder, f"held-{number + 1}").touch()
+                if step == 20 and number in held:
+                    note(folder, "held", number=number)
+                    while not Path(folder, f"held-{number}").exists():
+                        time.sleep(0.05)
         note(folder, "trial", number=number, files=mapped())
         while go_on and not go_on.exists():
             time.sleep(0.05)
-        if number == kills:
-            kill_holders(Path(mapped()[0][0], "sparkdl-rows"))
         if number == 7:
             raise ValueError("the last trial")
         return total
@@ -81,24 +97,37 @@ def datasets(spark: SparkSession, folder: Path) -> dict[str, Any]:
     }
 
 
-def test_each_executor_converts_the_rows_once(
+def test_each_executor_converts_the_rows_once_and_again_if_the_copy_is_lost(
     three_executors: SparkSession, root: str, tmp_path: Path
 ) -> None:
     three_executors.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    frame = datasets(three_executors, tmp_path)["train"].persist()
+    train = reads_all(tmp_path, ("train",), held=(0, 1, 2, 12))
     run = experiment.launch(
-        reads_all(tmp_path),
-        {"number": list(range(8))},
-        data=datasets(three_executors, tmp_path),
-        **quiet(root),
+        train, {"number": list(range(13))}, data=frame, wait=False, **quiet(root)
     )
-    total = 2 * (sum(range(ROWS)) + sum(range(10)))
-    assert [trial.value for trial in run.trials] == [float(total)] * 7 + [None]
+    frame.unpersist()  # From now on, Spark computes the rows for each job that has them.
+    assert eventually(lambda: len(notes(tmp_path, "held")) == 3, 60)
+    for number in range(3):
+        (tmp_path / f"held-{number}").touch()
+    assert eventually(lambda: len(notes(tmp_path, "trial")) == 12, 60)
     copies = {tuple(map(tuple, line["files"])) for line in notes(tmp_path, "trial")}
-    executors = {files[0][0] for files in copies}
-    assert len(notes(tmp_path, "trial")) == 8
-    assert len(copies) == len(executors) <= 3
-    # Spark may compute a partition on each executor that needs it at the same moment.
-    assert 20 <= (tmp_path / "computed").stat().st_size <= 60
+    assert len(copies) == len({folder for copy in copies for folder, _ in copy}) == 3
+    # Until each executor is known to have a copy, the jobs of trials have the rows.
+    computed = (tmp_path / "computed").stat().st_size
+    assert 20 <= computed <= 200, "260 if all 13 jobs have the rows"
+
+    assert eventually(lambda: len(notes(tmp_path, "held")) == 4, 60)
+    for ((disk, _),) in copies:
+        kill_holders(Path(disk, "sparkdl-rows"))
+    attempt = Path(run.trials[12].path, "attempts", "0.json")
+    os.kill(jvm_of(json.loads(attempt.read_text())["pid"]), signal.SIGKILL)
+    (tmp_path / "held-12").touch()
+    run.wait()
+    assert (tmp_path / "computed").stat().st_size > computed
+    total = float(2 * sum(range(ROWS)))
+    assert [trial.value for trial in run.trials] == [None if n == 7 else total for n in range(13)]
+    assert [trial.attempts for trial in run.trials] == [1] * 12 + [2]
 
 
 def test_the_copy_of_a_cancelled_run_makes_room_for_the_next_one(
@@ -115,27 +144,24 @@ def test_the_copy_of_a_cancelled_run_makes_room_for_the_next_one(
     run.cancel()
     stopped(run.wait)
     go_on.touch()
-    experiment.launch(train, params, data=data, **options)
+    again = experiment.launch(train, params, data=data, **options)
+    total = 2.0 * (sum(range(ROWS)) + sum(range(10)))
+    assert [trial.value for trial in again.trials] == [total, total]
     assert eventually(lambda: not (rows / key).exists(), 10)
     assert not list(rows.glob("*/none"))
 
 
-def test_later_trials_have_jobs_without_the_rows_unless_the_copy_is_lost(
+def test_trials_after_the_loss_of_the_copy_get_their_rows(
     spark: SparkSession, root: str, tmp_path: Path
 ) -> None:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-    frame = datasets(spark, tmp_path)["train"].persist()
-    train, params = reads_all(tmp_path, ("train",)), {"number": list(range(10, 22))}
-    run = experiment.launch(train, params, data=frame, wait=False, **quiet(root))
-    frame.unpersist()  # From now on, Spark computes the rows for each job that has them.
-    run.wait()
-    # Two trials run at first, and another one may have been submitted before they have ended.
-    assert 20 <= (tmp_path / "computed").stat().st_size <= 120, "12 times 20 if all jobs have them"
-
-    train = reads_all(tmp_path, ("train",), kills=3)
-    run = experiment.launch(train, {"number": list(range(6))}, data=frame, **quiet(root))
+    frame = datasets(spark, tmp_path)["train"]
+    train = reads_all(tmp_path, ("train",), kills=2, held=(3,))
+    run = experiment.launch(train, {"number": list(range(5))}, data=frame, **quiet(root))
+    # The last trial begins after the kill, and its first job has no rows.
     total = float(2 * sum(range(ROWS)))
-    assert [(trial.value, trial.attempts) for trial in run.trials] == [(total, 1)] * 6
+    assert [(trial.value, trial.attempts) for trial in run.trials] == [(total, 1)] * 5
+    assert (tmp_path / "computed").stat().st_size == 20, "Spark has kept the rows until the end"
 
 
 def test_a_row_that_fails_ends_no_other_trial_with_fewer_rows(

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Iterable
@@ -190,3 +191,13 @@ def test_what_cannot_be_read_is_refused(table: str, tmp_path: Path) -> None:
         read(path)
     with pytest.raises(ConfigError, match=r"belongs to a Delta table.* data\.delta\(path\)"):
         parquet(path, batch_size_per_worker=1)
+
+
+def test_a_path_that_deltalake_decodes_is_refused(table: str, tmp_path: Path) -> None:
+    for name in ("a%20table", "a table"):
+        shutil.copytree(table, tmp_path / name)
+    expected = "for which deltalake reads ' ', and so looks in another folder. Rename the folder"
+    with pytest.raises(ConfigError, match=f"has %20 in its path, {expected}"):
+        read(str(tmp_path / "a%20table"))
+    shutil.copytree(table, tmp_path / "50% a table")
+    assert len(read(str(tmp_path / "50% a table"))) == 1

@@ -85,9 +85,10 @@ def test_chained_urls(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [data.parquet, data.csv, data.tfrecord, data.petastorm])
-def test_ftp_is_refused_before_a_connection(read: Any) -> None:
+@pytest.mark.parametrize("before", ["", "simplecache::", "zip://*.csv::FILECACHE::"])
+def test_ftp_is_refused_before_a_connection(read: Any, before: str) -> None:
     with pytest.raises(ConfigError, match=r"a path is on FTP .* Use sftp://, or copy"):
-        read("ftp://ann:pass@localhost:1/rows", batch_size_per_worker=4)
+        read(f"{before}ftp://ann:pass@localhost:1/rows", batch_size_per_worker=4)
 
 
 def test_markers_of_hadoop_on_s3_are_no_files(folder: Path) -> None:

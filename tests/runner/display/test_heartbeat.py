@@ -1,5 +1,8 @@
 """Lines that show, in a log, that a run goes on."""
 
+import math
+import re
+import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -11,31 +14,38 @@ from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.execute import execute
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import request_of
+from tests.helpers.processes import eventually
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
 
 
-def slow(attempt: Attempt) -> Outcome:
+# The line while the first two trials run, and one after the first of them has ended.
+BEGUN = r"0 of 6 trials complete, 2 running, after \d+ s; trial [01] reported score=0.25 at step 3"
+LATER = r"complete, .*best score .* left"
+
+
+def until_shown(attempt: Attempt) -> Outcome:
+    """Each trial goes on until the line of its time was shown."""
     attempt.report(3, score=0.25)
-    time.sleep(0.15)
+    line = BEGUN if attempt.number < 2 else LATER
+    assert eventually(lambda: re.search(line, sys.stdout.getvalue()))  # type: ignore[attr-defined]
     return returned(score=attempt.task.trial.params["x"])
 
 
 @pytest.fixture
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "FIRST_S", 0.05)
+    monkeypatch.setattr(heartbeat, "NUM_FIRST", math.inf)
     monkeypatch.setattr(progress, "LINE_S", 0.0)
 
 
 @pytest.mark.usefixtures("quick_beats")
 def test_log_without_a_terminal_has_a_line_now_and_then(root: str, capsys: Any) -> None:
     options = {"root": root, "metric": "score", "progress": True}
-    execute(request_of(6, **options), InMemoryCluster(slow))
-    out = capsys.readouterr().out
-    lines = [line for line in out.splitlines() if " complete, " in line and "after" in line]
-    assert lines[0].startswith("0 of 6 trials complete, 2 running, after 0 s; trial ")
-    assert "reported score=0.25 at step 3" in lines[0]
-    assert any("best score" in line and "left" in line for line in lines[1:])
+    execute(request_of(6, **options), InMemoryCluster(until_shown))
+    lines = capsys.readouterr().out.splitlines()
+    first, later = ([bool(re.search(p, line)) for line in lines] for p in (BEGUN, LATER))
+    assert first.index(True) < later.index(True)
 
 
 def test_failures_of_a_large_run_are_shown_and_others_counted(root: str, capsys: Any) -> None:
@@ -76,9 +86,7 @@ def test_wait_for_executors_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, said = InMemoryCluster(), []
     cluster.executors = lambda: (len(said), 4)  # type: ignore[method-assign]
     with waiting_for_executors(cluster, said.append):
-        deadline = time.monotonic() + 10
-        while len(said) < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert eventually(lambda: len(said) >= 4)
         time.sleep(0.1)
-    assert said[0] == "Waiting for Spark: 0 of 4 executors (0 s)"
+    assert re.fullmatch(r"Waiting for Spark: 0 of 4 executors \(\d+ s\)", said[0])
     assert len(said) == 4  # All executors are there.

@@ -41,7 +41,7 @@ def test_tensorboard_follows_the_run_and_ends_with_it(
 
     def waits_to_be_seen(attempt: Attempt) -> Outcome:
         name = f"{attempt.number}-x={attempt.number}"
-        assert eventually(lambda: list(fake_tensorboard.glob(f"*/run/{name}")), 10)
+        assert eventually(lambda: list(fake_tensorboard.glob(f"*/run/{name}")))
         return returned(1.0)
 
     run = run_two(root, waits_to_be_seen)
@@ -51,8 +51,9 @@ def test_tensorboard_follows_the_run_and_ends_with_it(
     assert tensorboard.is_running
     pid = tensorboard._server.pid
     del tensorboard, run
-    assert eventually(lambda: gc.collect() is not None and not is_alive(pid), 10)
-    assert not list(fake_tensorboard.iterdir())
+    assert eventually(lambda: gc.collect() is not None and not is_alive(pid))
+    # The thread that follows the run may be the one that ends it.
+    assert eventually(lambda: not list(fake_tensorboard.iterdir()))
 
 
 def test_notebook_shows_the_page_before_the_trials(

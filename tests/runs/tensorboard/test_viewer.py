@@ -70,7 +70,7 @@ def test_tensorboard_follows_a_run_of_another_driver(
         start_trial(opened, 1, 1.0, 0.5)
         end_trial(opened, 0, 0.75)
         logdir = logdir_of(fake_tensorboard)
-        assert eventually(lambda: len(events_in(logdir / "0-lr=0.1")) == 4, 10)
+        assert eventually(lambda: len(events_in(logdir / "0-lr=0.1")) == 4)
         assert [value.tag for value in events_in(logdir / "1-lr=0.2")].count("loss") == 2
     assert "ended" in repr(tensorboard)
     assert not list(fake_tensorboard.iterdir())
@@ -109,8 +109,8 @@ def test_tensorboard_ends_when_neither_it_nor_the_run_is_in_use(
     assert is_alive(pid)
     del run
     # The thread that looks for new files may have it in use for a moment.
-    assert eventually(lambda: gc.collect() is not None and not is_alive(pid), 10)
-    assert not list(fake_tensorboard.iterdir())
+    assert eventually(lambda: gc.collect() is not None and not is_alive(pid))
+    assert eventually(lambda: not list(fake_tensorboard.iterdir()))
 
 
 def test_store_that_fails_for_a_while_is_read_again(
@@ -130,7 +130,7 @@ def test_store_that_fails_for_a_while_is_read_again(
         tensorboard = load(opened.run.path).tensorboard()
         assert tensorboard.url
     logdir = logdir_of(fake_tensorboard)
-    assert eventually(lambda: (logdir / "0-lr=0.1" / EVENTS).exists(), 10)
+    assert eventually(lambda: (logdir / "0-lr=0.1" / EVENTS).exists())
     assert "the store is busy" in caplog.text
     tensorboard.stop()
 
@@ -178,7 +178,7 @@ def test_tensorboard_ends_with_the_program(root: str, tmp_path: Path, how: str) 
         pid = int(process.stdout.readline())
         if how == "interrupt":
             process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=240)
     assert "Traceback" not in err or "KeyboardInterrupt" in err
     assert not is_alive(pid)  # It has ended before the program.
     assert not list(tmp_path.glob("sparkdl-tensorboard-*"))
@@ -201,7 +201,7 @@ def test_notebook_shows_the_page_as_soon_as_it_has_data(
     monkeypatch.setattr("IPython.display.display", display)
     with load(ended(root, "one").run.path).tensorboard() as tensorboard:
         tensorboard.display()
-        assert eventually(lambda: len(shown) == 2, 10)
+        assert eventually(lambda: len(shown) == 2)
         assert "as soon as a trial has started" in shown[0]
         assert f'<iframe src="{tensorboard.url}"' in shown[1]
     assert not answers
@@ -241,9 +241,9 @@ def test_real_tensorboard_names_trials_by_their_parameters_and_follows_them(
         query = "data/plugin/scalars/scalars?tag=loss&run=1-lr%3D0.2"
 
         def losses() -> Any:
-            with urllib.request.urlopen(tensorboard.url + query, timeout=10) as response:
+            with urllib.request.urlopen(tensorboard.url + query, timeout=120) as response:
                 return [value for _, _, value in json.load(response)]
 
-        assert eventually(lambda: losses() == [1.0, 0.25], 20)
+        assert eventually(lambda: losses() == [1.0, 0.25])
         pid = tensorboard._server.pid
     assert not is_alive(pid)
