@@ -138,7 +138,8 @@ class RowPasses(StatefulPasses):
 
     def go_on(self, state: DataState) -> None:
         """Implement `StatefulPasses.go_on`; rows left that were freed are found again."""
-        self._left = None
+        if self._rest is None:
+            self._left = None
         super().go_on(state)
 
     def _in_known_order(self, known: KnownRows, number: int) -> Iterator[pa.RecordBatch]:
@@ -159,8 +160,10 @@ class RowPasses(StatefulPasses):
         return self._rest[1]
 
     def _num_batches(self, state: DataState | None) -> int:
-        is_counted = state is not None and self._left is not None and self._left[0] == state
-        rows = self._left[1] if is_counted and self._left else self._portion(state).total
+        if self._left is not None and self._left[0] == state:
+            rows = self._left[1]
+        else:
+            rows = self._portion(state).total
         return totals(rows, self._ranks, self._batch_size, self._batches.last_batch)[0]
 
     def state(self, epoch: int, steps: int) -> DataState:
