@@ -73,8 +73,8 @@ class Plan:
                 "these rows have no state from which reading could go on in the middle of an "
                 "epoch. The readers of files and data.dataset have one, without bucket_by= and "
                 "epochs= (iterate several times), and not in an elastic gang; data.dataset also "
-                "not with steps= or cache=False, and data.mix has none. Without it, commit "
-                "checkpoints at the end of epochs."
+                "not with steps= or cache=False, and data.mix has none. Without a state, commit "
+                "checkpoints at the end of epochs: Checkpoint without data= and every_steps=."
             )
         self.passes.prepare()
         return self.passes

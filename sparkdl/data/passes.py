@@ -1,10 +1,8 @@
 """Runs in the training process. The passes of a rank over the rows of files."""
 
 import dataclasses
-import functools
-import hashlib
-import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,10 +40,9 @@ class Passes(StatefulPasses):
         max_lanes: int,
         columns: Sequence[str] = (),
     ) -> None:
-        super().__init__(me, batch_size, max_steps)
+        super().__init__(me, batch_size, max_steps, window_rows)
         self._sizes = sizes
         self._last_batch = last_batch
-        self._window_rows = window_rows
         self._max_lanes = max_lanes
         self._columns = columns
 
@@ -118,13 +115,12 @@ class Passes(StatefulPasses):
             "where"
         )
 
-    @functools.cached_property
-    def _order_digest(self) -> str:
-        order = [
+    @property
+    def _order_terms(self) -> list[Any]:
+        return [
             list(self._sizes),
             self._last_batch,
             self._max_steps,
             self._window_rows,
             [self._max_lanes, sorted(self._columns)] if self._window_rows else [],
         ]
-        return hashlib.sha256(json.dumps(order).encode()).hexdigest()[:16]

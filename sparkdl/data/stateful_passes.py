@@ -4,7 +4,13 @@ A pass is one epoch. It begins with its first row, or, after a restart, where th
 have ended.
 """
 
+import functools
+import hashlib
+import json
 from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
 
 from sparkdl.context import Context
 from sparkdl.data.data_state import DataState, Round
@@ -21,6 +27,7 @@ class StatefulPasses(ABC):
         me: the context of the rank.
         batch_size: number of rows in a batch of each rank.
         max_steps: maximum number of batches in a pass; None for no maximum.
+        window_rows: number of rows that are shuffled together; None keeps the order.
 
     Attributes:
         numbers: counts the passes.
@@ -29,12 +36,15 @@ class StatefulPasses(ABC):
 
     is_known = True
 
-    def __init__(self, me: Context, batch_size: int, max_steps: int | None) -> None:
+    def __init__(
+        self, me: Context, batch_size: int, max_steps: int | None, window_rows: int | None
+    ) -> None:
         self.numbers = PassNumbers()
         self._me = me
         self._rank, self._ranks = me.reading
         self._batch_size = batch_size
         self._max_steps = max_steps
+        self._window_rows = window_rows
         self._seed = me.data_seed
         self._resumed: DataState | None = None
 
@@ -48,13 +58,19 @@ class StatefulPasses(ABC):
 
     @property
     @abstractmethod
-    def _order_digest(self) -> str:
-        """A digest of what must be the same when a pass goes on."""
+    def _order_terms(self) -> list[Any]:
+        """The terms that must be the same when a pass goes on, in JSON form."""
 
     @property
     @abstractmethod
     def _must_stay(self) -> str:
-        """The subject of `_order_digest`, in words."""
+        """The subject of `_order_terms`, in words."""
+
+    @functools.cached_property
+    def _order_digest(self) -> str:
+        """A digest of `_order_terms`, followed by one of NumPy's orders if rows are shuffled."""
+        terms = _digest(json.dumps(self._order_terms).encode())
+        return terms if self._window_rows is None else f"{terms}-{_digest(_random_orders())}"
 
     @property
     def _start(self) -> str:
@@ -127,11 +143,7 @@ class StatefulPasses(ABC):
         Raises:
             ConfigError: if the state is that of other rows, or of rows in another order.
         """
-        if state.order != self._order_digest:
-            raise ConfigError(
-                f"the state is that of other data: {self._must_stay} must be those with which the "
-                "epoch began. Restore them, or begin the epoch anew, without the state."
-            )
+        self._check_order(state.order)
         before = self._seed, self._resumed
         self._seed, self._resumed = state.seed, state
         try:
@@ -150,6 +162,34 @@ class StatefulPasses(ABC):
         self._resumed = None
         self.numbers.upcoming = epoch
 
+    def _check_order(self, digest: str) -> None:
+        (terms, _, orders), (own_terms, _, own_orders) = (
+            each.partition("-") for each in (digest, self._order_digest)
+        )
+        if terms != own_terms:
+            raise ConfigError(
+                f"the state is that of other data: {self._must_stay} must be those with which the "
+                "epoch began. Restore them, or begin the epoch anew, without the state."
+            )
+        if orders != own_orders:
+            raise ConfigError(
+                f"the epoch began with another version of NumPy than {np.__version__}, which "
+                "shuffles rows into another order. Install that version, or begin the epoch anew, "
+                "without the state."
+            )
+
     def _resumed_at(self, number: int) -> DataState | None:
         state = self._resumed
         return state if state and state.rounds and state.epoch == number else None
+
+
+def _random_orders() -> bytes:
+    """Return orders that NumPy draws, which may change from one version to another (its NEP 19)."""
+    random = np.random.default_rng([1, 2, 3])
+    order = random.permutation(1000)
+    random.shuffle(order[:500])
+    return order.astype("<i8").tobytes()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -135,3 +135,6 @@ def test_a_loader_knows_its_place_and_refuses_that_of_others(tmp_path: Path) -> 
     for options in ({"epochs": 2}, bucketed):
         with pytest.raises(ConfigError, match="these rows have no state"):
             read(**options).state_dict()
+    whole = [data.parquet(tmp_path, batch_size_per_worker=4, feature_cols="x")] * 2
+    with pytest.raises(ConfigError, match=r"have no state.* Checkpoint without data= and every_st"):
+        data.mix(whole).state_dict(0, 1)

@@ -2,10 +2,12 @@
 
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sparkdl import context, experiment
 from sparkdl import search as spaces
@@ -89,6 +91,52 @@ def test_members_hand_on_checkpoints_and_replay_gives_the_metrics_again(
     assert last.debug(from_start=True)["loss"] == last.value
     with pytest.raises(ConfigError, match="is no folder of a trial"):
         experiment.replay(run.path)
+
+
+def test_members_that_end_within_an_epoch_go_on_with_the_rows_that_their_line_has_left(
+    spark: SparkSession, root: str
+) -> None:
+    """Each interval makes 4 of the 10 steps of an epoch of a DataFrame."""
+
+    def train(rate: float) -> dict[str, float]:
+        from sparkdl import data
+
+        batches = data.dataset(batch_size_per_worker=4, shuffle=True).as_numpy()
+        batches.state_dict()
+        done: list[tuple[int, list[int]]] = []
+        if before := context.get_checkpoint():
+            state, done = json.loads(Path(before, "state.json").read_text())
+            batches.load_state_dict(state)
+        goal = len(done) + 4
+        while len(done) < goal:
+            epoch = batches.state_dict()["epoch"]
+            for ids in batches:
+                done.append((epoch, ids.tolist()))
+                if len(done) == goal:
+                    break
+        Path("state").mkdir()
+        Path("state", "state.json").write_text(json.dumps([batches.state_dict(), done]))
+        context.report({"loss": -rate}, checkpoint="state")
+        uses = Counter((epoch, i) for epoch, ids in done for i in ids)
+        first = {i for epoch, i in uses if epoch == 0}
+        return {"loss": -rate, "most": max(uses.values()), "first": len(first), "all": len(uses)}
+
+    run = experiment.search(
+        train,
+        SPACE,
+        algorithm={"pbt": {"population": 2, "quantile": 0.5}},
+        num_trials=5,
+        data=spark.range(40),
+        parallelism=1,  # So that a member that has trained is always compared with the other.
+        **quiet(root, metric="loss", direction="min", seed=5),
+    )
+    members = {trial.number: trial.member for trial in run.trials}
+    assert any(t.parent is not None and members[t.parent] != t.member for t in run.trials)
+    for trial in run.trials:
+        rows = 16 * len(line_of(run, trial.number))
+        found = [trial.outputs[name] for name in ("most", "first", "all")]
+        assert found == [1, min(rows, 40), rows], trial.number
+        assert list(Path(trial.path, "rows").glob("*.json"))  # Other trials may need it.
 
 
 def test_population_is_resumed_and_extended(root: str) -> None:

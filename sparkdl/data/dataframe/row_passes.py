@@ -1,9 +1,8 @@
 """Runs in the training process. The passes of a rank over its rows of a DataFrame."""
 
 import functools
-import hashlib
-import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +61,8 @@ class RowPasses(StatefulPasses):
     def __init__(
         self, me: Context, buffer: RowBuffer, batches: Batches, cache: bool, num_datasets: int
     ) -> None:
-        super().__init__(me, batches.per_worker(me.num_readers), None)
+        window_rows = batches.window_rows if batches.shuffle else None
+        super().__init__(me, batches.per_worker(me.num_readers), None, window_rows)
         if not cache and (batches.epochs > 1 or batches.shuffle or num_datasets > 1):
             raise ConfigError(
                 "cache=False reads rows once, in the order of their arrival; it requires epochs=1, "
@@ -79,6 +79,7 @@ class RowPasses(StatefulPasses):
         self.has_state = is_whole and not (batches.bucket_by or me.is_elastic)
         self._known: KnownRows | None = None
         self._rest: tuple[DataState, Portion] | None = None
+        self._left: tuple[DataState, int] | None = None  # The number of rows of the last rest.
         self._begun_unknown: set[int] = set()  # Numbers of passes in another order.
 
     def first(self) -> pa.RecordBatch | None:
@@ -135,8 +136,16 @@ class RowPasses(StatefulPasses):
             balanced, last_batch = self._balanced(), self._batches.last_batch
             self._known = _known_rows(self._buffer, balanced, last_batch, self._window_rows)
 
+    def go_on(self, state: DataState) -> None:
+        """Implement `StatefulPasses.go_on`; rows left that were freed are found again."""
+        if self._rest is None:
+            self._left = None
+        super().go_on(state)
+
     def _in_known_order(self, known: KnownRows, number: int) -> Iterator[pa.RecordBatch]:
         state = self._resumed_at(number)
+        if self._rest and number > self._rest[0].epoch:
+            self._rest = None  # Its places take as much memory as those of all rows.
         seed = order_seed(self._seed, number, self._rank, self.steps_made(number))
         return known.read(self._portion(state), seed, self.num_steps(number) * self._batch_size)
 
@@ -147,11 +156,15 @@ class RowPasses(StatefulPasses):
             return self._known.whole
         if self._rest is None or self._rest[0] != state:
             self._rest = state, self._known.rest(state)
+            self._left = state, self._rest[1].total
         return self._rest[1]
 
     def _num_batches(self, state: DataState | None) -> int:
-        rows, last_batch = self._portion(state).total, self._batches.last_batch
-        return totals(rows, self._ranks, self._batch_size, last_batch)[0]
+        if self._left is not None and self._left[0] == state:
+            rows = self._left[1]
+        else:
+            rows = self._portion(state).total
+        return totals(rows, self._ranks, self._batch_size, self._batches.last_batch)[0]
 
     def state(self, epoch: int, steps: int) -> DataState:
         """Implement `StatefulPasses.state`."""
@@ -170,18 +183,13 @@ class RowPasses(StatefulPasses):
         return self._known.start if self._known else ""
 
     @property
-    def _window_rows(self) -> int | None:
-        return self._batches.window_rows if self._batches.shuffle else None
-
-    @property
     def _must_stay(self) -> str:
         return "the columns of the DataFrame, shuffle and last_batch"
 
     @property
-    def _order_digest(self) -> str:
+    def _order_terms(self) -> list[Any]:
         columns = [[field.name, str(field.type)] for field in self._buffer.schema]
-        order = [columns, self._batches.last_batch, self._window_rows]
-        return hashlib.sha256(json.dumps(order).encode()).hexdigest()[:16]
+        return [columns, self._batches.last_batch, self._window_rows]
 
     # ---- the rows that have arrived
 

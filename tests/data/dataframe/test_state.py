@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from sparkdl import context, data
 from sparkdl.data.dataframe.dataset import received
+from sparkdl.data.dataframe.known_rows import Portion
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.errors import ConfigError
@@ -30,13 +32,14 @@ Fed = Callable[..., Any]
 def fed(activate: Activate) -> Iterator[Fed]:
     with contextlib.ExitStack() as stack:
 
-        def fed(order: list[int] | None = None, **options: Any) -> Any:
+        def fed(order: list[int] | None = None, me: Any = None, **options: Any) -> Any:
             table = rows_of(0, 40).take(order or list(range(40)))
             feed = Feed({"train": table.schema.serialize().to_pybytes()})
             feeder = RowSender(feed, table.to_batches(max_chunksize=3))
             ends = stack.enter_context(feeder).process_end
             activate(0, 1)
-            context.activate(dataclasses.replace(context.current(), feed=ends.dup().detach()))
+            mine = {"feed": ends.dup().detach(), **(me or {})}
+            context.activate(dataclasses.replace(context.current(), **mine))
             received.cache_clear()
             options = {"feature_cols": "a", "label_cols": "id", "shuffle": True, **options}
             return data.dataset(**{"batch_size_per_worker": 4, **options})
@@ -60,6 +63,11 @@ def test_a_state_that_is_refused_changes_nothing(fed: Fed) -> None:
         fed(list(range(40))[::-1]).load_state_dict(state)
 
 
+def num_portions() -> int:
+    gc.collect()
+    return sum(type(each) is Portion for each in gc.get_objects())
+
+
 def test_reading_goes_on_in_another_order_of_arrival_and_with_other_batches(fed: Fed) -> None:
     rows = fed()
     state = rows.state_dict(0, 0)
@@ -67,7 +75,10 @@ def test_reading_goes_on_in_another_order_of_arrival_and_with_other_batches(fed:
     first = passes(rows, 1)[0][:2]
     after = fed(list(range(40))[::-1], batch_size_per_worker=5)
     after.load_state_dict(rows.state_dict(0, 2))
+    with_rest = num_portions()
     rest, whole, _ = passes(after, 3)
+    assert num_portions() == with_rest - 1
+    assert after.state_dict(0, 3)["rounds"][1]["steps"] == 3
     assert [len(rest), len(whole)] == [7, 8]
     assert Counter(flat([*first, *rest])) == Counter(range(40)) == Counter(flat(whole))
     arrays = fed(list(range(40))[::-1], batch_size_per_worker=5).as_numpy()
@@ -75,6 +86,23 @@ def test_reading_goes_on_in_another_order_of_arrival_and_with_other_batches(fed:
     assert len(arrays) == 7
     assert passes(arrays, 2) == [rest, whole]
     assert arrays.state_dict() == {**state, "epoch": 2}
+
+
+def test_a_trial_goes_on_with_the_rows_that_another_trial_of_the_run_has_left(
+    fed: Fed, tmp_path: Path
+) -> None:
+    def of(trial: int) -> dict[str, Any]:
+        return {"trial": trial, "run_path": str(tmp_path), "url": f"{tmp_path}/trials/{trial}"}
+
+    rows = fed(me=of(0))
+    rows.state_dict(0, 0)
+    used, state = passes(rows, 1)[0][:2], rows.state_dict(0, 2)
+    after = fed(list(range(40))[::-1], of(1))
+    after.load_state_dict(state)
+    used += passes(after, 1)[0][:3]
+    last = fed(list(range(1, 40, 2)) + list(range(0, 40, 2)), of(2))
+    last.load_state_dict(after.state_dict(0, 3))
+    assert Counter(flat([*used, *passes(last, 1)[0]])) == Counter(range(40))
 
 
 def test_an_epoch_begun_before_the_first_question_has_no_state(fed: Fed) -> None:
@@ -114,6 +142,10 @@ def test_a_state_is_refused_where_it_cannot_hold(fed: Fed) -> None:
     for options in ({"shuffle": False}, {"last_batch": "drop"}):
         with pytest.raises(ConfigError, match="the columns of the DataFrame, shuffle and last_b"):
             fed(**options).load_state_dict(state)
+    data_of, _, orders = state["order"].partition("-")
+    other_numpy = {**state, "order": f"{data_of}-{orders[::-1]}"}
+    with pytest.raises(ConfigError, match="epoch began with another version of NumPy than"):
+        fed().load_state_dict(other_numpy)
 
 
 def test_the_rest_of_an_epoch_has_random_numbers_of_its_own(fed: Fed) -> None:
