@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,9 @@ def kafka_broker(folder: Path) -> Iterator[str]:
         assert "Kafka Server started" in log.read_text(), log.read_text()[-5000:]
         yield f"127.0.0.1:{port}"
     finally:
-        os.killpg(broker.pid, signal.SIGKILL)
-        broker.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(broker.pid, signal.SIGKILL)
+        broker.wait(120)
 
 
 def create_topic(
@@ -89,7 +91,8 @@ def consumed(address: str, name: str, num: int) -> list[tuple[str, bytes]]:
     client.subscribe([name])
     found: list[tuple[str, bytes]] = []
     try:
-        for _ in range(60):
+        deadline = time.monotonic() + 200
+        while time.monotonic() < deadline:
             for message in client.consume(num, 1.0):
                 assert message.error() is None
                 found.append((message.key().decode(), message.value()))

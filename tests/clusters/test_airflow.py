@@ -109,7 +109,8 @@ def _server(folder: Path) -> Iterator[str]:
         assert found, output.read_text()
         yield found[1]
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 

@@ -61,8 +61,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_look(tmp_path: Path) -> None:
     process = start(tmp_path, "local[2]")
     began = time.monotonic()
     os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert time.monotonic() - began < 20
+    out, _ = process.communicate(timeout=120)
+    assert time.monotonic() - began < 60
     assert process.returncode != 0
     path = str(tmp_path / "runs" / "ends")
     assert f"experiment.load({path!r})" in out
@@ -71,7 +71,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_look(tmp_path: Path) -> None:
     assert run.reason == "interrupted"
     assert set(run.counts()) == {"COMPLETE", "CANCELLED"}
     assert run.counts()["COMPLETE"] >= 1
-    assert eventually(lambda: not processes_of("ends"), 15)
+    assert eventually(lambda: not processes_of("ends"))
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
@@ -79,9 +79,10 @@ def test_kill_9_leaves_no_process_and_a_readable_run(tmp_path: Path, master: str
     process = start(tmp_path, master)
     path = tmp_path / "runs/ends"
     assert eventually(lambda: journal_text(path).count('"state": "RUNNING"') >= 4)
+    assert eventually(lambda: '"state": "COMPLETE"' in journal_text(path))
     process.kill()
     process.communicate()
-    assert eventually(lambda: not processes_of("ends"), 60)
+    assert eventually(lambda: not processes_of("ends"))
     run = experiment.load(str(tmp_path / "runs" / "ends"))
     assert run.state == "FAILED"
     assert "its driver ended" in (run.reason or "")

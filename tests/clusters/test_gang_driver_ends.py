@@ -50,10 +50,10 @@ def test_the_ranks_end_with_the_driver(
             assert eventually(lambda: len(told()) == 2, 120)
             pids = [int(path.read_text()) for path in told()]
             os.kill(driver.pid, number)
-            driver.wait(60)
+            driver.wait(120)
         finally:
             driver.kill()
     assert driver.returncode != 0
-    assert eventually(lambda: not [pid for pid in pids if is_alive(pid)], 20)
+    assert eventually(lambda: not [pid for pid in pids if is_alive(pid)])
     run = experiment.load(f"{root}/ends")
     assert run.state == state

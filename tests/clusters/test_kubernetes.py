@@ -105,7 +105,7 @@ def test_killed_pod_in_a_search_each_trial_is_complete_once(
 ) -> None:
     call, pod = begin_search(cluster, driver, folder)
     pod.send(signal.SIGKILL)
-    assert pod.ended.wait(30)
+    assert pod.ended.wait(120)
     met(folder, 4)
     end_search(call, folder)
 
@@ -137,7 +137,7 @@ def test_deleted_pod_in_a_search_each_trial_is_complete_once(
 ) -> None:
     call, pod = begin_search(cluster, driver, folder)
     cluster.delete(pod)
-    assert pod.ended.wait(40)
+    assert pod.ended.wait(120)
     met(folder, 4)
     end_search(call, folder)
 

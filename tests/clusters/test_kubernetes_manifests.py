@@ -199,5 +199,5 @@ def test_executor_is_told_before_its_pod_ends(tmp_path: Path) -> None:
     )
     # A pod sees its own processes only.
     command = ["unshare", "--pid", "--fork", "--mount-proc", "bash", str(pod)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "told\nover\n"

@@ -282,7 +282,7 @@ def test_the_stop_button_cancels_the_run_which_is_finished_later(
     assert f"experiment.resume({run.path!r})" in printed
     assert (run.state, run.reason) == ("CANCELLED", "interrupted")
     assert run.counts() == {"COMPLETE": 1, "CANCELLED": 2}
-    assert eventually(lambda: not processes_of(run.id), 10)
+    assert eventually(lambda: not processes_of(run.id))
 
     (tmp_path / "mark").touch()
     resumed = "import sys; run = experiment.resume(sys.last_value.run, progress=False)"

@@ -122,7 +122,7 @@ def last_line(out: str) -> dict[str, Any]:
 def check_cancelled(folder: Path) -> None:
     run = experiment.load(str(folder / "runs/ends"))
     assert (run.state, run.counts()) == ("CANCELLED", {"COMPLETE": 1, "CANCELLED": 2})
-    assert eventually(lambda: not processes_of("ends"), 15)
+    assert eventually(lambda: not processes_of("ends"))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -130,7 +130,7 @@ def test_sigterm_cancels_the_run_and_the_program_exits_with_143(tmp_path: Path, 
     program = Program(tmp_path, PROGRAMS[name])
     seconds, out, err = program.end()
     assert program.process.returncode == 143, f"{out}\n{err}"
-    assert seconds < 15
+    assert seconds < 28  # Many schedulers kill after 30 s.
     check_cancelled(tmp_path)
     assert "no exception of the program" not in out
     assert ("the program tidies up" in out) == (name == "foreground")
@@ -151,7 +151,7 @@ def test_sigterm_of_a_program_with_its_own_handler_is_left_to_the_handler(tmp_pa
     program = Program(tmp_path, body)
     program.end()
     assert program.process.returncode == 7
-    assert eventually(lambda: not processes_of("ends"), 15)
+    assert eventually(lambda: not processes_of("ends"))
 
 
 def test_sigterm_has_its_former_effect_after_the_run(tmp_path: Path) -> None:

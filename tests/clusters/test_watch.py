@@ -1,5 +1,6 @@
 """Watches that are killed, and watches of a topic of a real Kafka."""
 
+import contextlib
 import json
 import os
 import signal
@@ -47,7 +48,8 @@ def killed_at_its_first_alert(folder: Path, **options: Any) -> None:
         assert eventually(lambda: told.exists() or program.poll() is not None, 120)
         assert program.poll() is None
     finally:
-        os.killpg(program.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
         program.wait()
 
 

@@ -1,5 +1,6 @@
 """Programs on a real YARN with HDFS: three hosts that have Java and a Python without packages."""
 
+import contextlib
 import re
 import stat
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def test_killed_container_costs_no_trial(yarn: Yarn, tmp_path: Path) -> None:
     started = submitted.wait_for_trials(3)
     container = next(iter(started.values()))["container"]
     for pid in yarn.pids(f"/{container}/"):
-        kill(pid)
+        with contextlib.suppress(ProcessLookupError):  # It may have ended with the one before.
+            kill(pid)
     submitted.wait_for_trials(4)
     submitted.go_on()
     run = submitted.summary()
@@ -108,7 +110,8 @@ def test_second_attempt_of_an_application_goes_on_with_the_run(yarn: Yarn, tmp_p
     (tmp_path / "go-0").touch()  # Trial 0 ends, and the next one starts in its place.
     submitted.wait_for_trials(4)
     for pid in yarn.pids(MASTER):
-        kill(pid)
+        with contextlib.suppress(ProcessLookupError):  # It may have ended with the one before.
+            kill(pid)
     assert eventually(lambda: len(submitted.started()) >= 6, 200), submitted.output[-5000:]
     submitted.go_on()
     assert submitted.wait() == 0, submitted.output[-5000:]

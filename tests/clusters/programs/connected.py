@@ -39,7 +39,9 @@ def pruned_search(spark: SparkSession, root: str) -> Any:
 
 
 def _held(number: int, folder: str) -> int:
-    Path(folder, f"trial-{number}").write_text(str(os.getpid()))
+    told = Path(folder, f"{number}.written")  # Who finds the file reads all of it.
+    told.write_text(str(os.getpid()))
+    told.rename(Path(folder, f"trial-{number}"))
     time.sleep(200)
     return number
 
