@@ -190,7 +190,7 @@ def test_cancelled_population_goes_on(root: str, tmp_path: Path) -> None:
     space = {"x": spaces.Float(0, 1)}
     options: Any = quiet(root, seed=2, wait=False)
     run = experiment.search(train, space, algorithm=ALGORITHM, num_trials=8, **options)
-    assert eventually(lambda: run.counts().get("COMPLETE") == 4 and len(run.trials) > 4)
+    assert eventually(lambda: any(trial.state == "RUNNING" for trial in run.trials[4:]))
     run.cancel()
     with pytest.raises(RunStoppedError):
         run.wait()
