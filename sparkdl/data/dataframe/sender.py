@@ -63,6 +63,7 @@ class RowSender:
     Attributes:
         process_end: the training process's end of the channel.
         is_cut_short: True if not all batches were read although the batches had no error.
+        was_cut: True if Spark has ended the batches early, for an error that it tells the driver.
         has_copy: True if there is a copy of the rows for further tasks on this executor.
     """
 
@@ -87,6 +88,7 @@ class RowSender:
         self._ahead_bytes = 0
         self._num_received: int | None = None
         self.is_cut_short = feed.is_in_partition
+        self.was_cut = False
         self.has_copy = False
 
     def __enter__(self) -> "RowSender":
@@ -122,7 +124,7 @@ class RowSender:
         except (BrokenPipeError, ConnectionResetError):
             pass  # The process has ended or needs no more rows; its own outcome says which.
         except BaseException as exc:  # noqa: BLE001 Any error means that rows are missing.
-            self.is_cut_short = False
+            self.is_cut_short, self.was_cut = False, isinstance(exc, EOFError)
             text = f"{type(exc).__name__}: {exc}".encode()[:MAX_TEXT_BYTES]
             with contextlib.suppress(OSError):
                 self._task_end.send(HEADER.pack(ERROR, 0, 0, 0, 0, 0) + text)
