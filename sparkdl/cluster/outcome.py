@@ -199,15 +199,14 @@ class ProcessExit:
     @property
     def usage(self) -> dict[str, float]:
         """The resources that the process used, as `Outcome.usage` holds them."""
+        measured = self.outcome.usage if self.outcome else {}
         used = {
             "starting_s": self.starting_s,
-            "running_s": self.running_s,
+            # The task hears a moment late that the function runs.
+            "running_s": max(self.running_s, measured.get("first_step_s", 0.0)),
             "cpu_s": self.cpu_s,
             "peak_memory_mb": self.peak_memory_mb,
         }
-        measured = self.outcome.usage if self.outcome else {}
-        # The task hears a moment late that the function runs.
-        used["running_s"] = max(self.running_s, measured.get("first_step_s", 0.0))
         return {name: round(value, 4) for name, value in {**used, **measured}.items()}
 
 

@@ -188,7 +188,7 @@ class TrialTask:
         outcome = with_note(outcome, files.note)
         results = {self.paths.outputs: to_json(dict(outcome.outputs), indent=1)}
         # If Spark fails to compute rows, the driver writes Spark's error instead.
-        if outcome.status is Status.FAILED and not (feeder and feeder.was_cut):
+        if outcome.status is Status.FAILED and not (feeder and feeder.is_ended_by_spark):
             results = {self.paths.error: outcome.error or "", **results}
         if feeder and feeder.is_cut_short:
             # Spark computes all rows of a slow DataFrame before it passes on the task's row.

@@ -1,4 +1,4 @@
-"""How ranks join a ring beside strangers, late processes, lost ranks and other rings."""
+"""Joining a ring beside strangers, late processes, lost ranks and other rings."""
 
 import socket
 import threading

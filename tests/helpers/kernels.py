@@ -100,11 +100,11 @@ def outputs_of(notebook: nbformat.NotebookNode, beginning: str) -> list[Any]:
 
 
 def text_of(notebook: nbformat.NotebookNode, beginning: str) -> str:
-    """What a cell printed, and the text of what it displayed."""
+    """Return what a cell printed, and the text of what it displayed."""
     outputs = outputs_of(notebook, beginning)
     return "".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
 
 
 def html_of(notebook: nbformat.NotebookNode, beginning: str) -> str:
-    """What a cell displayed as HTML."""
+    """Return what a cell displayed as HTML."""
     return "".join(o.get("data", {}).get("text/html", "") for o in outputs_of(notebook, beginning))

@@ -9,7 +9,7 @@ __all__ = ["held_port"]
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port of the loopback interface that nobody else is given until the end of the block.
+    """Yield a port of the loopback interface that nobody else is given within the block.
 
     The socket that holds it does not listen: a server that reuses addresses, as servers do, can
     listen on the port. A port that was only found to be free may be that of another test by then.

@@ -39,7 +39,7 @@ def fake_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def called(folder: Path) -> Any:
-    """What the program was called with, and the entries of its folder when it began."""
+    """Return what the program was called with, and the entries of its folder when it began."""
     (path,) = folder.glob("*/called.json")
     return json.loads(path.read_text())
 
@@ -66,7 +66,7 @@ def steps_in(path: Path) -> list[tuple[int, Any]]:
 
 
 def session_groups(url: str, count: int, *statuses: str) -> list[dict[str, Any]]:
-    """What the HParams tab shows, after it has this number of groups, and each of the statuses."""
+    """Return what the HParams tab shows once it has this number of groups and all statuses."""
     asked = {
         "allowedStatuses": [f"STATUS_{status}" for status in _STATUSES],
         "colParams": [],

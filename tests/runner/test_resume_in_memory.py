@@ -53,7 +53,7 @@ def same(attempt: Attempt) -> Outcome:
 
 
 def killed_driver(path: str, target: Path, num_lines: int | None = None) -> str:
-    """The directory as a driver leaves it that is killed when its journal has so many lines."""
+    """Copy a run as a driver leaves it that is killed when its journal has so many lines."""
     copy = target / Path(path).name
     # A living driver replaces its heartbeat now and then.
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("owner"))

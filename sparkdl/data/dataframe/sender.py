@@ -63,7 +63,8 @@ class RowSender:
     Attributes:
         process_end: the training process's end of the channel.
         is_cut_short: True if not all batches were read although the batches had no error.
-        was_cut: True if Spark has ended the batches early, for an error that it tells the driver.
+        is_ended_by_spark: True if Spark has ended the batches early, for a reason that the driver
+            hears from Spark.
         has_copy: True if there is a copy of the rows for further tasks on this executor.
     """
 
@@ -88,7 +89,7 @@ class RowSender:
         self._ahead_bytes = 0
         self._num_received: int | None = None
         self.is_cut_short = feed.is_in_partition
-        self.was_cut = False
+        self.is_ended_by_spark = False
         self.has_copy = False
 
     def __enter__(self) -> "RowSender":
@@ -124,7 +125,8 @@ class RowSender:
         except (BrokenPipeError, ConnectionResetError):
             pass  # The process has ended or needs no more rows; its own outcome says which.
         except BaseException as exc:  # noqa: BLE001 Any error means that rows are missing.
-            self.is_cut_short, self.was_cut = False, isinstance(exc, EOFError)
+            self.is_cut_short = False
+            self.is_ended_by_spark = isinstance(exc, EOFError)
             text = f"{type(exc).__name__}: {exc}".encode()[:MAX_TEXT_BYTES]
             with contextlib.suppress(OSError):
                 self._task_end.send(HEADER.pack(ERROR, 0, 0, 0, 0, 0) + text)

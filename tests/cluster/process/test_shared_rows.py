@@ -232,5 +232,5 @@ def test_a_stream_that_spark_has_cut_makes_no_copy(disk: Path) -> None:
             with pytest.raises(RuntimeError, match="EOFError: Spark has ended the task before"):
                 train(feeder)
             feeder._thread.join(120)
-            assert feeder.was_cut and not feeder.has_copy
+            assert feeder.is_ended_by_spark and not feeder.has_copy
     assert not one_trial(disk, Partition())
