@@ -13,7 +13,7 @@ from sparkdl.data.batch_map import Map
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.dataset_report import report_dataset
-from sparkdl.data.lanes import MAX_LANES, WINDOW_ROWS, Pass
+from sparkdl.data.lanes import WINDOW_ROWS, Pass
 from sparkdl.data.length_buckets import WINDOW_BATCHES
 from sparkdl.data.loaders import Plan
 from sparkdl.data.mapped_blocks import MappedBlocks, MappedColumns, stored_columns
@@ -249,7 +249,7 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     numbers_of_rows = whole.rows, whole.steps, whole.padded, whole.dropped
     report_dataset(source.name, batch_size, batches.steps, *numbers_of_rows)
     names = selection.names
-    read = passes(source.sizes, batches, me, source.max_lanes(names), names)
+    read = passes(source.sizes, batches, me, names)
     samples = _samples(source, batches, batch_size)
     blocks = source.blocks(lambda: samples.pop() if samples else read.next(), selection)
     mapped = batches.mapped(source.columns, lambda: next(blocks.arrays()) if samples else None)
@@ -295,7 +295,6 @@ def passes(
     sizes: Sequence[int],
     batches: Batches,
     me: Context,
-    max_lanes: int = MAX_LANES,
     columns: Sequence[str] = (),
 ) -> Passes:
     """Return the passes of a rank over its share.
@@ -304,7 +303,6 @@ def passes(
         sizes: number of rows of each piece; the same on every rank.
         batches: how rows become batches.
         me: the context of the rank.
-        max_lanes: number of places that a shuffled pass reads at the same time.
         columns: names of the columns.
     """
     return Passes(
@@ -314,7 +312,6 @@ def passes(
         last_batch=batches.last_batch,
         max_steps=batches.steps,
         window_rows=batches.window_rows if batches.shuffle else None,
-        max_lanes=max_lanes,
         columns=columns,
     )
 

@@ -1,9 +1,11 @@
 """Runs anywhere (pure). The random order of the rows of one epoch, for any number of ranks.
 
 The pieces of a source (files or row groups) in random order form one sequence of rows. It is cut
-into lanes of about equal length. The rows of a lane are shuffled in chunks of consecutive rows, and
-the lanes are read in turn, so that a batch has rows of as many places as there are lanes. A rank
-takes a contiguous part of the sequence: whole lanes, and parts of a lane at its ends.
+into lanes of about equal length. A lane gives the rows of each of its pieces in sections of
+consecutive rows, in random order: what is sorted within files so has another place in each epoch.
+Some sections make a chunk, whose rows are shuffled, and the chunks of all lanes are read in turn,
+so that a batch has rows of several places in each lane. A rank takes a contiguous part of the
+sequence: whole lanes, and parts of a lane at its ends.
 
 The order follows from the sizes of the pieces and from a seed. The idea of an order that the ranks
 only divide is that of the StreamingDataset of MosaicML,
@@ -13,7 +15,7 @@ https://docs.mosaicml.com/projects/streaming/en/stable/distributed_training/elas
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,9 +24,10 @@ from sparkdl.data.shard import Range
 
 __all__ = ["MAX_LANES", "WINDOW_ROWS", "EpochOrder", "Lane", "Pass"]
 
-# With n classes in sorted rows, 64 random places give a batch all but (n - 1) / 128 nats of the
-# entropy of a random sample. A power of two divides most batches equally.
-MAX_LANES = 64
+# If each of n classes has pieces of its own, rows of 128 random pieces have all but (n - 1) / 256
+# nats of the entropy of a random sample. A power of two divides most batches equally.
+MAX_LANES = 128
+CHUNK_SECTIONS = 4
 
 # Limits of the rows that are shuffled together, in all lanes of all ranks.
 WINDOW_ROWS = 1 << 16
@@ -43,16 +46,41 @@ class Lane:
         ranges: the rows to read, in this order.
         seed: seed for shuffling the rows; None keeps their order.
         skipped: number of rows before them that are left out, whole chunks.
+        head: number of the rows left out that are in the first range.
     """
 
     ranges: tuple[Range, ...]
     seed: int | None = None
     skipped: int = 0
+    head: int = 0
 
     @property
     def num_rows(self) -> int:
         """The number of rows to read."""
-        return sum(part.stop - part.start for part in self.ranges)
+        return sum(part.stop - part.start for part in self.ranges) - self.head
+
+    def sections(self, section_rows: int) -> Iterator[Range]:
+        """Yield the rows in sections, those of each range in random order.
+
+        Args:
+            section_rows: number of consecutive rows of a section; the last one of a range has
+                fewer.
+
+        Example:
+            >>> lane = Lane((Range(0, 0, 3), Range(1, 0, 1)), seed=3)
+            >>> [(part.piece, part.start) for part in lane.sections(1)]
+            [(0, 2), (0, 1), (0, 0), (1, 0)]
+        """
+        left_out = self.head
+        for part in self.ranges:
+            random = np.random.default_rng([self.seed or 0, part.piece, part.start])
+            order = random.permutation(-(-(part.stop - part.start) // section_rows))
+            for begin in (part.start + order * section_rows).tolist():
+                stop = min(begin + section_rows, part.stop)
+                start = min(begin + left_out, stop)
+                left_out -= start - begin
+                if start < stop:
+                    yield Range(part.piece, start, stop)
 
     def after(self, rows: int) -> "Lane":
         """Return the lane without its first rows.
@@ -60,13 +88,11 @@ class Lane:
         Args:
             rows: number of rows, whole chunks.
         """
-        ranges, left = [], rows
-        for part in self.ranges:
-            start = min(part.start + left, part.stop)
-            left -= start - part.start
-            if start < part.stop:
-                ranges.append(Range(part.piece, start, part.stop))
-        return replace(self, ranges=tuple(ranges), skipped=self.skipped + rows)
+        ranges, head = list(self.ranges), self.head + rows
+        while ranges and head >= (length := ranges[0].stop - ranges[0].start):
+            head -= length
+            ranges.pop(0)
+        return replace(self, ranges=tuple(ranges), skipped=self.skipped + rows, head=head)
 
 
 @dataclass(frozen=True)
@@ -76,7 +102,7 @@ class Pass:
     Attributes:
         lanes: the rows to read; the lanes are read in turn. A single lane without a seed keeps the
             order of its rows.
-        chunk_rows: number of consecutive rows of a lane that are shuffled together.
+        chunk_rows: number of rows of a lane that are shuffled together.
         chunk_bytes: number of bytes of a lane that are shuffled together if that is fewer rows.
         start: number of the first row to yield, in the order of the pass.
         stop: end of the rows to yield; None for all.
@@ -103,6 +129,11 @@ class Pass:
     def is_shuffled(self) -> bool:
         """True if the rows are shuffled."""
         return any(lane.seed is not None for lane in self.lanes)
+
+    @property
+    def section_rows(self) -> int:
+        """The number of consecutive rows of a section of a lane."""
+        return max(self.chunk_rows // CHUNK_SECTIONS, 1)
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -133,9 +164,9 @@ Range(piece=1, start=0, stop=1)]
             windows = self._windows_before(self.stop - 1) + 1
         begins = []
         for number, lane in enumerate(self.lanes):
-            row = 0
+            row = -lane.head
             for part in lane.ranges:
-                begins.append((row // self.chunk_rows, number, row, part))
+                begins.append((max(row, 0) // self.chunk_rows, number, row, part))
                 row += part.stop - part.start
         begins.sort(key=lambda each: each[:3])
         own = [part for window, *_, part in begins if window < windows]
@@ -174,8 +205,8 @@ Range(piece=1, start=0, stop=1)]
         Example:
             >>> lane = Lane((Range(0, 0, 10),), seed=1)
             >>> Pass((lane,), chunk_rows=4, start=9).without_windows()  # doctest: +ELLIPSIS
-            Pass(lanes=(Lane(ranges=(Range(piece=0, start=8, stop=10),), seed=1, skipped=8),), \
-chunk_rows=4, chunk_bytes=..., start=1, stop=None, following=None)
+            Pass(lanes=(Lane(ranges=(Range(piece=0, start=0, stop=10),), seed=1, skipped=8, \
+head=8),), chunk_rows=4, chunk_bytes=..., start=1, stop=None, following=None)
         """
         windows = self._windows_before(self.start)
         if windows < 1:
@@ -197,27 +228,24 @@ class EpochOrder:
         sizes: number of rows of each piece.
         seed: seed of the order of the pieces.
         window_rows: number of rows that are shuffled together.
-        max_lanes: maximum number of lanes; there are at most as many as a chunk has rows.
 
     Attributes:
         pieces: the numbers of the pieces in random order.
-        chunk_rows: number of rows of a lane that are shuffled together; all of a lane if all rows
-            of the epoch are one window.
+        chunk_rows: number of rows of a lane that are shuffled together, at least as many as there
+            are lanes; all of a lane if all rows of the epoch are one window.
         cuts: the places in the sequence of rows where lanes begin, and its end.
 
     Example:
-        >>> order = EpochOrder([4, 4, 4], seed=[0, 0], window_rows=4, max_lanes=2)
+        >>> order = EpochOrder([4, 4, 4], seed=[0, 0], window_rows=4)
         >>> order.cuts, order.chunk_rows
         ([0, 6, 12], 2)
     """
 
-    def __init__(
-        self, sizes: Sequence[int], seed: Sequence[int], window_rows: int, max_lanes: int
-    ) -> None:
+    def __init__(self, sizes: Sequence[int], seed: Sequence[int], window_rows: int) -> None:
         order = np.random.default_rng(seed).permutation(len(sizes))
         self.pieces: list[int] = order.tolist()
         # A lane gives its rows in order chunk by chunk, so that a chunk must have several.
-        max_lanes = min(max_lanes, math.isqrt(window_rows))
+        max_lanes = min(MAX_LANES, math.isqrt(window_rows))
         self.chunk_rows = window_rows // max_lanes
         ends = np.cumsum(np.asarray(sizes, np.int64)[order]) if len(sizes) else np.zeros(1, int)
         total = int(ends[-1])
@@ -249,14 +277,18 @@ class EpochOrder:
             lane.append(Range(part.piece, start, part.stop))
             place += part.stop - start
         lanes.append((number, lane))
-        return tuple(
-            Lane(tuple(lane), _mixed_seed([*seed, number])) for number, lane in lanes if lane
-        )
+        return tuple(_lane(lane, _mixed_seed([*seed, number])) for number, lane in lanes if lane)
 
     def shuffled_pass(self, ranges: Sequence[Range], begin: int, seed: Sequence[int]) -> Pass:
         """Return the pass of one rank; the arguments are those of `lanes`."""
         chunk_bytes = WINDOW_BYTES // (len(self.cuts) - 1)
         return Pass(self.lanes(ranges, begin, seed), self.chunk_rows, chunk_bytes)
+
+
+def _lane(ranges: Sequence[Range], seed: int) -> Lane:
+    """Return a lane with its ranges in random order: many a lane is an end and a beginning."""
+    order = np.random.default_rng(seed).permutation(len(ranges))
+    return Lane(tuple(ranges[place] for place in order), seed)
 
 
 def _mixed_seed(parts: Sequence[int]) -> int:

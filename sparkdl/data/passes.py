@@ -8,7 +8,7 @@ import numpy as np
 
 from sparkdl.context import Context
 from sparkdl.data.data_state import DataState, rows_between
-from sparkdl.data.lanes import EpochOrder, Pass
+from sparkdl.data.lanes import CHUNK_SECTIONS, MAX_LANES, EpochOrder, Pass
 from sparkdl.data.shard import Range, Share, share, totals
 from sparkdl.data.stateful_passes import StatefulPasses
 
@@ -25,7 +25,6 @@ class Passes(StatefulPasses):
         last_batch: `pad` or `drop`, see `shard`.
         max_steps: maximum number of batches in a pass; None for no maximum.
         window_rows: number of rows that are shuffled together; None keeps the order.
-        max_lanes: number of places that a shuffled pass reads at the same time.
         columns: names of the columns; chunks of large rows end by the bytes of these.
     """
 
@@ -37,13 +36,11 @@ class Passes(StatefulPasses):
         last_batch: str,
         max_steps: int | None,
         window_rows: int | None,
-        max_lanes: int,
         columns: Sequence[str] = (),
     ) -> None:
         super().__init__(me, batch_size, max_steps, window_rows)
         self._sizes = sizes
         self._last_batch = last_batch
-        self._max_lanes = max_lanes
         self._columns = columns
 
     def prepare(self) -> None:
@@ -68,7 +65,7 @@ class Passes(StatefulPasses):
         # divide the pieces in the same way, and only the order within a rank differs.
         division = 0 if self._me.is_elastic else number
         seed = [self._seed, division]
-        order = EpochOrder(self._sizes, seed, self._window_rows, self._max_lanes)
+        order = EpochOrder(self._sizes, seed, self._window_rows)
         ranges = mine(order.pieces).ranges
         if self._me.is_elastic:
             places = np.random.default_rng([self._seed, number, rank]).permutation(len(ranges))
@@ -122,5 +119,5 @@ class Passes(StatefulPasses):
             self._last_batch,
             self._max_steps,
             self._window_rows,
-            [self._max_lanes, sorted(self._columns)] if self._window_rows else [],
+            [MAX_LANES, CHUNK_SECTIONS, sorted(self._columns)] if self._window_rows else [],
         ]

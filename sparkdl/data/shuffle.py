@@ -18,7 +18,7 @@ def shuffled(
     chunk_bytes: int,
     start: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of several lanes in turn, each shuffled in chunks of consecutive rows.
+    """Yield the rows of several lanes in turn, each shuffled in chunks.
 
     A chunk of each lane is held in memory; where rows are so large that the chunks of fewer lanes
     have twice as many bytes as all may have, only theirs. As long as the chunks have equal numbers
@@ -28,7 +28,7 @@ def shuffled(
         lanes: the rows of each lane, in batches of one schema, and the seed of their order, or the
             `numpy.random.Generator` of what is left of it.
         chunk_rows: maximum number of rows of a chunk.
-        chunk_bytes: bytes of a chunk, which ends with the batch that reaches them.
+        chunk_bytes: bytes of a chunk, which ends with about the row that reaches them.
         start: number of rows to leave out at the beginning.
 
     Example:
@@ -78,9 +78,11 @@ class _Lane:
             self._rest = None
             if batch is None:
                 break
-            if batch.num_rows > max_rows - rows:
-                self._rest = batch.slice(max_rows - rows)
-                batch = batch.slice(0, max_rows - rows)
+            fitting = -(-batch.num_rows * (max_bytes - num_bytes) // max(batch.nbytes, 1))
+            fitting = min(fitting, max_rows - rows)
+            if batch.num_rows > fitting:
+                self._rest = batch.slice(fitting)
+                batch = batch.slice(0, fitting)
             if batch.num_rows:
                 chunk.append(batch)
                 rows, num_bytes = rows + batch.num_rows, num_bytes + batch.nbytes

@@ -1,10 +1,8 @@
 """Runs in the training process. The interface of all readers: rows in pieces."""
 
-import itertools
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,7 +17,7 @@ from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays
 from sparkdl.data.blocks import ArrowBlocks, Blocks, TensorBlocks
 from sparkdl.data.column_selection import ColumnSelection, inexact_message, stacked_dtype
-from sparkdl.data.lanes import MAX_LANES, Lane, Pass
+from sparkdl.data.lanes import Lane, Pass
 from sparkdl.data.readers.decoded_pieces import DecodedPieces
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
@@ -49,14 +47,6 @@ class Source(ABC):
     name: str
     sizes: Sequence[int]
     columns: Sequence[str]
-
-    def max_lanes(self, names: Sequence[str]) -> int:
-        """Return the number of places that a shuffled pass of all ranks reads at the same time.
-
-        Args:
-            names: names of the columns to read.
-        """
-        return MAX_LANES
 
     @abstractmethod
     def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
@@ -135,17 +125,6 @@ class ArrowSource(Source):
             names: names of the columns to read.
         """
 
-    def read_slowly(
-        self, ranges: Sequence[Range], names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows like `read`, with little memory: many lanes are open at the same time.
-
-        Args:
-            ranges: the rows to read, in this order.
-            names: names of the columns to read.
-        """
-        return self.read(ranges, names)
-
     def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
         """Implement `Source.blocks`; the shapes are those of the first row."""
         arrays = Arrays(schema.columns(self.schema, selection.names, **self.options), selection)
@@ -171,9 +150,7 @@ class ArrowSource(Source):
         if not current.is_shuffled:
             return self.read(current.ranges, names)
         return mixed(
-            self.from_first_window(current, names),
-            lambda ranges: self.read(ranges, names),
-            lambda ranges: self.read_slowly(ranges, names),
+            self.from_first_window(current, names), lambda ranges: self.read(ranges, names)
         )
 
     def from_first_window(self, current: Pass, names: Sequence[str]) -> Pass:
@@ -204,13 +181,6 @@ class DerivedSource(ArrowSource):
         for part in ranges:
             yield from self.derive(part, names, self._source.read)
 
-    def read_slowly(
-        self, ranges: Sequence[Range], names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read_slowly`, by that of the source."""
-        for part in ranges:
-            yield from self.derive(part, names, self._source.read_slowly)
-
     @abstractmethod
     def derive(
         self, part: Range, names: Sequence[str], read: "ReadColumns"
@@ -228,13 +198,12 @@ ReadColumns: TypeAlias = Callable[[Sequence[Range], Sequence[str]], Iterator[pa.
 Read: TypeAlias = Callable[[Sequence[Range]], Iterator[pa.RecordBatch]]
 
 
-def mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBatch]:
+def mixed(current: Pass, read: Read) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a shuffled pass, and of the passes that follow it.
 
     Args:
         current: the pass.
         read: yields the rows of ranges, in this order.
-        read_slowly: the same with little memory, since many lanes are open at the same time.
     """
     first: pa.RecordBatch | None = None
     part: Pass | None = current
@@ -242,7 +211,7 @@ def mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBat
         if first is not None and (part.lanes, part.start) == (current.lanes, current.start):
             yield first  # A row that is repeated at the end, so that ranks have equal numbers.
         else:
-            with closing(_mixed(part, read, read_slowly)) as batches:  # type: ignore[type-var]
+            with closing(_mixed(part, read)) as batches:  # type: ignore[type-var]
                 for batch in batches:
                     if first is None and part.following:
                         first = batch.take(pa.array([0]))  # Memory of its own.
@@ -250,20 +219,13 @@ def mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBat
         part = part.following
 
 
-def _mixed(current: Pass, read: Read, read_slowly: Read) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one pass. A piece in which several lanes begin is decoded once."""
-    begun = Counter(lane.ranges[0].piece for lane in current.lanes)
-    decoded = DecodedPieces(
-        lambda part: read([part]), [part for part in current.ranges if begun[part.piece] > 1]
-    )
+def _mixed(current: Pass, read: Read) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one pass; each piece is read once, and then read from its copy."""
+    decoded = DecodedPieces(lambda part: read([part]), current.lanes)
 
     def rows(lane: Lane) -> Iterator[pa.RecordBatch]:
-        parts = itertools.groupby(lane.ranges, lambda part: begun[part.piece] > 1)
-        for is_shared, group in parts:
-            if is_shared:
-                yield from itertools.chain.from_iterable(map(decoded.rows, group))
-            else:
-                yield from read_slowly(tuple(group))
+        for section in lane.sections(current.section_rows):
+            yield from decoded.rows(section)
 
     lanes = [(rows(lane), _random(lane, current.chunk_rows)) for lane in current.lanes]
     batches = shuffled(lanes, current.chunk_rows, current.chunk_bytes, current.start)

@@ -113,10 +113,6 @@ class ChosenRows(DerivedSource):
         self._tests = tests
         self._columns = columns
 
-    def max_lanes(self, names: Sequence[str]) -> int:
-        """Implement `Source.max_lanes`."""
-        return self._source.max_lanes([*names, *self._columns])
-
     def derive(
         self, part: Range, names: Sequence[str], read: ReadColumns
     ) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,6 @@ from sparkdl.errors import ConfigError
 __all__ = ["DelimitedSource", "csv", "list_files"]
 
 BLOCK_BYTES = 4 << 20
-SLOW_BLOCK_BYTES = 1 << 20
 
 Types: TypeAlias = pa.Schema | Mapping[str, Any]
 
@@ -43,9 +42,8 @@ def csv(
     reads the files of its share from their start; write at least as many files as there are ranks.
     If counting takes long, write the rows as Parquet once.
 
-    `shuffle=True` reads up to 64 files of all ranks in turn; a row may then have at most 1 MB.
-    Where there are fewer files, they are read in several places at once, and their rows are copied
-    to Spark's local disk for this.
+    `shuffle=True` reads up to 128 files of all ranks in turn, each in random order. Their rows are
+    kept in memory, up to 256 MB, and on Spark's local disk until then.
 
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
@@ -118,16 +116,14 @@ class _CsvFormat:
             "autogenerate_column_names": not header and not names,
         }
 
-    def open(self, source: Any, names: Sequence[str] | None = None, is_slow: bool = False) -> Any:
+    def open(self, source: Any, names: Sequence[str] | None = None) -> Any:
         """Open a stream of CSV text.
 
         Args:
             source: the stream.
             names: names of the columns to read; None for all.
-            is_slow: use little memory, and no threads.
         """
-        block_bytes = SLOW_BLOCK_BYTES if is_slow else BLOCK_BYTES
-        read = arrow_csv.ReadOptions(block_size=block_bytes, use_threads=not is_slow, **self._read)
+        read = arrow_csv.ReadOptions(block_size=BLOCK_BYTES, **self._read)
         convert = arrow_csv.ConvertOptions(column_types=self.types, include_columns=names)
         return arrow_csv.open_csv(
             source, read_options=read, parse_options=self._parse, convert_options=convert
@@ -176,17 +172,12 @@ class _File:
             return sum(batch.num_rows for batch in reader), schema
 
     @contextmanager
-    def opened(
-        self,
-        csv_format: _CsvFormat,
-        names: Sequence[str] | None = None,
-        is_slow: bool = False,
-    ) -> Iterator[Any]:
+    def opened(self, csv_format: _CsvFormat, names: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield a reader of batches of some columns; None for all."""
         try:
             with (
                 self.files.arrow.open_input_stream(self.files.paths[self.number]) as source,
-                closing(csv_format.open(source, names, is_slow)) as reader,
+                closing(csv_format.open(source, names)) as reader,
             ):
                 yield reader
         except (pa.ArrowException, OSError) as exc:
@@ -277,17 +268,6 @@ class DelimitedSource(ArrowSource):
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; pyarrow parses a block while the previous one is used."""
-        return self._read(ranges, names)
-
-    def read_slowly(
-        self, ranges: Sequence[Range], names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read_slowly`: a block is parsed when it is needed."""
-        return self._read(ranges, names, is_slow=True)
-
-    def _read(
-        self, ranges: Sequence[Range], names: Sequence[str], is_slow: bool = False
-    ) -> Iterator[pa.RecordBatch]:
         for part in ranges:
             file = self._files[part.piece]
             if file.files.has_changed(file.number):
@@ -295,7 +275,7 @@ class DelimitedSource(ArrowSource):
                     f"{file.url} has changed since its rows were counted. Start again."
                 )
             num_read = 0
-            with file.opened(self._format, names, is_slow) as reader:
+            with file.opened(self._format, names) as reader:
                 for batch in reader:
                     start = max(part.start - num_read, 0)
                     stop = min(part.stop - num_read, batch.num_rows)

@@ -1,7 +1,7 @@
 """Runs in the training process. Read several sources as one, one after the other."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -41,29 +41,12 @@ class JoinedSource(ArrowSource):
             number for number, source in enumerate(sources) for _ in range(len(source.sizes))
         ]
 
-    def max_lanes(self, names: Sequence[str]) -> int:
-        """Implement `Source.max_lanes`."""
-        return min(source.max_lanes(names) for source in self._sources)
-
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`."""
-        return self._read(ranges, lambda source, own: source.read(own, names))
-
-    def read_slowly(
-        self, ranges: Sequence[Range], names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read_slowly`, by those of the sources."""
-        return self._read(ranges, lambda source, own: source.read_slowly(own, names))
-
-    def _read(
-        self,
-        ranges: Sequence[Range],
-        read: Callable[[ArrowSource, list[Range]], Iterator[pa.RecordBatch]],
-    ) -> Iterator[pa.RecordBatch]:
         for number, group in itertools.groupby(ranges, lambda part: self._source_of[part.piece]):
             begin = self._begins[number]
             own = [Range(part.piece - begin, part.start, part.stop) for part in group]
-            yield from read(self._sources[number], own)
+            yield from self._sources[number].read(own, names)
 
 
 def _kinds(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.ahead import Ahead
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
-from sparkdl.data.lanes import MAX_LANES, Pass
+from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.base import ArrowSource, mixed, read_ahead
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT, list_row_groups
 from sparkdl.data.readers.parquet_pieces import ParquetPieces, RowGroup
@@ -25,11 +25,6 @@ MAX_BATCH_ROWS = 1 << 16
 # Row groups of remote files that are asked for before they are decoded: more than cores, since the
 # threads mostly wait for a store.
 GROUPS_AHEAD = 8
-# Limits of a batch of a lane, and of the pages and number of lanes of a shuffled pass.
-SLOW_BATCH_BYTES = 2 << 20
-SLOW_BATCH_ROWS = 1 << 12
-MAX_PAGES = 1024
-MIN_LANES = 4
 # The head of a row group is at most this part of its rows.
 MIN_HEADS = 8
 
@@ -52,9 +47,9 @@ def parquet(
     rows of a row group before a rank's share are decoded and left out, so write at least as many
     row groups as there are ranks.
 
-    `shuffle=True` reads up to 64 row groups of all ranks in turn; fewer if more than 16 columns are
-    read, since each takes a page of every column in memory. Where there are fewer row groups, they
-    are read in several places at once, and are copied to Spark's local disk for this.
+    `shuffle=True` reads up to 128 row groups of all ranks in turn, each in random order. A row
+    group is decoded once, from its start; its rows are kept in memory, up to 256 MB for all, and on
+    Spark's local disk until they were read.
 
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
@@ -133,12 +128,6 @@ class ParquetSource(ArrowSource):
         """Implement `ArrowSource.read`; a batch is decoded while the previous one is used."""
         return read_ahead(self._read_alone(ranges, names))
 
-    def read_slowly(
-        self, ranges: Sequence[Range], names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read_slowly`: a batch is decoded when it is needed."""
-        return self._read_alone(ranges, names, is_slow=True)
-
     def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.ordered`; all lanes together ask for row groups ahead."""
         if not current.is_shuffled:
@@ -146,19 +135,15 @@ class ParquetSource(ArrowSource):
             return
         current = self.from_first_window(current, names)
         with closing(self._ahead(current.ranges_to_read(), names)) as ahead:
-            batches = mixed(
-                current,
-                lambda ranges: read_ahead(self._read(ranges, names, ahead, False)),
-                lambda ranges: self._read(ranges, names, ahead, True),
-            )
+            batches = mixed(current, lambda ranges: read_ahead(self._read(ranges, names, ahead)))
             with closing(batches):  # type: ignore[type-var]
                 yield from batches
 
     def _read_alone(
-        self, ranges: Sequence[Range], names: Sequence[str], is_slow: bool = False
+        self, ranges: Sequence[Range], names: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         with closing(self._ahead(ranges, names)) as ahead:
-            yield from self._read(ranges, names, ahead, is_slow)
+            yield from self._read(ranges, names, ahead)
 
     def _ahead(self, ranges: Sequence[Range], names: Sequence[str]) -> Ahead[int, Fetched]:
         """Return the row groups of some ranges, in about this order."""
@@ -176,26 +161,17 @@ class ParquetSource(ArrowSource):
         remote = (piece for piece in stops if self._fetches.is_remote(piece))
         return Ahead(fetch, remote, GROUPS_AHEAD, self._fetches.release)
 
-    def max_lanes(self, names: Sequence[str]) -> int:
-        """Implement `Source.max_lanes`: a lane holds a page of each column, of 1 MiB as a rule."""
-        columns = sum(_num_leaves(self.schema.field(name).type) for name in names)
-        return min(max(MAX_PAGES // max(columns, 1), MIN_LANES), MAX_LANES)
-
     def _read(
-        self,
-        ranges: Sequence[Range],
-        names: Sequence[str],
-        ahead: Ahead[int, Fetched],
-        is_slow: bool,
+        self, ranges: Sequence[Range], names: Sequence[str], ahead: Ahead[int, Fetched]
     ) -> Iterator[pa.RecordBatch]:
         for part in ranges:
-            yield from self._read_range(part, names, ahead.take(part.piece), is_slow)
+            yield from self._read_range(part, names, ahead.take(part.piece))
 
     def _read_range(
-        self, part: Range, names: Sequence[str], fetched: Fetched, is_slow: bool
+        self, part: Range, names: Sequence[str], fetched: Fetched
     ) -> Iterator[pa.RecordBatch]:
         group, num_read = self._pieces.groups[part.piece], 0
-        for batch in self._decode(group, names, fetched, part.stop, is_slow):
+        for batch in self._decode(group, names, fetched, part.stop):
             start, stop = max(part.start - num_read, 0), min(part.stop - num_read, batch.num_rows)
             if start < stop:
                 yield batch.slice(start, stop - start)
@@ -209,19 +185,14 @@ class ParquetSource(ArrowSource):
         )
 
     def _decode(
-        self,
-        group: RowGroup,
-        names: Sequence[str],
-        fetched: Fetched,
-        max_rows: int,
-        is_slow: bool,
+        self, group: RowGroup, names: Sequence[str], fetched: Fetched, max_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group that pass the filter, some MB at a time."""
         keys, condition = self._pieces.files[group.file].keys, self._pieces.filter
         needed = self._pieces.needed(names)
         stored = [name for name in needed if name not in keys]
         schema = pa.schema([self.schema.field(name) for name in needed])
-        with self._opened(group, fetched, max_rows, is_slow) as (file, rows):
+        with self._opened(group, fetched, max_rows) as (file, rows):
             # With a filter, the number of rows to decode is not known in advance.
             rows = rows if condition is not None else min(rows, max_rows)
             for batch in file.iter_batches(rows, row_groups=[group.number], columns=stored):
@@ -232,19 +203,16 @@ class ParquetSource(ArrowSource):
 
     @contextmanager
     def _opened(
-        self, group: RowGroup, fetched: Fetched, max_rows: int, is_slow: bool
+        self, group: RowGroup, fetched: Fetched, max_rows: int
     ) -> Iterator[tuple[pq.ParquetFile, int]]:
         """Yield a row group's open file, and the number of rows to decode at once."""
         file = self._pieces.files[group.file]
         try:
-            limits = (
-                (SLOW_BATCH_BYTES, SLOW_BATCH_ROWS) if is_slow else (BATCH_BYTES, MAX_BATCH_ROWS)
-            )
-            rows = min(max(limits[0] // max(fetched.row_bytes, 1), 1), limits[1])
+            rows = min(max(BATCH_BYTES // max(fetched.row_bytes, 1), 1), MAX_BATCH_ROWS)
             # With a power of two, like most batch sizes, `rebatch` cuts batches without a copy.
             rows = 1 << (rows.bit_length() - 1)
             is_head = max_rows * MIN_HEADS <= group.rows
-            with self._fetches.opened(file, fetched, is_head, is_slow) as (source, options):
+            with self._fetches.opened(file, fetched, is_head) as (source, options):
                 yield (
                     pq.ParquetFile(
                         source,
@@ -256,11 +224,6 @@ class ParquetSource(ArrowSource):
                 )
         except (pa.ArrowException, OSError, IndexError) as exc:
             raise ValueError(f"{file.url}, row group {group.number}: {exc}") from exc
-
-
-def _num_leaves(kind: pa.DataType) -> int:
-    """Return the number of columns that Parquet stores for a type."""
-    return sum(_num_leaves(kind.field(i).type) for i in range(kind.num_fields)) or 1
 
 
 def _add_folder_columns(

@@ -9,14 +9,11 @@ from sparkdl.data.readers.record_features import RecordFeature
 from sparkdl.data.readers.record_index import FileParts
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.decode import NotAnExample, decode
-from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks
+from sparkdl.data.tfexample.framing import chunks
 from sparkdl.data.tfexample.schema_inference import not_an_example
 from sparkdl.data.tfexample.to_arrow import to_batch
 
-__all__ = ["SLOW_BYTES", "RecordRows"]
-
-# Bytes that a lane of a shuffled pass reads at once; many lanes are open at the same time.
-SLOW_BYTES = 1 << 20
+__all__ = ["RecordRows"]
 
 
 class RecordRows(ArrowSource):
@@ -55,24 +52,11 @@ class RecordRows(ArrowSource):
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a compressed file is read from its start."""
-        return self._read(ranges, names, CHUNK_BYTES)
-
-    def read_slowly(
-        self, ranges: Sequence[Range], names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.read_slowly`: less of a file is read at once."""
-        return self._read(ranges, names, SLOW_BYTES)
-
-    def _read(
-        self, ranges: Sequence[Range], names: Sequence[str], num_bytes: int
-    ) -> Iterator[pa.RecordBatch]:
         for part in ranges:
             self._check(part.piece)
             url, compression = self._urls[part.piece], self._compressions[part.piece]
             position, begin, end = self._parts.around(part.piece, part.start, part.stop)
-            for offset, data, spans in chunks(
-                url, compression, num_bytes=num_bytes, begin=begin, end=end
-            ):
+            for offset, data, spans in chunks(url, compression, begin=begin, end=end):
                 wanted = spans[max(part.start - position, 0) : max(part.stop - position, 0)]
                 if wanted:
                     try:

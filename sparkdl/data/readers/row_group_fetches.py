@@ -22,7 +22,6 @@ __all__ = ["Fetched", "RowGroupFetches"]
 
 CACHED_FOOTERS = 32
 STREAM_BYTES = 1 << 20
-SLOW_STREAM_BYTES = 1 << 17
 REMOTE_STREAM_BYTES = 4 << 20
 REMOTE_HEAD_BYTES = 128 << 10
 # Bytes of row groups that a process holds at once before they are decoded.
@@ -129,7 +128,7 @@ class RowGroupFetches:
 
     @contextmanager
     def opened(
-        self, file: File, fetched: Fetched, is_head: bool, is_slow: bool
+        self, file: File, fetched: Fetched, is_head: bool
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Yield an open file, and how pyarrow reads columns of a row group in it.
 
@@ -138,17 +137,16 @@ class RowGroupFetches:
         stream.
         """
         if not isinstance(file.files.arrow, pa.fs.PyFileSystem):
-            is_stream = file.files.is_local or is_head or is_slow
+            is_stream = file.files.is_local or is_head
             is_buffered = not is_stream and fetched.num_bytes <= MAX_PREFETCH_BYTES
             with file.files.arrow.open_input_file(file.path) as source:
-                buffer_size = SLOW_STREAM_BYTES if is_slow else STREAM_BYTES
-                yield source, {"pre_buffer": is_buffered, "buffer_size": buffer_size}
+                yield source, {"pre_buffer": is_buffered, "buffer_size": STREAM_BYTES}
             return
         try:
             if fetched.exact is None and not is_head:
                 self._hold(file, fetched, MAX_PREFETCH_BYTES)
             streams = REMOTE_HEAD_BYTES if is_head else REMOTE_STREAM_BYTES
-            buffer_size = STREAM_BYTES if fetched.exact or is_slow else streams
+            buffer_size = STREAM_BYTES if fetched.exact else streams
             exact = fetched.exact or ExactFile(
                 file.files.filesystem, file.path, file.files.sizes[file.number]
             )

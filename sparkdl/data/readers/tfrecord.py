@@ -26,10 +26,10 @@ from sparkdl.data.readers.record_features import (
     tensor_feature,
 )
 from sparkdl.data.readers.record_index import FileParts, index_records
-from sparkdl.data.readers.record_rows import SLOW_BYTES, RecordRows
+from sparkdl.data.readers.record_rows import RecordRows
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Kind
-from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks
+from sparkdl.data.tfexample.framing import chunks
 from sparkdl.data.tfexample.schema_inference import Inspected
 
 __all__ = ["TFRecordSource", "tfrecord"]
@@ -260,16 +260,12 @@ class TFRecordSource(TensorSource):
 
     def _mixed(self, current: Pass, block_rows: int) -> Iterator[Any]:
         """Yield the records of a shuffled pass in blocks of a number of rows."""
-        for batch in mixed(
-            current, self._read, functools.partial(self._read, num_bytes=SLOW_BYTES)
-        ):
+        for batch in mixed(current, self._read):
             for begin in range(0, batch.num_rows, block_rows):
                 block = batch.column(0).slice(begin, block_rows)
                 yield block.to_numpy(zero_copy_only=False)
 
-    def _read(
-        self, ranges: Sequence[Range], num_bytes: int = CHUNK_BYTES
-    ) -> Iterator[pa.RecordBatch]:
+    def _read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """Yield the records of ranges as a column of bytes."""
         for part in ranges:
             found = self._parts.around(part.piece, part.start, part.stop)
@@ -279,9 +275,7 @@ class TFRecordSource(TensorSource):
             with open(path, "rb") as kept:
                 if not storage.is_local(self._urls[part.piece]):
                     path = f"/proc/{os.getpid()}/fd/{kept.fileno()}"
-                for _, data, spans in chunks(
-                    path, compression, num_bytes=num_bytes, begin=found.begin, end=found.end
-                ):
+                for _, data, spans in chunks(path, compression, begin=found.begin, end=found.end):
                     wanted = spans[max(part.start - num_read, 0) : max(part.stop - num_read, 0)]
                     num_read += len(spans)
                     if wanted:

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import csv as arrow_csv
 
 from sparkdl import context, data
+from sparkdl.data.lanes import Lane
 from sparkdl.data.readers import decoded_pieces
 from sparkdl.data.readers.decoded_pieces import DecodedPieces
 from sparkdl.data.shard import Range
@@ -77,8 +78,12 @@ def test_sorted_rows_are_as_mixed_as_in_a_true_shuffle(
 # ---- pieces that several lanes read
 
 
-def test_a_piece_is_decoded_once_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 30], ids=["disk", "memory"])
+def test_a_piece_is_decoded_once_and_given_back(
+    memory_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decoded_pieces, "RELEASE_BYTES", 100)
+    monkeypatch.setattr(decoded_pieces, "MEMORY_BYTES", memory_bytes)
     read = []
 
     def decode(part: Range) -> Iterator[pa.RecordBatch]:
@@ -88,12 +93,13 @@ def test_a_piece_is_decoded_once_and_given_back(monkeypatch: pytest.MonkeyPatch)
         yield from table.slice(part.start, part.stop - part.start).to_batches(1000)
 
     parts = [Range(3, 100, 2500), Range(3, 2500, 2600), Range(3, 4000, 9000)]
-    pieces = DecodedPieces(decode, parts)
+    pieces = DecodedPieces(decode, [Lane(tuple(parts[:2])), Lane(tuple(parts[2:]))])
     readers = [pieces.rows(part) for part in reversed(parts)]
     found = [[i for batch in rows for i in batch["id"].to_pylist()] for rows in readers]
     assert found == [list(range(part.start, part.stop)) for part in reversed(parts)]
     assert read == [Range(3, 100, 9000)]
     assert not pieces._pieces
+    assert not pieces._memory_bytes
 
 
 @pytest.mark.parametrize("num_rows", [1, ROWS])
@@ -104,6 +110,7 @@ def test_a_full_disk_is_an_error_with_advice(
         yield from TABLE.slice(0, num_rows).to_batches()
 
     full = functools.partial(open, "/dev/full", "r+b", buffering=1 << 16)
+    monkeypatch.setattr(decoded_pieces, "MEMORY_BYTES", 0)
     monkeypatch.setattr(decoded_pieces.tempfile, "TemporaryFile", lambda **_: full())
-    with pytest.raises(OSError, match="write at least 64 row groups"):
-        next(DecodedPieces(decode, [Range(0, 0, 5)]).rows(Range(0, 0, 5)))
+    with pytest.raises(OSError, match="more and smaller row groups"):
+        next(DecodedPieces(decode, [Lane((Range(0, 0, 5),))]).rows(Range(0, 0, 5)))

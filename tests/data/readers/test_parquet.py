@@ -240,21 +240,6 @@ def test_files_may_differ_in_the_unit_and_zone_of_a_timestamp(int96: Path) -> No
     assert ids(source_of(int96, late)) == [2, 4, 5, 6, 7]
 
 
-# ---- order
-
-
-def test_wide_rows_are_read_in_fewer_places(tmp_path: Path) -> None:
-    """Each place holds a page of every column that is read, also of those within structs."""
-    columns = {f"c{i}": pa.array([i]) for i in range(100)}
-    deep = pa.array([{"a": [1.0], "b": {"c": 2}}])
-    pq.write_table(pa.table({**columns, "deep": deep}), tmp_path / "p")
-    source = source_of(tmp_path)
-    assert source.max_lanes(["c0"]) == 64
-    assert source.max_lanes(list(columns)) == 10
-    assert source.max_lanes(["deep"] * 16) == 32
-    assert source.max_lanes(list(columns) * 5) == 4
-
-
 # ---- folders, patterns, lists, stores
 
 

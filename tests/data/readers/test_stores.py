@@ -1,5 +1,6 @@
 """Requests and bytes that readers ask of a store, and what they keep on the local disk."""
 
+import functools
 import os
 from collections import namedtuple
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data.agreed_pieces import Call, agree
 from sparkdl.data.readers import local_copies
+from sparkdl.data.readers import tfrecord as records_reader
 from sparkdl.data.readers.exact_reads import ExactFile, arrow_filesystem
 from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.parquet import ParquetSource
@@ -25,7 +27,7 @@ from sparkdl.data.readers.tfrecord import TFRecordSource, tfrecord
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.encode import encode
-from sparkdl.data.tfexample.framing import frame
+from sparkdl.data.tfexample.framing import chunks, frame
 from sparkdl.data.tfexample.marks import MIN_DISTANCE_BYTES
 from tests.helpers.counted_store import CountedStore
 
@@ -342,7 +344,8 @@ def test_a_copy_that_is_removed_is_read_to_its_end(
         store.objects[f"bucket/records/{name}"] = records
     store.objects["bucket/records/b"] = frame(record_bytes(7) for _ in range(NUM_RECORDS))
     source = TFRecordSource([f"counted://bucket/records/{name}" for name in "abc"], {"id": "int64"})
-    batches = source._read([Range(0, 0, NUM_RECORDS)], num_bytes=1 << 16)
+    monkeypatch.setattr(records_reader, "chunks", functools.partial(chunks, num_bytes=1 << 16))
+    batches = source._read([Range(0, 0, NUM_RECORDS)])
     values = next(batches).column(0).to_pylist()
     source._copies.path(1)
     source._copies.path(2)

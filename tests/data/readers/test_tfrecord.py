@@ -182,11 +182,10 @@ def test_ranges_in_order_and_shuffled(root: str) -> None:
     )
     assert one == again != two
     assert Counter(one) == Counter(two) == Counter(expected)
-    # The lanes are read in turn, and shuffled in chunks of 64 rows.
+    # The lanes are read in turn, in chunks of 64 rows from several sections of their ranges.
     window = one[: 64 + 50 + 51]
-    assert sorted(window) == [3, *range(2100, 2200), *range(2210, 2274)] and window != sorted(
-        window
-    )
+    assert {3, *range(2100, 2200)} < set(window) and window != sorted(window)
+    assert 2 <= len({(row - 2210) // 16 for row in window if row >= 2210}) <= 6
     assert len({min(row // 50, 44) for row in window[:30]}) >= 3
 
 

@@ -180,10 +180,6 @@ class RowSequences(DerivedSource):
             parts.append(batch.column(0).to_numpy(zero_copy_only=False))
         return np.concatenate(parts[1:] or parts)
 
-    def max_lanes(self, names: Sequence[str]) -> int:
-        """Implement `Source.max_lanes`."""
-        return self._source.max_lanes([self._columns[name][0] for name in names])
-
     def derive(
         self, part: Range, names: Sequence[str], read: ReadColumns
     ) -> Iterator[pa.RecordBatch]:
