@@ -44,11 +44,12 @@ def shuffled(
         orders, num_bytes = [], 0
         for _ in range(len(open_lanes)):
             lane = open_lanes.popleft()
-            if chunk := lane.next_chunk(chunk_rows, chunk_bytes):
+            chunk, size = lane.next_chunk(chunk_rows, chunk_bytes)
+            if chunk:
                 open_lanes.append(lane)
                 window += chunk
                 orders.append(lane.random.permutation(sum(batch.num_rows for batch in chunk)))
-                num_bytes += sum(batch.nbytes for batch in chunk)
+                num_bytes += size
             if num_bytes >= max_bytes:
                 break
         rows = sum(batch.num_rows for batch in window)
@@ -70,23 +71,25 @@ class _Lane:
         self._batches = batches
         self._rest: pa.RecordBatch | None = None
 
-    def next_chunk(self, max_rows: int, max_bytes: int) -> list[pa.RecordBatch]:
-        """Return the next rows; an empty list at the end."""
+    def next_chunk(self, max_rows: int, max_bytes: int) -> tuple[list[pa.RecordBatch], int]:
+        """Return the next rows, none at the end, and their number of bytes."""
         chunk, rows, num_bytes = [], 0, 0
         while rows < max_rows and num_bytes < max_bytes:
             batch = self._rest or next(self._batches, None)
             self._rest = None
             if batch is None:
                 break
-            fitting = -(-batch.num_rows * (max_bytes - num_bytes) // max(batch.nbytes, 1))
+            size = batch.nbytes  # Visits each column, so once for each of many short batches.
+            fitting = -(-batch.num_rows * (max_bytes - num_bytes) // max(size, 1))
             fitting = min(fitting, max_rows - rows)
             if batch.num_rows > fitting:
+                size = size * fitting // batch.num_rows
                 self._rest = batch.slice(fitting)
                 batch = batch.slice(0, fitting)
             if batch.num_rows:
                 chunk.append(batch)
-                rows, num_bytes = rows + batch.num_rows, num_bytes + batch.nbytes
-        return chunk
+                rows, num_bytes = rows + batch.num_rows, num_bytes + size
+        return chunk, num_bytes
 
 
 def _in_turn(orders: Sequence["np.ndarray[tuple[int], np.dtype[np.int64]]"]) -> pa.Array:
