@@ -27,7 +27,7 @@ __all__ = ["MAX_LANES", "WINDOW_ROWS", "EpochOrder", "Lane", "Pass"]
 # If each of n classes has pieces of its own, rows of 128 random pieces have all but (n - 1) / 256
 # nats of the entropy of a random sample. A power of two divides most batches equally.
 MAX_LANES = 128
-CHUNK_SECTIONS = 4
+CHUNK_SECTIONS = 2
 
 # Limits of the rows that are shuffled together, in all lanes of all ranks.
 WINDOW_ROWS = 1 << 16
@@ -103,7 +103,8 @@ class Pass:
         lanes: the rows to read; the lanes are read in turn. A single lane without a seed keeps the
             order of its rows.
         chunk_rows: number of rows of a lane that are shuffled together.
-        chunk_bytes: number of bytes of a lane that are shuffled together if that is fewer rows.
+        chunk_bytes: number of bytes of a lane that are shuffled together if that is fewer rows;
+            infinite if it never is.
         start: number of the first row to yield, in the order of the pass.
         stop: end of the rows to yield; None for all.
         following: the pass whose rows come afterwards.
@@ -111,7 +112,7 @@ class Pass:
 
     lanes: tuple[Lane, ...]
     chunk_rows: int = 1
-    chunk_bytes: int = WINDOW_BYTES
+    chunk_bytes: float = WINDOW_BYTES
     start: int = 0
     stop: int | None = None
     following: "Pass | None" = None
@@ -193,9 +194,10 @@ Range(piece=1, start=0, stop=1)]
         Args:
             row_bytes: the largest number of bytes of a row; infinite if it is not known.
         """
-        is_counted = self.chunk_rows * row_bytes < self.chunk_bytes
         following = self.following and self.following.from_first_window(row_bytes)
-        return replace(self.without_windows() if is_counted else self, following=following)
+        if self.chunk_rows * row_bytes >= self.chunk_bytes:
+            return replace(self, following=following)
+        return replace(self.without_windows(), chunk_bytes=math.inf, following=following)
 
     def without_windows(self) -> "Pass":
         """Return a pass of the same rows that does not read the windows before the first of them.

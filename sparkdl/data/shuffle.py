@@ -1,5 +1,6 @@
 """Runs anywhere (pure). Shuffle the rows of Arrow batches."""
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ OUTPUT_BATCH_BYTES = 8 << 20
 def shuffled(
     lanes: Sequence[tuple[Iterator[pa.RecordBatch], Any]],
     chunk_rows: int,
-    chunk_bytes: int,
+    chunk_bytes: float,
     start: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of several lanes in turn, each shuffled in chunks.
@@ -28,7 +29,8 @@ def shuffled(
         lanes: the rows of each lane, in batches of one schema, and the seed of their order, or the
             `numpy.random.Generator` of what is left of it.
         chunk_rows: maximum number of rows of a chunk.
-        chunk_bytes: bytes of a chunk, which ends with about the row that reaches them.
+        chunk_bytes: bytes of a chunk, which ends with about the row that reaches them; infinite if
+            only rows count.
         start: number of rows to leave out at the beginning.
 
     Example:
@@ -71,7 +73,7 @@ class _Lane:
         self._batches = batches
         self._rest: pa.RecordBatch | None = None
 
-    def next_chunk(self, max_rows: int, max_bytes: int) -> tuple[list[pa.RecordBatch], int]:
+    def next_chunk(self, max_rows: int, max_bytes: float) -> tuple[list[pa.RecordBatch], int]:
         """Return the next rows, none at the end, and their number of bytes."""
         chunk, rows, num_bytes = [], 0, 0
         while rows < max_rows and num_bytes < max_bytes:
@@ -79,9 +81,12 @@ class _Lane:
             self._rest = None
             if batch is None:
                 break
-            size = batch.nbytes  # Visits each column, so once for each of many short batches.
-            fitting = -(-batch.num_rows * (max_bytes - num_bytes) // max(size, 1))
-            fitting = min(fitting, max_rows - rows)
+            size, fitting = 0, max_rows - rows
+            if max_bytes < math.inf:  # Measuring visits each column of many short batches.
+                size = batch.nbytes
+                fitting = min(
+                    int(-(-batch.num_rows * (max_bytes - num_bytes) // max(size, 1))), fitting
+                )
             if batch.num_rows > fitting:
                 size = size * fitting // batch.num_rows
                 self._rest = batch.slice(fitting)

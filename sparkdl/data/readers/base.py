@@ -221,10 +221,11 @@ def mixed(current: Pass, read: Read) -> Iterator[pa.RecordBatch]:
 
 def _mixed(current: Pass, read: Read) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one pass; each piece is read once, and then read from its copy."""
-    decoded = DecodedPieces(lambda part: read([part]), current.lanes)
+    section_rows = current.section_rows
+    decoded = DecodedPieces(lambda part: read([part]), current.lanes, section_rows)
 
     def rows(lane: Lane) -> Iterator[pa.RecordBatch]:
-        for section in lane.sections(current.section_rows):
+        for section in lane.sections(section_rows):
             yield from decoded.rows(section)
 
     lanes = [(rows(lane), _random(lane, current.chunk_rows)) for lane in current.lanes]

@@ -8,12 +8,15 @@ disk until all its sections were read.
 import bisect
 import errno
 import itertools
-import mmap
+import os
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from weakref import finalize
 
 import pyarrow as pa
+from pyarrow import types
 
 from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.data.lanes import Lane
@@ -23,8 +26,7 @@ __all__ = ["DecodedPieces"]
 
 # Bytes of decoded pieces that are kept in memory.
 MEMORY_BYTES = 256 << 20
-# Mapped pages that were read count as memory of this process until they are released.
-RELEASE_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 20
 
 
 class DecodedPieces:
@@ -33,99 +35,155 @@ class DecodedPieces:
     Args:
         read: yields the rows of a range of a piece.
         lanes: the lanes, whose rows will be read once.
+        section_rows: number of rows of the sections in which they will be read.
     """
 
     def __init__(
-        self, read: Callable[[Range], Iterator[pa.RecordBatch]], lanes: Iterable[Lane]
+        self,
+        read: Callable[[Range], Iterator[pa.RecordBatch]],
+        lanes: Iterable[Lane],
+        section_rows: int,
     ) -> None:
         self._read = read
-        self._extents: dict[int, Range] = {}
+        self._section_rows = section_rows
+        self._parts: dict[int, list[Range]] = defaultdict(list)
         self._num_left: Counter[int] = Counter()
         for lane in lanes:
             for part in lane.ranges:
-                known = self._extents.get(part.piece, part)
-                start, stop = min(known.start, part.start), max(known.stop, part.stop)
-                self._extents[part.piece] = Range(part.piece, start, stop)
+                self._parts[part.piece].append(part)
                 self._num_left[part.piece] += part.stop - part.start
             if lane.head:
                 self._num_left[lane.ranges[0].piece] -= lane.head
         self._pieces: dict[int, _Decoded] = {}
         self._memory_bytes = 0
 
-    def rows(self, part: Range) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part, each part once.
+    def rows(self, section: Range) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a section, each section once.
 
         Raises:
             OSError: if the local disk is full, with advice.
         """
-        piece, extent = part.piece, self._extents[part.piece]
+        piece = section.piece
         if piece not in self._pieces:
-            decoded = _Decoded(self._read(extent), MEMORY_BYTES - self._memory_bytes)
-            self._memory_bytes += decoded.memory_bytes
-            self._pieces[piece] = decoded
-        yield from self._pieces[piece].rows(part.start - extent.start, part.stop - extent.start)
-        self._num_left[piece] -= part.stop - part.start
+            self._pieces[piece] = self._decoded(piece)
+            self._memory_bytes += self._pieces[piece].memory_bytes
+        yield from self._pieces[piece].rows(section.start, section.stop)
+        self._num_left[piece] -= section.stop - section.start
         if not self._num_left[piece]:
             self._memory_bytes -= self._pieces.pop(piece).memory_bytes
 
+    def _decoded(self, piece: int) -> "_Decoded":
+        parts = self._parts[piece]
+        extent = Range(piece, min(p.start for p in parts), max(p.stop for p in parts))
+        cuts = {cut for p in parts for cut in range(p.start, p.stop, self._section_rows)}
+        cuts |= {part.stop for part in parts}
+        free_bytes = MEMORY_BYTES - self._memory_bytes
+        return _Decoded(self._read(extent), extent.start, sorted(cuts), free_bytes)
+
 
 class _Decoded:
-    """A decoded piece, in memory or in an unnamed, mapped file.
+    """A decoded piece, in memory or in an unnamed file.
 
     Args:
         batches: the rows.
-        max_bytes: bytes that it may take in memory.
+        start: number of the first row.
+        cuts: where sections begin and end, in order.
+        max_bytes: bytes that the piece may take in memory.
 
     Attributes:
         memory_bytes: bytes that it takes in memory.
     """
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], max_bytes: int) -> None:
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], start: int, cuts: Sequence[int], max_bytes: int
+    ) -> None:
         self.memory_bytes = 0
-        self._file: mmap.mmap | None = None
-        self._batches: list[pa.RecordBatch] = []
+        kept: list[pa.RecordBatch] = []
+        self._batches: list[pa.RecordBatch] | _BatchFile = kept
+        self._ends: list[int] = []
         for batch in batches:
-            self._batches.append(batch)
+            kept.append(batch)
             self.memory_bytes += batch.get_total_buffer_size()
             if self.memory_bytes > max_bytes:
-                self._batches = self._on_disk(itertools.chain(self._batches, batches))
+                parts = _cut(itertools.chain(kept, batches), start, cuts)
+                self._batches = _BatchFile(self._counted(parts, start))
                 self.memory_bytes = 0
-        self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
-        self._num_read_bytes = 0
+                return
+        list(self._counted(kept, start))
 
-    def _on_disk(self, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        try:
-            # Around the file as well: closing it writes again what did not fit.
-            with tempfile.TemporaryFile(dir=local_disk()) as file:
-                first = next(batches)
-                with pa.ipc.new_stream(file, first.schema) as writer:
-                    writer.write_batch(first)
-                    for batch in batches:
-                        writer.write_batch(batch)
-                file.flush()
-                self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as exc:
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OSError(exc.errno, f"{exc.strerror}: {_advice()}") from exc
-            raise
-        return list(pa.ipc.open_stream(pa.py_buffer(self._file)))
+    def _counted(self, batches: Iterable[pa.RecordBatch], row: int) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            row += batch.num_rows
+            self._ends.append(row)
+            yield batch
 
     def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield rows `start <= i < stop`."""
         number = bisect.bisect_right(self._ends, start)
         while start < stop:
             batch, end = self._batches[number], self._ends[number]
-            part = batch.slice(start - end + batch.num_rows, min(stop, end) - start)
-            if self._file is not None:
-                self._release(self._file, part.nbytes)
-            yield part
+            yield batch.slice(start - end + batch.num_rows, min(stop, end) - start)
             start, number = end, number + 1
 
-    def _release(self, file: mmap.mmap, num_bytes: int) -> None:
-        self._num_read_bytes += num_bytes
-        if self._num_read_bytes >= RELEASE_BYTES:
-            file.madvise(mmap.MADV_DONTNEED)  # The pages stay in the page cache.
-            self._num_read_bytes = 0
+
+def _cut(
+    batches: Iterable[pa.RecordBatch], start: int, cuts: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches in batches that also end at `cuts`; the first row is `start`."""
+    for batch in batches:
+        stop = start + batch.num_rows
+        inner = cuts[bisect.bisect_right(cuts, start) : bisect.bisect_left(cuts, stop)]
+        for begin, end in itertools.pairwise([start, *inner, stop]):
+            yield batch.slice(begin - start, end - begin)
+        start = stop
+
+
+class _BatchFile:
+    """Batches in an unnamed file on the local disk; each is read at once.
+
+    Args:
+        batches: batches of one schema, at least one.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        first = next(batches)
+        self._schema = first.schema
+        self._has_dictionary = any(_has_dictionary(kind) for kind in first.schema.types)
+        self._ends = [0]
+        self._file = tempfile.TemporaryFile(dir=local_disk(), buffering=BUFFER_BYTES)  # noqa: SIM115
+        finalize(self, self._file.close)
+        try:
+            for batch in itertools.chain([first], batches):
+                message = _with_dictionaries(batch) if self._has_dictionary else batch.serialize()
+                self._file.write(message)
+                self._ends.append(self._ends[-1] + message.size)
+            self._file.flush()
+        except OSError as exc:
+            with suppress(OSError):  # Closing it writes again what did not fit.
+                self._file.close()
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OSError(exc.errno, f"{exc.strerror}: {_advice()}") from exc
+            raise
+
+    def __getitem__(self, number: int) -> pa.RecordBatch:
+        begin, end = self._ends[number : number + 2]
+        message = pa.py_buffer(os.pread(self._file.fileno(), end - begin, begin))
+        if self._has_dictionary:
+            return pa.ipc.open_stream(message).read_next_batch()
+        return pa.ipc.read_record_batch(message, self._schema)
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    children = (kind.field(i).type for i in range(kind.num_fields))
+    return types.is_dictionary(kind) or any(map(_has_dictionary, children))
+
+
+def _with_dictionaries(batch: pa.RecordBatch) -> pa.Buffer:
+    """Return a batch as a stream of its own: the message of a batch leaves dictionaries out."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
 
 
 def _advice() -> str:

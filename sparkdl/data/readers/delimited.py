@@ -43,7 +43,7 @@ def csv(
     If counting takes long, write the rows as Parquet once.
 
     `shuffle=True` reads up to 128 files of all ranks in turn, each in random order. Their rows are
-    kept in memory, up to 256 MB, and on Spark's local disk until then.
+    kept in memory, up to 256 MB, and on Spark's local disk beyond that, until they were read.
 
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec

@@ -49,7 +49,7 @@ def parquet(
 
     `shuffle=True` reads up to 128 row groups of all ranks in turn, each in random order. A row
     group is decoded once, from its start; its rows are kept in memory, up to 256 MB for all, and on
-    Spark's local disk until they were read.
+    Spark's local disk beyond that, until they were read.
 
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
@@ -135,7 +135,7 @@ class ParquetSource(ArrowSource):
             return
         current = self.from_first_window(current, names)
         with closing(self._ahead(current.ranges_to_read(), names)) as ahead:
-            batches = mixed(current, lambda ranges: read_ahead(self._read(ranges, names, ahead)))
+            batches = mixed(current, lambda ranges: self._read(ranges, names, ahead))
             with closing(batches):  # type: ignore[type-var]
                 yield from batches
 

@@ -69,8 +69,8 @@ def tfrecord(
 
     A file that is written again after it was counted is an error when it is read.
 
-    `shuffle=True` reads up to 64 files of all ranks in turn. Where there are fewer files, they are
-    read in several places at once, and their records are copied to Spark's local disk for this.
+    `shuffle=True` reads up to 128 files of all ranks in turn, each in random order. Their records
+    are kept in memory, up to 256 MB, and on Spark's local disk beyond that, until they were read.
 
     Args:
         paths: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec

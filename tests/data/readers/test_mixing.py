@@ -82,7 +82,6 @@ def test_sorted_rows_are_as_mixed_as_in_a_true_shuffle(
 def test_a_piece_is_decoded_once_and_given_back(
     memory_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoded_pieces, "RELEASE_BYTES", 100)
     monkeypatch.setattr(decoded_pieces, "MEMORY_BYTES", memory_bytes)
     read = []
 
@@ -93,7 +92,7 @@ def test_a_piece_is_decoded_once_and_given_back(
         yield from table.slice(part.start, part.stop - part.start).to_batches(1000)
 
     parts = [Range(3, 100, 2500), Range(3, 2500, 2600), Range(3, 4000, 9000)]
-    pieces = DecodedPieces(decode, [Lane(tuple(parts[:2])), Lane(tuple(parts[2:]))])
+    pieces = DecodedPieces(decode, [Lane(tuple(parts[:2])), Lane(tuple(parts[2:]))], 300)
     readers = [pieces.rows(part) for part in reversed(parts)]
     found = [[i for batch in rows for i in batch["id"].to_pylist()] for rows in readers]
     assert found == [list(range(part.start, part.stop)) for part in reversed(parts)]
@@ -113,4 +112,4 @@ def test_a_full_disk_is_an_error_with_advice(
     monkeypatch.setattr(decoded_pieces, "MEMORY_BYTES", 0)
     monkeypatch.setattr(decoded_pieces.tempfile, "TemporaryFile", lambda **_: full())
     with pytest.raises(OSError, match="more and smaller row groups"):
-        next(DecodedPieces(decode, [Lane((Range(0, 0, 5),))]).rows(Range(0, 0, 5)))
+        next(DecodedPieces(decode, [Lane((Range(0, 0, 5),))], 2).rows(Range(0, 0, 5)))
