@@ -3,16 +3,13 @@
 The table's log says what files a version has, see `delta_log`. They are read as those of `parquet`.
 """
 
-import functools
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from operator import and_
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparkdl import context
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
@@ -20,12 +17,7 @@ from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.delta_log import TableVersion
 from sparkdl.data.readers.file_records import record
 from sparkdl.data.readers.parquet import ParquetSource
-from sparkdl.data.readers.parquet_footers import (
-    FILE_FORMAT,
-    Fragment,
-    comparable_type,
-    row_groups_of,
-)
+from sparkdl.data.readers.parquet_footers import Fragment, comparable_type, row_groups_of
 
 __all__ = ["delta"]
 
@@ -106,14 +98,7 @@ def _list(
 
 
 def _fragments(table: TableVersion) -> Iterator[Fragment]:
-    """Yield the files; a column that a file does not store has the table's value, or is null."""
+    """Yield the files; a column that a file does not store has the log's value, or is null."""
     absent = {field.name: pa.scalar(None, comparable_type(field.type)) for field in table.schema}
-    files = table.files
-    for number, (path, values) in enumerate(zip(files.paths, table.partitions, strict=True)):
-        equal = [
-            pc.field(name) == value if value.is_valid else pc.field(name).is_null()
-            for name, value in values.items()
-        ]
-        expression = functools.reduce(and_, equal) if equal else None
-        parquet = FILE_FORMAT.make_fragment(path, files.arrow, expression)
-        yield Fragment(files, number, parquet, {**absent, **values})
+    for number, values in enumerate(table.partitions):
+        yield Fragment.of(table.files, number, values, absent)

@@ -13,7 +13,7 @@ from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.base import ArrowSource, mixed, read_ahead
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT, list_row_groups
-from sparkdl.data.readers.parquet_pieces import ParquetPieces, RowGroup
+from sparkdl.data.readers.parquet_pieces import ParquetPieces, RowGroup, chosen
 from sparkdl.data.readers.paths import Paths, check_names, describe
 from sparkdl.data.readers.row_group_fetches import Fetched, RowGroupFetches
 from sparkdl.data.shard import Range
@@ -53,14 +53,17 @@ def parquet(
 
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
-            supports. Subfolders such as `year=2020` make a column `year`; files that are named one
-            by one have no such columns. `path=df.inputFiles()` reads the files of a table; the
-            folder of a Delta, Hudi or Iceberg table is refused, as it has removed rows too.
+            supports. Subfolders such as `year=2020` make a column `year` of the type that Spark
+            infers from all of them, in place of a column of this name in the files; files that are
+            named one by one have no such columns. `path=df.inputFiles()` reads the files of a
+            table; the folder of a Delta, Hudi or Iceberg table is refused, as it has removed rows
+            too.
         filter: condition for the rows to read: an expression of `pyarrow.compute`, or a list of
             conditions such as `[("year", ">=", 2020)]`. Files that the condition excludes by the
             names of their folders are not opened. Row groups that the condition excludes by their
             statistics are not read; in the others the first rank reads the columns of the
-            condition once more beforehand, to count rows.
+            condition once more beforehand, to count rows. If NaN passes the condition, as with
+            `!=`, all row groups are read, since statistics leave out NaN.
         ragged: names of the columns whose arrays differ in length from row to row; they become
             `tf.RaggedTensor`s.
         pad: values that fill shorter arrays up to the longest of their batch, by column name:
@@ -179,6 +182,12 @@ class ParquetSource(ArrowSource):
             if num_read >= part.stop:
                 return
         url = self._pieces.files[group.file].url
+        if self._pieces.filter is not None:
+            raise ValueError(
+                f"{url}: {num_read} rows of row group {group.number} pass filter=, and "
+                f"{group.rows} did when they were counted. A condition must give the same result "
+                "each time."
+            )
         raise ValueError(
             f"{url}: row group {group.number} has {num_read} rows; expected {group.rows} "
             "according to its footer. The file is damaged."
@@ -196,10 +205,7 @@ class ParquetSource(ArrowSource):
             # With a filter, the number of rows to decode is not known in advance.
             rows = rows if condition is not None else min(rows, max_rows)
             for batch in file.iter_batches(rows, row_groups=[group.number], columns=stored):
-                batch = _add_folder_columns(batch, schema, keys)
-                if condition is not None:
-                    batch = batch.filter(condition)
-                yield batch.select(list(names))
+                yield chosen(batch, schema, keys, condition).select(list(names))
 
     @contextmanager
     def _opened(
@@ -224,23 +230,3 @@ class ParquetSource(ArrowSource):
                 )
         except (pa.ArrowException, OSError, IndexError) as exc:
             raise ValueError(f"{file.url}, row group {group.number}: {exc}") from exc
-
-
-def _add_folder_columns(
-    batch: pa.RecordBatch, schema: pa.Schema, keys: Mapping[str, Any]
-) -> pa.RecordBatch:
-    """Return a batch with the columns and types of `schema`, which all files have in common.
-
-    Args:
-        batch: the columns stored in a file.
-        schema: the columns to return.
-        keys: values of the columns that the file's folders define.
-    """
-    arrays = []
-    for field in schema:
-        if field.name in keys:
-            arrays.append(pa.repeat(keys[field.name], batch.num_rows))
-        else:
-            array = batch.column(field.name)
-            arrays.append(array if array.type == field.type else array.cast(field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -4,18 +4,30 @@ The first rank does this for all ranks, see `agreed_pieces`.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.fs
+import pyarrow.parquet as pq
 from pyarrow import types
 
 from sparkdl.data.agreed_pieces import Pieces
-from sparkdl.data.readers.parquet_pieces import File, bind, check_file, pack_keys, pack_schema
+from sparkdl.data.readers.folder_columns import folder_texts, folder_types, folder_value
+from sparkdl.data.readers.parquet_pieces import (
+    File,
+    bind,
+    check_file,
+    chosen,
+    pack_keys,
+    pack_schema,
+)
 from sparkdl.data.readers.paths import Files, Paths, find
 from sparkdl.errors import ConfigError
 
@@ -34,23 +46,44 @@ NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 TIMESTAMP_UNIT = "us"
 FILE_FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit=TIMESTAMP_UNIT)
 
+# Rows of the columns of a condition that are decoded at once.
+COUNTED_ROWS = 1 << 14
+
 
 @dataclass(frozen=True)
 class Fragment:
-    """A file as pyarrow represents it.
+    """A file before its footer is read.
 
     Attributes:
         files: the files that the file belongs to.
         number: index of the file in `files.paths`.
+        keys: values of columns that the file's folders define; they replace those in the file.
+        absent: values of columns that count if the file does not store them.
         parquet: the file in pyarrow's dataset.
-        keys: values of columns that the file need not store, such as those of its folders; a
-            column that it stores has the values of the file.
     """
 
     files: Files
     number: int
-    parquet: ds.ParquetFileFragment
-    keys: dict[str, pa.Scalar]
+    keys: Mapping[str, pa.Scalar]
+    absent: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    parquet: ds.ParquetFileFragment = None
+
+    @classmethod
+    def of(
+        cls,
+        files: Files,
+        number: int,
+        keys: Mapping[str, pa.Scalar],
+        absent: Mapping[str, pa.Scalar] | None = None,
+    ) -> "Fragment":
+        """Create from the attributes; the file is not opened."""
+        equal = [
+            pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+            for name, value in keys.items()
+        ]
+        expression = functools.reduce(and_, equal) if equal else None
+        parquet = FILE_FORMAT.make_fragment(files.paths[number], files.arrow, expression)
+        return cls(files, number, keys, absent or {}, parquet)
 
     @property
     def url(self) -> str:
@@ -67,8 +100,8 @@ class Fragment:
         except (pa.ArrowException, OSError) as exc:
             raise ValueError(f"{self.url}: {exc}") from exc
         schema = schemas.shared(self.parquet.physical_schema)
-        keys = {name: key for name, key in self.keys.items() if name not in schema.names}
-        return File(self.files, self.number, schema, keys)
+        absent = {name: key for name, key in self.absent.items() if name not in schema.names}
+        return File(self.files, self.number, schema, {**absent, **self.keys})
 
 
 class _Schemas:
@@ -103,7 +136,7 @@ def list_row_groups(paths: Paths, condition: Any) -> Pieces:
         ValueError, ConfigError: see `row_groups_of`.
     """
     found = find(paths, refuses_tables=True)
-    return row_groups_of([f for files in found for f in _fragments(files)], condition)
+    return row_groups_of(list(_fragments(found)), condition)
 
 
 def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
@@ -127,11 +160,12 @@ def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
     first = (kept or fragments)[0].inspect(schemas)
     schema = _joined_schema(first, kept or fragments)
     expression, filtered = bind(condition, schema)
+    uses_statistics = expression is not None and _statistics_decide(expression, schema, filtered)
 
     def list_file(number: int) -> tuple[File, list[tuple[int, int, int]]]:
         file = kept[number].inspect(schemas)
         check_file(file, schema, first.url, filtered)
-        groups = _row_groups(kept[number].parquet, expression, schema)
+        groups = _row_groups(kept[number], file, expression, schema, filtered, uses_statistics)
         # pyarrow's object keeps the footer, which may be large, in memory.
         kept[number] = dataclasses.replace(kept[number], parquet=None)
         return file, [(number, *group) for group in groups]
@@ -147,29 +181,14 @@ def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
     }
 
 
-def _fragments(files: Files) -> Iterator[Fragment]:
-    """Yield the files of one folder; at most the footer of the first one is read."""
-    if not any("=" in path[len(files.folder) :] for path in files.paths):
-        for number, path in enumerate(files.paths):
-            yield Fragment(files, number, FILE_FORMAT.make_fragment(path, files.arrow), {})
-        return
-    options = ds.FileSystemFactoryOptions(
-        partition_base_dir=files.folder, partitioning=ds.HivePartitioning.discover()
-    )
-    factory = ds.FileSystemDatasetFactory(files.arrow, list(files.paths), FILE_FORMAT, options)
-    try:
-        dataset = factory.finish()
-    except (pa.ArrowException, OSError) as exc:
-        raise ValueError(f"{files.url(files.paths[0])}: {exc}") from exc
-    numbers = {path: number for number, path in enumerate(files.paths)}
-    for fragment in sorted(dataset.get_fragments(), key=lambda each: numbers[each.path]):
-        values = ds.get_partition_keys(fragment.partition_expression)
-        keys = {
-            field.name: pa.scalar(values[field.name], field.type)
-            for field in dataset.schema
-            if field.name in values
-        }
-        yield Fragment(files, numbers[fragment.path], fragment, keys)
+def _fragments(found: Sequence[Files]) -> Iterator[Fragment]:
+    """Yield all files, with the columns that their folders define; no file is opened."""
+    folders = [[folder_texts(path[len(each.folder) :]) for path in each.paths] for each in found]
+    kinds = folder_types(texts for of_files in folders for texts in of_files)
+    for files, of_files in zip(found, folders, strict=True):
+        for number, texts in enumerate(of_files):
+            keys = {name: folder_value(text, kinds[name]) for name, text in texts.items()}
+            yield Fragment.of(files, number, keys)
 
 
 def _not_excluded(
@@ -179,7 +198,7 @@ def _not_excluded(
 
     A column of the condition may exist in later files only, so the last file is tried as well.
     """
-    if not any(fragment.keys for fragment in fragments):
+    if not any(fragment.keys or fragment.absent for fragment in fragments):
         return list(fragments)
     try:
         schema = _joined_schema(fragments[0].inspect(schemas), fragments)
@@ -204,23 +223,72 @@ def _joined_schema(file: File, fragments: Sequence[Fragment]) -> pa.Schema:
     fields = {field.name: field.type for field in file.schema}
     for fragment in fragments:
         for name, value in fragment.keys.items():
+            fields[name] = value.type
+        for name, value in fragment.absent.items():
             fields.setdefault(name, value.type)
     return pa.schema(list(fields.items()))
 
 
 def _row_groups(
-    fragment: ds.ParquetFileFragment, expression: pc.Expression | None, schema: pa.Schema
+    fragment: Fragment,
+    file: File,
+    expression: pc.Expression | None,
+    schema: pa.Schema,
+    filtered: Sequence[str],
+    uses_statistics: bool,
 ) -> list[tuple[int, int]]:
-    """Return the number of each row group, and of its rows that pass the filter."""
+    """Return the number of each row group, and of its rows that pass the filter.
+
+    The rows are counted as they are read later, by their values: statistics and values may differ.
+    """
     if expression is None:
-        return [(group.id, group.num_rows) for group in fragment.row_groups]
-    groups = []
-    for part in fragment.split_by_row_group(expression, schema=schema):
-        (group,) = part.row_groups
-        rows = part.scanner(filter=expression, schema=schema).count_rows()
-        # If the folder's name decides that all rows pass, pyarrow counts those of the whole file.
-        groups.append((group.id, min(rows, group.num_rows)))
-    return groups
+        return [(group.id, group.num_rows) for group in fragment.parquet.row_groups]
+    numbers = [group.id for group in fragment.parquet.row_groups]
+    if uses_statistics:
+        parts = fragment.parquet.split_by_row_group(expression, schema=schema)
+        numbers = [group.id for part in parts for group in part.row_groups]
+    if not numbers:
+        return []
+    stored = [name for name in filtered if name not in file.keys]
+    footer, path = fragment.parquet.metadata, file.path
+    columns = pa.schema([schema.field(name) for name in filtered])
+    try:
+        with file.files.arrow.open_input_file(path) as source:
+            parquet = pq.ParquetFile(
+                source,
+                metadata=footer,
+                pre_buffer=not file.files.is_local,
+                coerce_int96_timestamp_unit=TIMESTAMP_UNIT,
+            )
+            counts = []
+            for number in numbers:
+                batches = parquet.iter_batches(COUNTED_ROWS, [number], stored)
+                rows = (chosen(batch, columns, file.keys, expression) for batch in batches)
+                counts.append((number, sum(batch.num_rows for batch in rows)))
+            return counts
+    except (pa.ArrowException, OSError) as exc:
+        raise ValueError(f"{file.url}: {exc}") from exc
+
+
+def _statistics_decide(
+    expression: pc.Expression, schema: pa.Schema, filtered: Sequence[str]
+) -> bool:
+    """Return True if no row passes a condition in a row group that its statistics exclude.
+
+    The statistics of floats leave out NaN, which passes conditions such as `x != 1.5`.
+    """
+    if any(types.is_nested(schema.field(name).type) for name in filtered):
+        return False
+    floats = [name for name in filtered if types.is_floating(schema.field(name).type)]
+    local = pyarrow.fs.LocalFileSystem()
+    for name in floats:
+        nan = pa.scalar(float("nan"), schema.field(name).type)
+        # Nothing is opened: pyarrow compares the condition with what is known of all rows.
+        all_nan = FILE_FORMAT.make_fragment("", local, pc.field(name) == nan)
+        dataset = ds.FileSystemDataset([all_nan], schema, FILE_FORMAT, local)
+        if any(True for _ in dataset.get_fragments(filter=expression)):
+            return False
+    return True
 
 
 def _pack_files(files: Sequence[File]) -> Pieces:

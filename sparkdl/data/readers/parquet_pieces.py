@@ -22,6 +22,7 @@ __all__ = [
     "RowGroup",
     "bind",
     "check_file",
+    "chosen",
     "pack_keys",
     "pack_schema",
     "unpack_schema",
@@ -36,7 +37,8 @@ class File:
         files: the files that the file belongs to.
         number: index of the file in `files.paths`.
         schema: names and types of the columns stored in the file; shared by files with equal ones.
-        keys: values of the columns that the file does not store, such as those of `year=2020`.
+        keys: values of the columns that the file does not store, or that its folders define, such
+            as `year=2020`; these replace values that the file stores.
     """
 
     files: Files
@@ -151,6 +153,33 @@ def check_file(file: File, schema: pa.Schema, first_url: str, names: Iterable[st
                 f"{file.url}: column {name!r} is {kind}; in {first_url} it is {expected}. "
                 "Write the files with one type."
             )
+
+
+def chosen(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    keys: Mapping[str, pa.Scalar],
+    condition: pc.Expression | None,
+) -> pa.RecordBatch:
+    """Return the rows of a batch that pass a condition; rows are counted and read by this function.
+
+    Args:
+        batch: the columns stored in a file.
+        schema: the columns to return, with the types that all files have in common.
+        keys: values of the columns that the file does not store, or that its folders define.
+        condition: a condition of columns of `schema`; None for all rows.
+    """
+    arrays = []
+    for field in schema:
+        if field.name in keys:
+            arrays.append(pa.repeat(keys[field.name], batch.num_rows))
+        else:
+            array = batch.column(field.name)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+    if not arrays:
+        return batch
+    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return whole if condition is None else whole.filter(condition)
 
 
 def bind(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[str]]:

@@ -30,6 +30,7 @@ from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.exact_reads import arrow_filesystem
+from sparkdl.data.readers.folder_columns import folder_texts, folder_types, folder_value
 from sparkdl.data.readers.joined import JoinedSource
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT
 from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
@@ -150,14 +151,14 @@ class _Group:
         number: number of the row group in the file.
         rows: number of rows.
         num_bytes: size in bytes as stored, before compression.
-        folders: values of the columns in the names of the file's folders, by name.
+        folders: values in the names of the file's folders as text, by column; None for null.
     """
 
     file: int
     number: int
     rows: int
     num_bytes: int
-    folders: Mapping[str, Any]
+    folders: Mapping[str, str | None]
 
 
 class PetastormSource(ArrowSource):
@@ -267,8 +268,8 @@ class PetastormSource(ArrowSource):
         for name in names:
             kind = self.schema.field(name).type
             if name in group.folders:
-                value = pa.scalar(group.folders[name])
-                values.append(pa.repeat(value, batch.num_rows).cast(kind))
+                value = folder_value(group.folders[name], kind)
+                values.append(pa.repeat(value, batch.num_rows))
                 continue
             stored, field = batch.column(name), self._fields.get(name)
             values.append(decode(field, stored, kind) if field else stored.cast(kind))
@@ -294,10 +295,11 @@ def list_row_groups(url: str) -> Pieces:
     _check_unchanged(url, dataset, footers)
     folder = root.rpartition("/")[0] if root in dataset.entries else root.rstrip("/")
     files = Files.from_entries(url, filesystem, folder, dataset.entries)
+    folders = [folder_texts(path[len(folder) :]) for path in files.paths]
     return {
         "files": files.to_dict(),
-        "groups": list(_groups(dataset, footers)),
-        "schema": pack_schema(_stored_schema(dataset, footers[0])),
+        "groups": list(_groups(footers, folders)),
+        "schema": pack_schema(_stored_schema(footers[0], folder_types(folders))),
     }
 
 
@@ -342,15 +344,11 @@ def _warn_of_pickle(url: str) -> None:
     )
 
 
-def _groups(dataset: Any, footers: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _groups(
+    footers: Sequence[Any], folders: Sequence[Mapping[str, str | None]]
+) -> Iterator[dict[str, Any]]:
     """Yield the fields of `_Group`; the files are numbered in the order of their paths."""
-    for file, (piece, footer) in enumerate(zip(dataset.pieces, footers, strict=True)):
-        folders = {
-            partition.name: partition.dictionary[key].as_py()
-            for partition, (_, key) in zip(
-                dataset.partitions or (), piece.partition_keys, strict=True
-            )
-        }
+    for file, (footer, texts) in enumerate(zip(footers, folders, strict=True)):
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
             yield {
@@ -358,21 +356,21 @@ def _groups(dataset: Any, footers: Sequence[Any]) -> Iterator[dict[str, Any]]:
                 "number": number,
                 "rows": group.num_rows,
                 "num_bytes": group.total_byte_size,
-                "folders": folders,
+                "folders": texts,
             }
 
 
-def _stored_schema(dataset: Any, footer: Any) -> pa.Schema:
-    """Return the columns of the files and of the names of their folders."""
+def _stored_schema(footer: Any, of_folders: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Return the columns of the files and of the names of their folders, whose types count."""
     stored = footer.schema.to_arrow_schema()
     for number in range(len(footer.schema)):
         column = footer.schema.column(number)
         if column.physical_type == "INT96" and column.path in stored.names:
             field = pa.field(column.path, pa.timestamp(TIMESTAMP_UNIT))
             stored = stored.set(stored.names.index(column.path), field)
-    for partition in dataset.partitions or ():
-        stored = stored.append(pa.field(partition.name, partition.dictionary.type))
-    return pa.schema(list(stored))
+    return pa.schema(
+        list({**dict(zip(stored.names, stored.types, strict=True)), **of_folders}.items())
+    )
 
 
 def _schema(

@@ -1,0 +1,150 @@
+"""Runs anywhere (pure). The columns that the names of folders such as `year=2024` define.
+
+Types are inferred as by Spark, see `PartitioningUtils.scala` of Spark 4: one type for all folders.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyarrow import types
+
+__all__ = ["folder_texts", "folder_types", "folder_value"]
+
+Texts = Mapping[str, str | None]
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+MAX_DECIMAL_DIGITS = 38
+# Digits of the decimals that hold all values of the integer types.
+_DIGITS = {pa.int32(): 10, pa.int64(): 20}
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DOUBLE = re.compile(
+    r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)", re.ASCII
+)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(_DATE.pattern + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9])?")
+_TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
+
+
+def folder_texts(path: str) -> dict[str, str | None]:
+    """Return the values in the names of a file's folders as text, by column; None for null.
+
+    Args:
+        path: the file, relative to the folder that is read.
+
+    Example:
+        >>> folder_texts("year=2024/city=a%20b/part-0.parquet")
+        {'year': '2024', 'city': 'a b'}
+    """
+    pairs = [name.split("=", 1) for name in path.split("/")[:-1] if "=" in name]
+    return {unquote(name): None if text == NULL else unquote(text) for name, text in pairs}
+
+
+def folder_types(folders: Iterable[Texts]) -> dict[str, pa.DataType]:
+    """Return the type of each column.
+
+    Args:
+        folders: the result of `folder_texts` for all files.
+
+    Example:
+        >>> folder_types([{"k": "1", "day": "2024-01-31"}, {"k": "3000000000", "day": None}])
+        {'k': DataType(int64), 'day': DataType(date32[day])}
+    """
+    found: dict[str, dict[str, None]] = {}
+    for texts in folders:
+        for name, text in texts.items():
+            found.setdefault(name, {})
+            if text is not None:
+                found[name][text] = None
+    return {name: _common(set(map(_type, texts))) for name, texts in found.items()}
+
+
+def _type(text: str) -> pa.DataType:
+    """Return the type that Spark infers from one text."""
+    if _INTEGER.fullmatch(text) and -(2**63) <= int(text) < 2**63:
+        return pa.int32() if -(2**31) <= int(text) < 2**31 else pa.int64()
+    if _DOUBLE.fullmatch(text):
+        digits = _whole_digits(text)
+        return pa.decimal128(digits, 0) if digits else pa.float64()
+    if _TIMESTAMP.fullmatch(text) and _time(text):
+        return _TIMESTAMP_TYPE
+    return pa.date32() if _DATE.fullmatch(text) and _time(text) else pa.string()
+
+
+def _whole_digits(text: str) -> int:
+    """Return the number of digits of a whole number without a point; 0 for others."""
+    if text[-1] in "fFdDNy":
+        return 0
+    number = Decimal(text)
+    exponent = number.as_tuple().exponent
+    digits = number.adjusted() + 1
+    is_whole = isinstance(exponent, int) and exponent >= 0
+    return digits if is_whole and digits <= MAX_DECIMAL_DIGITS else 0
+
+
+def _common(kinds: set[pa.DataType]) -> pa.DataType:
+    """Return the type that has the values of all types, as Spark chooses it."""
+    decimals = [kind.precision for kind in kinds if types.is_decimal(kind)]
+    numbers = {kind for kind in kinds if not types.is_decimal(kind)}
+    if decimals and numbers <= set(_DIGITS):
+        return pa.decimal128(max([*decimals, *(_DIGITS[kind] for kind in numbers)]), 0)
+    if len(kinds) == 1:
+        return kinds.pop()
+    for wide, narrow in (
+        (pa.int64(), pa.int32()),
+        (pa.float64(), pa.int32()),
+        (_TIMESTAMP_TYPE, pa.date32()),
+    ):
+        if kinds == {wide, narrow}:
+            return wide
+    return pa.string()  # Also if all values are null.
+
+
+def _time(text: str) -> datetime | None:
+    """Return the time of a text, or None for a day such as 02-30."""
+    form = "%Y-%m-%d %H:%M:%S.%f"
+    try:
+        return datetime.strptime(
+            text, form[: 8 if len(text) == 10 else 17 if "." not in text else 20]
+        )
+    except ValueError:
+        return None
+
+
+@lru_cache(1 << 12)
+def folder_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """Return the value of a column.
+
+    Args:
+        text: a value of `folder_texts`.
+        kind: the type of the column, see `folder_types`, or another one to convert to. A text has
+            the time zone of this process, as in Spark's default.
+
+    Example:
+        >>> folder_value("007", pa.int32())
+        <pyarrow.Int32Scalar: 7>
+    """
+    if text is None:
+        return pa.scalar(None, kind)
+    value: Any = text
+    if types.is_integer(kind):
+        value = int(text)
+    elif types.is_decimal(kind):
+        value = Decimal(text)
+    elif types.is_floating(kind):
+        value = float(text.rstrip("fFdD"))
+    elif types.is_date(kind) or types.is_timestamp(kind):
+        value = _time(text)
+        if value is not None and types.is_date(kind):
+            value = value.date()
+        elif value is not None and kind.tz:
+            value = value.astimezone(timezone.utc)
+    elif not types.is_string(kind):
+        return pa.scalar(text).cast(kind)
+    return pa.scalar(value, kind)

@@ -1,0 +1,112 @@
+"""Columns in the names of folders: the types and values that Spark infers, for each reader."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkdl.data import schema
+from sparkdl.data.readers.folder_columns import NULL, folder_texts, folder_types, folder_value
+from sparkdl.data.readers.parquet import ParquetSource
+from sparkdl.data.readers.petastorm.reader import PetastormSource
+from sparkdl.data.shard import Range
+
+# Texts of the folders of one table.
+TABLES = [
+    ["1", "2"],
+    ["007", "+5", "-3"],
+    ["1", "3000000000"],
+    ["99999999999999999999", "1"],
+    ["99999999999999999999", "3000000000"],
+    ["99999999999999999999", "1.5"],
+    ["1" * 39],
+    ["1.5", "2"],
+    ["1e3", "7"],
+    ["1.5", "NaN", "-Infinity", "1d"],
+    ["1.5", "3000000000"],
+    ["2024-01-31", "1900-01-01"],
+    ["2024-01-31", NULL],
+    ["2024-02-30", "2024-01-31"],
+    ["2024-1-1"],
+    ["2024-01-31 10:20:30", "1969-12-31 23:59:59.5"],
+    ["2024-01-31 10:20:30.25"],
+    ["2024-01-31 10:20:30", "2024-01-31"],
+    ["2024-01-31", "1"],
+    ["2024-01-31T10:20:30"],
+    ["true", "false"],
+    ["a b/c", "1", "b=%"],
+    ["1", NULL],
+]
+
+
+def write(root: Path, texts: list[str], stored: pa.DataType | None = None) -> None:
+    """Write a file in a folder `k=...` for each text; `stored` is the type of a column k in it."""
+    for number, text in enumerate(texts):
+        folder = root / f"k={text if text == NULL else quote(text, ' +')}"
+        folder.mkdir(parents=True)
+        columns: dict[str, Any] = {"x": [number]}
+        if stored is not None:
+            columns["k"] = pa.array([90 + number], stored)
+        pq.write_table(pa.table(columns), folder / "p.parquet")
+
+
+def rows(source: Any, names: list[str]) -> list[tuple[Any, ...]]:
+    ranges = [Range(piece, 0, size) for piece, size in enumerate(source.sizes) if size]
+    table = pa.Table.from_batches(source.read(ranges, names)).to_pydict()
+    return sorted(zip(*(table[name] for name in names), strict=True))
+
+
+@pytest.mark.parametrize("stored", [None, pa.int64()], ids=["folders", "also stored"])
+def test_types_and_values_are_those_of_spark(
+    spark: SparkSession, tmp_path: Path, stored: pa.DataType | None
+) -> None:
+    for number, texts in enumerate(TABLES if stored is None else TABLES[:12:3]):
+        root = tmp_path / str(number)
+        write(root, texts, stored)
+        df = spark.read.parquet(str(root))
+        expected = pa.Table.from_batches(df.select("x", "k")._collect_as_arrow())
+        kind = schema.arrow_type(df.schema["k"].dataType)
+        keys = expected["k"].cast(kind).to_pylist()
+        wanted = sorted(zip(expected["x"].to_pylist(), keys, strict=True))
+        for reader in (ParquetSource(str(root), None, {}), PetastormSource(str(root))):
+            assert reader.schema.field("k").type == kind, texts
+            assert repr(rows(reader, ["x", "k"])) == repr(wanted), (texts, type(reader))
+
+
+@pytest.mark.parametrize("stored", [pa.int32(), pa.int64(), pa.string()])
+def test_the_folder_counts_and_is_read_in_place_of_the_file(
+    tmp_path: Path, stored: pa.DataType
+) -> None:
+    for key in (1, 2):
+        folder = tmp_path / f"k={key}"
+        folder.mkdir()
+        pq.write_table(
+            pa.table({"x": [key, key], "k": pa.array([99, 98]).cast(stored)}), folder / "p"
+        )
+
+    def read(condition: Any) -> list[tuple[Any, ...]]:
+        return rows(ParquetSource(str(tmp_path), condition, {}), ["k", "x"])
+
+    assert read(None) == [(1, 1), (1, 1), (2, 2), (2, 2)]
+    assert read([("k", "=", 1)]) == [(1, 1), (1, 1)]
+    assert read([("k", "!=", 1), ("x", ">", 1)]) == [(2, 2), (2, 2)]
+    assert sum(ParquetSource(str(tmp_path), [("k", "=", 99)], {}).sizes) == 0
+
+
+def test_folders_of_several_paths_have_one_type(tmp_path: Path) -> None:
+    write(tmp_path / "a", ["1"])
+    write(tmp_path / "b", ["3000000000"])
+    source = ParquetSource([tmp_path / "a", tmp_path / "b"], None, {})
+    assert source.schema.field("k").type == pa.int64()
+    assert rows(source, ["k"]) == [(1,), (3_000_000_000,)]
+
+
+def test_texts_become_values() -> None:
+    texts = folder_texts("a%3Db=1/plain/day=2024-01-31/k=__HIVE_DEFAULT_PARTITION__/p")
+    assert texts == {"a=b": "1", "day": "2024-01-31", "k": None}
+    assert folder_types([texts]) == {"a=b": pa.int32(), "day": pa.date32(), "k": pa.string()}
+    assert folder_value("1", pa.float32()).as_py() == 1.0
