@@ -181,6 +181,7 @@ class _File:
             ):
                 yield reader
         except (pa.ArrowException, OSError) as exc:
+            self.files.check(self.number)
             problem = str(exc)
             if "newlines_in_values" in problem:  # With this option, pyarrow may lose line ends.
                 problem = "in a file this large no value may hold line ends. Write it as Parquet."
@@ -270,12 +271,9 @@ class DelimitedSource(ArrowSource):
         """Implement `ArrowSource.read`; pyarrow parses a block while the previous one is used."""
         for part in ranges:
             file = self._files[part.piece]
-            if file.files.has_changed(file.number):
-                raise ValueError(
-                    f"{file.url} has changed since its rows were counted. Start again."
-                )
             num_read = 0
             with file.opened(self._format, names) as reader:
+                file.files.check(file.number)
                 for batch in reader:
                     start = max(part.start - num_read, 0)
                     stop = min(part.stop - num_read, batch.num_rows)
@@ -284,6 +282,9 @@ class DelimitedSource(ArrowSource):
                     num_read += batch.num_rows
                     if num_read >= part.stop:
                         break
+                # A remote file has no open descriptor: what is read later may be another file.
+                if not file.files.is_local:
+                    file.files.check(file.number)
             if num_read < part.stop:
                 raise ValueError(
                     f"{file.url} has {num_read} rows, and had more when it was counted."

@@ -12,7 +12,7 @@ from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.base import TensorSource
-from sparkdl.data.readers.paths import Paths, describe, find, find_again, urls_of
+from sparkdl.data.readers.paths import Files, Paths, describe, find, find_again, urls_of
 from sparkdl.errors import ConfigError
 
 __all__ = ["ImageSource", "images", "list_classes"]
@@ -108,15 +108,29 @@ class ImageSource(TensorSource):
         self.name = describe(path)
         self._size = tuple(size)
         self._channels = channels
+        self._places: dict[str, tuple[Files, int]] = {}
         self.class_names: list[str] | None = None
         if labels is None:
             pieces = list_classes(path) if pieces is None else pieces
-            self._urls = urls_of(find_again(path, pieces["files"]))
+            found = find_again(path, pieces["files"])
+            self._urls = urls_of(found)
+            self._places = {
+                files.url(path): (files, number)
+                for files in found
+                for number, path in enumerate(files.paths)
+            }
             self._labels = np.array(pieces["labels"], np.int32)  # Keras's dtype.
             self.class_names = pieces["names"]
         else:
             self._urls, self._labels = _check_labels(path, labels)
         self.sizes = [1] * len(self._urls)
+
+    def _check_content(self, url: str, content: bytes) -> None:
+        """Refuse a file that was replaced; one of a store, by its size: it is read at once."""
+        if url in self._places:
+            files, number = self._places[url]
+            if files.is_local or len(content) != files.sizes[number]:
+                files.check(number)
 
     def columns_of(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
         """Implement `TensorSource.columns_of`; files are decoded in parallel, in order."""
@@ -134,7 +148,7 @@ class ImageSource(TensorSource):
             "path": tf.TensorSpec([None], tf.string),
             "label": tf.TensorSpec([None, *self._labels.shape[1:]], kind),
         }
-        decoder = _Decoder(self._size, self._channels)
+        decoder = _Decoder(self._size, self._channels, self._check_content)
 
         def selected(block: dict[str, Any]) -> dict[str, Any]:
             if "image" in names:
@@ -146,11 +160,19 @@ class ImageSource(TensorSource):
 
 
 class _Decoder:
-    """Read, decode and resize a block of files; an error names the file that is not an image."""
+    """Read, decode and resize a block of files; an error names the file that is not an image.
 
-    def __init__(self, size: tuple[int, ...], channels: int) -> None:
+    Args:
+        size, channels: see `images`.
+        check: called with the URL of a file and its content.
+    """
+
+    def __init__(
+        self, size: tuple[int, ...], channels: int, check: Callable[[str, bytes], None]
+    ) -> None:
         import tensorflow as tf
 
+        self._check = check
         self._spec = tf.TensorSpec([*size, channels])
         # Used for remote stores, whose requests take long; local files are read one by one.
         self._pool = ThreadPoolExecutor(BLOCK_FILES)
@@ -179,6 +201,8 @@ class _Decoder:
 
         urls = [path.decode() for path in paths.numpy()]
         contents = self._contents(urls)
+        for url, content in zip(urls, contents, strict=True):
+            self._check(url, content)
         try:
             return self._decode(tf.constant(contents, tf.string))
         except tf.errors.InvalidArgumentError:

@@ -116,11 +116,14 @@ class LocalCopies:
             try:
                 size = self._sizes[number]
                 missing = list(copy.missing(begin, size if end is None else end))
-                if missing or not copy.parts:  # Parts of another file must not join the first.
-                    self._check(number)
                 self._make_room(number, sum(stop - start for start, stop in missing), copy)
+                try:
+                    for part in missing:
+                        _fetch(url, size, part, copy.file)
+                finally:
+                    if missing or not copy.parts:  # Parts of another file must not join the first.
+                        self._check(number)
                 for part in missing:
-                    _fetch(url, size, part, copy.file)
                     copy.add(*part)
             except BaseException:
                 with self._lock:

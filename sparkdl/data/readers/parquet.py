@@ -1,5 +1,6 @@
 """Runs in the training process. Read Parquet files as batches, with pyarrow."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -154,12 +155,13 @@ class ParquetSource(ArrowSource):
         stops: dict[int, int] = {}
         for part in ranges:
             stops[part.piece] = max(part.stop, stops.get(part.piece, 0))
-        checked: set[int] = set()
+        files = Counter(self._pieces.groups[piece].file for piece in stops)
+        unread = {file: [number, 0] for file, number in files.items()}
 
         def fetch(piece: int) -> Fetched:
             rows = self._pieces.groups[piece].rows
             is_whole = stops.get(piece, rows) * MIN_HEADS > rows
-            return self._fetches.fetch(piece, names, checked, is_whole)
+            return self._fetches.fetch(piece, names, unread, is_whole)
 
         remote = (piece for piece in stops if self._fetches.is_remote(piece))
         return Ahead(fetch, remote, GROUPS_AHEAD, self._fetches.release)
@@ -229,4 +231,5 @@ class ParquetSource(ArrowSource):
                     rows,
                 )
         except (pa.ArrowException, OSError, IndexError) as exc:
+            file.files.check(file.number)
             raise ValueError(f"{file.url}, row group {group.number}: {exc}") from exc

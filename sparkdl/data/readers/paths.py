@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,7 +18,7 @@ import pyarrow.fs
 from sparkdl import context, storage
 from sparkdl.data.readers.exact_reads import arrow_filesystem
 from sparkdl.data.readers.file_records import record
-from sparkdl.data.readers.table_formats import refuse_tables
+from sparkdl.data.readers.table_formats import refuse_tables, refuse_unfinished
 from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["Files", "Paths", "absolute", "check_names", "describe", "find", "find_again", "urls_of"]
@@ -100,6 +100,18 @@ class Files:
         if is_other_copy or self.mark_key not in info:
             return False
         return _mark(info, self.mark_key) != self.marks[number]
+
+    def check(self, number: int) -> None:
+        """Validate that an open file is the one that was listed, see `has_changed`.
+
+        Raises:
+            ValueError: if the file is another one.
+        """
+        if self.has_changed(number):
+            raise ValueError(
+                f"{self.url(self.paths[number])} has changed since it was listed. Write new rows "
+                "to new files, and start again to read them."
+            )
 
     def subset(self, numbers: Sequence[int]) -> "Files":
         """Return some of the files.
@@ -358,22 +370,9 @@ def _match(root: str, place: tuple[int, int], refuses_tables: bool) -> Files | N
         entries |= filesystem.find(name, detail=True)
     if refuses_tables and entries:
         refuse_tables(root, filesystem, folder, entries, matches or None)
-    _refuse_unfinished(entries.keys(), folder)
+    refuse_unfinished(entries.keys(), folder)
     visible = {file: entries[file] for file in entries if not _is_hidden(file[len(folder) :])}
     return Files.from_entries(root, filesystem, folder, visible, place) if visible else None
-
-
-def _refuse_unfinished(paths: Set[str], top: str) -> None:
-    """Refuse folders that are being written, or whose writer was killed, as of Spark's writers."""
-    for path in sorted(paths):
-        below, temporary, _ = path[len(top) :].partition("/_temporary")
-        folder = f"{top}{below}"
-        if temporary and f"{folder}/_SUCCESS" not in paths:
-            raise ConfigError(
-                f"{folder!r} is being written, or a job that wrote it was interrupted: it has "
-                f"{path!r} and no _SUCCESS. Wait for the job, or write the folder again. To read "
-                f"the files that are there, pass a pattern such as '{folder}/part-*'."
-            )
 
 
 def _info(filesystem: Any, path: str) -> Mapping[str, Any] | None:

@@ -4,16 +4,43 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from sparkdl import storage
 from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.record_features import RecordFeature
 from sparkdl.data.readers.record_index import FileParts
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.decode import NotAnExample, decode
-from sparkdl.data.tfexample.framing import chunks
+from sparkdl.data.tfexample.framing import CorruptRecord, chunks
 from sparkdl.data.tfexample.schema_inference import not_an_example
 from sparkdl.data.tfexample.to_arrow import to_batch
 
-__all__ = ["RecordRows"]
+__all__ = ["RecordRows", "unchanged"]
+
+
+def unchanged(
+    found: Iterator[tuple[int, bytes, list[tuple[int, int]]]],
+    check: Callable[[int], None],
+    piece: int,
+    is_local: bool,
+) -> Iterator[tuple[int, bytes, list[tuple[int, int]]]]:
+    """Yield the chunks of a file, which is opened for each of them.
+
+    Args:
+        found: the chunks, see `chunks`.
+        check: called with the number of the file; refuses a changed one.
+        piece: number of the file.
+        is_local: check each chunk, not only the first one, since that takes no request.
+    """
+    is_first = True
+    try:
+        for chunk in found:
+            if is_local or is_first:
+                check(piece)
+            is_first = False
+            yield chunk
+    except CorruptRecord:
+        check(piece)
+        raise
 
 
 class RecordRows(ArrowSource):
@@ -53,10 +80,11 @@ class RecordRows(ArrowSource):
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a compressed file is read from its start."""
         for part in ranges:
-            self._check(part.piece)
             url, compression = self._urls[part.piece], self._compressions[part.piece]
             position, begin, end = self._parts.around(part.piece, part.start, part.stop)
-            for offset, data, spans in chunks(url, compression, begin=begin, end=end):
+            offset, is_local = begin, storage.is_local(url)
+            found = chunks(url, compression, begin=begin, end=end)
+            for offset, data, spans in unchanged(found, self._check, part.piece, is_local):
                 wanted = spans[max(part.start - position, 0) : max(part.stop - position, 0)]
                 if wanted:
                     try:
@@ -66,6 +94,9 @@ class RecordRows(ArrowSource):
                 position += len(spans)
                 if position >= part.stop:
                     break
+            # A remote file has no open descriptor: what was read later may be of another file.
+            if position < part.stop or (offset > begin and not is_local):
+                self._check(part.piece)
             if position < part.stop:
                 raise ValueError(
                     f"{url} has {position} records, and had more when it was counted. Start "

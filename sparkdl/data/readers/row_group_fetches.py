@@ -74,23 +74,28 @@ class RowGroupFetches:
         file = self._pieces.files[self._pieces.groups[piece].file]
         return isinstance(file.files.arrow, pa.fs.PyFileSystem)
 
-    def fetch(self, piece: int, names: Sequence[str], checked: set[int], is_whole: bool) -> Fetched:
+    def fetch(
+        self, piece: int, names: Sequence[str], unread: dict[int, list[int]], is_whole: bool
+    ) -> Fetched:
         """Return where the columns of a row group are, and of a remote one the columns themselves.
 
         Args:
             piece: number of the row group.
             names: the columns to read.
-            checked: the files that are known to be unchanged.
+            unread: the number of row groups still to fetch, and of those begun, by file. A remote
+                file is checked before the first of several, and after the last.
             is_whole: False if only the head of the row group will be read.
         """
         group = self._pieces.groups[piece]
         file = self._pieces.files[group.file]
         # The other threads wait for the same answer of the store.
         lock = self._file_locks.setdefault(group.file, Lock())
+        counts = unread.setdefault(group.file, [1, 0])
         with lock:
-            if group.file not in checked and file.files.has_changed(file.number):
-                raise ValueError(f"{file.url} has changed since its footer was read. Start again.")
-            checked.add(group.file)
+            is_alone = counts[0] <= 1 and is_whole
+            if counts[1] == 0 and self.is_remote(piece) and not is_alone:
+                file.files.check(file.number)
+            counts[1] += 1
         try:
             with lock:
                 footer = self._footer(group.file)
@@ -101,9 +106,23 @@ class RowGroupFetches:
             fetched = Fetched(footer, *_columns_of(row_group, stored))
             if is_whole and self.is_remote(piece):
                 self._hold(file, fetched, MAX_PREFETCH_BYTES // 2)
+                self._check_last(file, counts, lock, fetched)
             return fetched
         except (pa.ArrowException, OSError, IndexError) as exc:
+            file.files.check(file.number)
             raise ValueError(f"{file.url}, row group {group.number}: {exc}") from exc
+
+    def _check_last(self, file: File, counts: list[int], lock: Any, fetched: Fetched) -> None:
+        """Check a remote file when the last of its row groups has been fetched."""
+        with lock:
+            counts[0] -= 1
+            is_last = counts[0] <= 0
+        if is_last:
+            try:
+                file.files.check(file.number)
+            except BaseException:
+                self.release(fetched)
+                raise
 
     def _hold(self, file: File, fetched: Fetched, max_bytes: int) -> None:
         """Read the columns of a row group, if all that are held have at most `max_bytes` bytes."""
@@ -140,10 +159,12 @@ class RowGroupFetches:
             is_stream = file.files.is_local or is_head
             is_buffered = not is_stream and fetched.num_bytes <= MAX_PREFETCH_BYTES
             with file.files.arrow.open_input_file(file.path) as source:
+                file.files.check(file.number)
                 yield source, {"pre_buffer": is_buffered, "buffer_size": STREAM_BYTES}
             return
         try:
-            if fetched.exact is None and not is_head:
+            is_late = fetched.exact is None and not is_head
+            if is_late:
                 self._hold(file, fetched, MAX_PREFETCH_BYTES)
             streams = REMOTE_HEAD_BYTES if is_head else REMOTE_STREAM_BYTES
             buffer_size = STREAM_BYTES if fetched.exact else streams
@@ -158,6 +179,8 @@ class RowGroupFetches:
                         "buffer_size": buffer_size,
                     },
                 )
+            if is_late:
+                file.files.check(file.number)
         finally:
             self.release(fetched)
 

@@ -1,17 +1,17 @@
-"""Runs anywhere. Refuse folders of tables whose Parquet files are not all part of the table.
+"""Runs anywhere. Refuse folders whose files are not all rows of a table, or not all written yet.
 
 Delta, Hudi and Iceberg keep files of earlier versions of a table in its folder, and list the
 present ones elsewhere. Reading all files would repeat rows and bring back removed ones.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["refuse_tables"]
+__all__ = ["refuse_tables", "refuse_unfinished"]
 
 NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 
@@ -100,3 +100,16 @@ def _message(root: str, kind: str) -> str:
         "the table, so that their rows would be repeated or come back. Read the table's present "
         f"files: {reader}. Or pass data=spark.read.table(...) to the verb and use data.dataset."
     )
+
+
+def refuse_unfinished(paths: Set[str], top: str) -> None:
+    """Refuse folders that are being written, or whose writer was killed, as of Spark's writers."""
+    for path in sorted(paths):
+        below, temporary, _ = path[len(top) :].partition("/_temporary")
+        folder = f"{top}{below}"
+        if temporary and f"{folder}/_SUCCESS" not in paths:
+            raise ConfigError(
+                f"{folder!r} is being written, or a job that wrote it was interrupted: it has "
+                f"{path!r} and no _SUCCESS. Wait for the job, or write the folder again. To read "
+                f"the files that are there, pass a pattern such as '{folder}/part-*'."
+            )

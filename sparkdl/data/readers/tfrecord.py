@@ -26,7 +26,7 @@ from sparkdl.data.readers.record_features import (
     tensor_feature,
 )
 from sparkdl.data.readers.record_index import FileParts, index_records
-from sparkdl.data.readers.record_rows import RecordRows
+from sparkdl.data.readers.record_rows import RecordRows, unchanged
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Kind
 from sparkdl.data.tfexample.framing import chunks
@@ -237,7 +237,12 @@ class TFRecordSource(TensorSource):
                 byte_offsets=tf.reshape(begin, [1]),
             )
             found = tf.data.experimental.from_variant(file, tf.TensorSpec([], tf.string))
-            return found.skip(skipped).take(part[2] - part[1])
+            read = found.skip(skipped).take(part[2] - part[1])
+            # TensorFlow opens a file some time after it was checked.
+            end = tf.data.Dataset.from_tensors(b"").filter(
+                lambda _: tf.ensure_shape(tf.numpy_function(self._end, [part[0]], tf.bool), [])
+            )
+            return read.concatenate(end)
 
         return (
             tf.data.Dataset.from_tensor_slices(ranges)
@@ -258,6 +263,12 @@ class TFRecordSource(TensorSource):
         path = self._copies.path(piece, found.begin, found.end)
         return path, np.int64(found.begin), np.int64(start - found.first)
 
+    def _end(self, piece: Any) -> bool:
+        """Check a local file that was read; remote ones are read from a copy."""
+        if storage.is_local(self._urls[int(piece)]):
+            self._check(int(piece))
+        return False
+
     def _mixed(self, current: Pass, block_rows: int) -> Iterator[Any]:
         """Yield the records of a shuffled pass in blocks of a number of rows."""
         for batch in mixed(current, self._read):
@@ -271,11 +282,15 @@ class TFRecordSource(TensorSource):
             found = self._parts.around(part.piece, part.start, part.stop)
             path = os.fsdecode(self._copies.path(part.piece, found.begin, found.end))
             compression, num_read = self._compressions[part.piece], found.first
+            is_local = storage.is_local(self._urls[part.piece])
             # The copy may be removed meanwhile, and another one may get its number.
             with open(path, "rb") as kept:
-                if not storage.is_local(self._urls[part.piece]):
+                if not is_local:
                     path = f"/proc/{os.getpid()}/fd/{kept.fileno()}"
-                for _, data, spans in chunks(path, compression, begin=found.begin, end=found.end):
+                read = chunks(path, compression, begin=found.begin, end=found.end)
+                if is_local:
+                    read = unchanged(read, self._check, part.piece, is_local)
+                for _, data, spans in read:
                     wanted = spans[max(part.start - num_read, 0) : max(part.stop - num_read, 0)]
                     num_read += len(spans)
                     if wanted:
@@ -288,11 +303,7 @@ class TFRecordSource(TensorSource):
 # Not a method: the copies of a source end with it, without a wait for the garbage collector.
 def _check_unchanged(places: Sequence[tuple[Files, int]], piece: int) -> None:
     files, number = places[piece]
-    if files.has_changed(number):
-        raise ValueError(
-            f"{files.url(files.paths[number])} has changed since its records were counted. Start "
-            "again."
-        )
+    files.check(number)
 
 
 def _unpack(inspected: Mapping[str, Any]) -> Inspected:

@@ -312,7 +312,7 @@ def test_stores(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> N
         assert ids(source) == [*range(100)] * 2
     assert source_of(url, [("year", "=", 2), ("id", "<", 5)]).sizes == [5]
     storage.write(f"{url}/year=1/p", b"other")
-    with pytest.raises(ValueError, match=r"year=1/p has changed since its footer was read"):
+    with pytest.raises(ValueError, match=r"year=1/p has changed since it was listed"):
         ids(source)
 
 
@@ -408,7 +408,7 @@ def touch(file: Path) -> None:
 def test_a_file_that_has_changed(file: Path, change: Callable[[Path], None]) -> None:
     source = source_of(file)
     change(file)
-    with pytest.raises(ValueError, match=r"some\.parquet has changed since its footer was read"):
+    with pytest.raises(ValueError, match=r"some\.parquet has changed since it was listed"):
         read(source)
 
 

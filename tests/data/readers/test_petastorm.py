@@ -732,7 +732,7 @@ def test_a_file_that_changed_while_open(spark: SparkSession, tmp_path: Path) -> 
     (file,) = (tmp_path / "ds").glob("*.parquet")
     for rows in (12, 30, 40):
         pq.write_table(pa.table({"id": range(rows)}), file)
-        with pytest.raises(ValueError, match=r"\.parquet has changed since the dataset was opened"):
+        with pytest.raises(ValueError, match=r"\.parquet has changed since it was listed"):
             read(source, None, [Range(0, 3, 5)])
 
 

@@ -86,7 +86,9 @@ def test_parquet_reads_the_bytes_that_it_needs(
     names = [f"c{number}" for number in range(num_columns)]
     assert read_all(source, names) == NUM_GROUPS * GROUP_ROWS
     assert store.num_bytes() <= 1.1 * needed_bytes(content, num_columns)
-    assert store.count("HEAD") == 1
+    # Before the first row group and after the last; row groups that are too large to be held, after
+    # each.
+    assert store.count("HEAD") <= (1 + NUM_GROUPS if is_large else 2)
     assert store.count("LIST") == 0
     assert store.count("GET") <= 2 + NUM_GROUPS * (num_columns if is_large else 1)
 
@@ -149,7 +151,7 @@ def test_files_that_a_folder_excludes_are_not_opened(
 def test_a_changed_object_is_refused(store: type[CountedStore], content: bytes) -> None:
     source = ParquetSource("counted://bucket/table", None, {})
     store.objects["bucket/table/a.parquet"] = content[:-1] + b"2"
-    with pytest.raises(ValueError, match=r"a\.parquet has changed since its footer was read"):
+    with pytest.raises(ValueError, match=r"a\.parquet has changed since it was listed"):
         read_all(source, ["c0"])
 
 
@@ -222,7 +224,7 @@ def test_parquet_on_s3_reads_the_bytes_that_it_needs(
     assert read_all(source, ["c0", "c1"]) == NUM_GROUPS * GROUP_ROWS
     num_bytes = sum(size for method, size in asked if method == "get_object")
     assert num_bytes <= 1.1 * needed_bytes(content, 2)
-    assert sum(method == "head_object" for method, _ in asked) <= 1
+    assert sum(method == "head_object" for method, _ in asked) <= 2
 
 
 # ---- TFRecord

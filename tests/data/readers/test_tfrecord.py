@@ -296,7 +296,7 @@ def test_a_file_that_was_written_again(root: str, s3: str, tmp_path: Path) -> No
         source = TFRecordSource(folder, {"id": "int64"})
         written(folder, [9])
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match="00 has changed since its records were counted"
+            tf.errors.InvalidArgumentError, match="00 has changed since it was listed"
         ):
             ids(source, Lane((Range(0, 0, 6),)))
 

@@ -17,19 +17,18 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-from pyarrow.fs import LocalFileSystem
 from pyarrow.parquet import ParquetFile
 
 from sparkdl import storage
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
-from sparkdl.data.readers.exact_reads import arrow_filesystem
 from sparkdl.data.readers.folder_columns import folder_texts, folder_types, folder_value
 from sparkdl.data.readers.joined import JoinedSource
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT
@@ -197,9 +196,6 @@ class PetastormSource(ArrowSource):
         pieces = list_row_groups(url) if pieces is None else pieces
         self.name = url
         filesystem, root = storage.filesystem(url)
-        self._arrow = (
-            LocalFileSystem() if storage.is_local(url) else arrow_filesystem(filesystem, {})
-        )
         self._fields = _unischema_fields(url, compat.common_metadata(root, filesystem), trust)
         self.has_unischema = bool(self._fields)
         self._files = Files.from_dict(url, pieces["files"])
@@ -219,24 +215,25 @@ class PetastormSource(ArrowSource):
             ValueError: if a file has changed since the dataset was opened, or a value does not fit
                 its field.
         """
+        files = [self._groups[part.piece].file for part in ranges]
+        last = {file: place for place, file in enumerate(files)}
         checked: set[int] = set()
-        for part in ranges:
-            file = self._groups[part.piece].file
-            if file not in checked and self._files.has_changed(file):
-                raise ValueError(
-                    f"{self._files.url(self._files.paths[file])} has changed since the dataset "
-                    "was opened. Start again."
-                )
+        for place, (part, file) in enumerate(zip(ranges, files, strict=True)):
+            is_first = self._files.is_local or file not in checked
             checked.add(file)
-            yield from self._read_range(part, names)
+            yield from self._read_range(part, names, is_first)
+            if not self._files.is_local and last[file] == place:
+                self._files.check(file)
 
-    def _read_range(self, part: Range, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read_range(
+        self, part: Range, names: Sequence[str], is_checked: bool
+    ) -> Iterator[pa.RecordBatch]:
         group, position, num_yielded = self._groups[part.piece], 0, 0
         path = self._files.paths[group.file]
         stored = [name for name in names if name not in group.folders]
         rows = max(1, _MAX_BATCH_BYTES * group.rows // max(1, group.num_bytes))
         with (
-            self._arrow.open_input_file(path) as source,
+            self._opened(group.file, path, is_checked) as source,
             ParquetFile(source, coerce_int96_timestamp_unit=TIMESTAMP_UNIT) as file,
         ):
             footer = file.metadata
@@ -254,6 +251,17 @@ class PetastormSource(ArrowSource):
                 if position >= part.stop:
                     break
         self._check_rows(num_yielded, part.stop - part.start, group)
+
+    @contextmanager
+    def _opened(self, file: int, path: str, is_checked: bool) -> Iterator[Any]:
+        with self._files.arrow.open_input_file(path) as source:
+            if is_checked:
+                self._files.check(file)
+            try:
+                yield source
+            except (pa.ArrowException, OSError):
+                self._files.check(file)
+                raise
 
     def _check_rows(self, num_rows: int, expected: int, group: _Group) -> None:
         if num_rows != expected:
