@@ -79,7 +79,8 @@ class Batches:
             the same value are always in the same split.
         where: conditions for the rows to read, by column: a function that is given the values of
             many rows as an array of NumPy and returns an array of bool, or the wanted values, such
-            as `{"age": lambda age: age >= 18, "label": [0, 1]}`; or a predicate of petastorm.
+            as `{"age": lambda age: age >= 18, "label": [0, 1]}`; or a predicate of petastorm. A
+            null passes no function.
         map: a function that computes columns from the columns of a batch, a dict of arrays, or a
             `data.Map`; `feature_cols`, `label_cols` and `weight_col` may name what it returns.
         steps: maximum number of batches in one pass; by default there is no maximum. Each pass

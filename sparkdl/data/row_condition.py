@@ -21,7 +21,7 @@ class RowCondition:
     Attributes:
         column: name of the column.
         condition: a function that is given the values of many rows (rows,) as an array of NumPy and
-            returns an array (rows,) of bool; or the values that are wanted.
+            returns an array (rows,) of bool, which no null passes; or the values that are wanted.
     """
 
     column: str
@@ -100,11 +100,12 @@ class RowCondition:
         """Return an array (rows,) of bool: True for the rows that pass.
 
         Args:
-            values: the values of the column. A function gets null as None, and in a column of
-                numbers as NaN.
+            values: the values of the column. A function gets those that are not null, in the dtype
+                of the column, so that the result does not depend on the other rows of a batch.
 
         Raises:
-            ValueError: if the function does not return a bool for each row.
+            ConfigError: if the function compares the values with one of another type.
+            ValueError: if the function does not return a bool for each value.
 
         Example:
             >>> RowCondition("label", {1, 2}).mask(pa.array([0, 1, 2, None]))
@@ -116,7 +117,27 @@ class RowCondition:
                 values = values.dictionary_decode()
             found: np.ndarray[Any, Any] = pc.is_in(values, wanted).to_numpy(zero_copy_only=False)
             return found
-        result = np.asarray(self.condition(values.to_numpy(zero_copy_only=False)))
+        is_valid = values.is_valid().to_numpy(zero_copy_only=False)
+        passes: np.ndarray[Any, Any] = np.zeros(len(values), bool)
+        if is_valid.any():
+            passes[is_valid] = self._call(values.drop_null())
+        return passes
+
+    def _call(self, values: pa.Array) -> "np.ndarray[Any, Any]":
+        """Return what the function returns for values without nulls."""
+        array = values.to_numpy(zero_copy_only=False)
+        try:
+            result = np.asarray(self.condition(array))
+        except TypeError as exc:
+            advice = (
+                "Compare times with numpy.datetime64, such as t >= np.datetime64('2024-03-01')."
+                if types.is_temporal(values.type)
+                else "Compare the values with some of their type."
+            )
+            raise ConfigError(
+                f"the function of where for column {self.column!r}, which is {values.type}, failed "
+                f"with an array of {array.dtype}: {exc}\n{advice}"
+            ) from exc
         if result.shape != (len(values),) or result.dtype != bool:
             raise ValueError(
                 f"the function of where for column {self.column!r} returned an array of "

@@ -10,9 +10,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from sparkdl import data
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
+from sparkdl.data.row_condition import RowCondition
 from sparkdl.data.shard import Range
+from sparkdl.errors import ConfigError
 
 NAN = float("nan")
 F, N = pc.field("f"), pc.field("n")
@@ -69,3 +72,52 @@ def test_a_count_that_does_not_fit_is_not_called_damage(tmp_path: Path) -> None:
     source = ParquetSource(str(tmp_path / "p"), F < 5.0, {}, pieces)
     with pytest.raises(ValueError, match=r"p: 5 rows of row group 0 pass filter=, and 6 did"):
         list(source.read([Range(0, 0, 6)], ["f"]))
+
+
+# ---- where
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([2**53, 2**53 + 1, 7], pa.int64()),
+        ([2**64 - 1, 2**64 - 2, 0], pa.uint64()),
+        ([1, -128, 127], pa.int8()),
+        ([True, False, True], pa.bool_()),
+        (["a", "", "b"], pa.string()),
+        ([1.5, NAN, -0.0], pa.float32()),
+    ],
+)
+def test_a_function_of_where_does_not_depend_on_the_other_rows(
+    tmp_path: Path, values: list[Any], kind: pa.DataType
+) -> None:
+    """Each value passes alone as it does in a batch that has a null."""
+    expected = pa.array(values, kind, from_pandas=False)
+    seen = []
+
+    def passes(array: Any) -> Any:
+        seen.append(array.dtype)
+        return array == expected.to_numpy(zero_copy_only=False)[1]
+
+    alone = [RowCondition("x", passes).mask(expected.slice(n, 1)).item() for n in range(3)]
+    with_nulls = pa.concat_arrays([expected, pa.array([None, None], kind)])
+    assert RowCondition("x", passes).mask(with_nulls).tolist() == [*alone, False, False]
+    assert not RowCondition("x", passes).mask(pa.nulls(2, kind)).any()
+    assert len(set(seen)) == 1
+
+
+def test_where_does_not_round(tmp_path: Path) -> None:
+    rows = pa.table({"x": [2**53, 2**53 + 1, None]})
+    pq.write_table(rows, tmp_path / "p")
+    where = {"x": lambda x: x == 2**53 + 1}
+    (batch,) = data.parquet(tmp_path / "p", where=where, batch_size_per_worker=9).as_numpy()
+    assert batch.tolist() == [2**53 + 1]
+
+
+def test_a_number_is_not_compared_with_a_time() -> None:
+    times = pa.array([0, None], pa.timestamp("us"))
+    condition = RowCondition("t", lambda t: t > 1_709_251_200_000_000)
+    with pytest.raises(ConfigError, match=r"column 't', which is timestamp\[us\].*\n.*datetime64"):
+        condition.mask(times)
+    since = RowCondition("t", lambda t: t >= np.datetime64("1970-01-01"))
+    assert since.mask(times).tolist() == [True, False]

@@ -121,9 +121,11 @@ def test_a_predicate_is_asked_row_by_row(folder: Path, activate: Activate) -> No
         RowPredicate(Seen()).check(pa.schema({"a": pa.int64()}))
 
 
-def test_a_function_sees_nulls_and_a_set_leaves_them_out() -> None:
+def test_a_null_never_passes() -> None:
     values = pa.array([1, None, 3])
-    assert RowCondition("x", np.isnan).mask(values).tolist() == [False, True, False]
+    assert RowCondition("x", lambda x: x > 0).mask(values).tolist() == [True, False, True]
+    nan = pa.array([1.5, None, float("nan")], from_pandas=False)
+    assert RowCondition("x", np.isnan).mask(nan).tolist() == [False, False, True]
     assert RowCondition("x", (1, 2)).mask(values).tolist() == [True, False, False]
 
 
