@@ -86,7 +86,11 @@ def test_pieces_of_a_collective_add_up(tmp_path: Path) -> None:
         told = large["args"]
         assert (large["name"], told["number"], told["bytes"]) == ("allreduce", 0, 12_000_000)
         assert told["waits_for"] == (rank - 1) % 3
-        assert sum(told[name] for name in PIECES) == pytest.approx(large["dur"] / 1e3, rel=0.2)
+        pieces_ms, whole_ms = sum(told[name] for name in PIECES), large["dur"] / 1e3
+        assert pieces_ms <= whole_ms * 1.01
+        # A busy machine may stop a thread between two pieces. Rank 1 waits for nobody, and has
+        # some ms in all, so that such a stop is a large part of them.
+        assert rank == 1 or pieces_ms > whole_ms * 0.6
         assert told["add_ms"] > 0
         waited_ms[rank], late_ms[rank] = told["wait_ms"], told["late_ms"]
         drawn = {e["name"] for e in bars if e["cat"] == "piece"}
