@@ -12,6 +12,7 @@ written after those is ignored.
 
 import dataclasses
 import logging
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,11 @@ _logger = logging.getLogger("sparkdl.runs")
 # The kind of the first line of a session.
 _SESSION = "session"
 _KINDS = {str(kind) for kind in EventKind}
-_REPORTS = f'"event": "{EventKind.REPORTS}"'.encode()
 _LEFT_OUT = {"event": str(EventKind.REPORTS), "is_left_out": True}
+# A whole line of reports: a torn one may end in the middle of its `seq`.
+_REPORTS = re.compile(
+    rb'\{"time": [\d.]+, "event": "%b", .*, "seq": (\d+)\}' % EventKind.REPORTS.encode()
+)
 
 # In a store whose files do not grow, events are gathered for so long before they are written
 # together, and after so many segments these are merged.
@@ -119,15 +123,23 @@ def _read_sessions(folder: str, with_reports: bool) -> dict[int, dict[int, dict[
         lines = sessions.setdefault(owner, {})
         for text in data.split(b"\n"):
             try:
-                if not with_reports and _REPORTS in text[:64]:
-                    # The rest of the line, which is long, is not looked at.
-                    lines[int(text[text.rindex(b":") + 1 : -1])] = _LEFT_OUT
+                if not with_reports and (seq := _seq_of_reports(text)) is not None:
+                    lines[seq] = _LEFT_OUT
                     continue
                 line = from_json(text)
+                if not with_reports and line.get("event") == EventKind.REPORTS:
+                    line = {**_LEFT_OUT, "seq": line["seq"]}
                 lines[int(line["seq"])] = line
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # Torn; the missing `seq` is counted.
     return sessions
+
+
+def _seq_of_reports(text: bytes) -> int | None:
+    """Return the `seq` of a whole line of reports, which is long, without parsing the line."""
+    line = _REPORTS.fullmatch(text)
+    # Another line may have been written behind the first part of this one.
+    return int(line[1]) if line and text.count(b'"event": ') == 1 else None
 
 
 def _read_segments(folder: str) -> dict[str, bytes]:
