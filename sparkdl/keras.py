@@ -13,6 +13,7 @@ from typing import Any
 from sparkdl import context, distribute
 from sparkdl.data.fit_epochs import FitEpochs, progress_in, write_progress
 from sparkdl.distribute.keras_fit import set_initial_epoch
+from sparkdl.distribute.keras_logs import as_numbers
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.errors import ConfigError
 
@@ -30,6 +31,9 @@ else:
 
 class Report(callbacks.Callback):  # type: ignore[misc]
     """Reports the metrics of each epoch, as `context.report` does.
+
+    A metric with several values, such as `keras.metrics.F1Score` without `average=`, is left out
+    with a warning.
 
     Args:
         *metrics: names of the metrics to report, as in Keras's logs; by default all.
@@ -59,7 +63,7 @@ class Report(callbacks.Callback):  # type: ignore[misc]
                 f"{missing[0]!r}; it logs {', '.join(logs) or 'nothing'}."
             )
         names = self.metrics_to_report or logs
-        context.report({name: logs[name] for name in names}, step=epoch)
+        context.report(as_numbers({name: logs[name] for name in names}), step=epoch)
 
 
 class Checkpoint(callbacks.Callback):  # type: ignore[misc]
@@ -186,8 +190,7 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         # committed.
         with tempfile.TemporaryDirectory() as directory:
             self._save(directory, epoch + 1, 0)
-            metrics = {name: float(value) for name, value in (logs or {}).items()}
-            context.report(metrics, step=epoch, checkpoint=directory)
+            context.report(as_numbers(logs or {}), step=epoch, checkpoint=directory)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Reset the beginning for a later `fit` without this callback."""

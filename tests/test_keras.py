@@ -38,6 +38,27 @@ def test_checkpoint_refuses_a_model_without_weights_at_the_first_start() -> None
     fit(model(), Checkpoint())
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Of Keras and NumPy.
+def test_metrics_with_several_values_are_left_out_of_reports(tmp_path: Path) -> None:
+    import keras
+    import numpy as np
+
+    from sparkdl.keras import Checkpoint, Report
+
+    x, y = np.zeros((4, 1), "float32"), np.eye(3, dtype="float32")[[0, 1, 2, 0]]
+    made = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(3, "softmax")])
+    scores = {"each": None, "macro": "macro"}
+    metrics = [keras.metrics.F1Score(average=of, name=name) for name, of in scores.items()]
+    made.compile("sgd", "categorical_crossentropy", metrics=metrics)
+    with pytest.warns(UserWarning, match=r"each: the metric has 3 values, and is not reported"):
+        done = made.fit(x, y, verbose=0, callbacks=[Report(), Checkpoint()])
+    assert done.history["each"][0].shape == (3,)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    for line in lines:
+        assert json.loads(line)["metrics"].keys() == {"loss", "macro"}
+    assert len(lines) == 2
+
+
 def test_checkpoint_rejects_invalid_use(tmp_path: Path) -> None:
     from sparkdl import context
     from sparkdl.keras import Checkpoint

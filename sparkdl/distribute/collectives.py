@@ -8,7 +8,9 @@ import numpy as np
 
 from sparkdl.distribute.graph_order import call_in_order
 from sparkdl.distribute.groups import Group
+from sparkdl.distribute.keras_logs import as_array
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.rows import split_rows
 from sparkdl.distribute.world import ring
 
 __all__ = [
@@ -211,19 +213,24 @@ def mean(value: float | Mapping[str, float]) -> float | dict[str, float]:
     """
     if isinstance(value, Mapping):
         return mean_over(ring(), value)
-    return mean_over(ring(), {"": value})[""]
+    return float(mean_over(ring(), {"": value})[""])
 
 
-def mean_over(world: Ring, numbers: Mapping[str, float]) -> dict[str, float]:
+def mean_over(world: Ring, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the averages over the ranks of a ring, see `mean`.
 
     Args:
         world: the ring.
-        numbers: numbers by name, with the same names on all ranks.
+        numbers: numbers or arrays by name, with the same names and shapes on all ranks.
     """
     names = sorted(numbers)
-    means = world.allreduce(np.array([float(numbers[name]) for name in names]))
-    return dict(zip(names, means.tolist(), strict=True))
+    arrays = [as_array(numbers[name]).astype(np.float64) for name in names]
+    flat = np.concatenate([array.reshape(-1) for array in arrays])
+    parts = split_rows(world.allreduce(flat), [array.size for array in arrays])
+    means = [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+    return {
+        name: mean if mean.ndim else float(mean) for name, mean in zip(names, means, strict=True)
+    }
 
 
 def _ring(group: Group | None) -> Ring:

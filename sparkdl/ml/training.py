@@ -64,6 +64,7 @@ class Training:
     def __call__(self) -> dict[str, Any]:
         """Train, and return the path of the model and the metrics of the last epoch."""
         from sparkdl import distribute
+        from sparkdl.distribute.keras_logs import as_numbers
         from sparkdl.keras import save
 
         with distribute.strategy().scope():
@@ -75,7 +76,7 @@ class Training:
             callbacks=self._callbacks(),
             verbose=2,
         )
-        metrics = {name: float(values[-1]) for name, values in done.history.items() if values}
+        metrics = as_numbers({name: values[-1] for name, values in done.history.items() if values})
         return {**metrics, "model": save(model, "model.keras")}
 
     def _callbacks(self) -> list[Any]:

@@ -75,6 +75,10 @@ def test_statistics_and_logs_are_averaged_over_all_ranks(ring: Any) -> None:
     assert first["history"]["val_loss"][-1] == pytest.approx(mean, rel=1e-5)
 
 
+def test_logs_may_be_arrays(ring: Any, alone: Any) -> None:
+    assert [answers["arrays"] for answers in ring] == [[[2]]] * 2
+
+
 def test_an_epoch_ends_on_all_ranks_when_one_rank_has_no_more_batches(ring: Any) -> None:
     first, second = (answers["uneven"] for answers in ring)
     assert first == second

@@ -128,7 +128,7 @@ def variants(folder: Path) -> Any:
 def everything(folder: Path) -> Any:
     """Run many programs in one gang, because a start costs more than most programs."""
     parts = [adam, loop, variants, statistics, uneven, stops, embeds, saves, refuses, mixed]
-    parts += [collectives, halves, lone_tensors]
+    parts += [arrays, collectives, halves, lone_tensors]
     return {part.__name__: part(folder) for part in parts}
 
 
@@ -156,6 +156,20 @@ def statistics(folder: Path) -> Any:
         "history": history,
         "val": float(model.evaluate(*own, verbose=0)[0]),
     }
+
+
+def arrays(folder: Path) -> Any:
+    """Return the logs of a metric with a value per class."""
+    import keras
+    import numpy as np
+
+    from sparkdl import distribute
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(2, "softmax")])
+    score = keras.metrics.F1Score(name="score")
+    model.compile(distribute.optimizer("sgd"), "categorical_crossentropy", metrics=[score])
+    history = model.fit(np.ones((4, 1)), np.eye(2)[[0, 1, 0, 1]], verbose=0).history
+    return [np.shape(value) for value in history["score"]]
 
 
 def uneven(folder: Path) -> Any:
