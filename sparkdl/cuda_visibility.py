@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-__all__ = ["as_seen_by_executor", "share", "visible_devices"]
+__all__ = ["as_seen_by_executor", "listed_devices", "share", "visible_devices"]
 
 
 def visible_devices(devices: Sequence[str], detect: bool) -> dict[str, str]:
@@ -23,19 +23,36 @@ def visible_devices(devices: Sequence[str], detect: bool) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
 
 
+def listed_devices(variable: str) -> list[str]:
+    """Return the devices that a value of `CUDA_VISIBLE_DEVICES` names.
+
+    CUDA ignores all entries after the first one that is not valid, such as -1.
+
+    Example:
+        >>> listed_devices("2, GPU-a,-1,0")
+        ['2', 'GPU-a']
+    """
+    entries = [entry.strip() for entry in variable.split(",")]
+    ends = (i for i, entry in enumerate(entries) if not entry or entry.startswith("-"))
+    return entries[: next(ends, len(entries))]
+
+
 def as_seen_by_executor(addresses: Sequence[str], own: str | None) -> list[str]:
     """Translate Spark's GPU addresses to devices of the host.
 
     An executor that was started with `CUDA_VISIBLE_DEVICES` sees only these devices, and CUDA
     numbers them from 0: a number is a position in that list, as in spark-tensorflow-distributor
-    and TorchDistributor. Any other address, such as a UUID, is the name of a device.
+    and TorchDistributor, and never the number of a device of the host. With the list 1,2 it could
+    be either, and a task knows only its own addresses: two tasks that read it differently would
+    get the same device. Any other address, such as a UUID, is the name of a device.
 
     Args:
         addresses: the addresses that Spark assigned to the task.
         own: the executor's `CUDA_VISIBLE_DEVICES`; None if it is not set.
 
     Raises:
-        ValueError: if Spark assigned a device that is not visible to this executor.
+        ValueError: if Spark assigned a device that is not visible to this executor, or if the
+            executor's list or the addresses name a device twice.
 
     Example:
         >>> as_seen_by_executor(["1"], "4,5")
@@ -43,22 +60,36 @@ def as_seen_by_executor(addresses: Sequence[str], own: str | None) -> list[str]:
         >>> as_seen_by_executor(["1"], None)
         ['1']
     """
-    if own is None:
+    if own is None or not addresses:
         return list(addresses)
-    visible = [device.strip() for device in own.split(",") if device.strip()]
-    devices = []
-    for address in addresses:
-        if address.isdigit() and int(address) < len(visible):
-            devices.append(visible[int(address)])
-        elif address in visible:
-            devices.append(address)
-        else:
-            raise ValueError(
-                f"Spark assigned GPU {address!r}, but this executor was started with "
-                f"CUDA_VISIBLE_DEVICES={own!r}. Make Spark's discovery script print positions in "
-                "that list, from 0, or start the executor without that variable."
-            )
-    return devices
+    visible = listed_devices(own)
+    positions = {str(position): device for position, device in enumerate(visible)}
+    names = {device: device for device in visible if not device.isdigit()}
+    devices = [{**positions, **names}.get(address) for address in addresses]
+    found = [device for device in devices if device is not None]
+    if len(set(visible)) < len(visible) or not len(set(found)) == len(found) == len(devices):
+        raise ValueError(
+            f"Spark assigned the GPUs {', '.join(addresses)}, but this executor was started with "
+            f"CUDA_VISIBLE_DEVICES={own!r}. Expected {_expected(visible)}: a number is a position "
+            "in that list, from 0. Change what spark.executor.resource.gpu.discoveryScript prints "
+            "(on a standalone cluster spark.worker.resource.gpu.discoveryScript), or start the "
+            "executor without that variable."
+        )
+    return found
+
+
+def _expected(visible: Sequence[str]) -> str:
+    """Return the addresses that fit the devices of an executor, in words.
+
+    Example:
+        >>> _expected(["4", "5"]), _expected(["GPU-a"]), _expected([])
+        ('some of 0, 1', 'some of 0, GPU-a', 'no GPUs')
+    """
+    if len(set(visible)) < len(visible):
+        return "each device once in that variable"
+    names = [device for device in visible if not device.isdigit()]
+    fitting = [*map(str, range(len(visible))), *names]
+    return f"some of {', '.join(fitting)}" if fitting else "no GPUs"
 
 
 def share(devices: Sequence[str], index: int, count: int) -> list[str]:

@@ -3,6 +3,8 @@
 import ctypes
 import os
 
+from sparkdl.cuda_visibility import listed_devices
+
 __all__ = ["get_num_gpus", "gpus", "is_busy"]
 
 
@@ -21,13 +23,7 @@ def gpus() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [str(index) for index in range(_num_installed())]
-    # CUDA ignores all entries after the first invalid one, such as -1.
-    devices: list[str] = []
-    for entry in visible.split(","):
-        if not entry.strip() or entry.strip().startswith("-"):
-            break
-        devices.append(entry.strip())
-    return devices
+    return listed_devices(visible)
 
 
 def get_num_gpus() -> int:

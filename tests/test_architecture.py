@@ -24,7 +24,7 @@ ROOMS = [
     {"runs", "data", "tensorboard"},
     {"distribute"},
     {
-        *("options", "context", "devices", "cuda_visibility", "late_imports", "os_processes"),
+        *("options", "context", "devices", "late_imports", "os_processes"),
         "tensorboard_server",
     },
     {"reporter", "resources", "identity"},
@@ -43,7 +43,7 @@ ROOMS = [
     {"storage"},
     {"local_files", "stores"},
     {"config", "spark_ml"},
-    {"errors", "loopback", "pickler", "_version"},
+    {"cuda_visibility", "errors", "loopback", "pickler", "_version"},
 ]
 
 

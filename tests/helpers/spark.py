@@ -4,7 +4,7 @@ import fcntl
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,13 @@ def _own_second() -> Iterator[None]:
         yield
 
 
-def gpu_settings(gpus: int, folder: Path) -> dict[str, str]:
-    """The settings of executors that each report this number of GPUs and give one to each task."""
+def gpu_settings(gpus: int, folder: Path, addresses: Sequence[str] = ()) -> dict[str, str]:
+    """The settings of executors that each report this number of GPUs and give one to each task.
+
+    The addresses are 0, 1, ..., or those given.
+    """
     script = folder / "discover.sh"
-    found = json.dumps({"name": "gpu", "addresses": [str(i) for i in range(gpus)]})
+    found = json.dumps({"name": "gpu", "addresses": list(addresses or map(str, range(gpus)))})
     script.write_text(f"#!/bin/sh\necho '{found}'\n")
     script.chmod(0o755)
     return {

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import devices, experiment
-from sparkdl.cuda_visibility import as_seen_by_executor, share
+from sparkdl.cuda_visibility import share
 from sparkdl.errors import SlotsError
+from sparkdl.runs.states import Failure
 from tests.helpers.spark import Applications, gpu_settings
 
 pytestmark = pytest.mark.slow
@@ -25,13 +26,6 @@ def test_shares_are_exact_and_disjoint() -> None:
             shares = [share(devices, rank, ranks) for rank in range(ranks)]
             assert [len(one) for one in shares] == [gpus] * ranks
             assert [device for one in shares for device in one] == devices
-
-
-def test_an_executors_own_devices_are_respected() -> None:
-    assert as_seen_by_executor(["0", "2"], "4,5,6") == ["4", "6"]
-    assert as_seen_by_executor(["GPU-b"], "GPU-a,GPU-b") == ["GPU-b"]
-    with pytest.raises(ValueError, match=r"'7'.*CUDA_VISIBLE_DEVICES='4,5'"):
-        as_seen_by_executor(["7"], "4,5")
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +106,32 @@ def test_more_gpus_than_an_executor_has_are_refused(gpu_session: SparkSession, r
         experiment.launch(lambda: 0, root=root, progress=False, num_gpus=3)
     assert time.monotonic() - began < 30
     assert list(Path(root).iterdir()) == []
+
+
+@pytest.fixture
+def session_of_two_visible_gpus(
+    applications: Applications, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """An executor that sees the GPUs 1 and 2, and whose discovery script prints 1 and 2."""
+    settings = gpu_settings(2, tmp_path_factory.mktemp("gpus"), ["1", "2"])
+    settings["spark__executorEnv__CUDA_VISIBLE_DEVICES"] = "1,2"
+    yield from applications.lend("local-cluster[1,2,1024]", **settings)
+
+
+def test_two_trials_never_get_the_same_visible_gpu(
+    session_of_two_visible_gpus: SparkSession, root: str
+) -> None:
+    def train(x: int) -> dict[str, Any]:
+        deadline = time.monotonic() + 200
+        # The other task has the other address, also if it does not get so far as to train.
+        while not list(Path(folder).glob(f"*/trials/{1 - x}/attempts/0.json")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return {"visible": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    folder = root
+    run = experiment.launch(train, {"x": [0, 1]}, root=root, progress=False)
+    trained, refused = sorted(run.trials, key=lambda trial: str(trial.state))
+    assert trained.outputs == {"visible": "2"}
+    assert refused.failure == Failure.GPU
+    assert "the GPUs 2, " in refused.error and "CUDA_VISIBLE_DEVICES='1,2'" in refused.error
