@@ -35,7 +35,8 @@ from sparkdl.data.dataframe.balancing import RowBalance, SingleRank
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.data.pace import Pace
-from sparkdl.data.readers.delimited import DelimitedSource, _CsvFormat, list_files
+from sparkdl.data.readers.csv_format import CsvFormat
+from sparkdl.data.readers.delimited import DelimitedSource, list_files
 from sparkdl.data.readers.images import list_classes
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
@@ -214,7 +215,7 @@ def of_csv(folder: Path) -> Reader:
         (folder / f"{number}.csv").write_text("\n".join(lines) + "\n")
 
     def csv_format() -> Any:
-        return _CsvFormat({"id": "int64"}, ",", True, None)
+        return CsvFormat({"id": pa.int64()})
 
     return Reader(
         lambda: list_files(folder, csv_format()),

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkdl import data
-from sparkdl.data.readers import delimited
+from sparkdl.data.readers import csv_format
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample import framing
@@ -67,7 +67,7 @@ def test_rows_are_the_old_ones_or_an_error_names_the_file(
     tmp_path: Path, name: str, shuffle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(framing, "CHUNK_BYTES", 1 << 16)
-    monkeypatch.setattr(delimited, "BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(csv_format, "BLOCK_BYTES", 1 << 14)
     write, reader, iterate = READERS[name]
     folder = tmp_path / "files"
     folder.mkdir()

@@ -1,28 +1,32 @@
 """Runs in the training process. Read CSV files as batches, with pyarrow."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
-from pyarrow import csv as arrow_csv
+import pyarrow.compute as pc
+from pyarrow import types
 
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
+from sparkdl.data.readers.csv_format import CsvFormat, Types, parse_types
+from sparkdl.data.readers.csv_text import AmbiguousText, HasEscapes
 from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
 from sparkdl.data.readers.paths import Files, Paths, check_names, describe, find, find_again
 from sparkdl.data.shard import Range
-from sparkdl.errors import ConfigError
 
 __all__ = ["DelimitedSource", "csv", "list_files"]
 
-BLOCK_BYTES = 4 << 20
+# A column of texts such as these alone holds whole numbers.
+WHOLE_NUMBER = r"^\s*[+-]?[0-9]+\s*$"
 
-Types: TypeAlias = pa.Schema | Mapping[str, Any]
+_COLUMN = re.compile(r"In CSV column #(\d+)")
 
 
 @takes_batches
@@ -30,9 +34,15 @@ def csv(
     path: Paths,
     *,
     schema: Types | None = None,
-    delimiter: str = ",",
+    sep: str = ",",
+    delimiter: str | None = None,
     header: bool = True,
     column_names: Sequence[str] | None = None,
+    encoding: str = "utf-8",
+    quote: str = '"',
+    escape: str | None = None,
+    comment: str | None = None,
+    nullValue: str = "",
     fill: Mapping[str, Any] | None = None,
     **batches: Any,
 ) -> Any:
@@ -45,18 +55,30 @@ def csv(
     `shuffle=True` reads up to 128 files of all ranks in turn, each in random order. Their rows are
     kept in memory, up to 256 MB, and on Spark's local disk beyond that, until they were read.
 
+    Options have the names that they have in Spark. An empty value is a null, in quotes or not, as
+    Spark and pandas read it. NaN is a number.
+
     Args:
         path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
             supports. Files ending in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
         schema: types by column: a `pyarrow.Schema`, or names as in `{"a": "float32"}`. Other types
             are inferred from the first block (4 MB) of the first file with rows; pass the types of
-            columns that are empty in this block, or whose later values have another type.
-        delimiter: the character between values.
+            columns that are empty in this block, or whose later values have another type. Whole
+            numbers that int64 does not hold are refused: read them as `string` or `uint64`.
+        sep: the character between values.
+        delimiter: another name of `sep`, as in Spark.
         header: True if the first line of each file names the columns.
         column_names: names of the columns; they replace the names of a header. Without a header
             and `column_names` the names are `f0`, `f1`, and so on.
-        fill: values that replace empty values, by column name; without a value an empty number is
-            an error.
+        encoding: the encoding of the text, such as `latin-1`.
+        quote: the character around values that hold `sep`, quotes or line ends; empty for none.
+        escape: the character before a quote within quoted text: a backslash in files of Spark, and
+            `'"'` in those of pandas and most other programs, which double the quote. By default
+            both are read, and text in which they differ is refused: a backslash before a quote or a
+            backslash.
+        comment: the first character of lines that are no rows; by default there are none.
+        nullValue: a text that is a null, as an empty one always is.
+        fill: values that replace nulls, by column name; without a value a null is an error.
         **batches: see `Batches`.
 
     Returns:
@@ -65,9 +87,9 @@ def csv(
     Raises:
         FileNotFoundError: if there is no file.
         ConfigError: if a column does not exist, or an argument is invalid.
-        ValueError: if a line cannot be parsed, or a file has other columns than the first. During
-            iteration: if a value does not have its column's type, a number is empty, or a file has
-            changed.
+        ValueError: if a line cannot be parsed, text has another encoding, whole numbers are too
+            large, or a file has other columns than the first. During iteration: if a value does not
+            have its column's type, a value is null, or a file has changed.
 
     Example:
         >>> from pathlib import Path
@@ -79,70 +101,20 @@ def csv(
         [[1.0, 2.0], [3.0, 9.0]] [0 1]
     """
     parsed = Batches.parse(batches)
-    csv_format = _CsvFormat(schema, delimiter, header, column_names)
-    names = {"delimiter": delimiter, "header": header, "column_names": column_names}
-    call = Call("data.csv", {"path": path, "schema": schema, **names, **parsed.division})
+    csv_format = CsvFormat(
+        types=parse_types(schema),
+        header=header,
+        column_names=column_names or (),
+        sep=sep if delimiter is None else delimiter,
+        encoding=encoding,
+        quote=quote,
+        escape=escape,
+        comment=comment,
+        null_value=nullValue,
+    )
+    call = Call("data.csv", {"path": path, **vars(csv_format), **parsed.division})
     pieces = agree(call, lambda: list_files(path, csv_format))
     return make_dataset(DelimitedSource(path, csv_format, fill or {}, pieces), parsed)
-
-
-class _CsvFormat:
-    """The format of the files.
-
-    Args:
-        schema, delimiter, header, column_names: see `csv`.
-
-    Attributes:
-        types: the known types of columns, by name.
-    """
-
-    def __init__(
-        self,
-        schema: Types | None,
-        delimiter: str,
-        header: bool,
-        column_names: Sequence[str] | None,
-    ) -> None:
-        if not isinstance(delimiter, str) or len(delimiter) != 1:
-            raise ConfigError(f"delimiter is {delimiter!r}; expected one character.")
-        self.types = _types(schema)
-        if isinstance(column_names, str):
-            raise ConfigError(f"column_names is {column_names!r}; expected a list of names.")
-        names = list(column_names or ())
-        self._parse = arrow_csv.ParseOptions(delimiter=delimiter)
-        self._read = {
-            "column_names": names,
-            "skip_rows": 1 if header and names else 0,
-            "autogenerate_column_names": not header and not names,
-        }
-
-    def open(self, source: Any, names: Sequence[str] | None = None) -> Any:
-        """Open a stream of CSV text.
-
-        Args:
-            source: the stream.
-            names: names of the columns to read; None for all.
-        """
-        read = arrow_csv.ReadOptions(block_size=BLOCK_BYTES, **self._read)
-        convert = arrow_csv.ConvertOptions(column_types=self.types, include_columns=names)
-        return arrow_csv.open_csv(
-            source, read_options=read, parse_options=self._parse, convert_options=convert
-        )
-
-
-def _types(schema: Types | None) -> dict[str, pa.DataType]:
-    if isinstance(schema, pa.Schema):
-        return dict(zip(schema.names, schema.types, strict=True))
-    column_types = {}
-    for name, kind in (schema or {}).items():
-        try:
-            column_types[name] = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
-        except (TypeError, ValueError) as exc:
-            raise ConfigError(
-                f"schema[{name!r}] is {kind!r}; expected a pyarrow type or its name, such as "
-                "'int64', 'float32', 'string', 'bool' or 'date32'."
-            ) from exc
-    return column_types
 
 
 @dataclass(frozen=True)
@@ -152,49 +124,116 @@ class _File:
     Attributes:
         files: the files that the file belongs to.
         number: index of the file in `files.paths`.
+        has_escapes: see `CsvFormat.open`.
     """
 
     files: Files
     number: int
+    has_escapes: bool | None = None
 
     @property
     def url(self) -> str:
         return self.files.url(self.files.paths[self.number])
 
-    def inspect(self, csv_format: _CsvFormat) -> tuple[int, pa.Schema]:
-        """Return the number of rows of the file and its columns; an empty file has no columns."""
+    def inspect(self, csv_format: CsvFormat) -> "_Inspected":
+        """Return what is to be known of the file; an empty file has no columns."""
         with self.files.arrow.open_input_stream(self.files.paths[self.number]) as content:
             if not content.read(1):
-                return 0, pa.schema([])
+                return _Inspected(0, pa.schema([]), False)
+        try:
+            return self._inspect(csv_format)
+        except HasEscapes:
+            return replace(self, has_escapes=True)._inspect(csv_format)
+
+    def _inspect(self, csv_format: CsvFormat) -> "_Inspected":
         with self.opened(csv_format) as reader:
-            schema = reader.schema
-        with self.opened(csv_format, schema.names[:1]) as reader:
-            return sum(batch.num_rows for batch in reader), schema
+            schema = reader.schema.remove_metadata()
+            names = schema.names  # Decodes them.
+        self._check_types(csv_format, schema)
+        first = replace(csv_format.of(schema), types=csv_format.types)
+        with self.opened(first, names[:1]) as reader:
+            rows = sum(batch.num_rows for batch in reader)
+        return _Inspected(rows, schema, bool(self.has_escapes))
+
+    def _check_types(self, csv_format: CsvFormat, schema: pa.Schema) -> None:
+        """Refuse columns whose values pyarrow would keep in a type that does not hold them."""
+        inferred = [field for field in schema if field.name not in csv_format.types]
+        for field in inferred:
+            if types.is_binary(field.type):
+                raise ValueError(
+                    f"{self.url}: column {field.name!r} has text that is not UTF-8. Pass its "
+                    "encoding, such as encoding='latin-1'."
+                )
+        floats = [field.name for field in inferred if types.is_floating(field.type)]
+        if not floats or len(set(schema.names)) < len(schema):
+            return
+        as_text = replace(
+            csv_format, types={**csv_format.types, **dict.fromkeys(floats, pa.string())}
+        )
+        with self.opened(as_text, floats) as reader:
+            texts = next(iter(reader), None)
+        if texts is None:
+            return
+        for name in floats:
+            values = texts.column(name).drop_null()
+            if len(values) and pc.all(pc.match_substring_regex(values, WHOLE_NUMBER)).as_py():
+                raise ValueError(
+                    f"{self.url}: column {name!r} has whole numbers beyond int64, which float64 "
+                    f"rounds. Pass a type: schema={{{name!r}: 'string'}}, 'uint64' or 'float64'."
+                )
 
     @contextmanager
-    def opened(self, csv_format: _CsvFormat, names: Sequence[str] | None = None) -> Iterator[Any]:
+    def opened(self, csv_format: CsvFormat, names: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield a reader of batches of some columns; None for all."""
         try:
             with (
                 self.files.arrow.open_input_stream(self.files.paths[self.number]) as source,
-                closing(csv_format.open(source, names)) as reader,
+                closing(csv_format.open(source, names, self.has_escapes)) as reader,
             ):
                 yield reader
-        except (pa.ArrowException, OSError) as exc:
+        except (pa.ArrowException, OSError, UnicodeDecodeError, AmbiguousText) as exc:
             self.files.check(self.number)
-            problem = str(exc)
-            if "newlines_in_values" in problem:  # With this option, pyarrow may lose line ends.
-                problem = "in a file this large no value may hold line ends. Write it as Parquet."
-            if "conversion error" in problem:
-                problem += ". Types are inferred from the first rows; to set them see schema=."
-            raise ValueError(f"{self.url}: {problem}") from exc
+            raise ValueError(f"{self.url}: {self._explained(exc, csv_format)}") from exc
+
+    def _explained(self, exc: Exception, csv_format: CsvFormat) -> str:
+        problem = str(exc)
+        if "newlines_in_values" in problem:  # With this option, pyarrow may lose line ends.
+            return "in a file this large no value may hold line ends. Write it as Parquet."
+        if isinstance(exc, UnicodeDecodeError) or "invalid UTF8" in problem:
+            problem += f". The text is not {csv_format.encoding}; for others see encoding="
+        elif "conversion error" in problem:
+            problem += ". Types are inferred from the first rows; to set them see schema="
+        else:
+            return problem
+        if found := _COLUMN.search(problem):
+            with self.files.arrow.open_input_stream(self.files.paths[self.number]) as source:
+                every = replace(csv_format, types={})
+                with closing(every.open(source, None, self.has_escapes)) as reader:
+                    name = reader.schema.names[int(found[1])]
+            problem = problem.replace(found[0], f"In column {name!r}")
+        return f"{problem}."
+
+
+@dataclass(frozen=True)
+class _Inspected:
+    """What is to be known of a file before its rows are divided.
+
+    Attributes:
+        rows: number of its rows.
+        schema: its columns.
+        has_escapes: True if its text must be rewritten.
+    """
+
+    rows: int
+    schema: pa.Schema
+    has_escapes: bool
 
 
 def _files_of(matches: Sequence[Files]) -> list[_File]:
     return [_File(files, number) for files in matches for number in range(len(files.paths))]
 
 
-def list_files(path: Paths, csv_format: _CsvFormat) -> Pieces:
+def list_files(path: Paths, csv_format: CsvFormat) -> Pieces:
     """Return the files, their numbers of rows and their columns, in JSON form.
 
     Args:
@@ -208,11 +247,12 @@ def list_files(path: Paths, csv_format: _CsvFormat) -> Pieces:
     files = _files_of(matches)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         inspected = list(pool.map(lambda file: file.inspect(csv_format), files))
-    rows = [num_rows for num_rows, _ in inspected]
-    schema = _common_schema(describe(path), files, rows, [schema for _, schema in inspected])
+    rows = [each.rows for each in inspected]
+    schema = _common_schema(describe(path), files, rows, [each.schema for each in inspected])
     return {
         "files": [files.to_dict() for files in matches],
         "rows": rows,
+        "has_escapes": [each.has_escapes for each in inspected],
         "schema": pack_schema(schema),
     }
 
@@ -252,20 +292,23 @@ class DelimitedSource(ArrowSource):
     def __init__(
         self,
         path: Paths,
-        csv_format: _CsvFormat,
+        csv_format: CsvFormat,
         fill: Mapping[str, Any],
         pieces: Pieces | None = None,
     ) -> None:
         pieces = list_files(path, csv_format) if pieces is None else pieces
         self.name = describe(path)
         self.options = {"fill": fill}
-        self._format = csv_format
-        self._files = _files_of(find_again(path, pieces["files"]))
+        found = _files_of(find_again(path, pieces["files"]))
+        self._files = [
+            replace(file, has_escapes=has_escapes)
+            for file, has_escapes in zip(found, pieces["has_escapes"], strict=True)
+        ]
         self.sizes = pieces["rows"]
         self.schema = unpack_schema(pieces["schema"])
         check_names({"schema": csv_format.types, "fill": fill}, self.schema)
         # The types of one file apply to all files; otherwise the types would depend on the rows.
-        self._format.types.update(zip(self.schema.names, self.schema.types, strict=True))
+        self._format = csv_format.of(self.schema)
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; pyarrow parses a block while the previous one is used."""

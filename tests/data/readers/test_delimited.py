@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import storage
-from sparkdl.data.readers import delimited
-from sparkdl.data.readers.delimited import BLOCK_BYTES, csv
+from sparkdl.data.readers import csv_format
+from sparkdl.data.readers.csv_format import BLOCK_BYTES
+from sparkdl.data.readers.delimited import csv
 from sparkdl.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def test_types_are_inferred(file: Path) -> None:
         "1,0.5,a,true,1970-01-02,1970-01-01 00:00:01\n"
         "-2,1,,false,1970-01-01,1970-01-02 00:00:00\n"
     )
-    assert read(file) == {
+    assert read(file, fill={"s": ""}) == {
         "i": [1, -2],
         "f": [0.5, 1.0],
         "s": [b"a", b""],
@@ -64,11 +65,11 @@ def test_quotes_newlines_and_delimiters(file: Path) -> None:
     file.write_text('a;b\n"x;y\n""z""";1\n', encoding="utf-8")
     assert read(file, delimiter=";") == {"a": [b'x;y\n"z"'], "b": [1]}
     file.write_text("a\tb\n1\t2\n")
-    assert read(file, delimiter="\t") == {"a": [1], "b": [2]}
+    assert read(file, sep="\t") == {"a": [1], "b": [2]}
 
 
 def test_newlines_where_a_block_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(csv_format, "BLOCK_BYTES", 1 << 10)
     file.write_text("text,i\n" + "".join(f'"{"x" * 50}\n{i}",{i}\n' for i in range(400)))
     with pytest.raises(ValueError, match=r"csv: in a file this large no value may hold line ends"):
         read(file)
@@ -175,7 +176,7 @@ def test_a_file_that_has_changed(file: Path) -> None:
         ({"schema": {"a": "float33"}}, r"schema\['a'\] is 'float33'; expected a pyarrow type"),
         ({"schema": {"z": "float32"}}, "schema names column 'z'.*Columns are a, b"),
         ({"fill": {"z": 0}}, "fill names column 'z'"),
-        ({"delimiter": "||"}, r"delimiter is '\|\|'; expected one character"),
+        ({"delimiter": "||"}, r"sep is '\|\|'; expected one character"),
         ({"column_names": "ab"}, "column_names is 'ab'; expected a list"),
         ({"feature_cols": "z"}, "no column 'z'"),
         ({"batch_size": 3}, "unknown argument 'batch_size'"),
