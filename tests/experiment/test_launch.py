@@ -322,6 +322,20 @@ def test_each_trial_runs_in_a_new_process(root: str) -> None:
     assert eventually(lambda: not processes_of(run.id))
 
 
+def test_a_process_that_the_function_forks_has_no_say(root: str) -> None:
+    def train(raises: bool) -> float:
+        pid = os.fork()
+        if pid == 0:
+            assert not raises
+            return 2.0
+        os.waitpid(pid, 0)
+        return 1.0
+
+    run = experiment.launch(train, {"raises": [False, True]}, root=root, progress=False)
+    assert [trial.value for trial in run.trials] == [1.0, 1.0]
+    assert run.state == "COMPLETE"
+
+
 def test_secrets_are_not_stored_in_the_run_directory(root: str, capsys: Any) -> None:
     def train(password: str) -> float:
         print("connecting with", os.environ["SERVICE_KEY"], password)

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 
@@ -38,6 +38,8 @@ __all__ = ["main", "receive", "set_up"]
 
 # Frames of this package are left out of the top of tracebacks: they only call the function.
 _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
+
+_logger = logging.getLogger("sparkdl.cluster")
 
 
 def main(channel: socket.socket, more: Mapping[str, Any]) -> int:
@@ -128,7 +130,7 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
 
         correct_strategies()
     channel.sendall(b"s")
-    returned = function(**request["context"]["params"])
+    returned = _returned(function, request["context"]["params"])
     me = context.current()
     if not me.is_chief:
         return Outcome(status=Status.RETURNED)
@@ -141,6 +143,36 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
         is_chief=True,
         note=note,
     )
+
+
+def _returned(function: Callable[..., Any], params: Mapping[str, Any]) -> Any:
+    """Call the user's function, and return its value in the process that was started for it.
+
+    A process that the function has forked comes back here too, if it does not end itself. It ends
+    here, as its value or exception is not that of the trial.
+    """
+    started = os.getpid()
+    try:
+        return function(**params)
+    finally:
+        if os.getpid() != started:
+            _end_forked(sys.exc_info()[1])
+
+
+def _end_forked(exc: BaseException | None) -> NoReturn:
+    """End a process that the user's function has forked, as the end of its program would."""
+    code = 0 if exc is None else 1
+    if isinstance(exc, SystemExit):
+        code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+    elif exc is not None:
+        print(_traceback(exc), file=sys.stderr)
+    _logger.warning(
+        "process %d, which the function has forked, left the function; what it returned or raised "
+        "is not the result of the trial. End such a process with os._exit().",
+        os.getpid(),
+    )
+    _flush()
+    os._exit(code)
 
 
 def _reporting_times(begun: float) -> dict[str, float]:

@@ -24,6 +24,7 @@ from sparkdl.cluster.process.training_process import (
     TrainingProcess,
     connect,
 )
+from sparkdl.errors import InvalidTrial, TrialPruned
 from sparkdl.os_processes import kill_marked, parent, process_state
 from sparkdl.runs.states import Failure
 from tests.cluster.process.test_training_process import ALONE, outputs_of, payload, run
@@ -174,6 +175,84 @@ def is_served(folder: Path) -> bool:
     except ConnectionRefusedError:
         return False
     return True
+
+
+# ---- processes that the function has forked
+
+
+def forks(end: Callable[[], Any]) -> Callable[[Path, Any], Any]:
+    """A training function whose forked process leaves it by calling `end`."""
+
+    def train(end: Callable[[], Any] = end) -> dict[str, int]:
+        import atexit
+
+        atexit.register(print, "bye")
+        print("begin")
+        pid = os.fork()
+        if pid == 0:
+            print("forked")
+            return end()  # type: ignore[no-any-return]
+        _, status = os.waitpid(pid, 0)
+        return {"score": 1, "code": os.waitstatus_to_exitcode(status)}
+
+    return train
+
+
+def raises(exc: BaseException) -> Any:
+    raise exc
+
+
+@pytest.mark.parametrize("how", [ALONE, SHARED], ids=["alone", "shared"])
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda: {"score": 2, "model": "weights.txt"}, 0),
+        (lambda: object(), 0),
+        (lambda: raises(ValueError("of the fork")), 1),
+        (lambda: raises(TrialPruned("of the fork")), 1),
+        (lambda: raises(InvalidTrial("of the fork")), 1),
+        (lambda: sys.exit(3), 3),
+        (lambda: sys.exit(), 0),
+        (lambda: sys.exit("of the fork"), 1),
+        (lambda: os._exit(4), 4),
+    ],
+    ids=["file", "object", "raises", "pruned", "invalid", "exit 3", "exit", "exit text", "_exit"],
+)
+def test_a_forked_process_does_not_report(
+    end: Callable[[], Any], code: int, how: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "weights.txt").touch()
+    with start(forks(end), tmp_path, how) as process:
+        ended = process.wait()
+    assert ended.code == 0
+    assert outputs_of(ended) == {"score": 1, "code": code}
+    assert not (tmp_path / "artifacts").exists()
+    log = (tmp_path / "log.txt").read_text()
+    assert [log.count(f"{text}\n") for text in ("begin", "forked", "bye")] == [1, 1, 1]
+    assert log.count("is not the result of the trial") == (code != 4)
+    assert ("ValueError: of the fork" in log) == ("raises" in log and "ValueError" in log)
+
+
+def test_a_forked_process_that_ends_after_the_function_does_not_report(tmp_path: Path) -> None:
+    def train() -> int:
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.close(writing)
+            os.read(reading, 1)  # Until the first process closes its end.
+            return 2
+        return 1
+
+    assert outputs_of(run(train, tmp_path)) == {"value": 1}
+
+
+def test_processes_of_multiprocessing_return_their_own_values(tmp_path: Path) -> None:
+    def train() -> list[int]:
+        import multiprocessing
+
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            return pool.map(abs, [-1, -2])
+
+    assert outputs_of(run(train, tmp_path)) == {"value": [1, 2]}
 
 
 # ---- orphans, temporary files, descriptors
