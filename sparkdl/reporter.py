@@ -46,7 +46,8 @@ def as_metrics(value: float | Mapping[str, float | None]) -> dict[str, float]:
 
 def _as_number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        # A loss of PyTorch still has its gradient: float() would warn.
+        return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError):
         raise TypeError(
             f"context.report got {name}={value!r} of type {type(value).__name__}; expected a "

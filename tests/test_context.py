@@ -4,13 +4,14 @@ import errno
 import json
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sparkdl import context, devices, tensorboard
+from sparkdl import context, devices, distribute, tensorboard
 
 
 def test_context_outside_a_run_is_rank_0_of_1(
@@ -72,6 +73,31 @@ def test_a_metric_without_a_number_is_left_out(in_a_run: Path) -> None:
     assert reported(in_a_run) == [{"step": 0, "metrics": {"accuracy": 0.5}}]
     with pytest.raises(TypeError, match="value=None of type NoneType"):
         context.report(None)  # type: ignore[arg-type]
+
+
+class Loss:
+    """A number like a tensor of PyTorch that requires its gradient."""
+
+    def detach(self) -> float:
+        return 0.5
+
+    def __float__(self) -> float:
+        warnings.warn("Converting a tensor with requires_grad=True to a scalar ...", stacklevel=1)
+        return 0.5
+
+
+def test_a_loss_that_still_has_its_gradient_is_a_number(in_a_run: Path) -> None:
+    context.report(Loss())  # type: ignore[arg-type]
+    context.report({"loss": Loss()})  # type: ignore[dict-item]
+    assert [line["metrics"] for line in reported(in_a_run)] == [{"value": 0.5}, {"loss": 0.5}]
+    assert distribute.mean({"loss": Loss()}) == {"loss": 0.5}
+
+
+def test_a_tensor_of_torch_is_reported_without_a_warning(in_a_run: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.ones(1, requires_grad=True)
+    context.report({"loss": (weight * 0.5).sum(), "one": weight})
+    assert reported(in_a_run)[0]["metrics"] == {"loss": 0.5, "one": 1.0}
 
 
 def test_a_full_disk_tears_no_line_and_loses_none(

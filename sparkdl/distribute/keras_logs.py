@@ -11,7 +11,9 @@ __all__ = ["as_array", "as_numbers"]
 
 def as_array(value: Any) -> Any:
     """Return a logged value, which may be a tensor, as a NumPy array."""
-    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    for method in ("detach", "cpu", "numpy"):  # PyTorch; TensorFlow has the last one.
+        value = getattr(value, method)() if hasattr(value, method) else value
+    return np.asarray(value)
 
 
 def as_numbers(logs: Mapping[str, Any]) -> dict[str, float]:
