@@ -12,8 +12,11 @@ from typing import Any
 
 from sparkdl import context, distribute
 from sparkdl.data.fit_epochs import FitEpochs, progress_in, write_progress
+from sparkdl.distribute.callback_lists import add_last_callbacks
+from sparkdl.distribute.callback_states import FitCallbacks
 from sparkdl.distribute.keras_fit import set_initial_epoch
 from sparkdl.distribute.keras_logs import as_numbers
+from sparkdl.distribute.model_states import read_model, write_model
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.errors import ConfigError
 
@@ -74,6 +77,13 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
     only one `fit` of a training function: a second `fit` would continue after the last epoch of the
     first.
 
+    A commit also keeps the state of the other callbacks, when all have seen the epoch: what Keras's
+    own ones have counted, their best values and weights, and the History. A callback of your own
+    keeps what its `get_state()` returns: numbers, text, None, lists, dicts with text as keys, NumPy
+    arrays. A restart calls `set_state(state)` after all `on_train_begin`, and logs which callbacks
+    begin anew. A `fit` that a callback has ended, such as EarlyStopping, trains no further after a
+    restart, unless with other `epochs`.
+
     With `data=`, the rows that `fit` reads, a commit also has the place in the epoch. A restart
     then reads every row of the epoch that no step has used, once, also on another number of ranks;
     and each epoch has its own order of rows, as without the restart. `every_steps` commits in the
@@ -132,6 +142,8 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         self._epoch = 0
         self._committed_steps = 0
         self._has_left = False
+        self._restored: tuple[str, dict[str, Any]] | None = None
+        self._others = FitCallbacks([])
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restore the last committed checkpoint, if any.
@@ -151,11 +163,27 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         if self._rows:
             self._rows.check_steps(self.params.get("steps"))
         directory = context.get_checkpoint()
-        if directory is None:
+        self._restored = (directory, progress_in(directory)) if directory else None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._restored:
             return
-        done = progress_in(directory)
-        _restore(self.model, directory)
-        set_initial_epoch(self.model, self._rows.go_on(done) if self._rows else done["epochs_done"])
+        directory, done = self._restored
+        read_model(self.model, directory, _LEGACY)
+        epoch = self._rows.go_on(done) if self._rows else done["epochs_done"]
+        # A callback has ended this `fit`, which goes on only if it is given more epochs.
+        has_stopped = done.get("stopped_of") == self.params["epochs"]
+        self._first_epoch = self.params["epochs"] if has_stopped else epoch
+        set_initial_epoch(self.model, self._first_epoch)
+
+    def _restore_others(self, logs: dict[str, Any] | None = None) -> None:
+        self._others.begin()
+        if self._restored:
+            me = context.current()
+            if self.model._initial_epoch != self._first_epoch and not me.is_late:
+                self._go_on()  # A BackupAndRestore, say, has restored another moment.
+            self._others.restore(*self._restored, tells=me.is_chief)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Store the number of the epoch, and let its rows be read."""
@@ -164,7 +192,9 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
             setattr(self.model, _STEPS_MADE, self._rows.begin(epoch))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Commit in the middle of an epoch: after `every_steps`, or if the executor is to end."""
+        """Keep Keras from calling callbacks in another thread, as it does without this method."""
+
+    def _commit_within_epoch(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         steps, reporter = batch + 1, context.this_reporter()
         if self._rows:  # The last of several steps_per_execution may be fewer.
             steps = min(steps, self._rows.num_steps)
@@ -177,19 +207,19 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         # A rank that leaves commits at a step of its own; all others are due at the same steps.
         self._committed_steps = steps if is_due else self._committed_steps
         with tempfile.TemporaryDirectory() as directory:
-            self._save(directory, self._epoch, steps)
+            self._save(directory, {"epochs_done": self._epoch}, steps)
             if context.current().is_chief:
                 context._commit(reporter, directory)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Commit after every `every_epochs` epochs, and after the last epoch."""
+    def _commit_epoch(self, epoch: int, logs: dict[str, Any] | None) -> None:
         is_last = epoch + 1 == self.params["epochs"] or self.model.stop_training
         if not (is_last or self._has_left) and (epoch + 1) % self.every_epochs:
             return
         # All ranks save, because reading some variables is a collective; the chief's checkpoint is
         # committed.
         with tempfile.TemporaryDirectory() as directory:
-            self._save(directory, epoch + 1, 0)
+            stopped = {"stopped_of": self.params["epochs"]} if self.model.stop_training else {}
+            self._save(directory, {"epochs_done": epoch + 1, **stopped})
             context.report(as_numbers(logs or {}), step=epoch, checkpoint=directory)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -197,30 +227,25 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         set_initial_epoch(self.model, None)
         setattr(self.model, _STEPS_MADE, 0)
 
-    def _save(self, directory: str, epochs_done: int, steps: int) -> None:
-        _store(self.model, directory)
-        state = self._rows.state(epochs_done, steps) if self._rows else None
-        write_progress(directory, epochs_done, state)
+    def _save(self, directory: str, progress: dict[str, Any], steps: int = 0) -> None:
+        write_model(self.model, directory, _LEGACY)
+        if self._rows:
+            progress["data"] = self._rows.state(progress["epochs_done"], steps)
+        write_progress(directory, {**progress, **self._others.save(directory)})
 
 
-def _store(model: Any, directory: str) -> None:
-    if _LEGACY:  # `save_weights` of tf_keras does not save the optimizer.
-        import tensorflow as tf
+def _last_callback(checkpoint: Any, of_fit: list[Any]) -> Any:
+    if not isinstance(checkpoint, Checkpoint):
+        return None
+    checkpoint._others = FitCallbacks(of_fit)
+    return callbacks.LambdaCallback(
+        on_train_begin=checkpoint._restore_others,
+        on_train_batch_end=checkpoint._commit_within_epoch,
+        on_epoch_end=checkpoint._commit_epoch,
+    )
 
-        tf.train.Checkpoint(model=model).write(os.path.join(directory, "model"))
-    else:
-        model.save_weights(os.path.join(directory, "model.weights.h5"))
 
-
-def _restore(model: Any, directory: str) -> None:
-    if not getattr(model.optimizer, "built", True):
-        model.optimizer.build(model.trainable_variables)
-    if _LEGACY:
-        import tensorflow as tf
-
-        tf.train.Checkpoint(model=model).read(os.path.join(directory, "model"))
-    else:
-        model.load_weights(os.path.join(directory, "model.weights.h5"))
+add_last_callbacks(callbacks.CallbackList, _last_callback)
 
 
 class TensorBoard(callbacks.TensorBoard):  # type: ignore[misc]

@@ -98,9 +98,10 @@ def test_checkpoint_commits_at_the_next_batch_after_a_notice(tmp_path: Path) -> 
 
     data = [np.zeros((16, 1), "float32")] * 2
     made.fit(*data, batch_size=4, epochs=3, verbose=0, callbacks=[Checkpoint(9), Watch()])
-    # Nothing is committed before the notice; afterwards, each epoch is committed at its end.
+    # Nothing is committed before the notice; the next batch is, after all callbacks, and then the
+    # end of each epoch.
     assert found[:2] == [(0, -1, False), (1, -1, False)]
-    assert [done for _, done, _ in found[2:]] == [0, 0, *[1] * 4, *[2] * 4]
+    assert [done for _, done, _ in found[2:]] == [-1, 0, *[1] * 4, *[2] * 4]
     assert all(stops for _, _, stops in found[2:])
 
 

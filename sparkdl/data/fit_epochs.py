@@ -6,6 +6,7 @@ with the number of epochs done, and with the state of the rows if the rows are k
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,14 @@ __all__ = ["FitEpochs", "progress_in", "write_progress"]
 FILE = "epoch.json"
 
 
-def write_progress(directory: str, epochs_done: int, state: dict[str, Any] | None) -> None:
+def write_progress(directory: str, progress: Mapping[str, Any]) -> None:
     """Write how far a training has come into the directory of a checkpoint.
 
     Args:
         directory: the directory.
-        epochs_done: number of whole epochs.
-        state: the state of the rows; None if the rows are not known.
+        progress: the number of whole epochs as `epochs_done`; the state of the rows as `data`, if
+            the rows are known; and what else a restart needs.
     """
-    progress = {"epochs_done": epochs_done, **({"data": state} if state else {})}
     Path(directory, FILE).write_text(json.dumps(progress))
 
 

@@ -1,0 +1,251 @@
+"""Runs in the training process. The state of Keras's callbacks, for a `fit` that goes on later.
+
+Keras has no protocol for it: each `fit` starts its callbacks anew. The attributes of Keras's own
+callbacks are kept here; a callback with the methods `get_state` and `set_state` keeps what they
+say. A state consists of what JSON can hold, and of arrays, which are kept apart from the JSON.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FitCallbacks", "restore", "states_of"]
+
+_logger = logging.getLogger("sparkdl.keras")
+
+# The attributes of Keras's callbacks that a `fit` changes, with those of tf_keras.
+_KEPT: Mapping[str, tuple[str, ...]] = {
+    "BackupAndRestore": ("_batches_seen_since_last_saving", "_current_epoch", "_last_batch_seen"),
+    "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    "History": ("epoch", "history"),
+    "ModelCheckpoint": (
+        "_batches_seen_since_last_saving",
+        "_last_batch_seen",
+        "best",
+        "epochs_since_last_save",
+    ),
+    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+}
+# A place in the JSON for an array: its number.
+_ARRAY = "$array"
+_FILE = "callbacks.h5"
+
+
+class FitCallbacks:
+    """The callbacks of a `fit`, with which a checkpoint is committed.
+
+    Args:
+        callbacks: the callbacks, in order; the list may grow.
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._callbacks = callbacks
+        self._first: dict[int, dict[str, Any]] = {}
+
+    def begin(self) -> None:
+        """Learn how the callbacks are at the beginning of `fit`, after all of them have begun."""
+        self._first = {
+            id(c): {name: _copy(value) for name, value in vars(c).items()} for c in self._callbacks
+        }
+
+    def save(self, directory: str) -> dict[str, Any]:
+        """Write the arrays of the callbacks, and return the rest as a value for JSON.
+
+        Args:
+            directory: the directory of a checkpoint.
+
+        Raises:
+            TypeError: if `get_state` of a callback returns something that cannot be kept.
+        """
+        states, arrays = states_of(self._callbacks)
+        _write_arrays(directory, arrays)
+        forgotten = [_name(c) for c in self._callbacks if not _knows(c) and self._has_changed(c)]
+        return {"callbacks": states, "forgotten": forgotten}
+
+    def restore(self, directory: str, saved: Mapping[str, Any], tells: bool) -> None:
+        """Give the callbacks the states of `save`, after all of them have begun.
+
+        Args:
+            directory: the directory of a checkpoint.
+            saved: the result of `save`. A checkpoint of an earlier version has none.
+            tells: log what begins anew.
+        """
+        remarks = restore(self._callbacks, saved.get("callbacks", []), _read_arrays(directory))
+        if forgotten := saved.get("forgotten"):
+            remarks.append(f"{', '.join(forgotten)} begins anew: it has no get_state and set_state")
+        if remarks and tells:
+            _logger.warning("fit goes on from a checkpoint; %s.", "; ".join(remarks))
+
+    def _has_changed(self, callback: Any) -> bool:
+        first, kept = self._first.get(id(callback), {}), _kept_attributes(callback)
+        now = {name: value for name, value in vars(callback).items() if name not in kept}
+        return any(name not in first or not _is_same(first[name], now[name]) for name in now)
+
+
+def _copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, list | dict | set | np.ndarray) else value
+
+
+def _is_same(first: Any, now: Any) -> bool:
+    if isinstance(now, np.ndarray):
+        return np.array_equal(first, now)
+    try:
+        return first is now or bool(first == now)
+    except (TypeError, ValueError):  # Such as two lists of arrays.
+        return False
+
+
+def _knows(callback: Any) -> bool:
+    """Return True if a callback has no state besides the one that is kept."""
+    package = type(callback).__module__.partition(".")[0]
+    # A CSVLogger without `append` begins its file again.
+    is_plain = type(callback).__name__ != "CSVLogger" or callback.append
+    return _has_protocol(callback) or (package in ("keras", "tf_keras", "sparkdl") and is_plain)
+
+
+def _has_protocol(callback: Any) -> bool:
+    return hasattr(callback, "get_state") and hasattr(callback, "set_state")
+
+
+def _kept_attributes(callback: Any) -> list[str]:
+    """Return the attributes that are kept of a callback of Keras, or of a subclass of it."""
+    for cls in type(callback).__mro__:
+        if cls.__module__.partition(".")[0] in ("keras", "tf_keras"):
+            return [name for name in _KEPT.get(cls.__name__, ()) if hasattr(callback, name)]
+    return []
+
+
+def _name(callback: Any) -> str:
+    """Return the class and the metric of a callback, by which it is found after a restart."""
+    monitor = getattr(callback, "monitor", None)
+    return type(callback).__name__ + (f"({monitor!r})" if isinstance(monitor, str) else "")
+
+
+def states_of(callbacks: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the states of callbacks as a value for JSON, and the arrays in them.
+
+    Args:
+        callbacks: the callbacks of a `fit`, in order.
+
+    Raises:
+        TypeError: if `get_state` returns something else than numbers, text, None, lists, dicts with
+            text as keys, and arrays.
+    """
+    states: list[Any] = []
+    arrays: list[Any] = []
+    for callback in callbacks:
+        attributes = _kept_attributes(callback)
+        if not attributes and not _has_protocol(callback):
+            continue
+        values = {name: getattr(callback, name) for name in attributes}
+        state = {"name": _name(callback), "attributes": _to_json(values, arrays, _name(callback))}
+        if _has_protocol(callback):
+            where = f"{type(callback).__name__}.get_state()"
+            state["state"] = _to_json(callback.get_state(), arrays, where)
+        states.append(state)
+    return states, arrays
+
+
+def _to_json(value: Any, arrays: list[Any], where: str) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {k: _to_json(v, arrays, f"{where}[{k!r}]") for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(v, arrays, f"{where}[{i}]") for i, v in enumerate(value)]
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        is_stored = array.dtype.kind in "biufc" or _is_extended(array.dtype)
+        if is_stored and (array.ndim or array.dtype.kind == "c"):
+            arrays.append(array)
+            return {_ARRAY: len(arrays) - 1}
+        if is_stored:
+            return array.item()
+    raise TypeError(
+        f"sparkdl.keras.Checkpoint cannot keep {where}: it is a {type(value).__name__}. Expected "
+        "numbers, text, None, lists, dicts with text as keys, and NumPy arrays of numbers."
+    )
+
+
+def _is_extended(dtype: Any) -> bool:
+    """Return True for a number that NumPy does not have itself, such as bfloat16."""
+    return dtype.kind == "V" and dtype.names is None and dtype.type is not np.void
+
+
+def restore(callbacks: Iterable[Any], states: Sequence[Any], arrays: Sequence[Any]) -> list[str]:
+    """Give callbacks the states of `states_of`, and return remarks about those that do not fit.
+
+    States and callbacks belong together by class, by metric and by their order.
+
+    Args:
+        callbacks: the callbacks of a `fit`, in order, after all of them have begun.
+        states: the states.
+        arrays: the arrays in them.
+    """
+    waiting: dict[str, list[Any]] = defaultdict(list)
+    for state in states:
+        waiting[state["name"]].append(state)
+    new: list[str] = []
+    for callback in callbacks:
+        if waiting[_name(callback)]:
+            _set(callback, waiting[_name(callback)].pop(0), arrays)
+        elif _kept_attributes(callback) or _has_protocol(callback):
+            new.append(_name(callback))
+    old = [state["name"] for left in waiting.values() for state in left]
+    return [
+        *([f"{', '.join(new)} begins anew: the checkpoint has no state of it"] if new else []),
+        *([f"the state of {', '.join(old)} is not used: fit has no such callback"] if old else []),
+    ]
+
+
+def _set(callback: Any, state: Any, arrays: Sequence[Any]) -> None:
+    for name, value in state["attributes"].items():
+        if name in _kept_attributes(callback):
+            setattr(callback, name, _from_json(value, arrays))
+    if "state" in state and _has_protocol(callback):
+        callback.set_state(_from_json(state["state"], arrays))
+
+
+def _from_json(value: Any, arrays: Sequence[Any]) -> Any:
+    if isinstance(value, list):
+        return [_from_json(v, arrays) for v in value]
+    if isinstance(value, dict):
+        if value.keys() == {_ARRAY}:
+            return arrays[value[_ARRAY]]
+        return {k: _from_json(v, arrays) for k, v in value.items()}
+    return value
+
+
+def _write_arrays(directory: str, arrays: Sequence[Any]) -> None:
+    """Write arrays as HDF5, like the weights of Keras."""
+    if not arrays:
+        return
+    import h5py  # type: ignore[import-untyped]
+
+    with h5py.File(Path(directory, _FILE), "w") as file:
+        for i, array in enumerate(arrays):
+            is_extended = _is_extended(array.dtype)  # HDF5 holds its bits.
+            data = array.view(f"u{array.dtype.itemsize}") if is_extended else array
+            file.create_dataset(str(i), data=data).attrs["dtype"] = array.dtype.name
+
+
+def _read_arrays(directory: str) -> list[Any]:
+    path = Path(directory, _FILE)
+    if not path.exists():
+        return []
+    import h5py
+
+    with h5py.File(path) as file:
+        return [_as_written(file[str(i)]) for i in range(len(file))]
+
+
+def _as_written(dataset: Any) -> Any:
+    import ml_dtypes
+
+    name = dataset.attrs["dtype"]
+    return dataset[()].view(getattr(ml_dtypes, name, None) or np.dtype(name))
