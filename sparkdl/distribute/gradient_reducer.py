@@ -44,8 +44,10 @@ class Reducer:
         ring: the ring of all ranks.
         steps: number of steps that all ranks have made in this epoch.
         is_over: True if another rank has ended this epoch.
+        evaluates_together: make an evaluation outside `fit` one of the rows of all ranks.
     """
 
+    evaluates_together = True
     _votes_with_gradients = True
 
     def __init__(

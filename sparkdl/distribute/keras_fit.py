@@ -14,22 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.distribute.collectives import mean_over
 from sparkdl.distribute.elastic_ring import ElasticRing
-from sparkdl.distribute.gradient_reducer import Reducer
+from sparkdl.distribute.equal_variables import build_optimizer, make_equal, shared_variables
+from sparkdl.distribute.joint_reducer import REDUCER, JointReducer, joint_reducer
 from sparkdl.distribute.keras3_patches import add_callbacks, moving_statistics
+from sparkdl.distribute.keras_metrics import Results, logs_of_all, results_of_all
+from sparkdl.distribute.keras_verbs import with_logs_of_all
+from sparkdl.distribute.ring import Ring
 
-__all__ = ["REDUCER", "extend_fit", "set_initial_epoch", "shared_variables"]
+__all__ = ["extend_fit", "set_initial_epoch"]
 
-# The attribute in which an optimizer holds its reducer.
-REDUCER = "_sparkdl_reducer"
 _EXTENDED = "_sparkdl_extended"
 # The method by which Keras 3 resolves `jit_compile="auto"`; on a GPU it usually selects XLA.
 _RESOLVE_AUTO = "_resolve_auto_jit_compile"
 
 
 def extend_fit(package: Any) -> None:
-    """Make `fit` of a package's models keep the ranks together; further calls have no effect.
+    """Make `fit` and `evaluate` of a package's models keep the ranks together, once.
 
     Args:
         package: keras or tf_keras.
@@ -37,6 +38,8 @@ def extend_fit(package: Any) -> None:
     if not hasattr(package.Model.fit, _EXTENDED):
         package.Model.fit = _with_synchronized_ranks(package.Model.fit, package.callbacks.Callback)
         setattr(package.Model.fit, _EXTENDED, True)
+        for name in ("evaluate", "test_on_batch", "train_on_batch"):
+            setattr(package.Model, name, with_logs_of_all(getattr(package.Model, name)))
         if resolve_auto := getattr(package.Model, _RESOLVE_AUTO, None):
             setattr(package.Model, _RESOLVE_AUTO, _without_xla(resolve_auto))
         if package.__name__ == "tf_keras":
@@ -60,7 +63,7 @@ def _beyond_epochs(catch: Callable[[Any], Any]) -> Callable[[Any], Any]:
             try:
                 yield
             except OutOfRangeError:
-                reducer = getattr(getattr(self._model, "optimizer", None), REDUCER, None)
+                reducer = joint_reducer(self._model)
                 if self._inferred_steps is None or reducer is None or not reducer.is_over:
                     raise
 
@@ -72,7 +75,7 @@ def _without_xla(resolve_auto: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
     @functools.wraps(resolve_auto)
     def resolve(self: Any) -> bool:
-        return not hasattr(getattr(self, "optimizer", None), REDUCER) and resolve_auto(self)
+        return joint_reducer(self) is None and resolve_auto(self)
 
     return resolve
 
@@ -88,7 +91,7 @@ def _with_synchronized_ranks(fit: Callable[..., Any], base: Any) -> Callable[...
 
     @functools.wraps(fit)
     def fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reducer = getattr(self.optimizer, REDUCER, None)
+        reducer = joint_reducer(self)
         _check(self, reducer)
         if reducer is None:
             return fit(self, *args, **kwargs)
@@ -113,7 +116,7 @@ def _with_synchronized_ranks(fit: Callable[..., Any], base: Any) -> Callable[...
     return fit_together
 
 
-def _check(model: Any, reducer: Reducer | None) -> None:
+def _check(model: Any, reducer: JointReducer | None) -> None:
     """Validate that gradients can be averaged where this model applies them.
 
     Raises:
@@ -154,7 +157,7 @@ class _Position:
         admit: admits ranks that wait; None if no rank can join this `fit`.
     """
 
-    def __init__(self, model: Any, reducer: Reducer) -> None:
+    def __init__(self, model: Any, reducer: JointReducer) -> None:
         self._model = model
         self._reducer = reducer
         self._ring = reducer.ring if isinstance(reducer.ring, ElasticRing) else None
@@ -252,7 +255,7 @@ def set_initial_epoch(model: Any, epoch: int | None) -> None:
         )
 
 
-def _first_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
+def _first_callback(base: Any, reducer: JointReducer, position: _Position) -> Any:
     """Return the callback that is called before the user's callbacks."""
     world = reducer.ring
 
@@ -260,81 +263,77 @@ def _first_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
         """Make variables equal at the start, and statistics and logs at the end of an epoch."""
 
         has_steps = False
+        num_batches = 0
+        results: Any = None
 
         def on_train_begin(self, logs: Any = None) -> None:
             self.is_equal = position.is_late
             if self.model.built:
-                _build_optimizer(self.model)
+                build_optimizer(self.model)
                 self.make_equal()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.num_batches = batch + 1
             self.make_equal()  # A model of tf_keras may get its variables with the first batch.
 
         def make_equal(self) -> None:
             if not self.is_equal:
-                _make_equal(self.model, reducer)
+                make_equal(self.model, reducer)
             self.is_equal = True
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.has_steps = True
+            self.has_steps, self.num_batches = True, 0
             position.begin_epoch(epoch)
 
         def on_test_begin(self, logs: Any = None) -> None:
             if self.has_steps:
-                reducer.end_epoch()
-                for variable in moving_statistics(self.model):
-                    if not reducer.is_local(variable):
-                        variable.assign(world.allreduce(variable.numpy()))
+                self.results = _end_epoch(self.model, reducer, self.num_batches)
             self.has_steps = False
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.on_test_begin()  # Keras has not called it if there is no validation.
-            if logs:
-                logs.update(mean_over(world, logs))
+            if logs is not None:
+                logs.update(logs_of_all(world, logs, self.results))
 
     return SynchronizeRanks()
 
 
-def _build_optimizer(model: Any) -> None:
-    if hasattr(model.optimizer, "build"):
-        model.optimizer.build(model.trainable_variables)
-
-
-def _make_equal(model: Any, reducer: Reducer) -> None:
-    """Give all ranks of a ring the variables of its first rank, but for those of each rank."""
-    if reducer.ring.size == 1:
-        return
-    slots = {id(slot) for slot in _local_slots(model, reducer)}
-    for variable in shared_variables(model):
-        if not reducer.is_local(variable) and id(variable) not in slots:
-            variable.assign(reducer.ring.broadcast(variable.numpy()))
-
-
-def _local_slots(model: Any, reducer: Reducer) -> list[Any]:
-    """Return what an optimizer keeps for the variables of each rank, such as momentums."""
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    slots: list[Any] = []
-    for variable in model.trainable_variables:
+def _end_epoch(model: Any, reducer: JointReducer, num_batches: int) -> Results:
+    """End an epoch on all ranks: average the statistics, and return the results of the metrics."""
+    world, has_ended = reducer.ring, not reducer.is_over
+    num_steps = max(num_batches, reducer.steps)
+    reducer.end_epoch()
+    _check_rows(world, num_steps, has_ended)
+    for variable in moving_statistics(model):
         if not reducer.is_local(variable):
-            continue
-        if hasattr(optimizer, "get_slot_names"):  # A legacy optimizer of tf_keras.
-            slots += optimizer._slots.get(variable._unique_id, {}).values()
-        elif (place := _place_in(optimizer, variable)) is not None:
-            held = {name: value for name, value in vars(optimizer).items() if name != "_variables"}
-            slots += [v[place] for v in held.values() if isinstance(v, list) and len(v) > place]
-    return slots
+            variable.assign(world.allreduce(variable.numpy()))
+    # Before a validation resets the metrics.
+    return results_of_all(model, world, has_rows=num_steps > 0)
 
 
-def _place_in(optimizer: Any, variable: Any) -> int | None:
-    """Return the position of a model's variable in the lists of an optimizer."""
-    if hasattr(optimizer, "_index_dict"):  # tf_keras
-        place: int | None = optimizer._index_dict.get(optimizer._var_key(variable))
-        return place
-    known = getattr(optimizer, "_trainable_variables", ())
-    return next((i for i, other in enumerate(known) if other is variable), None)
+def _check_rows(world: Ring, num_steps: int, has_ended: bool) -> None:
+    """Validate that an epoch had a step.
+
+    Args:
+        world: the ring of all ranks.
+        num_steps: number of steps of this rank in the epoch.
+        has_ended: True if this rank had no more rows.
+
+    Raises:
+        ValueError: on all ranks, if some of them had no rows and others had.
+    """
+    steps, ended = zip(*world.allgather_object([num_steps, has_ended]), strict=True)
+    if max(steps) or all(ended):  # Keras warns of an epoch without rows by itself.
+        return
+    without = ", ".join(str(rank) for rank, has_ended in enumerate(ended) if has_ended)
+    raise ValueError(
+        f"no rows on rank {without}, and an epoch ends with the first rank that has no more rows: "
+        "no step was made. Give each rank at least one batch: use fewer ranks, or a reader of "
+        "sparkdl.data, which gives all ranks equally many rows."
+    )
 
 
-def _last_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
+def _last_callback(base: Any, reducer: JointReducer, position: _Position) -> Any:
     """Return the callback that is called after the user's callbacks."""
 
     class StopTogether(base):  # type: ignore[misc]
@@ -351,14 +350,3 @@ def _last_callback(base: Any, reducer: Reducer, position: _Position) -> Any:
             position.end()
 
     return StopTogether()
-
-
-def shared_variables(model: Any, optimizer: Any = None) -> list[Any]:
-    """Return the variables that must be equal on all ranks; seeds are not among them.
-
-    Args:
-        model: a model of keras or tf_keras.
-        optimizer: by default the optimizer of the model.
-    """
-    variables = (optimizer or model.optimizer).variables
-    return [*model.weights, *(variables() if callable(variables) else variables)]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sparkdl.distribute import keras_fit
 from sparkdl.distribute.gradient_reducer import Reducer
+from sparkdl.distribute.joint_reducer import REDUCER
 from sparkdl.distribute.nccl import choose_group
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.world import ring
@@ -32,9 +33,11 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
 
     Each rank runs a plain `compile` and `fit` on its share of the rows, without a strategy. `fit`
     gives all ranks the variables of rank 0 when it begins, averages the moving statistics of
-    BatchNorm before each validation and at the end of each epoch, and averages the logs at the end
-    of an epoch before any callback sees them. An epoch ends on all ranks when the rows of one rank
-    run out. A saved model loads anywhere as plain Keras.
+    BatchNorm before each validation and at the end of each epoch, and logs loss and metrics of the
+    rows of all ranks at the end of an epoch. An epoch ends on all ranks when the rows of one rank
+    run out; a rank without any rows is an error. All ranks must call `evaluate`, `train_on_batch`
+    and `test_on_batch` too, whose results are those of the rows of all ranks; `predict` is of each
+    rank's rows. A saved model loads anywhere as plain Keras.
 
     If every rank has a GPU of its own, dense gradients travel from GPU to GPU by NCCL, provided
     that `strategy()` was called before any computation with TensorFlow. Otherwise they travel
@@ -123,7 +126,7 @@ def resolve_optimizer(opt: Any) -> tuple[Any, Any]:
             f"distribute.optimizer got a {type(opt).__name__}; expected an optimizer of Keras, or "
             "its name."
         )
-    if hasattr(resolved, keras_fit.REDUCER):
+    if hasattr(resolved, REDUCER):
         raise ValueError(f"this {resolved.name} averages its gradients already; wrap it only once.")
     return resolved, package
 
@@ -138,7 +141,7 @@ def with_reducer(opt: Any, package: Any, reducer: Reducer) -> Any:
     """
     opt = with_loss_scale(opt, package)
     # Bypass the attributes that Keras tracks. A subclass could not be loaded elsewhere.
-    object.__setattr__(opt, keras_fit.REDUCER, reducer)
+    object.__setattr__(opt, REDUCER, reducer)
     wrap = _wrap_apply if package.__name__ == "keras" else _wrap_apply_gradients
     wrap(opt, reducer)
     keras_fit.extend_fit(package)

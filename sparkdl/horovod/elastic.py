@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkdl import distribute
 from sparkdl.distribute.elastic_ring import ElasticRing
-from sparkdl.distribute.keras_fit import shared_variables
+from sparkdl.distribute.equal_variables import shared_variables
 from sparkdl.distribute.world import ring
 from sparkdl.errors import PeerLostError
 from sparkdl.horovod.objects import broadcast_object

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl import context, distribute
-from sparkdl.distribute.keras_fit import shared_variables
+from sparkdl.distribute.equal_variables import shared_variables
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.horovod.ranks import rank, size
 

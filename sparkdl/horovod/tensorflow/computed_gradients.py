@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from sparkdl.distribute import keras_fit
 from sparkdl.distribute.gradient_reducer import Reducer
+from sparkdl.distribute.joint_reducer import REDUCER
 from sparkdl.distribute.optimizers import with_loss_scale
 from sparkdl.horovod.tensorflow.aggregation import GradientAggregation
 
@@ -55,7 +56,7 @@ def reduce_computed_gradients(
         object.__setattr__(optimizer, "_compute_gradients", compute_and_reduce)
         if hasattr(optimizer, "get_gradients"):
             _reduce_in_get_gradients(optimizer, reduced)
-        object.__setattr__(optimizer, keras_fit.REDUCER, reducer)
+        object.__setattr__(optimizer, REDUCER, reducer)
         keras_fit.extend_fit(importlib.import_module("tf_keras"))
         _apply_in_agreed_step(optimizer)
     if aggregation:
