@@ -7,13 +7,17 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv as arrow_csv
 from pyspark.sql import SparkSession
 
 from sparkdl.data import schema
+from sparkdl.data.readers.csv_format import CsvFormat
+from sparkdl.data.readers.delimited import DelimitedSource
 from sparkdl.data.readers.folder_columns import NULL, folder_texts, folder_types, folder_value
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.petastorm.reader import PetastormSource
 from sparkdl.data.shard import Range
+from sparkdl.errors import ConfigError
 
 # Texts of the folders of one table.
 TABLES = [
@@ -54,6 +58,15 @@ def write(root: Path, texts: list[str], stored: pa.DataType | None = None) -> No
         pq.write_table(pa.table(columns), folder / "p.parquet")
 
 
+def write_csv(root: Path, texts: list[str], stored: pa.DataType | None = None) -> None:
+    """Write the rows of `write` as CSV."""
+    write(root, texts, stored)
+    for file in root.rglob("p.parquet"):
+        table = pq.read_table(file, partitioning=None)
+        arrow_csv.write_csv(table, file.with_suffix(".csv"))
+        file.unlink()
+
+
 def rows(source: Any, names: list[str]) -> list[tuple[Any, ...]]:
     ranges = [Range(piece, 0, size) for piece, size in enumerate(source.sizes) if size]
     table = pa.Table.from_batches(source.read(ranges, names)).to_pydict()
@@ -75,6 +88,47 @@ def test_types_and_values_are_those_of_spark(
         for reader in (ParquetSource(str(root), None, {}), PetastormSource(str(root))):
             assert reader.schema.field("k").type == kind, texts
             assert repr(rows(reader, ["x", "k"])) == repr(wanted), (texts, type(reader))
+
+
+@pytest.mark.parametrize("stored", [None, pa.int64()], ids=["folders", "also stored"])
+def test_types_and_values_of_csv_are_those_of_spark(
+    spark: SparkSession, tmp_path: Path, stored: pa.DataType | None
+) -> None:
+    for number, texts in enumerate(TABLES if stored is None else TABLES[:12:3]):
+        root = tmp_path / str(number)
+        write_csv(root, texts, stored)
+        df = spark.read.csv(str(root), header=True, inferSchema=True)
+        expected = pa.Table.from_batches(df.select("x", "k")._collect_as_arrow())
+        kind = schema.arrow_type(df.schema["k"].dataType)
+        keys = expected["k"].cast(kind).to_pylist()
+        wanted = sorted(zip(expected["x"].to_pylist(), keys, strict=True))
+        source = DelimitedSource(str(root), CsvFormat(), {})
+        assert source.schema.field("k").type == kind, texts
+        assert repr(rows(source, ["x", "k"])) == repr(wanted), texts
+        parts = [Range(piece, 0, 1) for piece in range(len(texts))]
+        alone = [key for batch in source.read(parts, ["k"]) for key in batch["k"].to_pylist()]
+        assert sorted(map(repr, alone)) == sorted(repr(key) for _, key in wanted), texts
+
+
+def test_given_types_of_folders(tmp_path: Path) -> None:
+    write_csv(tmp_path, ["1", "002"])
+    text = DelimitedSource(str(tmp_path), CsvFormat({"k": pa.string()}), {})
+    assert rows(text, ["k"]) == [("002",), ("1",)]
+    number = DelimitedSource(str(tmp_path), CsvFormat({"k": pa.float32()}), {})
+    assert rows(number, ["k", "x"]) == [(1.0, 0), (2.0, 1)]
+    write_csv(tmp_path / "more", ["a"])
+    with pytest.raises(ConfigError, match="schema says that 'k' is int64, and a folder has 'a'"):
+        DelimitedSource(str(tmp_path), CsvFormat({"k": pa.int64()}), {})
+
+
+def test_csv_files_outside_of_the_folders(tmp_path: Path) -> None:
+    write_csv(tmp_path, ["1"])
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    with pytest.raises(ValueError, match=r"p\.csv has columns x, k; .*a\.csv has x\."):
+        DelimitedSource(str(tmp_path), CsvFormat(), {})
+    (tmp_path / "a.csv").write_text("x,k\n1,3\n")
+    source = DelimitedSource(str(tmp_path), CsvFormat(), {})
+    assert rows(source, ["x", "k"]) == [(0, 1), (1, 3)]
 
 
 @pytest.mark.parametrize("stored", [pa.int32(), pa.int64(), pa.string()])

@@ -17,6 +17,7 @@ from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.csv_format import CsvFormat, Types, parse_types
 from sparkdl.data.readers.csv_text import AmbiguousText, HasEscapes
+from sparkdl.data.readers.folder_columns import folder_values
 from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
 from sparkdl.data.readers.paths import Files, Paths, check_names, describe, find, find_again
 from sparkdl.data.shard import Range
@@ -124,11 +125,13 @@ class _File:
     Attributes:
         files: the files that the file belongs to.
         number: index of the file in `files.paths`.
+        keys: values of columns that the file's folders define; they replace those in the file.
         has_escapes: see `CsvFormat.open`.
     """
 
     files: Files
     number: int
+    keys: Mapping[str, pa.Scalar]
     has_escapes: bool | None = None
 
     @property
@@ -136,7 +139,7 @@ class _File:
         return self.files.url(self.files.paths[self.number])
 
     def inspect(self, csv_format: CsvFormat) -> "_Inspected":
-        """Return what is to be known of the file; an empty file has no columns."""
+        """Return rows and columns of the file; an empty file has no columns."""
         with self.files.arrow.open_input_stream(self.files.paths[self.number]) as content:
             if not content.read(1):
                 return _Inspected(0, pa.schema([]), False)
@@ -216,7 +219,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _Inspected:
-    """What is to be known of a file before its rows are divided.
+    """The rows and columns of a file.
 
     Attributes:
         rows: number of its rows.
@@ -229,8 +232,11 @@ class _Inspected:
     has_escapes: bool
 
 
-def _files_of(matches: Sequence[Files]) -> list[_File]:
-    return [_File(files, number) for files in matches for number in range(len(files.paths))]
+def _files_of(matches: Sequence[Files], csv_format: CsvFormat) -> list[_File]:
+    places = [(files, number) for files in matches for number in range(len(files.paths))]
+    paths = [path[len(files.folder) :] for files in matches for path in files.paths]
+    keys = folder_values(paths, csv_format.types)
+    return [_File(*place, each) for place, each in zip(places, keys, strict=True)]
 
 
 def list_files(path: Paths, csv_format: CsvFormat) -> Pieces:
@@ -244,7 +250,7 @@ def list_files(path: Paths, csv_format: CsvFormat) -> Pieces:
         ValueError: if the files have different columns, or two columns of one name.
     """
     matches = find(path)
-    files = _files_of(matches)
+    files = _files_of(matches, csv_format)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         inspected = list(pool.map(lambda file: file.inspect(csv_format), files))
     rows = [each.rows for each in inspected]
@@ -271,11 +277,12 @@ def _common_schema(
             f"{files[first].url} has several columns called {', '.join(map(repr, repeated))}. "
             "Name all columns: column_names=[...]."
         )
+    columns = [dict.fromkeys([*schemas[n].names, *files[n].keys]) for n in range(len(files))]
     for piece in nonempty:
-        if set(schemas[piece].names) != set(schemas[first].names):
+        if set(columns[piece]) != set(columns[first]):
             raise ValueError(
-                f"{files[piece].url} has columns {', '.join(schemas[piece].names)}; "
-                f"{files[first].url} has {', '.join(schemas[first].names)}."
+                f"{files[piece].url} has columns {', '.join(columns[piece])}; "
+                f"{files[first].url} has {', '.join(columns[first])}."
             )
     return schemas[first]
 
@@ -299,29 +306,34 @@ class DelimitedSource(ArrowSource):
         pieces = list_files(path, csv_format) if pieces is None else pieces
         self.name = describe(path)
         self.options = {"fill": fill}
-        found = _files_of(find_again(path, pieces["files"]))
+        found = _files_of(find_again(path, pieces["files"]), csv_format)
         self._files = [
             replace(file, has_escapes=has_escapes)
             for file, has_escapes in zip(found, pieces["has_escapes"], strict=True)
         ]
         self.sizes = pieces["rows"]
-        self.schema = unpack_schema(pieces["schema"])
+        self._stored = unpack_schema(pieces["schema"])
+        keys = {name: value.type for file in self._files for name, value in file.keys.items()}
+        stored = dict(zip(self._stored.names, self._stored.types, strict=True))
+        self.schema = pa.schema(list({**stored, **keys}.items()))
         check_names({"schema": csv_format.types, "fill": fill}, self.schema)
         # The types of one file apply to all files; otherwise the types would depend on the rows.
-        self._format = csv_format.of(self.schema)
+        kinds = dict(zip(self.schema.names, self.schema.types, strict=True))
+        self._format = replace(csv_format.of(self._stored), types=kinds)
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; pyarrow parses a block while the previous one is used."""
         for part in ranges:
             file = self._files[part.piece]
             num_read = 0
-            with file.opened(self._format, names) as reader:
+            stored = [name for name in names if name not in file.keys]
+            with file.opened(self._format, stored or self._stored.names[:1]) as reader:
                 file.files.check(file.number)
                 for batch in reader:
                     start = max(part.start - num_read, 0)
                     stop = min(part.stop - num_read, batch.num_rows)
                     if start < stop:
-                        yield batch.slice(start, stop - start)
+                        yield self._with_keys(batch.slice(start, stop - start), file, names)
                     num_read += batch.num_rows
                     if num_read >= part.stop:
                         break
@@ -332,3 +344,14 @@ class DelimitedSource(ArrowSource):
                 raise ValueError(
                     f"{file.url} has {num_read} rows, and had more when it was counted."
                 )
+
+    def _with_keys(
+        self, batch: pa.RecordBatch, file: _File, names: Sequence[str]
+    ) -> pa.RecordBatch:
+        if not file.keys:
+            return batch
+        arrays = [
+            pa.repeat(file.keys[name], len(batch)) if name in file.keys else batch.column(name)
+            for name in names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=list(names))

@@ -4,7 +4,7 @@ Types are inferred as by Spark, see `PartitioningUtils.scala` of Spark 4: one ty
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 from functools import lru_cache
@@ -14,7 +14,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import types
 
-__all__ = ["folder_texts", "folder_types", "folder_value"]
+from sparkdl.errors import ConfigError
+
+__all__ = ["folder_texts", "folder_types", "folder_value", "folder_values"]
 
 Texts = Mapping[str, str | None]
 
@@ -148,3 +150,34 @@ def folder_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
     elif not types.is_string(kind):
         return pa.scalar(text).cast(kind)
     return pa.scalar(value, kind)
+
+
+def folder_values(
+    paths: Sequence[str], kinds: Mapping[str, pa.DataType]
+) -> list[dict[str, pa.Scalar]]:
+    """Return the values of the columns of each file.
+
+    Args:
+        paths: the files, each relative to the folder that is read.
+        kinds: types that the user has given, by column.
+
+    Raises:
+        ConfigError: if a value does not have the type that the user has given.
+
+    Example:
+        >>> folder_values(["k=1/a.csv", "k=2/a.csv"], {})
+        [{'k': <pyarrow.Int32Scalar: 1>}, {'k': <pyarrow.Int32Scalar: 2>}]
+    """
+    folders = [folder_texts(path) for path in paths]
+    inferred = folder_types(folders)
+    kind_of = {name: kinds.get(name, kind) for name, kind in inferred.items()}
+
+    def value(name: str, text: str | None) -> pa.Scalar:
+        try:
+            return folder_value(text, kind_of[name])
+        except (pa.ArrowException, ValueError, ArithmeticError) as exc:
+            raise ConfigError(
+                f"schema says that {name!r} is {kind_of[name]}, and a folder has {text!r}: {exc}."
+            ) from exc
+
+    return [{name: value(name, text) for name, text in texts.items()} for texts in folders]
