@@ -245,11 +245,13 @@ class SearchSettings:
                 f"constraints= cannot be combined with {_name_of(self.algorithm)}, which chooses "
                 "by rules of its own. Pass the name of an algorithm."
             )
+        self.parsed_constraints.try_ends(self.space.ends())
         points = UntriedPoints(self.space, self.parsed_constraints, self.num_points)
         if points.draw(random.Random(0)) is None:
+            error = self.parsed_constraints.first_error
             raise ConfigError(
-                f"no parameters in the space satisfy constraints={[*texts]!r}. Change them, or "
-                "extend the space."
+                f"no parameters in the space satisfy constraints={[*texts]!r}"
+                f"{error and f': {error}'}. Change them, or extend the space."
             )
 
     @cached_property

@@ -1,12 +1,19 @@
 """Runs anywhere (pure). Constraints of a search: expressions that its parameters must satisfy."""
 
 import ast
+import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["Constraints"]
+
+_logger = logging.getLogger("sparkdl.search")
+
+# A constraint of many parameters is evaluated at so many ends of the space before a search starts.
+MAX_CORNERS = 4096
 
 # What an expression may contain: no attributes, no subscripts and no calls but of these functions.
 _NODES = (
@@ -41,40 +48,57 @@ class Constraints:
 
     def __init__(self, texts: Sequence[str], names: Sequence[str]) -> None:
         self._parsed = [(text, *_parse(text, names)) for text in texts]
+        # The first error of each constraint that cannot be evaluated everywhere.
+        self._errors: dict[str, str] = {}
 
     @property
     def is_empty(self) -> bool:
         """True if there is no constraint."""
         return not self._parsed
 
-    def allow(self, params: Mapping[str, Any]) -> bool:
-        """Return True if parameters, some of which may be missing, break no constraint.
+    @property
+    def first_error(self) -> str:
+        """The first error of a constraint that could not be evaluated; empty if all could be."""
+        return next(iter(self._errors.values()), "")
 
-        Raises:
-            ConfigError: if an expression cannot be evaluated.
-        """
+    def allow(self, params: Mapping[str, Any]) -> bool:
+        """Return True if parameters, some of which may be missing, break no constraint."""
         return self.broken(params) is None
 
     def broken(self, params: Mapping[str, Any]) -> str | None:
         """Return the first constraint that parameters break; None if they break none.
 
-        Raises:
-            ConfigError: if an expression cannot be evaluated.
+        A constraint that cannot be evaluated, as it divides by zero, is broken; a warning in the
+        log tells the first such case of each constraint.
         """
         for text, names, code in self._parsed:
-            if not names <= params.keys():
-                continue
-            try:
-                is_true = eval(code, {"__builtins__": {}, **_FUNCTIONS}, dict(params))
-            except Exception as exc:
-                raise ConfigError(
-                    f"the constraint {text!r} cannot be evaluated with {dict(params)!r}: "
-                    f"{type(exc).__name__}: {exc}. Write an expression that is valid for all "
-                    "values of its parameters."
-                ) from exc
-            if not is_true:
+            if names <= params.keys() and not self._is_true(text, code, params):
                 return text
         return None
+
+    def _is_true(self, text: str, code: Any, params: Mapping[str, Any]) -> bool:
+        try:
+            return bool(eval(code, {"__builtins__": {}, **_FUNCTIONS}, dict(params)))
+        except (ArithmeticError, TypeError, ValueError, MemoryError) as exc:
+            if text not in self._errors:
+                self._errors[text] = (
+                    f"the constraint {text!r} cannot be evaluated with {dict(params)!r}: "
+                    f"{type(exc).__name__}: {exc}"
+                )
+                _logger.warning("%s. Such parameters are not tried.", self._errors[text])
+            return False
+
+    def try_ends(self, ends: Mapping[str, Sequence[Any]]) -> None:
+        """Evaluate the constraints at the ends of the space, to tell early where this fails.
+
+        Args:
+            ends: extreme values of each parameter.
+        """
+        for text, names, code in self._parsed:
+            used = sorted(names)
+            corners = itertools.product(*(ends[name] for name in used))
+            for corner in itertools.islice(corners, MAX_CORNERS):
+                self._is_true(text, code, dict(zip(used, corner, strict=True)))
 
 
 def _parse(text: Any, names: Sequence[str]) -> tuple[set[str], Any]:

@@ -84,6 +84,10 @@ class Float:
         low, _, step = _decimals(self)
         return [float(low + i * step) for i in range(self.num_values or 0)]
 
+    def ends(self) -> list[Any]:
+        """Return the extreme values for the training function: the bounds, and zero."""
+        return [value for value in dict.fromkeys((self.low, self.high, 0)) if self.has(value)]
+
     def draw(self, choose: random.Random) -> Any:
         """Return a random value, as Optuna samples it."""
         low, high = _sampled_bounds(self)
@@ -241,6 +245,10 @@ class Categorical:
     def all_values(self) -> list[Any]:
         """Return all values that Optuna can sample."""
         return [self.sampled(choice) for choice in self.choices]
+
+    def ends(self) -> list[Any]:
+        """Return all choices."""
+        return list(self.choices)
 
     def draw(self, choose: random.Random) -> Any:
         """Return a random choice, as Optuna samples it."""

@@ -175,6 +175,13 @@ class Space:
             for space in dimension.spaces if isinstance(dimension, Conditional) else ():
                 yield from space.all_dimensions()
 
+    def ends(self) -> dict[str, list[Any]]:
+        """Return the extreme values of each parameter: the bounds, zero, and all choices."""
+        ends: dict[str, list[Any]] = {}
+        for name, dimension in self.all_dimensions():
+            ends.setdefault(name, []).extend(dimension.ends())
+        return ends
+
     def name_sets(self) -> set[frozenset[str]]:
         """Return the sets of names of parameters that exist together."""
         sets = {frozenset[str]()}

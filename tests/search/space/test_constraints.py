@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sparkdl.errors import ConfigError
 from sparkdl.runs.states import TrialState
+from sparkdl.search.population import Population
 from sparkdl.search.settings import ALGORITHMS, SearchSettings
 from sparkdl.search.space.constraints import Constraints
 from sparkdl.search.space.dimensions import Categorical, Dimension, Float, Int
@@ -107,7 +108,7 @@ def test_what_is_no_expression_of_parameters_is_refused(text: Any, message: str)
     ("fields", "message"),
     [
         ({"constraints": ["a > 6"]}, r"no parameters in the space satisfy constraints=\['a > 6'\]"),
-        ({"constraints": ["a > kind"]}, r"cannot be evaluated with .*TypeError.*Write an expre"),
+        ({"constraints": ["a > kind"]}, r"cannot be evaluated with .*TypeError.*Change them"),
         ({"constraints": 3}, "constraints is 3; expected a list of expressions"),
         ({"constraints": [3]}, "constraints contains 3, a int; expected an expression as text"),
         ({"initial_params": [{"a": 6, "b": 1.0}]}, r"break the constraint 'a \* b <= 2'"),
@@ -159,3 +160,56 @@ def test_no_point_is_found_where_none_is() -> None:
     never = Constraints(["a > 6"], NAMES)
     assert UntriedPoints(ENDLESS, never).draw(random.Random(0)) is None
     assert UntriedPoints(FINITE, never, 0).draw(random.Random(0)) is None
+
+
+RARE = Space.of({"x": Float(0.0, 1.0), "b": Int(0, 60)})
+
+
+def test_point_where_a_constraint_cannot_be_evaluated_is_said_before_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    search = SearchSettings(space=RARE, num_trials=9, constraints=["x / b < 3"])
+    search.check(["m"], None)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "the constraint 'x / b < 3' cannot be evaluated with {'b': 0, 'x': 0.0}: "
+        "ZeroDivisionError: float division by zero. Such parameters are not tried."
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["random", "tpe", "nsga2", "qmc", "pbt"])
+def test_search_never_tries_a_point_where_a_constraint_cannot_be_evaluated(
+    algorithm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The values at which the constraint fails are not ends of the space."""
+    space = Space.of({"x": Float(0.0, 1.0), "b": Int(-2, 2)})
+    constraints = ["x / (b - 1) < 3"]
+    search = SearchSettings(
+        space=space, num_trials=60, constraints=constraints, algorithm=algorithm
+    )
+    search.check(["m"], None)
+    if algorithm == "pbt":
+        population = Population(search, "max", 1)
+        tried = [population.first_params(member) for member in range(60)]
+    else:
+        study = Study(search, {"m": "max"}, 1)
+        tried = []
+        for number in range(60):
+            tried.append(study.ask(number))
+            study.tell(number, TrialState.COMPLETE, [tried[-1]["x"]])
+    assert {params["b"] for params in tried} == {-2, -1, 0, 2}
+    assert len([r for r in caplog.records if "cannot be evaluated" in r.getMessage()]) == 1
+
+
+def test_parameters_of_the_user_where_a_constraint_cannot_be_evaluated_are_refused() -> None:
+    search = SearchSettings(
+        space=RARE, num_trials=9, constraints=["x / b < 3"], initial_params=[{"x": 0.5, "b": 0}]
+    )
+    with pytest.raises(ConfigError, match=r"'b': 0} break the constraint 'x / b < 3'"):
+        search.check(["m"], None)
+
+
+def test_points_where_a_constraint_cannot_be_evaluated_are_not_counted() -> None:
+    space = Space.of({"a": Int(0, 3), "b": Int(0, 3)})
+    search = SearchSettings(space=space, algorithm="grid", constraints=["a / b < 2"])
+    assert search.num_points == 12 - 2  # All but those with b = 0, 2 / 1 and 3 / 1.
