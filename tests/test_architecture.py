@@ -42,7 +42,7 @@ ROOMS = [
     {"polling"},
     {"storage"},
     {"local_files", "stores"},
-    {"config", "spark_ml"},
+    {"config", "spark_ml", "spark_python"},
     {"cuda_visibility", "errors", "loopback", "pickler", "_version"},
 ]
 
@@ -163,7 +163,9 @@ JAVA_NAMES = re.compile(
 
 @pytest.mark.parametrize("path", MODULES[1:], ids=ids)
 def test_one_module_uses_the_spark_context(path: Path) -> None:
-    if name_of(path) == "cluster.spark_context" or name_of(path).startswith("tfos."):
+    if name_of(path) in ("cluster.spark_context", "spark_python"):
+        return
+    if name_of(path).startswith("tfos."):
         return
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
@@ -175,6 +177,15 @@ def test_one_module_uses_the_spark_context(path: Path) -> None:
             names = [node.value]  # As in `getattr(spark, "_sc", None)`.
         used = [name for name in names if JAVA_NAMES.fullmatch(name)]
         assert not used, f"{path}:{node.lineno} uses {used[0]}; see cluster/spark_context.py"
+
+
+@pytest.mark.parametrize("path", MODULES[1:], ids=ids)
+def test_jobs_of_a_users_session_run_a_python_with_sparkdl(path: Path) -> None:
+    if name_of(path) in ("cluster.spark", "spark_python"):
+        return
+    nodes = ast.walk(ast.parse(path.read_text()))
+    used = [node.lineno for node in nodes if getattr(node, "attr", "") == "mapInArrow"]
+    assert not used, f"{path}:{used[0]} uses mapInArrow; see spark_python.py"
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

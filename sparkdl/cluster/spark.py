@@ -24,6 +24,7 @@ from sparkdl.cluster.spark_explained import user_of_connect
 from sparkdl.cluster.spark_settings import SparkSettings, check_speculation
 from sparkdl.cluster.spark_slots import SlotCounter
 from sparkdl.errors import FunctionError, PreflightError
+from sparkdl.spark_python import use_driver_python
 
 __all__ = ["SparkCluster", "active_session"]
 
@@ -64,8 +65,7 @@ class SparkCluster:
         self._counter = SlotCounter(self.spark, self._settings, self._context)
         self._broadcasts = SparkBroadcasts(self._context)
         self._labels = self._labels_of_thread(_INHERITED)
-        if self._context and self.is_local and "PYSPARK_PYTHON" not in os.environ:
-            self._context.use_python(sys.executable)
+        use_driver_python(self.spark)
 
     @property
     def version(self) -> str:

@@ -106,10 +106,6 @@ class ClassicContext:
         java_context = self._context._jsc
         return java_context is None or bool(java_context.sc().isStopped())
 
-    def use_python(self, path: str) -> None:
-        """Let executors run this Python."""
-        self._context.pythonExec = path
-
     # ---- executors and tasks
 
     @property

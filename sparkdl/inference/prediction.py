@@ -20,6 +20,7 @@ from sparkdl.inference.predict_task import PredictTask
 from sparkdl.inference.resolve import resolve_model
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.options import check_count
+from sparkdl.spark_python import map_in_arrow
 
 __all__ = [
     "PreparedModel",
@@ -187,7 +188,7 @@ class PreparedModel:
             null_for_errors=errors == "null",
             detect_gpus=config.resolve("detect_gpus", None, lambda key: conf.get(key, None)),
         )
-        return frame.mapInArrow(task, schema)
+        return map_in_arrow(frame, task, schema)
 
 
 def prepare_model(

@@ -12,6 +12,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.models.registry import find
 from sparkdl.monitoring.metrics import METRICS, Counts, reference_counts
 from sparkdl.profiles import BinCounter, FeatureBins
+from sparkdl.spark_python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -102,7 +103,7 @@ def bin_counts(
     fields = [("group", group_type), ("feature", T.IntegerType()), ("part", T.StringType())]
     fields += [("bin", T.IntegerType()), ("num", T.LongType())]
     schema = T.StructType([T.StructField(name, data_type) for name, data_type in fields])
-    return chosen.mapInArrow(counter, schema)
+    return map_in_arrow(chosen, counter, schema)
 
 
 def counter_of(features: Features, metrics: Sequence[str]) -> BinCounter:

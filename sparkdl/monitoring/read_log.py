@@ -15,6 +15,7 @@ from sparkdl.request_logs import Event
 from sparkdl.request_logs.counting import LogRows, events_of, example
 from sparkdl.request_logs.places import Names
 from sparkdl.request_logs.table import ID_COLUMNS, ORDER_COLUMNS, LogOrder, LogTable
+from sparkdl.spark_python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,7 +93,7 @@ def read_log(
     # Numbered columns, because a name may contain a dot.
     numbered = [T.StructField(f"c{i}", field.dataType) for i, field in enumerate(fields)]
     ids = [T.StructField(*field) for field in zip(ID_COLUMNS, _ID_TYPES, strict=True)]
-    found = lines.mapInArrow(LogTable(rows), T.StructType([*ids, *numbered]))
+    found = map_in_arrow(lines, LogTable(rows), T.StructType([*ids, *numbered]))
     names = [field.name for field in fields]
     return found.toDF(*_id_names(names), *names)
 
@@ -107,7 +108,7 @@ def _by_request(lines: "DataFrame", rows: LogRows) -> "DataFrame":
     """Return lines with the events of a request in one partition, in the order of their times."""
     order = [T.StructField(*field) for field in zip(ORDER_COLUMNS, _ORDER_TYPES, strict=True)]
     schema = T.StructType([*order, *lines.schema.fields])
-    known = lines.mapInArrow(LogOrder(rows), schema).repartition(ORDER_COLUMNS[0])
+    known = map_in_arrow(lines, LogOrder(rows), schema).repartition(ORDER_COLUMNS[0])
     return known.sortWithinPartitions(*ORDER_COLUMNS).drop(*ORDER_COLUMNS)
 
 

@@ -30,6 +30,7 @@ from sparkdl.monitoring.ticker import Ticker
 from sparkdl.monitoring.windows import WindowWriter
 from sparkdl.request_logs.counting import COUNTS_SCHEMA, LogCounter, LogRows
 from sparkdl.request_logs.places import Names
+from sparkdl.spark_python import map_in_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -322,7 +323,7 @@ def _windows(
     lines: "DataFrame", counter: LogCounter, late_s: float, ticks: str | None
 ) -> "DataFrame":
     """Return the counts of each window. The time of counts lies in the window of their events."""
-    counts = observed(lines.mapInArrow(counter, COUNTS_SCHEMA))
+    counts = observed(map_in_arrow(lines, counter, COUNTS_SCHEMA))
     counts = counts if ticks is None else with_ticks(counts, ticks)
     counts = counts.withWatermark("time", f"{int(late_s * 1000)} milliseconds")
     window = F.window("time", f"{counter.window_ms} milliseconds").alias("window")

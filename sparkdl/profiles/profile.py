@@ -29,6 +29,7 @@ from sparkdl.profiles.distribution import MAX_RANGES
 from sparkdl.profiles.histograms import NUM_BINS, Edges
 from sparkdl.profiles.moments import Shape
 from sparkdl.profiles.summary import SUMMARY_SCHEMA, Summarizer, Summary, add_summaries
+from sparkdl.spark_python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -138,7 +139,7 @@ def _summaries(frame: "DataFrame", kinds: Sequence[str], max_ranges: int) -> lis
     if not kinds:
         return []
     schema = T.StructType(_from_arrow_schema())
-    parts = as_arrow(frame, kinds).mapInArrow(Summarizer(len(kinds), max_ranges), schema)
+    parts = map_in_arrow(as_arrow(frame, kinds), Summarizer(len(kinds), max_ranges), schema)
 
     def add(rows: pa.Table) -> pa.Table:  # Spark reads the annotations.
         return add_summaries(rows, max_ranges)

@@ -28,6 +28,7 @@ from sparkdl.data.tfexample.schema_inference import check_compression, inspect, 
 from sparkdl.data.tfexample.to_arrow import to_batch
 from sparkdl.errors import ConfigError
 from sparkdl.options import check_count
+from sparkdl.spark_python import map_in_arrow
 
 __all__ = ["read_tfrecord", "write_tfrecord"]
 
@@ -120,7 +121,7 @@ def write_tfrecord(
             "name string, rows long, size long, num_bytes long, mark_rows array<long>, "
             "mark_offsets array<long>"
         )
-        written = df.mapInArrow(task, fields).collect()
+        written = map_in_arrow(df, task, fields).collect()
         names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in written}
         _check_written(names, temporary)
     except BaseException:
@@ -311,7 +312,7 @@ def read_tfrecord(
     schema = _parse_schema(spark, schema)
     task = partial(_read, urls=urls, columns=columns_of(schema), compression=compression)
     num_tasks = min(len(urls), MAX_TASKS)
-    return spark.range(0, len(urls), 1, num_tasks).mapInArrow(task, schema)
+    return map_in_arrow(spark.range(0, len(urls), 1, num_tasks), task, schema)
 
 
 def _infer_schema(urls: Sequence[str], compression: str | None, strings: Sequence[str]) -> Any:

@@ -25,6 +25,7 @@ from sparkdl.cluster.feeding import exhaust
 from sparkdl.cluster.process.server_folder import dial, locked
 from sparkdl.rank_files import RankFiles
 from sparkdl.runs.layout import TrialPaths
+from sparkdl.spark_python import map_in_arrow
 from sparkdl.tfos.cluster.node_files import ALIVE
 from sparkdl.tfos.cluster.node_supervisor import executor_of_task, node_folder
 from sparkdl.tfos.feed import protocol
@@ -67,7 +68,7 @@ def feed(sc: Any, rows: Any, num_epochs: int, task_fields: Mapping[str, Any]) ->
     if hasattr(rows, "mapInArrow"):
         repeated = functools.reduce(type(rows).unionAll, [rows] * num_epochs)
         task = ArrowFeedTask(FeedTask(**task_fields, is_inference=False))
-        return _summarize(repeated.mapInArrow(task, FED_SCHEMA).collect())
+        return _summarize(map_in_arrow(repeated, task, FED_SCHEMA).collect())
     repeated = sc.union([rows] * num_epochs)
     pickled = _as_pickled(repeated)
     task_type = FeedTask if pickled is None else PickledFeedTask

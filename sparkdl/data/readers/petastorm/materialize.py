@@ -24,6 +24,7 @@ from sparkdl.data.readers.petastorm.schema import is_encoded
 from sparkdl.data.schema import arrow_type
 from sparkdl.errors import ConfigError
 from sparkdl.options import check_count
+from sparkdl.spark_python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -214,7 +215,7 @@ def _encode_columns(df: "DataFrame", schema: Any) -> "DataFrame":
         stored.append(StructField(field.name, kind, field.nullable))
     # Pickled separately: a task must call compat.load before it unpickles objects of petastorm.
     encode = functools.partial(_encode_batches, pickled=pickle.dumps(schema))
-    return df.select(columns).mapInArrow(encode, StructType(stored))
+    return map_in_arrow(df.select(columns), encode, StructType(stored))
 
 
 def _encode_batches(batches: Iterator[pa.RecordBatch], pickled: bytes) -> Iterator[pa.RecordBatch]:

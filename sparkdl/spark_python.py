@@ -1,0 +1,51 @@
+"""Runs on the driver. Choose the Python of Spark's workers, and run Python code in Spark tasks.
+
+Spark's workers run the `python3` of the PATH by default, which has no sparkdl where the virtual
+environment of the driver is not activated.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["map_in_arrow", "use_driver_python"]
+
+
+def use_driver_python(spark: "SparkSession") -> None:
+    """Let the workers of a session run the driver's Python, if they are on the driver's host.
+
+    `PYSPARK_PYTHON` has priority. Executors on other hosts may have another path to their Python,
+    and a session of Spark Connect has the Python of its server.
+
+    Args:
+        spark: the session; later jobs of its application are concerned too.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None or "PYSPARK_PYTHON" in os.environ:
+        return
+    if context.master.startswith("local"):  # `local` and `local-cluster`.
+        context.pythonExec = sys.executable
+
+
+def map_in_arrow(
+    frame: "DataFrame", function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any
+) -> "DataFrame":
+    """Return what a function of sparkdl yields for the record batches of each partition.
+
+    Args:
+        frame: a DataFrame of the user's session.
+        function: takes and yields record batches of Arrow.
+        schema: the columns of the result, as for `DataFrame.mapInArrow`.
+
+    Example:
+        >>> from pyspark.sql import SparkSession
+        >>> frame = SparkSession.builder.getOrCreate().range(2)
+        >>> map_in_arrow(frame, lambda batches: batches, "id long").collect()
+        [Row(id=0), Row(id=1)]
+    """
+    use_driver_python(frame.sparkSession)
+    return frame.mapInArrow(function, schema)
