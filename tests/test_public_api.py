@@ -39,8 +39,8 @@ PUBLIC = {
     "sparkdl.devices": ["get_num_gpus", "gpus", "is_busy"],
     "sparkdl.distribute": [
         *("allgather", "allgather_object", "allreduce", "alltoall", "barrier", "broadcast"),
-        *("broadcast_object", "broadcast_variables", "gradient_tape", "group", "mean"),
-        "optimizer",
+        *("broadcast_object", "broadcast_variables", "gradient_tape", "group"),
+        *("load_model", "mean", "optimizer"),
         *("reduce_scatter", "scale_learning_rate", "serve", "strategy", "warmed_up"),
     ],
     "sparkdl.errors": [

@@ -18,7 +18,7 @@ from sparkdl.distribute.collectives import (
 )
 from sparkdl.distribute.groups import group
 from sparkdl.distribute.learning_rate import scale_learning_rate, warmed_up
-from sparkdl.distribute.optimizers import gradient_tape, optimizer
+from sparkdl.distribute.optimizers import gradient_tape, load_model, optimizer
 from sparkdl.distribute.strategies import strategy
 from sparkdl.distribute.tf_server import serve
 
@@ -33,6 +33,7 @@ __all__ = [
     "broadcast_variables",
     "gradient_tape",
     "group",
+    "load_model",
     "mean",
     "optimizer",
     "reduce_scatter",

@@ -15,6 +15,7 @@ from sparkdl.distribute.world import ring
 
 __all__ = [
     "gradient_tape",
+    "load_model",
     "optimizer",
     "resolve_optimizer",
     "with_loss_scale",
@@ -73,6 +74,36 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
     if world.is_alone:
         return opt
     return with_reducer(opt, package, Reducer(world, op, wire, group))
+
+
+def load_model(path: Any, *, op: str = "mean", wire: str | None = None, **kwargs: Any) -> Any:
+    """Load a model as Keras does, to train it on: its optimizer averages over all ranks.
+
+    All ranks must call it. A model that Keras itself loads would train on each rank alone.
+
+    Args:
+        path: path of a model that was saved after `compile`.
+        op, wire: see `optimizer`.
+        **kwargs: further arguments of `keras.models.load_model`, such as `custom_objects`.
+
+    Returns:
+        The model, with the state of its optimizer.
+
+    Example:
+        >>> import keras
+        >>> from sparkdl import distribute
+        >>> model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.SGD(0.5), "mse")
+        >>> model.save("model.keras")
+        >>> float(distribute.load_model("model.keras").optimizer.learning_rate)
+        0.5
+    """
+    choose_group(ring())  # Before the model computes.
+    keras: Any = importlib.import_module("tf_keras" if uses_tf_keras(os.environ) else "keras")
+    model = keras.models.load_model(path, **kwargs)
+    if getattr(model, "optimizer", None):
+        model.optimizer = optimizer(model.optimizer, op=op, wire=wire)
+    return model
 
 
 def gradient_tape(tape: Any, *, op: str = "mean", wire: str | None = None) -> Any:

@@ -67,6 +67,15 @@ def test_a_metric_without_variables_is_averaged_with_a_warning(way: str, ranks: 
         ]
 
 
+def test_a_loaded_model_goes_on_as_one(ranks: Any, alone: Any) -> None:
+    for answers in ranks:
+        assert_close(answers["loaded"]["weights"], alone["loaded"]["weights"])
+        assert answers["loaded"]["silent"] == []
+        (said,) = answers["loaded"]["said"]
+        assert said.startswith(f"each of the {len(ranks)} ranks trains a model ")
+    assert alone["loaded"]["said"] == []
+
+
 def assert_close(seen: Any, expected: Any, *where: Any) -> None:
     """Assert that nested values are equal but for the order of sums of float32."""
     if isinstance(expected, dict):

@@ -201,8 +201,31 @@ def without_variables(way: str) -> Any:
     return [history["largest"], [str(w.message) for w in caught if "largest" in str(w.message)]]
 
 
+def loaded(folder: Path) -> Any:
+    """Continue a training with a loaded model; and with one that each rank trains alone."""
+    import keras
+
+    from sparkdl import context, distribute
+    from sparkdl.distribute.lone_training import note_lone_training
+
+    said = note_lone_training(context.current())
+    x, y, _ = mine(*rows())
+    more: dict[str, Any] = {"batch_size": len(x) // STEPS, "shuffle": False, "verbose": 0}
+    model = classifier(keras)
+    model.compile(distribute.optimizer(keras.optimizers.Adam(0.05)), "mse")
+    model.fit(x, y, **more)
+    path = str(folder / f"{context.rank}.keras")
+    model.save(path)
+    model = distribute.load_model(path)
+    model.fit(x, y, **more)
+    silent = list(said)
+    keras.models.load_model(path).fit(x, y, **more)
+    return {"weights": weights(model), "silent": silent, "said": said}
+
+
 def everything(folder: Path) -> Any:
     """Run all programs in one gang, because a start costs more than most programs."""
     programs = [metrics, several, by_hand, no_rows, without_variables]
     ways = ("optimizer", "horovod")
-    return {way: {program.__name__: program(way) for program in programs} for way in ways}
+    answers = {way: {program.__name__: program(way) for program in programs} for way in ways}
+    return answers | {"loaded": loaded(folder)}

@@ -129,13 +129,18 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
         from sparkdl.distribute.strategies import correct_strategies
 
         correct_strategies()
+    notes: list[str] = []
+    if me.ring is not None and me.world_size > 1:
+        from sparkdl.distribute.lone_training import note_lone_training
+
+        notes = note_lone_training(me)
     channel.sendall(b"s")
     returned = _returned(function, request["context"]["params"])
     me = context.current()
     if not me.is_chief:
         return Outcome(status=Status.RETURNED)
     outputs = collect_outputs(returned, request["metrics"], me.folder or ".")
-    note = "; ".join(outputs.notes) or None
+    note = "; ".join([*notes, *outputs.notes]) or None
     return Outcome(
         status=Status.RETURNED,
         outputs=outputs.values,
