@@ -1,12 +1,13 @@
 """Runs on the driver (pure). Decide whether a run ends before its last trial."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from sparkdl.options import Options
 from sparkdl.runner.smoke import first_of, has_metric
 from sparkdl.runner.wrong_metric import WrongMetric
 from sparkdl.runs import RunState, Trial, TrialState
+from sparkdl.runs.events import Event, RunEnded, TrialChanged
 from sparkdl.search.settings import SearchSettings
 
 __all__ = ["Stop", "Stopping"]
@@ -28,8 +29,12 @@ class Stopping:
         search: the rules of a search; None for a run whose trials are known.
         objectives: the direction of each metric, `max` or `min`.
         num_slots: number of slots of one trial.
-        ended: the trials that ended before this driver took the run over.
         trials: all trials of the run, to which a search adds.
+        events: the events of earlier drivers, whose trials are counted in the order of these.
+
+    Attributes:
+        reached: why the run ends although its driver was killed before it said so; None if the run
+            goes on.
 
     Example:
         >>> stopping = Stopping(Options(max_failed_trials=0))
@@ -44,11 +49,10 @@ class Stopping:
         search: SearchSettings | None = None,
         objectives: Mapping[str, str] | None = None,
         num_slots: int = 1,
-        ended: Iterable[Trial] = (),
         trials: Sequence[Trial] = (),
+        events: Sequence[Event] = (),
     ) -> None:
-        ended = list(ended)
-        self._wrong_metric = WrongMetric(options, search, trials, ended)
+        self._wrong_metric = WrongMetric(options, search, trials)
         self._options = options
         self._search = search
         self._num_slots = num_slots
@@ -64,18 +68,34 @@ class Stopping:
         self._incomplete: dict[int, list[Trial]] = {}
         # The trials that were counted when the pruner let them wait.
         self._paused: set[int] = set()
-        self._used_s = 0.0
+        self._used_s = sum(end - begin for t in trials for begin, end in t.spans if end)
         # The trials that have been seen running, those of the last look, and the time of that look.
-        self._seen: set[int] = set()
+        self._seen = {trial.number for trial in trials if trial.spans}
         self._num_running = 0
         self._looked_s = 0.0
-        self._first = first_of(ended) if options.smoke else None
-        for trial in trials:
-            if trial.state == TrialState.PAUSED:
-                self.trial_paused(trial)
-        for trial in ended:
-            self._count(trial)
-            self._used_s += sum(end - begin for begin, end in trial.spans if end)
+        self._first = first_of(()) if options.smoke else None
+        self.reached: Stop | None = None
+        self._restore(trials, events)
+
+    def _restore(self, trials: Sequence[Trial], events: Sequence[Event]) -> None:
+        """Count the trials of earlier drivers in the order in which these have counted them."""
+        changes = [(i, e) for i, e in enumerate(events) if isinstance(e, TrialChanged)]
+        # A trial that ran again after its end counts when it ended for the last time.
+        last = {event.number: i for i, event in changes if event.state.is_final}
+        ended: list[Trial] = []
+        for i, event in enumerate(events):
+            stop = None
+            if isinstance(event, RunEnded):  # What ended the run then is done with.
+                self.reached = None
+                self._first = first_of(ended) if self._options.smoke else None
+            elif isinstance(event, TrialChanged) and event.state == TrialState.PAUSED:
+                stop = self.trial_paused(trials[event.number])
+            elif isinstance(event, TrialChanged) and last.get(event.number) == i:
+                trial = trials[event.number]
+                if trial.state.is_final:
+                    ended.append(trial)
+                    stop = self.trial_ended(trial)
+            self.reached = self.reached or stop
 
     def change(
         self, options: Options, search: SearchSettings | None, trials: Sequence[Trial]

@@ -81,11 +81,10 @@ class TrialLoop:
         self._prepared = prepared
         self._bad_executors = BadExecutors(prepared.cluster, self, opened.record, progress.say)
         self._retries = Retries(request.options, plan.is_gang)
-        ended = [trial for trial in run.trials if trial.state.is_final]
         rules = (request.options, request.search, run.directions, plan.size)
-        self._stopping = Stopping(*rules, ended, run.trials)
+        self._stopping = Stopping(*rules, run.trials, opened.earlier)
         self._num_started = 0
-        self._orders = StopOrders()
+        self._orders = StopOrders(self._stopping.reached)
         self._paused = PausedTrials(opened, source, self._orders, self._stopping)
         self._begun_s = self._trials_begun_s = time.monotonic()
         own = (self._orders, self._stopping, self._waiting, self._submitted)

@@ -56,7 +56,7 @@ class TrialMessages:
         # The number of reports that were read from each trial's running attempt.
         self._num_reports: Counter[int] = Counter()
         self._outages = Outages("exchange messages with trials")
-        self._stopped: dict[int, float] = {}
+        self._stopped = dict.fromkeys(source.stopped, time.monotonic())
         self._asked_s = -ASKING_S
         self._read_s = -math.inf
         # Seconds that a report or an order may take to arrive in a remote store.

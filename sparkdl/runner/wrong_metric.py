@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sparkdl.options import Options
 from sparkdl.runs import RunState, Trial
@@ -29,7 +29,6 @@ class WrongMetric:
         options: the options, with the metric.
         search: the settings of a search; None for a run whose trials are known.
         trials: all trials of the run, to which a search adds.
-        ended: the trials that ended before this driver took the run over.
 
     Example:
         >>> trials = [Trial(i, {}, "") for i in range(10)]
@@ -44,13 +43,12 @@ class WrongMetric:
         options: Options,
         search: SearchSettings | None,
         trials: Sequence[Trial],
-        ended: Iterable[Trial] = (),
     ) -> None:
         self._metric = options.metric
         self._is_excused = options.metric is None or options.fail_fast_identical is not None
         self._search = search
         self._trials = trials
-        self._num_lacking = sum(lacks_metric(t.error, options.metric or "") for t in ended)
+        self._num_lacking = 0
 
     def trial_ended(self, trial: Trial) -> tuple[RunState, str] | None:
         """Return the state and the reason with which the run ends, None if it goes on."""

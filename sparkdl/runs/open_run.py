@@ -44,6 +44,7 @@ class OpenRun:
         seed: the seed of the run.
         finished_before: True if the run was COMPLETE already and there is nothing to do.
         secrets: values that must not be stored.
+        earlier: the events of earlier drivers, without the reports to the study.
     """
 
     run: Run
@@ -53,6 +54,7 @@ class OpenRun:
     seed: int
     finished_before: bool
     secrets: tuple[str, ...] = ()
+    earlier: Sequence[Event] = ()
 
     def record(self, *events: Event) -> None:
         """Write events to the journal, and update the run with them.

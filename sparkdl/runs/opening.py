@@ -355,6 +355,7 @@ def _continue(
         seed=content["seed"],
         finished_before=is_over,
         secrets=secrets,
+        earlier=journal.events,
     )
     if not is_over:
         owner.when_taken_over(opened.journal.fence)

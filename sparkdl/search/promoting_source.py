@@ -15,7 +15,7 @@ from sparkdl.search.pruners import NamedPruner, ReportNumbers
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.study import Study
 from sparkdl.search.study_source import StudySource
-from sparkdl.search.trial_records import read_records
+from sparkdl.search.trial_records import numbers_of, read_records
 
 __all__ = ["PromotingSource"]
 
@@ -52,18 +52,21 @@ class PromotingSource(StudySource):
     # ---- trials of earlier drivers
 
     def _restore_rungs(self) -> None:
-        records = read_records(read_journal(self._opened.paths.journal))
-        for trial in self._opened.run.trials:
+        events, trials = read_journal(self._opened.paths.journal), self._opened.run.trials
+        for trial in trials:
             self._rule.add(trial.number)
-            reports = records[trial.number].reports if trial.number in records else {}
-            for rung in self._rule.rungs(trial.number):
-                if rung - 1 not in reports:
-                    break
-                self._reach(trial, rung, reports[rung - 1])
-        if all(trial.state.is_final for trial in self._opened.run.trials):
+        records = read_records(events)
+        # Samplers weigh values by their order, which is that in which rungs were reached.
+        for event in events:
+            if isinstance(event, ReportsReceived):
+                for (number, _, _), report in zip(event.reports, numbers_of(event), strict=True):
+                    known = records[number].reports
+                    if report in known and report + 1 in self._rule.rungs(number)[:1]:
+                        self._reach(trials[number], report + 1, known[report])
+        if all(trial.state.is_final for trial in trials):
             self._rule.close()  # More trials do not compete with those of a search that has ended.
         changed = []
-        for trial in self._opened.run.trials:
+        for trial in trials:
             if trial.state.is_final:
                 self._rule.end(trial.number, _has_failed(trial))
                 continue

@@ -137,7 +137,7 @@ class Study:
         params: Mapping[str, Any],
         record: TrialRecord,
         chosen: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
+    ) -> bool:
         """Add a configuration that an earlier driver proposed and that will run again.
 
         Args:
@@ -145,14 +145,19 @@ class Study:
             params: its parameters.
             record: its history in the journal.
             chosen: parameters that the user has chosen; an objective may not have requested them.
+
+        Returns:
+            True if the pruner would stop the configuration after its last report.
         """
         sampled, distributions = self._sampled(params, record)
         self._tried(sampled)
         self._study.enqueue_trial({**chosen, **sampled})
         self._trials[configuration] = self._study.ask(distributions)
+        is_stopped = False
         for step, value in record.reports.items():
             self.report(configuration, step, value)
-            self.should_prune(configuration)
+            is_stopped = self.should_prune(configuration)
+        return is_stopped
 
     def add_finished(
         self,

@@ -16,6 +16,7 @@ from sparkdl.runs.events import (
     Event,
     ParameterSuggested,
     ReportsReceived,
+    StopRequested,
 )
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.opening import OpenRun
@@ -26,7 +27,7 @@ from sparkdl.search.pruners import NamedPruner, ReportNumbers
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.study import Study
-from sparkdl.search.trial_records import TrialRecord, read_records
+from sparkdl.search.trial_records import TrialRecord, read_records, stopped_trials, untold_trials
 from sparkdl.search.trial_source import RequestRefused, TrialSource
 
 __all__ = ["StudySource"]
@@ -63,6 +64,8 @@ class StudySource(TrialSource):
             self._members.setdefault(trial.configuration, []).append(trial)
         self._params: dict[int, dict[str, Any]] = {}
         self._stopped: set[int] = set()
+        # The trials of an objective whose next question about its last report is answered by yes.
+        self._judged: set[int] = set()
         self._notes = PrunerNotes(search.pruner, self._metrics[0], notify)
         is_named = isinstance(search.pruner, str | Mapping)
         self._pruner = NamedPruner.of(search.pruner) if is_named else None
@@ -112,17 +115,28 @@ class StudySource(TrialSource):
         enqueued = enqueued_params(events)
         self._num_enqueued = len(enqueued)
         records = read_records(events)
+        stopped = stopped_trials(events) if self.prunes else set()
+        untold = untold_trials(events)
+        reports = [event.reports for event in events if isinstance(event, ReportsReceived)]
+        last = {number for number, _, _ in reports[-1]} if reports else set()
         for configuration, members in sorted(self._members.items()):
             first = members[0]
             state = self._state_of(members)
             record = records.get(first.number, TrialRecord())
-            if state.is_final:
+            if state.is_final and all(member.number not in untold for member in members):
                 self._study.add_finished(first.params, state, self._values_of(members), record)
-            else:
-                chosen = enqueued.get(first.number, {})
-                self._study.resume(configuration, first.params, record, chosen)
-                for step, number in record.last:
-                    self._numbers.restore(configuration, step, number)
+                continue
+            chosen = enqueued.get(first.number, {})
+            is_stopped = self._study.resume(configuration, first.params, record, chosen)
+            if state.is_final:
+                self._tell(configuration, state)
+                continue
+            # The earlier driver may have ended between a report and what follows from it.
+            if is_stopped and first.number in last:
+                (self._judged if self._is_objective else stopped).add(first.number)
+            for step, number in record.last:
+                self._numbers.restore(configuration, step, number)
+        self.stopped = stopped
 
     # ---- new trials
 
@@ -300,9 +314,12 @@ class StudySource(TrialSource):
             RequestRefused: if the request is invalid.
         """
         if "should_prune" in request:
-            is_stopped = self._study.should_prune(trial.configuration)
+            is_stopped = trial.number in self._judged
+            is_stopped = is_stopped or self._study.should_prune(trial.configuration)
             if is_stopped:
+                self._judged.discard(trial.number)
                 self._notes.stopped(trial)
+                self._opened.journal.write([StopRequested(number=trial.number)])
             return is_stopped
         if "constraint" in request:
             return self._study.set_constraint(
@@ -332,10 +349,13 @@ class StudySource(TrialSource):
         state = self._state_of(members)
         if state.is_final:
             self._numbers.forget(trial.configuration)
-            attrs = self._study.tell(trial.configuration, state, self._values_of(members))
-            if attrs:
-                event = AttributesStored(number=members[0].number, attrs=attrs)
-                self._opened.journal.write([event])
+            self._tell(trial.configuration, state)
+
+    def _tell(self, configuration: int, state: TrialState) -> None:
+        members = self._members[configuration]
+        if attrs := self._study.tell(configuration, state, self._values_of(members)):
+            event = AttributesStored(number=members[0].number, attrs=attrs)
+            self._opened.journal.write([event])
 
     def _state_of(self, members: Sequence[Trial]) -> TrialState:
         states = [member.state for member in members]

@@ -9,11 +9,13 @@ from sparkdl.runs.events import (
     Event,
     ParameterSuggested,
     ReportsReceived,
+    RunStarted,
+    StopRequested,
     TrialChanged,
 )
 from sparkdl.runs.states import Failure, TrialState
 
-__all__ = ["TrialRecord", "read_records"]
+__all__ = ["TrialRecord", "numbers_of", "read_records", "stopped_trials", "untold_trials"]
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,44 @@ class TrialRecord:
     attrs: dict[str, Any] = field(default_factory=dict)
 
 
+def numbers_of(event: ReportsReceived) -> Sequence[int]:
+    """Return the number of each report of an event; its step for a pruner that counts steps."""
+    return event.numbers or [step for _, step, _ in event.reports]
+
+
+def stopped_trials(events: Sequence[Event]) -> set[int]:
+    """Return the numbers of the trials that the pruner has stopped at their last report."""
+    stopped: set[int] = set()
+    for event in events:
+        match event:
+            case StopRequested():
+                stopped.add(event.number)
+            case ReportsReceived():  # An objective may go on.
+                stopped.difference_update(number for number, _, _ in event.reports)
+            case TrialChanged(state=TrialState.WAITING):
+                if event.failure not in (None, Failure.LOST):
+                    stopped.discard(event.number)
+    return stopped
+
+
+def untold_trials(events: Sequence[Event]) -> set[int]:
+    """Return the numbers of the trials whose driver was killed before the study knew their end."""
+    told = {event.number for event in events if isinstance(event, AttributesStored)}
+    untold: set[int] = set()
+    for event, after in zip(events, [*events[1:], RunStarted()], strict=True):
+        if isinstance(event, TrialChanged) and isinstance(after, RunStarted):
+            untold |= {event.number} if event.state.is_final else set()
+    return untold - told
+
+
 def read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
     """Return the records of all trials in a journal, by trial number."""
     records: dict[int, TrialRecord] = {}
     for event in events:
         match event:
             case ReportsReceived():
-                numbers = event.numbers or [step for _, step, _ in event.reports]
-                for (trial, step, value), number in zip(event.reports, numbers, strict=True):
+                numbered = zip(event.reports, numbers_of(event), strict=True)
+                for (trial, step, value), number in numbered:
                     record = records.setdefault(trial, TrialRecord())
                     record.reports.setdefault(number, value)
                     record.last[:] = [(step, number)]

@@ -1,6 +1,6 @@
 """Runs on the driver. Define the source that supplies the trial loop with trials."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from sparkdl.runs import Trial
@@ -19,10 +19,12 @@ class TrialSource:
     Attributes:
         prunes: True if the source may stop trials because of what they report.
         answers_requests: True if trials request their parameters while they run.
+        stopped: the numbers of the trials that an earlier driver has stopped, but not ended.
     """
 
     prunes: bool = False
     answers_requests: bool = False
+    stopped: Set[int] = frozenset()
 
     @property
     def is_ready(self) -> bool:

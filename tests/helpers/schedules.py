@@ -10,6 +10,7 @@ from sparkdl import checkpoints
 from sparkdl.errors import TrialPruned
 from sparkdl.reporter import Reporter, Rungs
 from sparkdl.runner.trial_loop import TrialLoop
+from sparkdl.runs import Run
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from tests.helpers.in_memory_cluster import (
@@ -20,9 +21,9 @@ from tests.helpers.in_memory_cluster import (
     pruned,
     returned,
 )
-from tests.helpers.loops import new_loop, request_of
+from tests.helpers.loops import background, continued_loop, new_loop, request_of
 
-__all__ = ["EPOCHS", "SCHEDULES", "Training", "loop_of", "search_of"]
+__all__ = ["EPOCHS", "SCHEDULES", "Training", "loop_of", "resumed", "search_of"]
 
 SPACE = Space.of({"x": Float(0.0, 1.0)})
 EPOCHS = 8
@@ -107,3 +108,11 @@ def loop_of(
         search=search_of(name, num_trials), metric="score", seed=1, name=name, **options
     )
     return new_loop(f"{root}/{name.replace(' ', '-')}", cluster, request)
+
+
+def resumed(path: str, cluster: InMemoryCluster, name: str, pruner: Any = None, **how: Any) -> Run:
+    search = search_of(name, **({"pruner": pruner} if pruner else {}))
+    loop = continued_loop(path, cluster, request_of(search=search, metric="score", seed=1), **how)
+    with background(loop):
+        pass
+    return loop.run

@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,24 +31,15 @@ from tests.helpers.in_memory_cluster import (
 )
 from tests.helpers.loops import (
     background,
-    continued_loop,
     events,
     journal_states,
     new_loop,
     request_of,
 )
 from tests.helpers.runs import segments
-from tests.helpers.schedules import EPOCHS, SCHEDULES, Training, loop_of, search_of
+from tests.helpers.schedules import EPOCHS, SCHEDULES, Training, loop_of, resumed, search_of
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
-
-
-def resumed(path: str, cluster: InMemoryCluster, name: str, pruner: Any = None, **how: Any) -> Run:
-    search = search_of(name, **({"pruner": pruner} if pruner else {}))
-    loop = continued_loop(path, cluster, request_of(search=search, metric="score", seed=1), **how)
-    with background(loop):
-        pass
-    return loop.run
 
 
 def interrupted(root: str, name: str) -> tuple[Run, Training]:

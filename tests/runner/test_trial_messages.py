@@ -267,7 +267,7 @@ def test_objective_that_asks_is_pruned_when_it_asks(root: str) -> None:
         assert attempt.ask(2, should_prune=True)["value"] is True
         attempt.end(pruned())
     assert loop.run.trials[0].state == "PRUNED"
-    assert events(loop.run, "stop") == []
+    assert [event["number"] for event in events(loop.run, "stop")] == [0]
 
 
 def test_verdict_waits_for_reports_that_arrive_after_the_question(root: str) -> None:

@@ -191,7 +191,8 @@ def test_patience_compares_the_means_of_whole_configurations() -> None:
     assert found[0] == 8  # When the third repeat of the third configuration has ended.
     # A driver that takes the run over counts the same.
     search = SearchSettings(space=SPACE, patience=2, repeats=3)
-    taken_over = Stopping(Options(), search, UP, ended=worse[:5])
+    events = [TrialChanged(number=trial.number, state=trial.state) for trial in worse[:5]]
+    taken_over = Stopping(Options(), search, UP, trials=worse[:5], events=events)
     assert first_stop(taken_over, worse[5:]) == found
 
 
@@ -228,6 +229,75 @@ def test_failures_end_a_run() -> None:
     assert first_stop(failing(fail_fast_identical=3), one_good) is None
     other = [same[0], ended(1, None, "FAILED", error="OSError: no"), *same[2:]]
     assert first_stop(failing(fail_fast_identical=3), other) is None
+
+
+RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "patience": ({}, {"patience": 3}),
+    "patience of repeats": ({}, {"patience": 2, "repeats": 2}),
+    "stop": ({}, {"stop": {"score": 3.0}}),
+    "stop of repeats": ({}, {"stop": {"score": 2.0}, "repeats": 2}),
+    "max_failed_trials": ({"max_failed_trials": 2}, {"num_trials": 12}),
+    "fail_fast_identical": ({"fail_fast_identical": 2}, {"num_trials": 12}),
+    "smoke": ({"smoke": True}, {"num_trials": 12}),
+    "metric": ({"metric": "score"}, {"num_trials": 12}),
+}
+ENDS = st.one_of(
+    st.integers(0, 4).map(float), st.sampled_from(["pause", "PRUNED", "FAILED", "INVALID"])
+)
+
+
+def event_of(number: int, end: float | str) -> TrialChanged:
+    if isinstance(end, float):
+        metrics = {"score": end}
+        return TrialChanged(
+            number=number, state=TrialState.COMPLETE, value=end, metrics=metrics, time=1.0
+        )
+    state = TrialState.PAUSED if end == "pause" else TrialState(end)
+    error = {
+        "FAILED": "ValueError: no",
+        "INVALID": "metric 'score' was neither returned nor reported",
+    }.get(end)
+    outputs = {"loss": 1.0} if end == "INVALID" else None
+    return TrialChanged(number=number, state=state, error=error, outputs=outputs, time=1.0)
+
+
+def after(events: Sequence[TrialChanged], repeats: int) -> list[Trial]:
+    trials = [Trial(i, {}, "", configuration=i // repeats) for i in range(12)]
+    for event in events:
+        trials[event.number].apply(event)
+    return trials
+
+
+@pytest.mark.parametrize("name", RULES)
+@given(st.permutations(range(12)), st.lists(ENDS, min_size=12, max_size=12), st.data())
+def test_rules_end_a_run_whose_driver_is_killed_where_they_would_have_ended_it(
+    name: str, order: list[int], ends: list[float | str], data: st.DataObject
+) -> None:
+    options, fields = Options(**RULES[name][0]), {"space": SPACE, **RULES[name][1]}
+    rules = (options, SearchSettings(**fields), UP, 1)
+    repeats = int(fields.get("repeats", 1))
+    # Trials that pause end later.
+    events = [event_of(number, ends[number]) for number in order]
+    paused = [number for number in order if ends[number] == "pause"]
+    events += [event_of(n, data.draw(ENDS.filter(lambda e: e != "pause"))) for n in paused]
+
+    def follow(begin: int) -> tuple[int, Stop] | None:
+        """Let a driver begin after so many events; return when and why it ends the run."""
+        trials = after(events[:begin], repeats)
+        rule = Stopping(*rules, trials, events[:begin])
+        if rule.reached:
+            return begin, rule.reached
+        for i, event in enumerate(events[begin:], begin + 1):
+            trial = trials[event.number]
+            trial.apply(event)
+            is_paused = event.state == TrialState.PAUSED
+            if stop := rule.trial_paused(trial) if is_paused else rule.trial_ended(trial):
+                return i, stop
+        return None
+
+    expected = follow(0)
+    for begin in range(expected[0] + 1 if expected else len(events)):
+        assert follow(begin) == expected
 
 
 def test_slot_hours_include_ended_and_running_trials() -> None:
