@@ -20,7 +20,7 @@ SPARK = {
     *(
         "sparkdl.data.dataframe.dataset",
         "sparkdl.data.local_rows",
-        "sparkdl.data.tfexample.dataframe_io",
+        "sparkdl.data.tfexample.dataframe_writer",
     ),
     *(
         "sparkdl.experiment.distributed",

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sparkdl.data.readers.petastorm.reader import petastorm
     from sparkdl.data.readers.tfrecord import tfrecord
     from sparkdl.data.rows import Rows
-    from sparkdl.data.tfexample.dataframe_io import read_tfrecord, write_tfrecord
+    from sparkdl.data.tfexample.dataframe_reader import read_tfrecord
+    from sparkdl.data.tfexample.dataframe_writer import write_tfrecord
 
 __all__ = [
     "Map",
@@ -48,9 +49,9 @@ _MODULES = {
     "mix": "sparkdl.data.mixing",
     "parquet": "sparkdl.data.readers.parquet",
     "petastorm": "sparkdl.data.readers.petastorm.reader",
-    "read_tfrecord": "sparkdl.data.tfexample.dataframe_io",
+    "read_tfrecord": "sparkdl.data.tfexample.dataframe_reader",
     "tfrecord": "sparkdl.data.readers.tfrecord",
-    "write_tfrecord": "sparkdl.data.tfexample.dataframe_io",
+    "write_tfrecord": "sparkdl.data.tfexample.dataframe_writer",
 }
 
 

@@ -1,15 +1,18 @@
 """Columns in the names of folders: the types and values that Spark infers, for each reader."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv as arrow_csv
 from pyspark.sql import SparkSession
 
+from sparkdl import data
 from sparkdl.data import schema
 from sparkdl.data.readers.csv_format import CsvFormat
 from sparkdl.data.readers.delimited import DelimitedSource
@@ -17,6 +20,9 @@ from sparkdl.data.readers.folder_columns import NULL, folder_texts, folder_types
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.petastorm.reader import PetastormSource
 from sparkdl.data.shard import Range
+from sparkdl.data.tfexample.columns import Column, Kind
+from sparkdl.data.tfexample.encode import encode
+from sparkdl.data.tfexample.framing import frame
 from sparkdl.errors import ConfigError
 
 # Texts of the folders of one table.
@@ -67,6 +73,17 @@ def write_csv(root: Path, texts: list[str], stored: pa.DataType | None = None) -
         file.unlink()
 
 
+def write_tfrecords(root: Path, texts: list[str], stored: pa.DataType | None = None) -> None:
+    """Write the rows of `write` as TFRecord."""
+    write(root, texts, stored)
+    for file in root.rglob("p.parquet"):
+        table = pq.read_table(file, partitioning=None)
+        columns = [Column(name, Kind.INT64, pa.int64()) for name in table.column_names]
+        (batch,) = table.to_batches()
+        file.with_suffix(".tfrecord").write_bytes(frame(encode(batch, columns)))
+        file.unlink()
+
+
 def rows(source: Any, names: list[str]) -> list[tuple[Any, ...]]:
     ranges = [Range(piece, 0, size) for piece, size in enumerate(source.sizes) if size]
     table = pa.Table.from_batches(source.read(ranges, names)).to_pydict()
@@ -108,6 +125,58 @@ def test_types_and_values_of_csv_are_those_of_spark(
         parts = [Range(piece, 0, 1) for piece in range(len(texts))]
         alone = [key for batch in source.read(parts, ["k"]) for key in batch["k"].to_pylist()]
         assert sorted(map(repr, alone)) == sorted(repr(key) for _, key in wanted), texts
+
+
+def batches_of(dataset: Any, as_numpy: bool) -> tuple[dict[str, Any], list[str]]:
+    """All rows by column, sorted by x, and the dtypes."""
+    batches = list(dataset.as_numpy() if as_numpy else dataset.as_numpy_iterator())
+    columns = {name: np.concatenate([batch[name] for batch in batches]) for name in ("x", "k")}
+    order = np.argsort(columns["x"])
+    found = {name: values[order].tolist() for name, values in columns.items()}
+    as_text = {n: [v.decode() if isinstance(v, bytes) else v for v in c] for n, c in found.items()}
+    return as_text, [str(values.dtype) for values in columns.values()]
+
+
+@pytest.mark.parametrize("stored", [None, pa.int64()], ids=["folders", "also stored"])
+def test_tfrecords_have_the_columns_of_parquet(tmp_path: Path, stored: pa.DataType | None) -> None:
+    tables = [texts for texts in TABLES if NULL not in texts and "9" * 20 not in texts]
+    for number, texts in enumerate(tables if stored is None else tables[:12:3]):
+        write(tmp_path / f"{number}p", texts, stored)
+        write_tfrecords(tmp_path / f"{number}t", texts, stored)
+        for as_numpy, shuffle in itertools.product([False, True], [False, True]):
+            options: dict[str, Any] = {"batch_size_per_worker": 2, "shuffle": shuffle}
+            expected = data.parquet(tmp_path / f"{number}p", **options)
+            found = data.tfrecord(tmp_path / f"{number}t", **options)
+            assert repr(batches_of(found, as_numpy)) == repr(batches_of(expected, as_numpy)), texts
+
+
+def test_given_types_and_files_outside_of_folders_of_tfrecords(tmp_path: Path) -> None:
+    write_tfrecords(tmp_path, ["1", "002"])
+    schema = {"k": "string", "x": "int64"}
+    (batch,) = data.tfrecord(tmp_path, schema=schema, batch_size_per_worker=2).as_numpy()
+    assert batch["k"].tolist() == ["002", "1"]
+    (keys,) = data.tfrecord(tmp_path, feature_cols="k", batch_size_per_worker=2).as_numpy()
+    assert keys.tolist() == [2, 1] and keys.dtype == "int32"
+    (tmp_path / "a.tfrecord").write_bytes((tmp_path / "k=1" / "p.tfrecord").read_bytes())
+    with pytest.raises(ValueError, match=r"a\.tfrecord has no column 'k', which the folders of"):
+        data.tfrecord(tmp_path, batch_size_per_worker=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", [None, pa.int64()], ids=["folders", "also stored"])
+def test_dataframes_of_tfrecords_are_those_of_spark(
+    spark: SparkSession, tmp_path: Path, stored: pa.DataType | None
+) -> None:
+    for number, texts in enumerate(TABLES[::2] if stored is None else TABLES[:12:3]):
+        write(tmp_path / f"{number}p", texts, stored)
+        write_tfrecords(tmp_path / f"{number}t", texts, stored)
+        expected = spark.read.parquet(f"{tmp_path}/{number}p")
+        found = data.read_tfrecord(spark, f"{tmp_path}/{number}t")
+        assert sorted(found.dtypes) == sorted(expected.dtypes)
+        wanted = sorted(repr((row.x, row.k)) for row in expected.collect())
+        assert sorted(repr((row.x, row.k)) for row in found.collect()) == wanted
+    only_key = data.read_tfrecord(spark, f"{tmp_path}/0t", "k string")
+    assert sorted(row.k for row in only_key.collect()) == sorted(TABLES[0])
 
 
 def test_given_types_of_folders(tmp_path: Path) -> None:

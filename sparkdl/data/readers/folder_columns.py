@@ -16,7 +16,14 @@ from pyarrow import types
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["folder_texts", "folder_types", "folder_value", "folder_values"]
+__all__ = [
+    "folder_columns",
+    "folder_texts",
+    "folder_types",
+    "folder_value",
+    "folder_values",
+    "with_folder_columns",
+]
 
 Texts = Mapping[str, str | None]
 
@@ -181,3 +188,51 @@ def folder_values(
             ) from exc
 
     return [{name: value(name, text) for name, text in texts.items()} for texts in folders]
+
+
+def folder_columns(
+    urls: Sequence[str], values: Sequence[Mapping[str, pa.Scalar]]
+) -> dict[str, pa.Array]:
+    """Return columns that the folders of all files define, with a value for each file.
+
+    Args:
+        urls: the files.
+        values: the result of `folder_values` for the files.
+
+    Raises:
+        ValueError: if only the folders of some files define a column.
+    """
+    kinds = {name: value.type for of_file in values for name, value in of_file.items()}
+    for url, of_file in zip(urls, values, strict=True):
+        if missing := [name for name in kinds if name not in of_file]:
+            raise ValueError(
+                f"{url} has no column {missing[0]!r}, which the folders of other files define. "
+                "Read files of one kind of folders, or move the file."
+            )
+    return {
+        name: pa.array([of_file[name].as_py() for of_file in values], kind)
+        for name, kind in kinds.items()
+    }
+
+
+def with_folder_columns(
+    batch: pa.RecordBatch,
+    num_rows: int,
+    names: Sequence[str],
+    columns: Mapping[str, pa.Array],
+    number: int,
+) -> pa.RecordBatch:
+    """Return rows of a file with the columns that its folders define.
+
+    Args:
+        batch: the columns that are stored in the file; there may be none.
+        num_rows: number of rows.
+        names: names of the columns to return.
+        columns: the result of `folder_columns`.
+        number: number of the file.
+    """
+    arrays = [
+        pa.repeat(columns[name][number], num_rows) if name in columns else batch.column(name)
+        for name in names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))

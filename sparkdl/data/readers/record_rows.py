@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from sparkdl import storage
 from sparkdl.data.readers.base import ArrowSource
+from sparkdl.data.readers.folder_columns import with_folder_columns
 from sparkdl.data.readers.record_features import RecordFeature
 from sparkdl.data.readers.record_index import FileParts
 from sparkdl.data.shard import Range
@@ -54,6 +55,7 @@ class RecordRows(ArrowSource):
         parts: where the records are in the files.
         features: the feature of each column, by name.
         check: called with the number of a file before it is read; refuses a changed one.
+        keys: the values of columns that folders define, see `folder_columns`.
     """
 
     def __init__(
@@ -65,10 +67,13 @@ class RecordRows(ArrowSource):
         parts: FileParts,
         features: Mapping[str, RecordFeature],
         check: Callable[[int], None],
+        keys: Mapping[str, pa.Array],
     ) -> None:
         self.name = name
         self.sizes = sizes
-        self.schema = pa.schema([(name, each.arrow_type) for name, each in features.items()])
+        kinds = {name: feature.arrow_type for name, feature in features.items()}
+        kinds |= {name: values.type for name, values in keys.items()}
+        self.schema = pa.schema(list(kinds.items()))
         ragged = [name for name, feature in features.items() if feature.shape is None]
         self.options = {"ragged": ragged}
         self._urls = urls
@@ -76,6 +81,7 @@ class RecordRows(ArrowSource):
         self._parts = parts
         self._features = features
         self._check = check
+        self._keys = keys
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a compressed file is read from its start."""
@@ -88,7 +94,8 @@ class RecordRows(ArrowSource):
                 wanted = spans[max(part.start - position, 0) : max(part.stop - position, 0)]
                 if wanted:
                     try:
-                        yield self._batch(data, wanted, names)
+                        batch = self._batch(data, wanted, names)
+                        yield with_folder_columns(batch, len(wanted), names, self._keys, part.piece)
                     except NotAnExample as error:
                         raise not_an_example(url, offset, error) from error
                 position += len(spans)
@@ -107,7 +114,8 @@ class RecordRows(ArrowSource):
     def _batch(
         self, data: bytes, spans: Sequence[tuple[int, int]], names: Sequence[str]
     ) -> pa.RecordBatch:
-        columns = [self._features[name].column(name) for name in names]
-        stored = to_batch(decode(data, spans, list(names)), columns)
-        values = [self._features[name].shaped(name, stored.column(name)) for name in names]
-        return pa.RecordBatch.from_arrays(values, names=list(names))
+        stored = [name for name in names if name not in self._keys]
+        columns = [self._features[name].column(name) for name in stored]
+        read = to_batch(decode(data, spans, stored), columns)
+        values = [self._features[name].shaped(name, read.column(name)) for name in stored]
+        return pa.RecordBatch.from_arrays(values, names=stored)

@@ -11,11 +11,13 @@ import pyarrow as pa
 
 from sparkdl import context, storage
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
+from sparkdl.data.arrow_arrays import to_array
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.blocks import Blocks, EitherBlocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.base import TensorSource, mixed
+from sparkdl.data.readers.folder_columns import folder_columns, folder_values
 from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.paths import Files, Paths, describe, find_again, urls_of
 from sparkdl.data.readers.record_features import (
@@ -27,8 +29,10 @@ from sparkdl.data.readers.record_features import (
 )
 from sparkdl.data.readers.record_index import FileParts, index_records
 from sparkdl.data.readers.record_rows import RecordRows, unchanged
+from sparkdl.data.schema import columns as schema_columns
 from sparkdl.data.shard import Range
-from sparkdl.data.tfexample.columns import Kind
+from sparkdl.data.tfexample.columns import Column, Kind
+from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import chunks
 from sparkdl.data.tfexample.schema_inference import Inspected
 
@@ -41,6 +45,9 @@ BLOCK_BYTES = 16 << 20
 BUFFER_BYTES = 256 << 10
 # Files that are copied before their records are needed.
 FILES_AHEAD = 4
+
+# The feature in which TensorFlow sees the number of a record's file.
+FILE_NUMBER = "sparkdl:file"
 
 _TF_COMPRESSIONS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 
@@ -81,7 +88,7 @@ def tfrecord(
             `[None]` is any length. A `tf.io.SparseFeature` becomes a dense tensor. Other features
             are not read. By default all features of the first 1000 records (at most 32 MiB): a
             scalar if all records have one value, a shape of [n] if all have n values, otherwise
-            ragged.
+            ragged. Folders such as `year=2024` define columns in any case, as in Spark.
         compression: `gzip`, `zlib`, None, or `auto`, which detects the compression of each file
             from its first bytes.
         **batches: see `sparkdl.data.batching.Batches`.
@@ -145,11 +152,14 @@ class TFRecordSource(TensorSource):
         self._urls = urls_of(matches)
         self._check = functools.partial(_check_unchanged, places)
         self._copies = LocalCopies(self._urls, sizes, self._check)
+        paths_of_files = [path[len(files.folder) :] for files in matches for path in files.paths]
+        given = _scalar_types(self.features or {})
+        self._keys = folder_columns(self._urls, folder_values(paths_of_files, given))
         if self.features is None:
             inspected = _unpack(pieces["inspected"])
             self.features = inferred_features(inspected)
             self._log_features(inspected)
-        self.columns = list(self.features)
+        self.columns = list(dict.fromkeys([*self.features, *self._keys]))
 
     def _log_features(self, inspected: Inspected) -> None:
         if self.features and context.current().is_chief:
@@ -169,7 +179,7 @@ class TFRecordSource(TensorSource):
 
     def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
         """Implement `Source.blocks`; TensorFlow is not needed to read arrays."""
-        features = {name: (self.features or {})[name] for name in selection.names}
+        features = self._stored(selection.names)
         tensors = super().blocks(next_pass, selection)
         if not all(isinstance(feature, RecordFeature) for feature in features.values()):
             return tensors
@@ -181,21 +191,36 @@ class TFRecordSource(TensorSource):
             self._parts,
             features,
             self._check,
+            {name: values for name, values in self._keys.items() if name in selection.names},
         )
         return EitherBlocks(lambda: rows.blocks(next_pass, selection), tensors)
+
+    def _stored(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the features of those columns that folders do not define."""
+        return {name: (self.features or {})[name] for name in names if name not in self._keys}
 
     def columns_of(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
         """Implement `TensorSource.columns_of`; only a pass in order is read by TensorFlow."""
         import tensorflow as tf
 
-        features = {name: tensor_feature((self.features or {})[name]) for name in names}
+        features = {name: tensor_feature(each) for name, each in self._stored(names).items()}
+        keys = self._key_arrays(names)
+        if keys:
+            features[FILE_NUMBER] = tf.io.FixedLenFeature([], tf.int64)
         block_rows = self._num_rows(BLOCK_ROWS, BLOCK_BYTES)
+
+        def parsed(block: Any) -> dict[str, Any]:
+            found = dense(tf.io.parse_example(block, features))
+            number = found.pop(FILE_NUMBER, None)
+            return {**found, **{name: tf.gather(values, number) for name, values in keys.items()}}
 
         def passes() -> Iterator[Any]:
             current = next_pass()
             if current.is_shuffled:
                 no_ranges = np.empty([0, 3], np.int64)
-                yield from ((no_ranges, block) for block in self._mixed(current, block_rows))
+                yield from (
+                    (no_ranges, block) for block in self._mixed(current, block_rows, bool(keys))
+                )
                 return
             ranges = np.array([(r.piece, r.start, r.stop) for r in current.ranges], np.int64)
             yield ranges.reshape(-1, 3), np.array([], object)
@@ -204,7 +229,7 @@ class TFRecordSource(TensorSource):
             """Return the records in order, or the block of mixed records; one of them is empty."""
             mixed_block = block[None][: tf.minimum(tf.size(block), 1)]
             return (
-                self._in_order(ranges)
+                self._in_order(ranges, bool(keys))
                 .batch(block_rows)
                 .concatenate(tf.data.Dataset.from_tensor_slices(mixed_block))
             )
@@ -214,12 +239,33 @@ class TFRecordSource(TensorSource):
         return (
             tf.data.Dataset.from_generator(passes, output_signature=signature)
             .flat_map(blocks)
-            .map(lambda block: dense(tf.io.parse_example(block, features)), **parallel)
+            .map(parsed, **parallel)
         )
 
-    def _in_order(self, ranges: Any) -> Any:
-        """Return the records of ranges, a tensor of (ranges, 3): piece, start, stop."""
+    def _key_arrays(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the values of columns that folders define, for each file."""
+        kinds = pa.schema([(name, values.type) for name, values in self._keys.items()])
+        chosen = schema_columns(kinds, [name for name in names if name in self._keys])
+        return {column.name: to_array(self._keys[column.name], column) for column in chosen}
+
+    def _numbers_of_files(self) -> list[bytes]:
+        """Return an Example with its number for each file.
+
+        In protobuf, joined messages are one message with the fields of both.
+        """
+        numbers = pa.RecordBatch.from_pydict({FILE_NUMBER: range(len(self._urls))})
+        return encode(numbers, [Column(FILE_NUMBER, Kind.INT64, pa.int64())])
+
+    def _in_order(self, ranges: Any, is_numbered: bool) -> Any:
+        """Return the records of ranges.
+
+        Args:
+            ranges: a tensor of (ranges, 3): piece, start, stop.
+            is_numbered: give each record the number of its file.
+        """
         import tensorflow as tf
+
+        numbers = tf.constant(self._numbers_of_files() if is_numbered else [], tf.string)
 
         compressions = tf.constant([_TF_COMPRESSIONS[kind] for kind in self._compressions])
 
@@ -238,6 +284,9 @@ class TFRecordSource(TensorSource):
             )
             found = tf.data.experimental.from_variant(file, tf.TensorSpec([], tf.string))
             read = found.skip(skipped).take(part[2] - part[1])
+            if is_numbered:
+                number = tf.gather(numbers, part[0])
+                read = read.map(lambda record: tf.strings.join([record, number]))
             # TensorFlow opens a file some time after it was checked.
             end = tf.data.Dataset.from_tensors(b"").filter(
                 lambda _: tf.ensure_shape(tf.numpy_function(self._end, [part[0]], tf.bool), [])
@@ -269,15 +318,20 @@ class TFRecordSource(TensorSource):
             self._check(int(piece))
         return False
 
-    def _mixed(self, current: Pass, block_rows: int) -> Iterator[Any]:
+    def _mixed(self, current: Pass, block_rows: int, is_numbered: bool) -> Iterator[Any]:
         """Yield the records of a shuffled pass in blocks of a number of rows."""
-        for batch in mixed(current, self._read):
+        numbers = self._numbers_of_files() if is_numbered else [b""] * len(self._urls)
+
+        def read(ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+            return self._read(ranges, numbers)
+
+        for batch in mixed(current, read):
             for begin in range(0, batch.num_rows, block_rows):
                 block = batch.column(0).slice(begin, block_rows)
                 yield block.to_numpy(zero_copy_only=False)
 
-    def _read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of ranges as a column of bytes."""
+    def _read(self, ranges: Sequence[Range], numbers: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of ranges as a column of bytes, each with the number of its file."""
         for part in ranges:
             found = self._parts.around(part.piece, part.start, part.stop)
             path = os.fsdecode(self._copies.path(part.piece, found.begin, found.end))
@@ -294,7 +348,8 @@ class TFRecordSource(TensorSource):
                     wanted = spans[max(part.start - num_read, 0) : max(part.stop - num_read, 0)]
                     num_read += len(spans)
                     if wanted:
-                        values = [data[start:stop] for start, stop in wanted]
+                        number = numbers[part.piece]
+                        values = [data[start:stop] + number for start, stop in wanted]
                         yield pa.record_batch({"record": pa.array(values, pa.binary())})
                     if num_read >= part.stop:
                         break
@@ -304,6 +359,15 @@ class TFRecordSource(TensorSource):
 def _check_unchanged(places: Sequence[tuple[Files, int]], piece: int) -> None:
     files, number = places[piece]
     files.check(number)
+
+
+def _scalar_types(features: Mapping[str, Any]) -> dict[str, pa.DataType]:
+    """Return the types of the features that have one value."""
+    return {
+        name: pa.string() if feature.kind is Kind.BYTES else feature.arrow_type
+        for name, feature in features.items()
+        if isinstance(feature, RecordFeature) and feature.shape == ()
+    }
 
 
 def _unpack(inspected: Mapping[str, Any]) -> Inspected:

@@ -10,7 +10,7 @@ import pytest
 from sparkdl import data, storage
 from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.counts import FileCount, counts_of, pack_counts
-from sparkdl.data.tfexample.dataframe_io import _publish, _write
+from sparkdl.data.tfexample.dataframe_writer import _publish, _write
 from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import frame, measure
 

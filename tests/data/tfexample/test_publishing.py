@@ -11,7 +11,7 @@ import pytest
 
 from sparkdl import storage
 from sparkdl.data.readers.paths import find, urls_of
-from sparkdl.data.tfexample import dataframe_io
+from sparkdl.data.tfexample import dataframe_writer
 from sparkdl.errors import ConfigError
 
 
@@ -52,7 +52,7 @@ def published(tmp_path: Path) -> Callable[[], dict[str, str]]:
 
 
 def publish(tmp_path: Path) -> None:
-    dataframe_io._publish(NEW, f"{tmp_path}/_temporary-1", str(tmp_path))
+    dataframe_writer._publish(NEW, f"{tmp_path}/_temporary-1", str(tmp_path))
 
 
 def test_new_files_replace_old_ones(
@@ -105,7 +105,7 @@ def test_a_driver_that_is_killed_leaves_old_files_new_files_or_a_refusal(
                 seen.append({})
 
     monkeypatch.setattr(storage, step, observed)
-    monkeypatch.setattr(dataframe_io, "ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1))
+    monkeypatch.setattr(dataframe_writer, "ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1))
     publish(tmp_path)
     new = dict.fromkeys(NEW.values(), "new")
     assert seen and all(files in (old, {}, new) for files in seen)

@@ -22,10 +22,10 @@ from pyspark.sql import types as T
 
 from sparkdl import storage
 from sparkdl.data.readers.paths import find, urls_of
-from sparkdl.data.tfexample import dataframe_io as records
-from sparkdl.data.tfexample import framing, schema_inference
+from sparkdl.data.tfexample import dataframe_reader, framing, schema_inference
 from sparkdl.data.tfexample.columns import Column, Kind
-from sparkdl.data.tfexample.dataframe_io import read_tfrecord, write_tfrecord
+from sparkdl.data.tfexample.dataframe_reader import read_tfrecord
+from sparkdl.data.tfexample.dataframe_writer import write_tfrecord
 from sparkdl.data.tfexample.decode import NotAnExample, decode, features
 from sparkdl.data.tfexample.encode import encode, varint
 from sparkdl.data.tfexample.framing import (
@@ -491,7 +491,7 @@ def test_one_task_reads_many_files(
     spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tfrecord(spark.range(50), f"{root}/out", num_files=7)
-    monkeypatch.setattr(records, "MAX_TASKS", 2)
+    monkeypatch.setattr(dataframe_reader, "MAX_TASKS", 2)
     back = read_tfrecord(spark, f"{root}/out")
     assert {r.id for r in back.collect()} == set(range(50))
     tasks = back.select(F.spark_partition_id().alias("task")).distinct()

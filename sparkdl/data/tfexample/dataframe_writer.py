@@ -1,4 +1,4 @@
-"""Runs on the driver, and in Spark tasks. Read and write TFRecord files as DataFrames.
+"""Runs on the driver, and in Spark tasks. Write DataFrames as TFRecord files.
 
 The tasks need neither TensorFlow nor a Hadoop jar.
 """
@@ -17,22 +17,18 @@ import pyarrow as pa
 
 from sparkdl import storage
 from sparkdl.data.dataframe.spool import local_disk
-from sparkdl.data.readers.paths import Paths, find, urls_of
-from sparkdl.data.tfexample.columns import Column, columns_of, struct_of
+from sparkdl.data.tfexample.columns import Column, columns_of
 from sparkdl.data.tfexample.counts import SUCCESS, FileCount, pack_counts
-from sparkdl.data.tfexample.decode import NotAnExample, decode
 from sparkdl.data.tfexample.encode import encode
-from sparkdl.data.tfexample.framing import CHUNK_BYTES, chunks, compression_of, ends, frame
+from sparkdl.data.tfexample.framing import CHUNK_BYTES, ends, frame
 from sparkdl.data.tfexample.marks import MAX_MARKS, Marks
-from sparkdl.data.tfexample.schema_inference import check_compression, inspect, not_an_example
-from sparkdl.data.tfexample.to_arrow import to_batch
+from sparkdl.data.tfexample.schema_inference import check_compression
 from sparkdl.errors import ConfigError
 from sparkdl.options import check_count
 from sparkdl.spark_python import map_in_arrow
 
-__all__ = ["read_tfrecord", "write_tfrecord"]
+__all__ = ["write_tfrecord"]
 
-MAX_TASKS = 1000
 # Names in the temporary folder: old files of the same names as new ones, and a file that shows
 # readers that the folder is changing.
 _REPLACED = "replaced"
@@ -91,6 +87,7 @@ def write_tfrecord(
 
     Example:
         >>> from pyspark.sql import SparkSession
+        >>> from sparkdl.data import read_tfrecord
         >>> spark = SparkSession.builder.getOrCreate()
         >>> df = spark.createDataFrame([(1, [0.5, 2.0]), (2, None)], "id long, x array<float>")
         >>> write_tfrecord(df, "numbers", compression="gzip", num_files=1)
@@ -265,98 +262,3 @@ def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def read_tfrecord(
-    spark: Any,
-    path: Paths,
-    schema: Any = None,
-    *,
-    strings: Sequence[str] = (),
-    compression: str | None = "auto",
-) -> Any:
-    """Return a DataFrame of TFRecord files of `tf.train.Example`, which Spark reads lazily.
-
-    Args:
-        spark: the SparkSession.
-        path: a file, a folder, a pattern, or a list of these; local paths, or URLs that fsspec
-            supports.
-        schema: a `StructType` or a DDL string such as "label long, pixels array<float>". Features
-            that are not in the schema are not read; features that are absent in a record are null.
-            By default the schema is inferred from the first 1000 records (at most 32 MiB): bigint,
-            float or binary if all records with the feature have one value, otherwise arrays.
-        strings: names of features of an inferred schema that are text (UTF-8), not binary.
-        compression: `gzip`, `zlib`, None, or `auto`, which detects the compression of each file
-            from its first bytes.
-
-    Returns:
-        The DataFrame. A task reads one or more files.
-
-    Raises:
-        FileNotFoundError: if there is no file.
-        ConfigError: if an argument is invalid, a type of `schema` is not supported, or there is no
-            record to infer a schema from.
-        ValueError: if a file is damaged, or its records are not Examples; the message names the
-            file and the position. Damage after the first records raises in the job that uses the
-            DataFrame.
-
-    Example:
-        See `write_tfrecord`.
-    """
-    check_compression(compression)
-    urls = urls_of(find(path))
-    if schema is None:
-        schema = _infer_schema(urls, compression, strings)
-    elif strings:
-        raise ConfigError("strings= is for an inferred schema; use 'string' in schema= instead.")
-    schema = _parse_schema(spark, schema)
-    task = partial(_read, urls=urls, columns=columns_of(schema), compression=compression)
-    num_tasks = min(len(urls), MAX_TASKS)
-    return map_in_arrow(spark.range(0, len(urls), 1, num_tasks), task, schema)
-
-
-def _infer_schema(urls: Sequence[str], compression: str | None, strings: Sequence[str]) -> Any:
-    inspected = inspect(urls, compression)
-    kinds = inspected.kinds
-    for name in strings:
-        if name not in kinds:
-            raise ConfigError(f"strings= names {name!r}; the features are {sorted(kinds)}.")
-    # Sorted by name, because writers differ in the order of a map's entries.
-    features = ((name, kinds[name], inspected.is_array(name)) for name in sorted(kinds))
-    return struct_of(features, strings)
-
-
-def _parse_schema(spark: Any, schema: Any) -> Any:
-    """Return the user's schema as a `StructType` of nullable columns.
-
-    All columns are nullable, because any feature may be absent in a record.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructField, StructType
-
-    try:
-        parsed = spark.createDataFrame([], schema).schema
-    except PySparkException as error:
-        raise ConfigError(
-            f"schema is {schema!r}; expected a StructType or DDL such as 'label long, pixels "
-            f"array<float>': {error}"
-        ) from error
-    return StructType([StructField(f.name, f.dataType) for f in parsed])
-
-
-def _read(
-    numbers: Iterator[pa.RecordBatch],
-    urls: Sequence[str],
-    columns: Sequence[Column],
-    compression: str | None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files in a task; the batches hold the files' numbers in `urls`."""
-    names = [column.name for column in columns]
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            url = urls[number]
-            for offset, data, spans in chunks(url, compression_of(url, compression)):
-                try:
-                    yield to_batch(decode(data, spans, names), columns)
-                except NotAnExample as error:
-                    raise not_an_example(url, offset, error) from error
