@@ -93,7 +93,10 @@ def saves() -> Any:
 def saves_within() -> Any:
     import keras
 
-    return keras.callbacks.ModelCheckpoint("{epoch}-{batch}.keras", save_freq=7)
+    from sparkdl import context
+
+    files = f"{context.checkpoint_dir}/{{epoch}}-{{batch}}.keras"
+    return keras.callbacks.ModelCheckpoint(files, save_freq=7)
 
 
 def warms() -> Any:
@@ -138,7 +141,10 @@ KINDS = [stops, stops_together, reduces, saves, saves_within, warms, swaps, aver
 def outcome(model: Any, folder: Path) -> dict[str, Any]:
     import keras
 
-    files = {p.name: keras.saving.load_model(p).get_weights() for p in folder.glob("*.keras")}
+    from sparkdl import context
+
+    paths = [*folder.glob("*.keras"), *Path(context.checkpoint_dir).glob("*.keras")]
+    files = {path.name: keras.saving.load_model(path).get_weights() for path in paths}
     return {
         "weights": [w.tobytes() for w in model.get_weights()],
         "optimizer": [v.numpy().tobytes() for v in model.optimizer.variables],
@@ -149,13 +155,13 @@ def outcome(model: Any, folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Enter the folder of an undisturbed process, or of a trial."""
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Enter the folder of a process, of an attempt at a trial."""
 
-    def enter(name: str) -> Path:
-        (folder := tmp_path / name).mkdir(exist_ok=True)
+    def enter(trial: str, attempt: int = 0) -> Path:
+        (folder := tmp_path / f"{trial}-{attempt}").mkdir()
         monkeypatch.chdir(folder)
-        monkeypatch.setenv("SPARKDL_CONTEXT", json.dumps({"folder": str(folder)}))
+        monkeypatch.setenv("SPARKDL_CONTEXT", json.dumps({"folder": str(tmp_path / trial)}))
         return folder
 
     return enter
@@ -170,11 +176,11 @@ def test_a_restarted_fit_ends_as_an_undisturbed_one(
 
     undisturbed = places("undisturbed")
     expected = outcome(fit([kind()]), undisturbed)
-    trial = places("trial")
-    for killed_in in (2.5, 3, 4.5, None):  # Each in a process of its own.
+    for attempt, killed_in in enumerate([2.5, 3, 4.5, None, None]):
+        folder = places("trial", attempt)
         callbacks = [Checkpoint(), kind()] if first else [kind(), Checkpoint()]
         model = fit(callbacks, killed_in)
         if model is not None:
-            assert outcome(model, trial) == expected
+            assert outcome(model, folder) == expected
     assert model is not None
     assert not [r for r in caplog.records if r.name == "sparkdl.keras"]

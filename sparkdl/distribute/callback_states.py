@@ -6,6 +6,8 @@ say. A state consists of what JSON can hold, and of arrays, which are kept apart
 """
 
 import logging
+import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +33,7 @@ _KEPT: Mapping[str, tuple[str, ...]] = {
     "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
     "SwapEMAWeights": ("_ema_weights_in_model",),
 }
+_KERAS = ("keras", "tf_keras")
 # A place in the JSON for an array: its number.
 _ARRAY = "$array"
 _FILE = "callbacks.h5"
@@ -54,7 +57,7 @@ class FitCallbacks:
         }
 
     def save(self, directory: str) -> dict[str, Any]:
-        """Write the arrays of the callbacks, and return the rest as a value for JSON.
+        """Write the arrays and files of the callbacks, and return the rest as a value for JSON.
 
         Args:
             directory: the directory of a checkpoint.
@@ -64,6 +67,13 @@ class FitCallbacks:
         """
         states, arrays = states_of(self._callbacks)
         _write_arrays(directory, arrays)
+        for i, (state, callback) in enumerate(
+            zip(states, _with_state(self._callbacks), strict=True)
+        ):
+            # A restart begins in an empty folder, on another host.
+            if (path := _file_of(callback)) and path.is_file():
+                state["file"] = f"callback-{i}{path.suffix}"
+                shutil.copyfile(path, Path(directory, state["file"]))
         forgotten = [_name(c) for c in self._callbacks if not _knows(c) and self._has_changed(c)]
         return {"callbacks": states, "forgotten": forgotten}
 
@@ -75,7 +85,8 @@ class FitCallbacks:
             saved: the result of `save`. A checkpoint of an earlier version has none.
             tells: log what begins anew.
         """
-        remarks = restore(self._callbacks, saved.get("callbacks", []), _read_arrays(directory))
+        states = saved.get("callbacks", [])
+        remarks = restore(self._callbacks, states, _read_arrays(directory), directory)
         if forgotten := saved.get("forgotten"):
             remarks.append(f"{', '.join(forgotten)} begins anew: it has no get_state and set_state")
         if remarks and tells:
@@ -105,7 +116,7 @@ def _knows(callback: Any) -> bool:
     package = type(callback).__module__.partition(".")[0]
     # A CSVLogger without `append` begins its file again.
     is_plain = type(callback).__name__ != "CSVLogger" or callback.append
-    return _has_protocol(callback) or (package in ("keras", "tf_keras", "sparkdl") and is_plain)
+    return _has_protocol(callback) or (package in (*_KERAS, "sparkdl") and is_plain)
 
 
 def _has_protocol(callback: Any) -> bool:
@@ -114,10 +125,24 @@ def _has_protocol(callback: Any) -> bool:
 
 def _kept_attributes(callback: Any) -> list[str]:
     """Return the attributes that are kept of a callback of Keras, or of a subclass of it."""
-    for cls in type(callback).__mro__:
-        if cls.__module__.partition(".")[0] in ("keras", "tf_keras"):
-            return [name for name in _KEPT.get(cls.__name__, ()) if hasattr(callback, name)]
-    return []
+    names = _KEPT.get(_kind_of(callback), ())
+    return [name for name in names if hasattr(callback, name)]
+
+
+def _kind_of(callback: Any) -> str:
+    """Return the name of the class of Keras that a callback belongs to."""
+    classes = type(callback).__mro__
+    return next((c.__name__ for c in classes if c.__module__.partition(".")[0] in _KERAS), "")
+
+
+def _with_state(callbacks: Iterable[Any]) -> list[Any]:
+    return [c for c in callbacks if _kept_attributes(c) or _has_protocol(c)]
+
+
+def _file_of(callback: Any) -> Path | None:
+    """Return the only file that a callback writes; None if there are several, or none."""
+    path = str(callback.filepath) if _kind_of(callback) == "ModelCheckpoint" else ""
+    return Path(path) if path and "{" not in path else None
 
 
 def _name(callback: Any) -> str:
@@ -138,11 +163,8 @@ def states_of(callbacks: Iterable[Any]) -> tuple[list[Any], list[Any]]:
     """
     states: list[Any] = []
     arrays: list[Any] = []
-    for callback in callbacks:
-        attributes = _kept_attributes(callback)
-        if not attributes and not _has_protocol(callback):
-            continue
-        values = {name: getattr(callback, name) for name in attributes}
+    for callback in _with_state(callbacks):
+        values = {name: getattr(callback, name) for name in _kept_attributes(callback)}
         state = {"name": _name(callback), "attributes": _to_json(values, arrays, _name(callback))}
         if _has_protocol(callback):
             where = f"{type(callback).__name__}.get_state()"
@@ -177,7 +199,12 @@ def _is_extended(dtype: Any) -> bool:
     return dtype.kind == "V" and dtype.names is None and dtype.type is not np.void
 
 
-def restore(callbacks: Iterable[Any], states: Sequence[Any], arrays: Sequence[Any]) -> list[str]:
+def restore(
+    callbacks: Iterable[Any],
+    states: Sequence[Any],
+    arrays: Sequence[Any],
+    directory: str | None = None,
+) -> list[str]:
     """Give callbacks the states of `states_of`, and return remarks about those that do not fit.
 
     States and callbacks belong together by class, by metric and by their order.
@@ -186,16 +213,20 @@ def restore(callbacks: Iterable[Any], states: Sequence[Any], arrays: Sequence[An
         callbacks: the callbacks of a `fit`, in order, after all of them have begun.
         states: the states.
         arrays: the arrays in them.
+        directory: the directory with the files of callbacks, if they are to be written.
     """
     waiting: dict[str, list[Any]] = defaultdict(list)
     for state in states:
         waiting[state["name"]].append(state)
     new: list[str] = []
-    for callback in callbacks:
-        if waiting[_name(callback)]:
-            _set(callback, waiting[_name(callback)].pop(0), arrays)
-        elif _kept_attributes(callback) or _has_protocol(callback):
+    for callback in _with_state(callbacks):
+        if not waiting[_name(callback)]:
             new.append(_name(callback))
+            continue
+        state = waiting[_name(callback)].pop(0)
+        _set(callback, state, arrays)
+        if directory and "file" in state:
+            _write_file(callback, Path(directory, state["file"]))
     old = [state["name"] for left in waiting.values() for state in left]
     return [
         *([f"{', '.join(new)} begins anew: the checkpoint has no state of it"] if new else []),
@@ -209,6 +240,15 @@ def _set(callback: Any, state: Any, arrays: Sequence[Any]) -> None:
             setattr(callback, name, _from_json(value, arrays))
     if "state" in state and _has_protocol(callback):
         callback.set_state(_from_json(state["state"], arrays))
+
+
+def _write_file(callback: Any, source: Path) -> None:
+    if path := _file_of(callback):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Ranks of one host may write the same file.
+        aside = path.with_name(f".{os.getpid()}-{path.name}")
+        shutil.copyfile(source, aside)
+        aside.replace(path)
 
 
 def _from_json(value: Any, arrays: Sequence[Any]) -> Any:
