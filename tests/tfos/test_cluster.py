@@ -1,6 +1,7 @@
 """TensorFlowOnSpark's programs on a standalone cluster of two one-core workers."""
 
 import json
+import logging
 import os
 import random
 import signal
@@ -93,23 +94,40 @@ def test_all_rows_of_all_epochs_arrive_once(standalone_spark: SparkSession, tmp_
     assert seen_in(tmp_path) == sorted([*range(500)] * 3 + [*range(500, 600)])
 
 
-def test_a_task_that_is_repeated_feeds_no_row_twice(
-    standalone_spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("order", ["same", "other"])
+@pytest.mark.parametrize("kind", ["RDD", "DataFrame"])
+def test_a_task_that_is_repeated_loses_no_row_and_tells_of_repeated_ones(
+    standalone_spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    order: str,
 ) -> None:
     from pyspark import TaskContext
 
     def fails_once(rows: Iterator[Any]) -> Iterator[Any]:
-        for number, row in enumerate(rows):
-            if number == 300 and TaskContext.get().attemptNumber() == 0:
+        attempt = TaskContext.get().attemptNumber()
+        ordered = list(rows) if order == "same" or not attempt else [*rows][::-1]
+        for number, row in enumerate(ordered):
+            if number == 300 and not attempt:
                 raise OSError("once")
             yield row
 
     sc = standalone_spark.sparkContext
     cluster = TFCluster.run(sc, drain, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
-    long = sc.parallelize([[i, "x" * 5000] for i in range(1000)], 2)
-    cluster.train(long.mapPartitions(fails_once), num_epochs=1)
+    long = sc.parallelize([[i, "x" * 5000] for i in range(1000)], 2).mapPartitions(fails_once)
+    rows = long if kind == "RDD" else standalone_spark.createDataFrame(long, "id long, text string")
+    monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
+    standalone_spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 50)
+    with caplog.at_level(logging.WARNING, "sparkdl.tfos"):
+        cluster.train(rows, num_epochs=1)
+    standalone_spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     cluster.shutdown()
-    assert [row for row, _ in seen_in(tmp_path)] == [*range(1000)]
+    seen = [row for row, _ in seen_in(tmp_path)]
+    assert sorted(set(seen)) == [*range(1000)]
+    assert (len(seen) > 1000) == (order == "other")
+    assert ("used twice (partitions: 2)" in caplog.text) == (order == "other")
 
 
 def test_a_slow_node_is_no_error(standalone_spark: SparkSession) -> None:

@@ -5,8 +5,10 @@ import logging
 import pickle
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from sparkdl.tfos import TFManager
 from sparkdl.tfos.cluster.node_supervisor import listening
 from sparkdl.tfos.feed import protocol, task
 from sparkdl.tfos.feed.inbox import Inbox
+from sparkdl.tfos.feed.received import Received, hash_of
 from sparkdl.tfos.node.runtime import NodeManager
 from sparkdl.tfos.TFNode import DataFeed
 
@@ -99,10 +102,51 @@ def test_another_attempt_goes_on_where_one_has_ended(node: tuple[NodeManager, Co
         assert rows.next_batch(1) == [1]
     with connect(7) as again:
         assert receive(again) == (protocol.WELCOME, b"2")
+        feed(again, [1, 2])
         feed(again, [3])
         send(again, protocol.END)
         assert sorted(rows.next_batch(2)) == [2, 3]
-        assert receive(again)[0] == protocol.DONE
+        assert receive(again) == (protocol.DONE, b"0")
+
+
+def test_an_attempt_in_another_order_loses_no_row(node: tuple[NodeManager, Connect]) -> None:
+    manager, connect = node
+    rows = DataFeed(manager)
+    with connect(7) as task:
+        receive(task)
+        feed(task, [1, 2])
+        feed(task, [3, 4])
+        assert rows.next_batch(4) == [1, 2, 3, 4]
+    with connect(7) as again:
+        assert receive(again) == (protocol.WELCOME, b"4")
+        for chunk in ([5, 6], [3, 4], [2, 1]):
+            feed(again, chunk)
+        send(again, protocol.END)
+        assert rows.next_batch(4) == [5, 6, 2, 1]
+        assert receive(again) == (protocol.DONE, b"2")
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_rows_that_are_used_twice_are_counted_exactly(seed: int) -> None:
+    """Attempts feed a part of the chunks of all rows, the last one all, in orders of their own."""
+    random, received = Random(seed), Received()
+    rows = [random.randrange(8) for _ in range(random.randrange(1, 30))]
+    used: Counter[int] = Counter()
+    num_attempts, is_ordered = random.randrange(1, 5), random.random() < 0.3
+    for attempt in range(num_attempts):
+        arrived = rows if is_ordered else random.sample(rows, len(rows))
+        chunks = [arrived[begin : begin + 2] for begin in range(0, len(rows), 2)]
+        is_last = attempt == num_attempts - 1
+        repeat = received.repeat()
+        for chunk in chunks if is_last else chunks[: random.randrange(len(chunks) + 1)]:
+            chunk_hash = hash_of(pickle.dumps(chunk))
+            if not repeat.takes(chunk_hash):
+                received.add(chunk_hash, len(chunk))
+                used.update(chunk)
+    assert not Counter(rows) - used
+    assert (used - Counter(rows)).total() == repeat.num_missing
+    assert used.total() == received.num_rows
+    assert not is_ordered or used == Counter(rows)
 
 
 def test_an_attempt_without_rows_does_not_keep_the_feed_open(
@@ -139,7 +183,7 @@ def test_calls_that_have_returned_are_forgotten(node: tuple[NodeManager, Connect
                 feed(task, [1])
                 send(task, protocol.END)
                 assert rows.next_batch(1) == [1]
-    assert set(manager.inbox._num_received) == {(19, 0), (19, 1), (19, 2)}
+    assert set(manager.inbox._received) == {(19, 0), (19, 1), (19, 2)}
 
 
 def test_rows_of_an_inference_that_was_cut_off_are_dropped(
@@ -230,19 +274,20 @@ def test_a_node_that_is_not_fed_says_so() -> None:
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
-@pytest.mark.parametrize("fed_here", [True, False])
+@pytest.mark.parametrize(("fed_here", "has_changed"), [(True, False), (True, True), (False, False)])
 def test_rows_that_may_be_fed_twice_are_told(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     attempt: int,
     fed_here: bool,
+    has_changed: bool,
 ) -> None:
     """A failed task may have fed a node of another host, of which this host knows nothing."""
 
-    def fed(self: Any, *arguments: Any) -> Generator[Any, None, bool]:
+    def fed(self: Any, *arguments: Any) -> Generator[Any, None, tuple[bool, bool]]:
         yield from ()
-        return False
+        return False, has_changed
 
     folders = [tmp_path] if fed_here else []
     monkeypatch.setattr(task.FeedTask, "_feed", fed)
@@ -252,7 +297,7 @@ def test_rows_that_may_be_fed_twice_are_told(
     fields = {"call_number": 0, "first_running_call": 0, "qname": "input", "is_inference": False}
     trial = TrialPaths(str(tmp_path))
     results = list(task.FeedTask(run_path=str(tmp_path), trial=trial, **fields)(3, []))
-    assert results == [(False, attempt == 1 and not fed_here)]
+    assert results == [(False, has_changed or (attempt == 1 and not fed_here))]
     monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
     with caplog.at_level(logging.WARNING, "sparkdl.tfos"):
         assert task._summarize([*results, (True, False)])

@@ -14,6 +14,7 @@ from typing import Any
 from sparkdl.cluster.process.server_folder import peer
 from sparkdl.tfos.feed import protocol
 from sparkdl.tfos.feed.chunks import ArrowChunk, Chunk
+from sparkdl.tfos.feed.received import Received, hash_of
 
 __all__ = ["Boundary", "Inbox"]
 
@@ -46,7 +47,7 @@ class Inbox:
         self._on_terminate = on_terminate
         self._changed = threading.Condition()
         self._streams: list[_Stream] = []
-        self._num_received: dict[tuple[int, int], int] = {}
+        self._received: dict[tuple[int, int], Received] = {}
         self._pending_results: deque[tuple[_Stream, int]] = deque()
         self._is_feed_over = False
         self._has_inference = False
@@ -130,7 +131,7 @@ class Inbox:
         """Notify the task of a stream if all its rows have been used."""
         if stream.is_ended and not stream.chunks:
             self._streams.remove(stream)
-            stream.send(protocol.DONE)
+            stream.send(protocol.DONE, b"%d" % stream.repeat.num_missing)
 
     def give(self, results: Sequence[Any]) -> None:
         """Return results to the tasks, one for each row of an inference, in the order of the rows.
@@ -199,18 +200,25 @@ class Inbox:
     def _receive(self, stream: "_Stream") -> None:
         with self._changed:
             self._forget(stream.first_running_call)
-            num_received = 0 if stream.is_inference else self._replace(stream)
+            if not stream.is_inference:
+                self._replace(stream)
             is_accepted = not self.is_terminating
             if is_accepted:
                 self._streams.append(stream)
         answer = protocol.WELCOME if is_accepted else protocol.TERMINATING
-        stream.send(answer, f"{num_received}".encode())
+        stream.send(answer, b"%d" % stream.received.num_rows)
         try:
             while frame := protocol.read_frame(stream.connection):
                 kind, body = frame
-                chunk = None if kind == protocol.END else _chunk(kind, body)
-                with self._changed:
-                    self._add(stream, chunk)
+                if kind == protocol.END:
+                    with self._changed:
+                        self._end(stream)
+                    continue
+                chunk_hash = None if stream.is_inference else hash_of(body)
+                if chunk_hash is None or not stream.repeat.takes(chunk_hash):
+                    chunk = _chunk(kind, body)
+                    with self._changed:
+                        self._add(stream, chunk, chunk_hash)
         except Exception as exc:  # noqa: BLE001 Unpickling a row runs code of the row's class.
             with self._changed:
                 self._error = exc
@@ -222,36 +230,38 @@ class Inbox:
 
     def _forget(self, first_running_call: int) -> None:
         """Forget the partitions of calls of `train` that have returned: no task repeats them."""
-        ended = [key for key in self._num_received if key[0] < first_running_call]
+        ended = [key for key in self._received if key[0] < first_running_call]
         for key in ended:
-            del self._num_received[key]
+            del self._received[key]
 
-    def _replace(self, stream: "_Stream") -> int:
-        """End the stream of an earlier attempt at this partition; return its number of rows."""
+    def _replace(self, stream: "_Stream") -> None:
+        """End the stream of an earlier attempt at this partition, and go on after its rows."""
         for other in list(self._streams):
             if other.key == stream.key and not other.is_ended:
                 other.is_ended = True
                 other.hang_up()
                 if not other.chunks:  # No `take` would remove the stream, nor the feed end.
                     self._streams.remove(other)
-        return self._num_received.get(stream.key, 0)
+        stream.received = self._received.setdefault(stream.key, stream.received)
+        stream.repeat = stream.received.repeat()
 
-    def _add(self, stream: "_Stream", chunk: Chunk | None) -> None:
-        """Add a chunk to a stream; None marks the end of the partition."""
-        if chunk is None:
-            stream.is_ended = True
-            if not stream.is_inference and stream in self._streams:
-                self._finish_if_used(stream)
-        else:
-            self._changed.wait_for(
-                lambda: len(stream.chunks) < MAX_CHUNKS or self.is_terminating or stream.is_ended
-            )
-            if self.is_terminating or stream.is_ended:
-                return
-            stream.chunks.append(chunk)
-            if not stream.is_inference:
-                num_received = self._num_received.get(stream.key, 0)
-                self._num_received[stream.key] = num_received + len(chunk)
+    def _add(self, stream: "_Stream", chunk: Chunk, chunk_hash: int | None) -> None:
+        """Add a chunk to a stream; in an inference, it has no hash."""
+        self._changed.wait_for(
+            lambda: len(stream.chunks) < MAX_CHUNKS or self.is_terminating or stream.is_ended
+        )
+        if self.is_terminating or stream.is_ended:
+            return
+        stream.chunks.append(chunk)
+        if chunk_hash is not None:
+            stream.received.add(chunk_hash, len(chunk))
+        self._changed.notify_all()
+
+    def _end(self, stream: "_Stream") -> None:
+        """Mark the end of the partition of a stream."""
+        stream.is_ended = True
+        if not stream.is_inference and stream in self._streams:
+            self._finish_if_used(stream)
         self._changed.notify_all()
 
     def _disconnect(self, stream: "_Stream") -> None:
@@ -271,6 +281,8 @@ class _Stream:
         key: the number of the call of `train` or `inference`, and the number of the partition.
         chunks: chunks that were received and have not been used up.
         first_running_call: number of the first call of `train` that has not returned.
+        received: the chunks of the partition that all attempts have fed.
+        repeat: those of earlier attempts.
         is_started: the function has taken rows of the partition.
         is_ended: all rows of the partition have been received.
     """
@@ -290,6 +302,8 @@ class _Stream:
         self.first_running_call = first_running_call
         self.key = (call_number, partition)
         self.chunks: deque[Chunk] = deque()
+        self.received = Received()
+        self.repeat = self.received.repeat()
         self.is_started = False
         self.is_ended = False
         self._send_lock = threading.Lock()

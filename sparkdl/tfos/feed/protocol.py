@@ -36,7 +36,8 @@ HELLO, ROWS, ARROW, END = b"H", b"R", b"A", b"E"
 # From the supervisor of the node: no more rows will come.
 FEED_OVER = b"F"
 # From the node: the number of rows of this partition that it has already; it accepts no more rows;
-# all rows have been used; results of an inference.
+# all rows have been used, with the number of rows of failed tasks that were not fed again as they
+# were; results of an inference.
 WELCOME, TERMINATING, DONE, RESULTS = b"W", b"T", b"D", b"S"
 
 

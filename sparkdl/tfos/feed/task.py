@@ -85,8 +85,10 @@ def _summarize(fed: Sequence[tuple[bool, bool]]) -> bool:
     """
     if count := sum(may_repeat for _, may_repeat in fed):
         _logger.warning(
-            "Spark repeated feed tasks on hosts whose nodes had no rows of their partitions "
-            "(partitions: %d). Rows that the failed tasks had fed to other hosts were used twice",
+            "Spark repeated feed tasks that had failed, and rows of their partitions were used "
+            "twice (partitions: %d): those that the failed tasks had fed to other hosts, and those "
+            "that now came in another order or with other values. Sort the partitions after a "
+            "shuffle, or write the rows to files first, to use each row once.",
             count,
         )
     return any(terminated for terminated, _ in fed)
@@ -137,21 +139,25 @@ class FeedTask:
     def __call__(self, partition: int, rows: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of an inference; in training yield one pair.
 
-        The pair is True if the node has terminated, and True if a failed attempt may have fed rows
-        to a node of another host, which are then fed twice.
+        The pair is True if the node has terminated, and True if rows may have been fed twice: if a
+        failed attempt may have fed a node of another host, or if its rows did not come again as
+        they were.
         """
         if self.is_inference:
             yield from self._feed(partition, iter(rows), [])
         else:
             is_repeated = TaskContext.get().attemptNumber() > 0
             fed = self._nodes_with_rows_of(partition) if is_repeated else []
-            terminated = yield from self._feed(partition, iter(rows), fed)
-            yield terminated, is_repeated and not fed
+            terminated, has_changed = yield from self._feed(partition, iter(rows), fed)
+            yield terminated, has_changed or (is_repeated and not fed)
 
     def _feed(
         self, partition: int, rows: Iterator[Any], fed: Sequence[Path]
-    ) -> Generator[Any, None, bool]:
-        """Feed all rows and yield results. Return True if the node accepts no more rows.
+    ) -> Generator[Any, None, tuple[bool, bool]]:
+        """Feed all rows and yield results.
+
+        Return True if the node accepts no more rows, and True if it had rows that did not come
+        again as they were.
 
         Args:
             partition: number of the partition.
@@ -166,18 +172,19 @@ class FeedTask:
                     raise EOFError
                 yield from self._send_rows(dialog, partition, rows)
                 if not dialog.is_terminating:
-                    return False
+                    return False, dialog.num_missing > 0
             except EOFError:
                 explain(self.run_path, self.trial, rank)
             num_unsent = sum(1 for _ in rows)
             if self.is_inference and (num_unsent or (dialog and not dialog.is_answered)):
                 raise RuntimeError(_TERMINATED)
-            return True
+            return True, False
 
     def _send_rows(self, dialog: "_Dialog", partition: int, rows: Iterator[Any]) -> Iterator[Any]:
         """Send rows and yield results until all rows are used or the node accepts no more."""
         connection = dialog.connection
-        for kind, count, body in self._chunks(rows, self._greet(dialog, partition)):
+        self._greet(dialog, partition)
+        for kind, count, body in self._chunks(rows):
             dialog.num_sent += count
             connection.put(kind, body)
             yield from dialog.until(lambda: not connection.is_full)
@@ -198,12 +205,14 @@ class FeedTask:
             "is_inference": self.is_inference,
         }
         dialog.connection.put(protocol.HELLO, pickle.dumps(hello))
-        exhaust(dialog.until(lambda: dialog.num_to_skip is not None))  # Yields no results yet.
-        return dialog.num_to_skip or 0
+        exhaust(dialog.until(lambda: dialog.num_known is not None))  # Yields no results yet.
+        return dialog.num_known or 0
 
-    def _chunks(self, rows: Iterator[Any], num_to_skip: int) -> Iterator[tuple[bytes, int, bytes]]:
-        """Yield the kind, the number of rows and the body of each frame of rows."""
-        exhaust(itertools.islice(rows, num_to_skip))
+    def _chunks(self, rows: Iterator[Any]) -> Iterator[tuple[bytes, int, bytes]]:
+        """Yield the kind, the number of rows and the body of each frame of rows.
+
+        The same rows make the same frames: the node recognises the frames of a failed task.
+        """
         size = 1
         while chunk := list(itertools.islice(rows, size)):
             body = pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL)
@@ -273,8 +282,9 @@ class _Dialog:
     """The state of an exchange with a node.
 
     Attributes:
-        num_to_skip: number of rows of this partition that the node has from an earlier attempt;
+        num_known: number of rows of this partition that the node has from an earlier attempt;
             None until the node has reported the number.
+        num_missing: number of these rows that did not come again as they were.
         num_sent: number of rows sent.
         num_results: number of results received.
         is_terminating: the node accepts no more rows.
@@ -283,7 +293,8 @@ class _Dialog:
 
     def __init__(self, connection: protocol.FeedConnection) -> None:
         self.connection = connection
-        self.num_to_skip: int | None = None
+        self.num_known: int | None = None
+        self.num_missing = 0
         self.num_sent = 0
         self.num_results = 0
         self.is_terminating = False
@@ -310,12 +321,13 @@ class _Dialog:
             self.num_results += len(results)
             yield from results
         elif kind == protocol.WELCOME:
-            self.num_to_skip = int(body)
+            self.num_known = int(body)
         elif kind == protocol.TERMINATING:
             self.is_terminating = True
-            self.num_to_skip = self.num_to_skip or 0
+            self.num_known = self.num_known or 0
         elif kind == protocol.DONE:
             self.is_done = True
+            self.num_missing = int(body)
 
 
 class PickledFeedTask(FeedTask):
@@ -324,15 +336,9 @@ class PickledFeedTask(FeedTask):
     Only the node unpickles the rows, which halves the work for long rows.
     """
 
-    def _chunks(self, rows: Iterator[Any], num_to_skip: int) -> Iterator[tuple[bytes, int, bytes]]:
+    def _chunks(self, rows: Iterator[Any]) -> Iterator[tuple[bytes, int, bytes]]:
         for body in rows:
-            if num_to_skip:
-                chunk = pickle.loads(body)
-                remaining = chunk[num_to_skip:]
-                num_to_skip = max(0, num_to_skip - len(chunk))
-                body = pickle.dumps(remaining, pickle.HIGHEST_PROTOCOL) if remaining else b""
-            if body:
-                yield protocol.ROWS, 0, body
+            yield protocol.ROWS, 0, body
 
 
 @dataclass(frozen=True)
@@ -353,13 +359,11 @@ class ArrowFeedTask:
 
 
 class _RecordBatchFeedTask(FeedTask):
-    def _chunks(self, rows: Iterator[Any], num_to_skip: int) -> Iterator[tuple[bytes, int, bytes]]:
+    def _chunks(self, rows: Iterator[Any]) -> Iterator[tuple[bytes, int, bytes]]:
         for batch in rows:
-            remaining = batch.slice(min(num_to_skip, batch.num_rows))
-            num_to_skip -= batch.num_rows - remaining.num_rows
-            size = max(1, remaining.num_rows * ARROW_BYTES // max(1, remaining.nbytes))
-            for start in range(0, remaining.num_rows, size):
-                part = remaining.slice(start, size)
+            size = max(1, batch.num_rows * ARROW_BYTES // max(1, batch.nbytes))
+            for start in range(0, batch.num_rows, size):
+                part = batch.slice(start, size)
                 sink = pa.BufferOutputStream()
                 with pa.ipc.new_stream(sink, part.schema) as stream:
                     stream.write_batch(part)
