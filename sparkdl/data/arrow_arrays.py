@@ -12,12 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from sparkdl.data.column_selection import (
-    ColumnSelection,
-    first_inexact,
-    inexact_message,
-    stacked_dtype,
-)
+from sparkdl.data.column_selection import ColumnSelection, inexact_message, stacked_dtype
+from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.data.ml_vectors import to_lists
 from sparkdl.data.own_memory import new_array
 from sparkdl.data.ragged import Ragged
@@ -49,7 +45,7 @@ def to_array(values: pa.Array, column: Column, shape: Sequence[int] = ()) -> Any
         [[3, 4], [5, 6]]
     """
     if column.is_vector:
-        values = to_lists(values)
+        values = to_lists(values, column.name)
     if column.ragged:
         return _ragged(values, column)
     if column.decode:
@@ -89,7 +85,7 @@ def inner_shape(values: pa.Array, column: Column) -> tuple[int, ...] | None:
     shape: list[int] = []
     first = values.slice(0, 1)
     if column.is_vector:
-        first = to_lists(first)
+        first = to_lists(first, column.name)
     for _ in range(column.depth):
         shape.append(int(_list_lengths(first, column)[0]) if len(first) else 0)
         first = first.flatten().slice(0, 1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["ColumnSelection", "first_inexact", "inexact_message", "stacked_dtype"]
+__all__ = ["ColumnSelection", "inexact_message", "stacked_dtype"]
 
 # A column's name; a list of names, stacked into one tensor; a tuple; or a dict with keys of the
 # user's choice.
@@ -123,7 +123,8 @@ def _pick(values: Mapping[str, Any], choice: Any, stack: Callable[..., Any]) -> 
 def stacked_dtype(dtypes: Sequence[Any]) -> Any:
     """Return the dtype of columns stacked side by side; float32 and integers give float32.
 
-    Numbers of the stack that the dtype cannot represent are found by `first_inexact`.
+    Numbers of the stack that the dtype cannot represent are found by
+    `exact_numbers.first_inexact`.
 
     Raises:
         ConfigError: if strings are mixed with numbers.
@@ -145,38 +146,13 @@ def stacked_dtype(dtypes: Sequence[Any]) -> Any:
     return np.result_type(*floats, np.float32) if floats else np.result_type(*kinds)
 
 
-def first_inexact(values: "np.ndarray[Any, Any]", dtype: Any) -> Any:
-    """Return the first whole number that a dtype of floats cannot represent; None without one.
-
-    Args:
-        values: the numbers; floats are not examined.
-        dtype: the dtype that the numbers are cast to.
-
-    Example:
-        >>> first_inexact(np.array([1, 16_777_217]), np.float32)
-        16777217
-    """
-    if values.dtype.kind not in "iu" or np.dtype(dtype).kind in "iu" or not values.size:
-        return None
-    if np.dtype(dtype).kind == "f":
-        limit = 1 << (np.finfo(dtype).nmant + 1)
-        if -limit <= int(values.min()) and int(values.max()) <= limit:
-            return None
-    with np.errstate(invalid="ignore", over="ignore"):
-        cast = values.astype(dtype)
-        # The cast back of a float above the range of the integers depends on the processor.
-        is_above = cast >= float(np.iinfo(values.dtype).max)
-        is_inexact = is_above | (cast.astype(values.dtype) != values)
-    return values[is_inexact][0].item() if is_inexact.any() else None
-
-
 def inexact_message(names: Sequence[str], name: str, value: Any, dtype: Any) -> str:
     """Return the error message for a number that a stack of columns cannot represent.
 
     Args:
         names: the columns that are stacked into one tensor.
         name: the column of the number.
-        value: the number, or a description of it.
+        value: the number.
         dtype: the dtype of the tensor.
     """
     spark_type = "double" if np.dtype(dtype).itemsize > 4 else "float"

@@ -12,10 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-__all__ = ["is_vector", "to_lists"]
+from sparkdl.data.exact_numbers import first_inexact
+
+__all__ = ["TOO_LARGE", "is_vector", "to_lists", "too_large_message"]
 
 _FIELDS = ("type", "size", "indices", "values")
 _SPARSE = 0
+# The smallest number that float32 rounds to infinity.
+TOO_LARGE = 2.0**128 - 2.0**103
 
 
 def is_vector(kind: pa.DataType) -> bool:
@@ -33,20 +37,22 @@ def is_vector(kind: pa.DataType) -> bool:
     return bool(are_numbers and are_lists and types.is_floating(values.value_type))
 
 
-def to_lists(vectors: pa.StructArray) -> pa.ListArray:
+def to_lists(vectors: pa.StructArray, name: str) -> pa.ListArray:
     """Return vectors as lists of float32, with the zeros of sparse ones.
 
     Args:
         vectors: the vectors; a null stays a null.
+        name: the column's name in messages.
 
     Raises:
-        ValueError: if an index is not within the size of its vector.
+        ValueError: if an index is not within the size of its vector, or a finite number is too
+            large for float32.
 
     Example:
         >>> kind = pa.struct({"type": pa.int8(), "size": pa.int32(),
         ...     "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())})
         >>> sparse = {"type": 0, "size": 3, "indices": [1], "values": [5.0]}
-        >>> to_lists(pa.array([sparse, {"type": 1, "values": [1.0]}], kind)).to_pylist()
+        >>> to_lists(pa.array([sparse, {"type": 1, "values": [1.0]}], kind), "v").to_pylist()
         [[0.0, 5.0, 0.0], [1.0]]
     """
     of_type, size, indices, values = vectors.flatten()
@@ -60,14 +66,30 @@ def to_lists(vectors: pa.StructArray) -> pa.ListArray:
     places = np.arange(num_values.sum()) - np.repeat(first_values, num_values)
     num_indices = _numbers(pc.list_value_length(indices))
     if (num_indices != num_values)[is_sparse].any():
-        raise ValueError("a sparse ML vector has another number of indices than of values.")
+        raise ValueError(f"column {name!r}: a sparse vector has fewer or more indices than values.")
     places[np.repeat(is_sparse, num_values)] = indices.flatten().to_numpy()
     if (places < 0).any() or (places >= np.repeat(lengths, num_values)).any():
-        raise ValueError("a sparse ML vector has an index that is not within its size.")
-    numbers[np.repeat(ends - lengths, num_values) + places] = values.flatten().to_numpy()
+        raise ValueError(f"column {name!r}: an index of a sparse vector is not within its size.")
+    exact = values.flatten().to_numpy()
+    if (value := first_inexact(exact, np.float32)) is not None:
+        raise ValueError(too_large_message(name, value))
+    numbers[np.repeat(ends - lengths, num_values) + places] = exact
     nulls = vectors.is_null() if vectors.null_count else None
     offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(numbers), mask=nulls)
+
+
+def too_large_message(name: str, value: Any) -> str:
+    """Return the error message for a number that a tensor of vectors cannot represent.
+
+    Args:
+        name: the name of the column.
+        value: the number.
+    """
+    return (
+        f"column {name!r}: vectors become float32. Scale the column, or convert it by "
+        f"vector_to_array(column), which keeps doubles. Too large for float32: {value}"
+    )
 
 
 def _numbers(array: pa.Array, of_null: int = 0) -> "np.ndarray[Any, Any]":

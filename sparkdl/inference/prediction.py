@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import when
 from pyspark.sql.types import DataType, StructField, StructType
 
 from sparkdl import config
 from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.dataframe.vectors import vectors_to_arrays
 from sparkdl.errors import ConfigError
 from sparkdl.inference import model_inputs, tensor_spec
 from sparkdl.inference.declared_model import DeclaredModel, declare, declared_library
@@ -176,7 +176,7 @@ class PreparedModel:
             StructField(name, DataType.fromDDL(type_name), nullable=True)
             for name, type_name in zip(names, types, strict=True)
         ]
-        frame, positions = _vectors_to_arrays(df, self.features.positions)
+        frame, positions = _vectors_to_arrays(df, self.features.positions, errors == "null")
         schema = StructType([*(df.schema.fields if keep else ()), *added])
         conf = df.sparkSession.conf
         task = PredictTask(
@@ -319,7 +319,7 @@ def _select_outputs(
 
 
 def _vectors_to_arrays(
-    df: DataFrame, positions: Sequence[int]
+    df: DataFrame, positions: Sequence[int], null_for_errors: bool
 ) -> tuple[DataFrame, tuple[int, ...]]:
     """Append a column of arrays to a DataFrame for each feature column of ML vectors.
 
@@ -327,17 +327,15 @@ def _vectors_to_arrays(
         The DataFrame, and the position of each feature column in it. An appended column takes the
         place of its column of vectors.
     """
-    from pyspark.ml.functions import vector_to_array
-
     # Numbered columns, because mapInArrow does not find a column with a dot in its name.
     frame = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
     found = []
     for position in positions:
         if df.schema[position].dataType.typeName() == "vectorudt":
-            vector = frame[f"c{position}"]
+            # Nulls stay: `Arrays` reports them with the column's name.
+            vectors, name = frame[f"c{position}"], df.columns[position]
+            array = vectors_to_arrays(vectors, name, null_for_errors)
             position = len(frame.columns)
-            # vector_to_array raises for a null; `Arrays` reports nulls with the column's name.
-            array = when(vector.isNotNull(), vector_to_array(vector, "float32"))
             frame = frame.withColumn(f"c{position}", array)
         found.append(position)
     return frame, tuple(found)

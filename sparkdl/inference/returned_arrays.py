@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.inference.ragged_rows import RaggedRows
 from sparkdl.inference.tensor_spec import TensorSpec
 
@@ -26,7 +27,8 @@ def arrays_of(
             with what else was returned.
 
     Raises:
-        TypeError: if an output is missing, or has another type or number of axes than declared.
+        TypeError: if an output is missing, has another type or number of axes than declared, or
+            contains a number that its type cannot represent.
     """
     names = [output.name for output in outputs]
     if isinstance(returned, Mapping):
@@ -90,15 +92,24 @@ def _has_arrays(rows: Any) -> bool:
 
 def _cast(array: Any, output: TensorSpec) -> Any:
     """Return an array with the declared dtype; None in an array of texts stays None."""
+    if output.dtype == "bytes" and array.dtype.kind == "S":
+        raise TypeError(
+            f"the output {output.name!r} of the function is an array of {array.dtype}, in which "
+            "NumPy leaves out the zeros at the end of bytes. Return a list of bytes, or make the "
+            "array by np.array(values, object)."
+        )
     if output.dtype in ("string", "bytes"):
         if array.dtype.kind in "OSU":
             return array.astype(object)
     elif array.size == 0:
         return array.astype(output.dtype)
     elif np.can_cast(array.dtype, output.dtype, "same_kind"):
-        cast = array.astype(output.dtype)
-        if array.dtype.kind not in "iu" or (cast == array).all():
-            return cast
+        if (value := first_inexact(array, output.dtype)) is None:
+            return array.astype(output.dtype)
+        raise TypeError(
+            f"the output {output.name!r} of the function contains {value}; outputs= declares "
+            f"{output.dtype}, which cannot represent it. Declare another type."
+        )
     raise TypeError(
         f"the output {output.name!r} of the function is an array of {array.dtype}; outputs= "
         f"declares {output.dtype}, which cannot represent it. Cast the array, or declare another "

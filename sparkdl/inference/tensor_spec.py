@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.data.column_selection import first_inexact
+from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.inference.ragged_rows import RaggedRows
 
-__all__ = ["TensorSpec", "arrow_type", "fit_rows", "fits", "from_spark", "to_arrow", "type_name"]
+__all__ = [
+    "TensorSpec",
+    "arrow_type",
+    "fit_rows",
+    "fits",
+    "from_spark",
+    "inexact_input",
+    "to_arrow",
+    "type_name",
+]
 
 # Dtypes that Spark lacks, with the next wider one that it has.
 _WIDER_DTYPES = {
@@ -101,8 +110,8 @@ def fit_rows(array: "np.ndarray[Any, Any]", spec: TensorSpec, dtype: Any) -> "np
         dtype: the dtype of the input in NumPy.
 
     Raises:
-        ValueError: if the rows have another number of values, or the dtype cannot represent a
-            whole number in them. To accept rounded numbers, cast the column to float in Spark.
+        ValueError: if the rows have another number of values, or one that the dtype cannot
+            represent, see `exact_numbers`.
 
     Example:
         >>> image = TensorSpec("image", (2, 2, 1), "float32")
@@ -117,18 +126,30 @@ def fit_rows(array: "np.ndarray[Any, Any]", spec: TensorSpec, dtype: Any) -> "np
         )
     if array.ndim != 1 + len(target):
         array = array.reshape(len(array), *(-1 if n is None else n for n in target))
-    with np.errstate(over="ignore"):
-        cast = array.astype(dtype, copy=False)
-    inexact = first_inexact(array, dtype)
-    if cast is not array and cast.dtype.kind in "iu" and (cast != array).any():
-        inexact = array[cast != array][0]
-    if inexact is not None:
-        raise ValueError(
-            f"the model's input {spec.name!r} expects {cast.dtype}, but the feature columns "
-            f"contain {inexact}, which {cast.dtype} cannot represent. To accept rounded numbers, "
-            "cast the column to float."
-        )
-    return cast
+    if (inexact := first_inexact(array, dtype)) is not None:
+        raise ValueError(inexact_input(spec.name, np.dtype(dtype), inexact))
+    return array.astype(dtype, copy=False)
+
+
+def inexact_input(name: str, dtype: Any, value: Any) -> str:
+    """Return the error message for a number that an input of a model cannot represent.
+
+    Args:
+        name: the name of the input.
+        dtype: the dtype of the input.
+        value: the number.
+    """
+    problem = (
+        f"the model's input {name!r} expects {dtype}, but the feature columns contain {value}, "
+        f"which {dtype} cannot represent. "
+    )
+    if np.dtype(dtype).kind not in "biu":
+        is_whole = isinstance(value, int)
+        remedy = "cast the column to float" if is_whole else "scale it, or use an input of float64"
+        return problem + f"To accept rounded numbers, {remedy}."
+    if isinstance(value, int):
+        return problem + "Use an input of a wider dtype, or number the values from 0 on."
+    return problem + "Use an input of floats, or round the column."
 
 
 def _format_shape(shape: Sequence[int | None]) -> str:

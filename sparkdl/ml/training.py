@@ -1,5 +1,6 @@
 """Runs in the training process. Train the model of a `KerasEstimator` on the rows of this rank."""
 
+import functools
 import pickle
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl.inference.tensor_spec import TensorSpec
+import numpy as np
+
+from sparkdl.data.exact_numbers import cast_tensor
+from sparkdl.inference.tensor_spec import TensorSpec, inexact_input
 from sparkdl.model_formats import load_keras
 
 __all__ = ["Training", "model_from_bytes"]
@@ -120,4 +124,5 @@ def _fit(values: Any, spec: TensorSpec) -> Any:
     shape = [-1, *(spec.shape or ())]
     if len(shape) != len(values.shape) and None not in shape:
         values = tf.reshape(values, shape)
-    return values if values.dtype == tf.string else tf.cast(values, spec.dtype)
+    message = functools.partial(inexact_input, spec.name, np.dtype(spec.dtype))
+    return cast_tensor(values, spec.dtype, message)

@@ -37,6 +37,20 @@ _LARGEST = {name: float(np.finfo(_NUMPY.get(name, name)).max) for name in _EXACT
 _WHOLE = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
+_INFINITE = (math.inf, -math.inf)
+
+
+class _Infinity(float):
+    """The token of JSON; any other infinite float was a number too large for one."""
+
+
+_TOKENS_READ = {
+    "NaN": math.nan,
+    "Infinity": _Infinity("inf"),
+    "-Infinity": _Infinity("-inf"),
+}
+
+
 def parse(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a request. The tokens NaN and Infinity are allowed.
 
@@ -46,7 +60,7 @@ def parse(body: bytes) -> dict[str, Any]:
     if not body:
         raise invalid("JSON Parse error: The document is empty")
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_constant=_TOKENS_READ.__getitem__)
     except RecursionError:
         raise invalid("JSON Parse error: the document is nested too deeply") from None
     except ValueError as exc:
@@ -124,8 +138,8 @@ def _at_once(value: Any, shape: tuple[int, ...], dtype: str) -> Array | None:
         if np.any(sizes >= _EXACT[dtype]) and int in set(map(type, flat)):
             return None  # NumPy has rounded the integers among the numbers.
         is_exact = not array.size or bool(sizes.max() <= _LARGEST[dtype])
-        if not is_exact:  # NaN and Infinity are numbers of each dtype.
-            is_exact = bool((sizes[np.isfinite(array)] <= _LARGEST[dtype]).all())
+        if not is_exact:  # NaN is a number of each dtype.
+            is_exact = bool((sizes[~np.isnan(array)] <= _LARGEST[dtype]).all())
     else:
         is_exact = not array.size or max(-int(array.min()), int(array.max())) < _EXACT[dtype]
     return array.astype(_NUMPY.get(dtype, dtype)) if is_exact else None
@@ -182,11 +196,10 @@ def _element(value: Any, info: TensorInfo) -> Any:
         if isinstance(value, int):
             if abs(value) < _EXACT[dtype]:
                 return value
-        elif not math.isfinite(value) or abs(value) <= _LARGEST[dtype]:
+        elif isinstance(value, _Infinity) or not abs(value) > _LARGEST[dtype]:
             return value
-        raise invalid(
-            f"Cannot convert JSON value: {_short(value)} to {dtype} without loss of precision."
-        )
+        shown = "number above the range of doubles" if value in _INFINITE else _short(value)
+        raise invalid(f"Cannot convert JSON value: {shown} to {dtype} without loss of precision.")
     raise _wrong_type(value, info)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.data.arrow_arrays import inner_shape, to_array
-from sparkdl.data.ml_vectors import is_vector, to_lists
+from sparkdl.data.ml_vectors import TOO_LARGE, is_vector, to_lists
 from sparkdl.data.schema import UnsupportedType, column
 
 KIND = pa.struct(
@@ -35,7 +35,7 @@ VECTORS = pa.array(
 
 def test_dense_and_sparse_vectors_become_arrays_also_of_a_slice() -> None:
     expected = [[0, 0, 5], [1, 2, 3], [0, 0, 0], [1, 2, 0]]
-    assert to_lists(VECTORS).to_pylist() == [[9, 9], *expected]
+    assert to_lists(VECTORS, "v").to_pylist() == [[9, 9], *expected]
     conversion = column(pa.field("v", KIND))
     part = VECTORS.slice(1)
     assert inner_shape(part, conversion) == (3,)
@@ -50,15 +50,26 @@ def test_dense_and_sparse_vectors_become_arrays_also_of_a_slice() -> None:
 
 def test_a_null_vector_is_refused() -> None:
     with_null = pa.array([sparse(2, {1: 1.0}), None, dense(1, 2)], KIND)
-    assert to_lists(with_null).to_pylist() == [[0, 1], None, [1, 2]]
+    assert to_lists(with_null, "v").to_pylist() == [[0, 1], None, [1, 2]]
     with pytest.raises(ValueError, match="column 'v' has 1 nulls among 3 values"):
         to_array(with_null, column(pa.field("v", KIND)), (2,))
 
 
 @pytest.mark.parametrize("index", [-1, 3])
 def test_an_index_outside_of_its_vector_is_refused(index: int) -> None:
-    with pytest.raises(ValueError, match="index that is not within its size"):
-        to_lists(pa.array([sparse(3, {index: 1.0}), sparse(3, {})], KIND))
+    with pytest.raises(ValueError, match="'v': an index of a sparse vector is not within"):
+        to_lists(pa.array([sparse(3, {index: 1.0}), sparse(3, {})], KIND), "v")
+
+
+def test_a_finite_number_stays_finite() -> None:
+    largest = float(np.finfo(np.float32).max)
+    rounded, too_large = np.nextafter(TOO_LARGE, 0), np.nextafter(TOO_LARGE, np.inf)
+    fine = pa.array([dense(largest, -rounded), sparse(2, {0: np.inf, 1: np.nan})], KIND)
+    (first, second) = to_lists(fine, "v").to_pylist()
+    assert first == [largest, -largest] and second[0] == np.inf and np.isnan(second[1])
+    for value in (TOO_LARGE, -TOO_LARGE, too_large, 1e300):
+        with pytest.raises(ValueError, match="column 'v': vectors become float32"):
+            to_lists(pa.array([dense(0), sparse(9, {4: value})], KIND), "v")
 
 
 def test_other_structs_are_none() -> None:

@@ -72,7 +72,12 @@ def test_returned_arrays_become_columns(kind: str, returned: Any, expected: Any)
     ("dtype", "shape", "returned", "message"),
     [
         ("int32", (), np.array([1.5]), "an array of float64; outputs= declares int32"),
-        ("int8", (), np.array([300]), "an array of int64; outputs= declares int8"),
+        ("int8", (), np.array([300]), "contains 300; outputs= declares int8"),
+        ("int64", (), np.array([2**63], np.uint64), "contains 9223372036854775808; .* int64"),
+        ("float32", (), np.array([0.1, np.inf, -1e300]), r"contains -1e\+300; .* declares float32"),
+        ("float32", (None,), [[0.1], [0.5, 1e39]], r"contains 1e\+39; outputs= declares float32"),
+        ("float64", (), np.array([2**53, 2**53 + 1]), "contains 9007199254740993; .* float64"),
+        ("bytes", (), np.array([b"a\0\0", b"b"]), r"an array of \|S3, .* zeros at the end"),
         ("float32", (), np.array(["a"]), "declares float32, which cannot represent it"),
         ("string", (), np.array([1]), "an array of int64; outputs= declares string"),
         ("float32", (), np.ones((2, 3)), "has 2 axes, the rows included; .* declares .* 1"),

@@ -303,6 +303,19 @@ def test_predict_refuses_nulls_without_fill(spark: SparkSession) -> None:
         experiment.predict(model, vectors, feature_cols="v").collect()
 
 
+def test_a_number_of_a_vector_stays_finite(spark: SparkSession) -> None:
+    """Vectors become float32, also in Spark."""
+    model, infinity = dense(2), float("inf")
+    rows = [(Vectors.dense([0.5, -infinity]),), (Vectors.sparse(2, [1], [-1e300]),)]
+    df = spark.createDataFrame(rows, ["v"])
+    infinite = spark.createDataFrame(rows[:1], ["v"])
+    assert experiment.predict(model, infinite, feature_cols="v").count() == 1
+    with pytest.raises(Exception, match=r"column 'v': vectors become float32.* -1\.0E300"):
+        experiment.predict(model, df, feature_cols="v").collect()
+    scored = experiment.predict(model, df, feature_cols="v", errors="null").collect()
+    assert [row.prediction is None for row in scored] == [False, True]
+
+
 def test_rows_that_the_model_cannot_take_may_become_null(
     spark: SparkSession, tasks: list[Any]
 ) -> None:

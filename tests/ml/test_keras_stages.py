@@ -187,6 +187,28 @@ def test_fit_refuses_models_before_any_run(models: Any, points: DataFrame, root:
     assert list(Path(root).iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "lost"),
+    [
+        ("int32", "4294967299L", "4294967299, which int32"),
+        ("float32", "1e300D", r"1e\+300, which float32"),
+    ],
+)
+def test_fit_refuses_the_numbers_that_transform_refuses(
+    models: Any, spark: SparkSession, root: str, dtype: str, value: str, lost: str
+) -> None:
+    """The id 2**32 + 3 is not that of the embedding 3."""
+    df = spark.sql(f"SELECT {value} AS id, 1.0D AS label")
+    estimator = KerasEstimator(
+        models.embedding(dtype), featuresCol="id", batchSize=1, runOptions=QUIET
+    )
+    with pytest.raises(Exception, match=lost):
+        estimator.fit(df)
+    stage = KerasModel(models.embedding(dtype), featuresCol="id", task="regression")
+    with pytest.raises(Exception, match=lost):
+        stage.transform(df).collect()
+
+
 def OfKeras2() -> Any:
     """Return an object whose class is named as that of the models of tf_keras."""
     return type("Model", (), {"__module__": "tf_keras.src", "__call__": lambda self: self})()

@@ -41,3 +41,13 @@ def linear(*shapes: tuple[int, ...], units: int = 1, activation: str | None = No
     joined = keras.layers.Concatenate()(flat) if len(flat) > 1 else flat[0]
     dense = keras.layers.Dense(units, activation, kernel_initializer="ones")
     return keras.Model(inputs if len(inputs) > 1 else inputs[0], dense(joined))
+
+
+def embedding(dtype: str) -> Any:
+    """A model of ten ids, or of one number, without weights that are random."""
+    layers = [keras.layers.Input((1,), dtype=dtype)]
+    if dtype == "int32":
+        layers += [keras.layers.Embedding(10, 1, "zeros"), keras.layers.Flatten()]
+    model = keras.Sequential([*layers, keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile("sgd", "mse")
+    return model

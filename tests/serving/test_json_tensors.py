@@ -27,7 +27,7 @@ def tensor(value: Any, dtype: str) -> Any:
         ([True, False], "bool", np.array([True, False])),
         ([], "float32", np.zeros(0, np.float32)),
         ([[], []], "int32", np.zeros((2, 0), np.int32)),
-        ([float("nan"), float("inf")], "float64", np.array([math.nan, math.inf])),
+        ([math.nan, 1], "float64", np.array([math.nan, 1])),
     ],
 )
 def test_numbers_become_arrays_of_the_dtype(value: Any, dtype: str, expected: Any) -> None:
@@ -100,6 +100,18 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
 def test_tokens_that_are_not_json_are_read() -> None:
     values = parse(b'{"x": [NaN, Infinity, -Infinity]}')["x"]
     assert math.isnan(values[0]) and values[1:] == [math.inf, -math.inf]
+    for dtype in ("float16", "float32", "float64"):
+        assert str(tensor(values, dtype).tolist()) == "[nan, inf, -inf]"
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1E+400", f"{'9' * 310}.5", "1e309"])
+def test_a_number_too_large_for_a_float_is_no_infinity(text: str) -> None:
+    """As in TensorFlow Serving, whose parser refuses it."""
+    for body in (f"[{text}, 1]", f"[[{text}], [1]]", text, f"[NaN, {text}]", f"[{text}, Infinity]"):
+        value = parse(f'{{"x": {body}}}'.encode())["x"]
+        for dtype in ("float32", "float64"):
+            with pytest.raises(RequestError, match="without loss of precision"):
+                tensor(value, dtype)
 
 
 def test_answers_are_as_short_as_their_dtype_allows() -> None:

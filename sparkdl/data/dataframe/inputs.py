@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField
 
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.rdd import RowPacker, schema_of_row
+from sparkdl.data.dataframe.vectors import vectors_to_arrays
 from sparkdl.data.schema import UnsupportedType, arrow_type, column
 from sparkdl.errors import ConfigError
 
@@ -210,18 +210,13 @@ def _supported_columns(name: str, frame: DataFrame) -> tuple[DataFrame, pa.Schem
         )
     # Columns are renamed to numbers: mapInArrow does not find a column with a dot in its name.
     numbered = frame.toDF(*[f"c{number}" for number in range(len(fields))])
-    columns = [_vectors_to_arrays(numbered, field) for field in numbered.schema]
+    columns = [
+        vectors_to_arrays(numbered[field.name], own.name).alias(field.name)
+        if field.dataType.typeName() == "vectorudt"
+        else numbered[field.name]
+        for own, field in zip(fields, numbered.schema, strict=True)
+    ]
     return numbered.select(columns), pa.schema(fields)
-
-
-def _vectors_to_arrays(frame: DataFrame, field: StructField) -> Any:
-    """Return a column that Arrow supports: dense and sparse ML vectors become arrays."""
-    from pyspark.ml.functions import vector_to_array
-
-    values = frame[field.name]
-    if field.dataType.typeName() != "vectorudt":
-        return values
-    return F.when(values.isNotNull(), vector_to_array(values, "float32")).alias(field.name)
 
 
 def _first_row(name: str, rdd: Any) -> Any:

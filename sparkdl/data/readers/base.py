@@ -1,5 +1,6 @@
 """Runs in the training process. The interface of all readers: rows in pieces."""
 
+import functools
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -17,6 +18,7 @@ from sparkdl.data import schema
 from sparkdl.data.arrow_arrays import Arrays
 from sparkdl.data.blocks import ArrowBlocks, Blocks, TensorBlocks
 from sparkdl.data.column_selection import ColumnSelection, inexact_message, stacked_dtype
+from sparkdl.data.exact_numbers import cast_tensor
 from sparkdl.data.lanes import Lane, Pass
 from sparkdl.data.readers.decoded_pieces import DecodedPieces
 from sparkdl.data.shard import Range
@@ -87,12 +89,8 @@ def _stack_tensors(names: list[str], parts: list[Any]) -> Any:
     dtype = tf.as_dtype(stacked_dtype([part.dtype.as_numpy_dtype for part in parts]))
     flat = []
     for name, part in zip(names, parts, strict=True):
-        cast = tf.cast(part, dtype)
-        if part.dtype.is_integer and dtype.is_floating:
-            message = inexact_message(names, name, "a number", dtype.as_numpy_dtype)
-            exact = tf.debugging.assert_equal(tf.cast(cast, part.dtype), part, message)
-            with tf.control_dependencies([exact] if exact is not None else []):
-                cast = tf.identity(cast)
+        message = functools.partial(inexact_message, names, name, dtype=dtype.as_numpy_dtype)
+        cast = cast_tensor(part, dtype, message)
         flat.append(cast[:, None] if part.shape.rank == 1 else cast)
     return tf.concat(flat, -1)
 

@@ -407,6 +407,14 @@ def test_a_null_in_a_run_is_the_persons_error(spark: SparkSession, root: str) ->
         experiment.launch(train_on_all, data=df, **quiet(root))
 
 
+def test_a_number_of_a_vector_that_is_too_large_is_named(spark: SparkSession, root: str) -> None:
+    df = spark.createDataFrame([(Vectors.dense([0.5, float("inf")]),)] * 3, ["v"])
+    experiment.launch(train_on_all, data=df, **quiet(root))
+    wrong = df.union(spark.createDataFrame([(Vectors.sparse(2, [0], [1e300]),)], ["v"]))
+    with pytest.raises(Exception, match=r"column 'v': vectors become float32.* 1\.0E300"):
+        experiment.launch(train_on_all, data=wrong, **quiet(root))
+
+
 def test_strings_with_wide_offsets(spark: SparkSession, root: str, tmp_path: Path) -> None:
     def train() -> int:
         from sparkdl import data
