@@ -278,6 +278,11 @@ def _dtype(name: str, kind: Any) -> Any:
             f"column {name!r} is {kind}: more than the {MAX_DECIMAL_DIGITS} digits that a float64 "
             "represents exactly. Cast it to double, or to a decimal of fewer digits."
         )
+    if types.is_null(kind):
+        raise UnsupportedType(
+            f"column {name!r} is null in all rows, so that it has no type. Leave it out, or write "
+            "it with a type."
+        )
     raise UnsupportedType(
         f"column {name!r} is {kind}, which cannot become a tensor. Cast it to a type of numbers, "
         "strings or arrays, or leave it out."

@@ -125,7 +125,11 @@ class ArrowSource(Source):
 
     def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
         """Implement `Source.blocks`; the shapes are those of the first row."""
-        arrays = Arrays(schema.columns(self.schema, selection.names, **self.options), selection)
+        try:
+            columns = schema.columns(self.schema, selection.names, **self.options)
+        except schema.UnsupportedType as exc:
+            raise schema.UnsupportedType(f"{self.name}: {exc}") from None
+        arrays = Arrays(columns, selection)
         first = [Range(piece, 0, 1) for piece, rows in enumerate(self.sizes) if rows][:1]
         for batch in self.read(first, selection.names):
             arrays.learn(batch)

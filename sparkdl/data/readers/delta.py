@@ -17,7 +17,8 @@ from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.delta_log import TableVersion
 from sparkdl.data.readers.file_records import record
 from sparkdl.data.readers.parquet import ParquetSource
-from sparkdl.data.readers.parquet_footers import Fragment, comparable_type, row_groups_of
+from sparkdl.data.readers.parquet_footers import Fragment, row_groups_of
+from sparkdl.data.readers.parquet_pieces import comparable_type
 
 __all__ = ["delta"]
 

@@ -25,6 +25,8 @@ from sparkdl.data.readers.parquet_pieces import (
     bind,
     check_file,
     chosen,
+    comparable_type,
+    is_view,
     pack_keys,
     pack_schema,
 )
@@ -35,7 +37,6 @@ __all__ = [
     "FILE_FORMAT",
     "TIMESTAMP_UNIT",
     "Fragment",
-    "comparable_type",
     "list_row_groups",
     "row_groups_of",
 ]
@@ -159,6 +160,7 @@ def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
         kept = _not_excluded(fragments, condition, schemas)
     first = (kept or fragments)[0].inspect(schemas)
     schema = _joined_schema(first, kept or fragments)
+    schema = _known_types(schema, kept, schemas)
     expression, filtered = bind(condition, schema)
     uses_statistics = expression is not None and _statistics_decide(expression, schema, filtered)
 
@@ -229,6 +231,26 @@ def _joined_schema(file: File, fragments: Sequence[Fragment]) -> pa.Schema:
     return pa.schema(list(fields.items()))
 
 
+def _known_types(schema: pa.Schema, fragments: Sequence[Fragment], schemas: _Schemas) -> pa.Schema:
+    """Return columns with their types; one that is null in a whole file has none there."""
+    fields = {field.name: field for field in schema}
+    for fragment in fragments:
+        unknown = [name for name, field in fields.items() if _is_unknown(field.type)]
+        if not unknown:
+            break
+        stored = fragment.inspect(schemas).schema
+        fields |= {name: stored.field(name) for name in unknown if name in stored.names}
+    return pa.schema(fields.values())
+
+
+def _is_unknown(kind: pa.DataType) -> bool:
+    while not types.is_null(kind):
+        if not (types.is_list(kind) or types.is_large_list(kind)):
+            return False
+        kind = kind.value_type
+    return True
+
+
 def _row_groups(
     fragment: Fragment,
     file: File,
@@ -244,7 +266,9 @@ def _row_groups(
     if expression is None:
         return [(group.id, group.num_rows) for group in fragment.parquet.row_groups]
     numbers = [group.id for group in fragment.parquet.row_groups]
-    if uses_statistics:
+    # pyarrow does not compare views, which the statistics of a file then have, with text.
+    physical = fragment.parquet.physical_schema
+    if uses_statistics and not any(map(is_view, physical.types)):
         parts = fragment.parquet.split_by_row_group(expression, schema=schema)
         numbers = [group.id for part in parts for group in part.row_groups]
     if not numbers:
@@ -314,17 +338,3 @@ def _pack_files(files: Sequence[File]) -> Pieces:
         "keys": packed_keys,
         "keys_of_file": keys_of_file,
     }
-
-
-def comparable_type(kind: pa.DataType) -> pa.DataType:
-    """Return a list type whose values may be null, and any other type unchanged.
-
-    Writers differ in this property of lists.
-    """
-    if types.is_fixed_size_list(kind):
-        return pa.list_(comparable_type(kind.value_type), kind.list_size)
-    if types.is_list(kind):
-        return pa.list_(comparable_type(kind.value_type))
-    if types.is_large_list(kind):
-        return pa.large_list(comparable_type(kind.value_type))
-    return kind

@@ -23,6 +23,8 @@ __all__ = [
     "bind",
     "check_file",
     "chosen",
+    "comparable_type",
+    "is_view",
     "pack_keys",
     "pack_schema",
     "unpack_schema",
@@ -127,7 +129,7 @@ class ParquetPieces:
 
 
 def check_file(file: File, schema: pa.Schema, first_url: str, names: Iterable[str]) -> None:
-    """Validate that columns of a file have the types of the first file.
+    """Validate that columns of a file have the types of the first file, as Parquet stores them.
 
     The unit and the zone of a timestamp may differ: writers differ in both.
 
@@ -138,9 +140,14 @@ def check_file(file: File, schema: pa.Schema, first_url: str, names: Iterable[st
         names: names of the columns.
 
     Raises:
-        ValueError: if a type differs, or a column is missing.
+        ValueError: if a type differs, or the file has no such column, or two.
     """
     for name in names:
+        if file.schema.names.count(name) > 1:
+            raise ValueError(
+                f"{file.url} has two columns {name!r}; expected different names. Write the file "
+                "again, or choose other columns by feature_cols."
+            )
         expected = schema.field(name).type
         if name in file.keys:
             kind = file.keys[name].type
@@ -148,11 +155,55 @@ def check_file(file: File, schema: pa.Schema, first_url: str, names: Iterable[st
             kind = file.schema.field(name).type
         else:
             raise ValueError(f"{file.url} has no column {name!r}, which other files have.")
-        if kind != expected and not (types.is_timestamp(kind) and types.is_timestamp(expected)):
+        if not _is_stored_alike(kind, expected):
             raise ValueError(
                 f"{file.url}: column {name!r} is {kind}; in {first_url} it is {expected}. "
                 "Write the files with one type."
             )
+
+
+_LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+_STORED_ALIKE = (
+    _LISTS,
+    (types.is_string, types.is_large_string),
+    (types.is_binary, types.is_large_binary),
+    (types.is_timestamp,),
+)
+
+
+def _is_stored_alike(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Return True if the types differ in what Arrow has and Parquet has not.
+
+    These are dictionaries, the width of offsets, and the length of all lists. A column that is
+    null in all rows of a file has no type.
+    """
+    if types.is_dictionary(kind) or types.is_dictionary(other):
+        values = (each.value_type if types.is_dictionary(each) else each for each in (kind, other))
+        return _is_stored_alike(*values)
+    if types.is_null(kind) or types.is_null(other):
+        return True
+    for tests in _STORED_ALIKE:
+        if all(any(is_of(each) for is_of in tests) for each in (kind, other)):
+            return tests is not _LISTS or _is_stored_alike(kind.value_type, other.value_type)
+    return bool(kind == other)
+
+
+def comparable_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type that the values of all writers have: views are plain, lists may have nulls."""
+    if is_view(kind):
+        return pa.string() if types.is_string_view(kind) else pa.binary()
+    if types.is_fixed_size_list(kind):
+        return pa.list_(comparable_type(kind.value_type), kind.list_size)
+    if types.is_list(kind):
+        return pa.list_(comparable_type(kind.value_type))
+    if types.is_large_list(kind):
+        return pa.large_list(comparable_type(kind.value_type))
+    return kind
+
+
+def is_view(kind: pa.DataType) -> bool:
+    """Return True for a type of text or bytes with views, which pyarrow supports in part only."""
+    return bool(types.is_string_view(kind) or types.is_binary_view(kind))
 
 
 def chosen(
@@ -175,7 +226,9 @@ def chosen(
             arrays.append(pa.repeat(keys[field.name], batch.num_rows))
         else:
             array = batch.column(field.name)
-            arrays.append(array if array.type == field.type else array.cast(field.type))
+            if array.type != field.type:
+                array = array.cast(comparable_type(array.type)).cast(field.type)
+            arrays.append(array)
     if not arrays:
         return batch
     whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -194,26 +247,33 @@ def bind(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[
     """
     if condition is None:
         return None, []
-    empty = schema.empty_table()
+    # Some conditions that no row can be compared with are accepted without rows.
+    row = pa.Table.from_arrays([pa.nulls(1, kind) for kind in schema.types], schema=schema)
     try:
         is_expression = isinstance(condition, pc.Expression)
         expression = condition if is_expression else pq.filters_to_expression(condition)
-        empty.filter(expression)
+        row.filter(expression)
     except (pa.ArrowException, ValueError, TypeError) as exc:
+        zones = ", ".join(f"{field.name!r} is {field.type}" for field in schema if _is_time(field))
+        advice = f" A datetime has a time zone if its column has one: {zones}." if zones else ""
         raise ConfigError(
             f"filter={condition!r}: {exc}\nExpected an expression of pyarrow.compute, or a list "
-            f'such as [("year", ">=", 2020)]. Columns are {", ".join(schema.names)}.'
+            f'such as [("year", ">=", 2020)].{advice} Columns are {", ".join(schema.names)}.'
         ) from exc
-    return expression, [name for name in schema.names if _needs(empty, expression, name)]
+    return expression, [name for name in schema.names if _needs(row, expression, name)]
 
 
-def _needs(empty: pa.Table, expression: pc.Expression, name: str) -> bool:
+def _is_time(field: pa.Field) -> bool:
+    return bool(types.is_timestamp(field.type))
+
+
+def _needs(row: pa.Table, expression: pc.Expression, name: str) -> bool:
     """Return True if an expression cannot be evaluated without a column.
 
     pyarrow has no function that lists the columns of an expression.
     """
     try:
-        empty.drop_columns([name]).filter(expression)
+        row.drop_columns([name]).filter(expression)
     except pa.ArrowInvalid:
         return True
     return False
