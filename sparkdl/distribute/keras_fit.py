@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.distribute.chief_files import written_by_chief
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.equal_variables import build_optimizer, make_equal, shared_variables
 from sparkdl.distribute.joint_reducer import REDUCER, JointReducer, joint_reducer
@@ -36,7 +37,7 @@ def extend_fit(package: Any) -> None:
         package: keras or tf_keras.
     """
     if not hasattr(package.Model.fit, _EXTENDED):
-        package.Model.fit = _with_synchronized_ranks(package.Model.fit, package.callbacks.Callback)
+        package.Model.fit = _with_synchronized_ranks(package.Model.fit, package.callbacks)
         setattr(package.Model.fit, _EXTENDED, True)
         for name in ("evaluate", "test_on_batch", "train_on_batch"):
             setattr(package.Model, name, with_logs_of_all(getattr(package.Model, name)))
@@ -80,14 +81,14 @@ def _without_xla(resolve_auto: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return resolve
 
 
-def _with_synchronized_ranks(fit: Callable[..., Any], base: Any) -> Callable[..., Any]:
+def _with_synchronized_ranks(fit: Callable[..., Any], callbacks: Any) -> Callable[..., Any]:
     """Wrap `fit`: keep the ranks together if the model's optimizer averages over them.
 
     Args:
         fit: the method of `Model`.
-        base: the class `Callback` of the same package.
+        callbacks: the module `callbacks` of the same package.
     """
-    signature = inspect.signature(fit)
+    signature, base = inspect.signature(fit), callbacks.Callback
 
     @functools.wraps(fit)
     def fit_together(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,9 +104,18 @@ def _with_synchronized_ranks(fit: Callable[..., Any], base: Any) -> Callable[...
             _first_callback(base, reducer, position),
             _last_callback(base, reducer, position),
         )
+        given = bound.arguments["callbacks"]
+        given = [
+            c
+            for c in getattr(given, "callbacks", given)
+            if isinstance(c, callbacks.ModelCheckpoint)
+        ]
+        within_epoch = _num_batches(x) is not None
         try:
-            within_epoch = _num_batches(x) is not None
-            with reducer.counting_steps(position.admit, within_epoch=within_epoch):
+            with (
+                written_by_chief(given, reducer.ring),
+                reducer.counting_steps(position.admit, within_epoch=within_epoch),
+            ):
                 return fit(*bound.args, **bound.kwargs)
         except Exception as exc:
             # The error of the ring names the lost rank; TensorFlow's error does not.
