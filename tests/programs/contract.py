@@ -223,9 +223,34 @@ def loaded(folder: Path) -> Any:
     return {"weights": weights(model), "silent": silent, "said": said}
 
 
+def files(folder: Path) -> Any:
+    """Save by Keras's ModelCheckpoint to one path of all ranks, and to one of each rank."""
+    import keras
+
+    from sparkdl import context, distribute
+
+    writes: list[str] = []
+
+    class Counted(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+        def _save_model(self, *args: Any, **kwargs: Any) -> None:
+            writes.append(self.filepath)
+            super()._save_model(*args, **kwargs)
+
+    model = classifier(keras)
+    model.compile(distribute.optimizer("sgd"), "mse")
+    paths = [str(folder / name) for name in ("one.keras", f"{context.rank}.keras")]
+    callbacks = [Counted(path) for path in paths]
+    x, y, _ = mine(*rows())
+    model.fit(x, y, verbose=0, callbacks=callbacks)
+    distribute.barrier()
+    loaded = [weights(keras.models.load_model(path)) == weights(model) for path in paths]
+    is_same = [callback.filepath for callback in callbacks] == paths
+    return [[path in writes for path in paths], loaded, is_same]
+
+
 def everything(folder: Path) -> Any:
     """Run all programs in one gang, because a start costs more than most programs."""
     programs = [metrics, several, by_hand, no_rows, without_variables]
     ways = ("optimizer", "horovod")
     answers = {way: {program.__name__: program(way) for program in programs} for way in ways}
-    return answers | {"loaded": loaded(folder)}
+    return answers | {"loaded": loaded(folder), "files": files(folder)}
