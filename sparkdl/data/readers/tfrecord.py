@@ -266,7 +266,6 @@ class TFRecordSource(TensorSource):
         import tensorflow as tf
 
         numbers = tf.constant(self._numbers_of_files() if is_numbered else [], tf.string)
-
         compressions = tf.constant([_TF_COMPRESSIONS[kind] for kind in self._compressions])
 
         def place(part: Any) -> Any:
