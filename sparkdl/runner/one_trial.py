@@ -19,7 +19,7 @@ from sparkdl.runner.kept_code import changed_code
 from sparkdl.runner.preview import IN_PROCESS, end_program, is_previewing
 from sparkdl.runner.signatures import check_call
 from sparkdl.runs import Trial, provenance
-from sparkdl.runs.history import read_description
+from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.redact import MASK
 
@@ -96,7 +96,8 @@ def debug_trial(
     Args:
         trial: the trial, of a run directory.
         env: values of the variables that the run had with `env=`.
-        from_start: begin without the checkpoint that the trial has committed.
+        from_start: begin without the checkpoint that the trial has committed, as an interval of a
+            population always does.
         folder: the folder for what the call writes; None for a new temporary folder.
 
     Raises:
@@ -157,14 +158,17 @@ def _variables(env: Mapping[str, str]) -> Iterator[None]:
 
 
 def _checkpoint(trial: Trial, paths: RunPaths, from_start: bool, folder: str) -> str | None:
-    """Return a copy of the checkpoint that the trial would go on from, or None."""
-    newest = None if from_start else checkpoints.newest(trial.path)
-    first = paths.initial if trial.parent is None else paths.trial(trial.parent).folder
-    source = trial.path if newest else first
-    newest = newest or checkpoints.newest(first)
-    if newest is None:
+    """Return a copy of the checkpoint that the trial begins with or would go on from, or None."""
+    source, chosen = paths.initial, checkpoints.newest(paths.initial)
+    if trial.parent is not None:
+        parent = read_run(paths.folder).trials[trial.parent]
+        source, chosen = parent.path, parent.checkpoint_of_value()
+    # An interval of a population is a whole: to go on from its end would be another interval.
+    if trial.member is None and not from_start and (newest := checkpoints.newest(trial.path)):
+        source, chosen = trial.path, newest
+    if chosen is None:
         return None
-    local = Path(checkpoints.fetch(source, newest.number, folder))
+    local = Path(checkpoints.fetch(source, chosen.number, folder))
     copy = Path(folder, "begins-with", local.name)
     storage.copy(local, str(copy))
     return str(copy)

@@ -1,5 +1,6 @@
 """Runs on the driver (pure). Decide whether a run ends before its last trial."""
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -8,6 +9,7 @@ from sparkdl.runner.smoke import first_of, has_metric
 from sparkdl.runner.wrong_metric import WrongMetric
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.runs.events import Event, RunEnded, TrialChanged
+from sparkdl.search.population_settings import PopulationSettings
 from sparkdl.search.settings import SearchSettings
 
 __all__ = ["Stop", "Stopping"]
@@ -61,6 +63,8 @@ class Stopping:
         self._num_failed = 0
         self._num_bad = 0
         self._errors: set[str] = set()
+        # The trials that have failed, or the members of a population whose intervals have.
+        self._bad: set[int] = set()
         self._best: float | None = None
         self._num_since_best = 0
         self._repeats = search.repeats if search else 1
@@ -146,6 +150,7 @@ class Stopping:
         self._num_failed += trial.state == TrialState.FAILED
         if trial.state in (TrialState.FAILED, TrialState.INVALID):
             self._num_bad += 1
+            self._bad.add(trial.number if trial.member is None else trial.member)
             self._errors.add(trial.summary)
         members = [*self._incomplete.pop(trial.configuration, ()), trial]
         if len(members) < self._repeats:
@@ -185,10 +190,19 @@ class Stopping:
         if max_failed is not None and self._num_failed > max_failed:
             return RunState.FAILED, f"more than max_failed_trials={max_failed} trials failed"
         is_same = self._num_bad == self._num_ended and len(self._errors) == 1
-        if is_same and max_identical and self._num_bad >= max_identical:
+        # One member of a population may fail again and again while others train.
+        is_each = len(self._bad) >= min(max_identical or 0, self._num_members)
+        if is_same and is_each and max_identical and self._num_bad >= max_identical:
             error = next(iter(self._errors))
             return RunState.FAILED, f"the first {self._num_bad} trials failed alike: {error}"
         return None
+
+    @property
+    def _num_members(self) -> float:
+        """The number of members of a population; infinity for trials that begin alone."""
+        if self._search is None or not self._search.is_scheduled or self._search.is_replay:
+            return math.inf
+        return PopulationSettings.of(self._search.algorithm).population
 
     def _target_reached(self, members: Sequence[Trial]) -> Stop | None:
         targets = self._search.stop if self._search else None

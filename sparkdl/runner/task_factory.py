@@ -5,7 +5,6 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkdl import checkpoints
 from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.process.training_process import Start
 from sparkdl.cluster.trial_spec import RunRef, TrialSpec
@@ -100,13 +99,14 @@ class TaskFactory:
         if trial.parent is None:
             return self.prepared.init_from and (self.opened.paths.initial, 1)
         parent = self.opened.run.trials[trial.parent]
-        newest = checkpoints.newest(parent.path)
-        if newest is None:
+        # The weights that the value belongs to, by which the parent was chosen.
+        checkpoint = parent.checkpoint_of_value()
+        if checkpoint is None:
             raise ConfigError(
                 f"trial {trial.number} begins with the checkpoint of trial {parent.number}, which "
                 f"has none in {parent.path}. Start the search again."
             )
-        return parent.path, newest.number
+        return parent.path, checkpoint.number
 
     def _params_of(self, trial: Trial) -> dict[str, Any]:
         """Return the parameters of a trial with nothing masked, unlike those in the journal."""

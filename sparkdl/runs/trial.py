@@ -252,8 +252,9 @@ class Trial:
         """Call the kept training function in this process, with breakpoints, as this trial.
 
         The function gets the parameters, the seed, the last committed checkpoint and the resources
-        of the trial. It is loaded from the run directory, together with its modules, so debug only
-        runs whose directory you trust as you would trust a program. The run stays as it is.
+        of the trial; an interval of a population begins where it began. The function is loaded from
+        the run directory, together with its modules, so debug only runs whose directory you trust
+        as you would trust a program. The run stays as it is.
 
         Args:
             env: values of the variables that the run had with `env=`, which are never kept.

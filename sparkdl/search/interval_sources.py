@@ -53,7 +53,7 @@ class IntervalSource(TrialSource):
     def _next(self) -> Interval | None:
         trials = self._opened.run.trials
         if self._schedule is None:
-            return self._population.next(trials)
+            return self._population.next(trials, self._num_trials)
         if trials and not trials[-1].state.is_final:
             return None
         number = len(trials)

@@ -88,7 +88,7 @@ def test_members_hand_on_checkpoints_and_replay_gives_the_metrics_again(
     assert again.trials[-1].value == last.value
     assert (again.id != run.id, again.reproduces) == (True, run.id)
     monkeypatch.chdir(tmp_path)
-    assert last.debug(from_start=True)["loss"] == last.value
+    assert last.debug()["loss"] == last.value
     with pytest.raises(ConfigError, match="is no folder of a trial"):
         experiment.replay(run.path)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl import storage
+from sparkdl import checkpoints, storage
 from sparkdl.cluster.process.trial_folder import last_reported
 from sparkdl.errors import ConfigError, TrialPruned
 from sparkdl.reporter import Reporter, Rungs
@@ -178,6 +178,65 @@ def test_driver_that_is_killed_at_any_moment_is_resumed(
         num_known = sum(len(e["trials"]) for e in known if e["event"] == "trials")
         assert [t.params for t in run.trials[:num_known]] == [p for p, _ in whole[:num_known]]
         assert not any(t.state in ("PAUSED", "WAITING", "CANCELLED") for t in run.trials)
+
+
+# ---- members of a population
+
+
+@pytest.mark.parametrize("trial_value", ["last", "best"])
+def test_member_continues_from_the_weights_that_it_was_chosen_for(
+    root: str, trial_value: str
+) -> None:
+    """Each interval is best in its first epoch, and collapses in its last one."""
+    begun: dict[int, tuple[str, int] | None] = {}
+
+    def train(attempt: Attempt) -> Outcome:
+        spec = attempt.task.trial
+        begun[spec.number] = spec.init_from
+        for epoch, share in enumerate((1.0, 0.5, 0.0)):
+            metrics = {"score": share * spec.params["x"]}
+            attempt.report(epoch, **metrics)
+            made = Path(attempt.paths.folder, "made")
+            made.mkdir(exist_ok=True)
+            (made / "epoch").write_text(str(epoch))
+            checkpoints.commit(str(made), attempt.paths.folder, epoch, metrics, attempt.attempt)
+        return returned(score=0.0)
+
+    request = request_of(search=search_of("pbt"), metric="score", seed=1, trial_value=trial_value)
+    loop = new_loop(root, InMemoryCluster(train), request)
+    with background(loop):
+        pass
+    trials = loop.run.trials
+    assert loop.run.counts() == {"COMPLETE": 12}
+    for trial in trials[4:]:
+        parent = trials[trial.parent or 0]
+        folder, number = begun[trial.number] or ("", 0)
+        (chosen,) = [c for c in checkpoints.committed(folder) if c.number == number]
+        assert folder == parent.path
+        assert (chosen.url, chosen.metrics) == (parent.checkpoint, {"score": parent.value})
+        assert chosen.step == (0 if trial_value == "best" else 2)
+
+
+def test_member_that_fails_at_once_leaves_the_others_their_intervals(root: str) -> None:
+    """Trial 0 has the only parameters that diverge; the other members are slow."""
+    others_have_begun = threading.Barrier(4)
+
+    def diverge(attempt: Attempt, epoch: int) -> None:
+        if attempt.number < 4:
+            others_have_begun.wait(120.0)
+        if attempt.number == 0 or attempt.task.trial.params["x"] == trials[0].params["x"]:
+            raise TrainingError("diverged")
+
+    training = Training(diverge)
+    loop = loop_of(root, InMemoryCluster(failing(training), num_slots=4), "pbt")
+    trials = loop.run.trials
+    with background(loop):
+        pass
+    assert loop.run.state == "COMPLETE"
+    assert Counter(trial.member for trial in trials) == {0: 3, 1: 3, 2: 3, 3: 3}
+    assert [str(trial.state) for trial in trials].count("FAILED") == 1
+    retry = [trial for trial in trials if trial.member == 0][1]
+    assert trials[retry.parent or 0].member != 0
 
 
 # ---- trials that pause

@@ -35,12 +35,15 @@ def settings_of(**fields: Any) -> SearchSettings:
 class Simulation:
     """The trials of a population, in the order in which they are created."""
 
-    def __init__(self, direction: str = "max", seed: int = 1, **fields: Any) -> None:
+    def __init__(
+        self, direction: str = "max", seed: int = 1, num_trials: int | None = None, **fields: Any
+    ) -> None:
         self.population = Population(settings_of(**fields), direction, seed)
         self.trials: list[Trial] = []
+        self.num_trials = num_trials
 
     def start(self) -> Trial | None:
-        interval = self.population.next(self.trials)
+        interval = self.population.next(self.trials, self.num_trials)
         if interval is None:
             return None
         trial = Trial(len(self.trials), interval.params, "", parent=interval.parent)
@@ -48,10 +51,20 @@ class Simulation:
         self.trials.append(trial)
         return trial
 
-    def run(self, value: float | None) -> Trial:
+    def begin(self) -> Trial:
         trial = self.start()
         assert trial is not None
-        return ended(trial, value)
+        return trial
+
+    def run(self, value: float | None) -> Trial:
+        return ended(self.begin(), value)
+
+    def generation(self, *values: float | None) -> list[Trial]:
+        """Train an interval of as many members at once."""
+        trials = [self.begin() for _ in values]
+        for trial, value in zip(trials, values, strict=True):
+            ended(trial, value)
+        return trials
 
 
 def ended(trial: Trial, value: float | None) -> Trial:
@@ -65,10 +78,10 @@ def ended(trial: Trial, value: float | None) -> Trial:
 
 def test_worst_members_continue_from_the_best_and_others_from_themselves() -> None:
     simulation = Simulation(algorithm={"pbt": {"population": 8, "quantile": 0.25}})
-    first = [simulation.run(float(value)) for value in (3, 0, 7, 1, 6, 2, 5, 4)]
+    first = simulation.generation(*map(float, (3, 0, 7, 1, 6, 2, 5, 4)))
     assert [trial.member for trial in first] == [*range(8)]
     assert all(trial.parent is None for trial in first)
-    second = [simulation.run(0.0) for _ in range(8)]
+    second = simulation.generation(*[0.0] * 8)
     assert [trial.member for trial in second] == [*range(8)]
     for trial in second:
         if trial.member in (1, 3):  # The values 0 and 1 are replaced by 7 or 6.
@@ -80,87 +93,145 @@ def test_worst_members_continue_from_the_best_and_others_from_themselves() -> No
 
 def test_smaller_values_are_better_with_direction_min() -> None:
     simulation = Simulation(direction="min")
-    for value in (3.0, 0.0, 7.0, 1.0):
-        simulation.run(value)
-    parents = [simulation.run(0.0).parent for _ in range(4)]
-    assert parents == [0, 1, 1, 3]
+    simulation.generation(3.0, 0.0, 7.0, 1.0)
+    assert [trial.parent for trial in simulation.generation(*[0.0] * 4)] == [0, 1, 1, 3]
 
 
-def test_member_is_compared_with_the_same_generation_only() -> None:
-    """A member that has trained longer has no advantage."""
+def test_member_is_compared_with_the_latest_value_of_each_other_member() -> None:
+    """Nobody waits: a member that ends first is compared with whoever has ended anything."""
     simulation = Simulation()
-    first = [simulation.start() for _ in range(4)]
-    for trial, value in zip(first[:3], (1.0, 2.0, 3.0), strict=True):
-        ended(trial, value)  # type: ignore[arg-type]
-    # With three results no quarter is a member.
-    assert [simulation.run(100.0).parent for _ in range(3)] == [0, 1, 2]
-    ended(first[3], 0.5)  # type: ignore[arg-type]
-    last = simulation.start()
-    assert (last.member, last.parent) == (3, 2)  # type: ignore[union-attr]
+    first = [simulation.begin() for _ in range(4)]
+    ended(first[0], 1.0)
+    again = simulation.begin()
+    assert (again.member, again.parent) == (0, 0)  # There is no other yet.
+    ended(first[1], 9.0)
+    assert simulation.begin().parent == 1
+    ended(again, 2.0)
+    third = simulation.begin()
+    assert (third.member, third.parent) == (0, 1)  # 2 in its second interval, 9 in a first one.
+    ended(first[2], 0.5)
+    assert simulation.begin().parent == 1  # The 2 of member 0 is better, but not the best.
+
+
+def test_fast_member_waits_and_is_replaced_like_any_other() -> None:
+    """A member that is the worst takes no intervals of others, however fast it is."""
+    simulation = Simulation(num_trials=24)
+    slow = [simulation.begin() for _ in range(4)]
+    for _ in range(3):
+        ended(simulation.trials[-1] if len(simulation.trials) > 4 else slow[0], 0.0)
+        following = simulation.start()
+    assert following is None  # It has trained three intervals, the others none.
+    for trial in slow[1:]:
+        ended(trial, 1.0)
+    parents = {t.member: t.parent for t in simulation.generation(*[1.0] * 4)}
+    assert parents[0] in (1, 2, 3)
+
+
+@pytest.mark.parametrize(("num_trials", "shares"), [(12, [3, 3, 3, 3]), (14, [4, 4, 3, 3])])
+def test_each_member_gets_its_share_of_the_trials(num_trials: int, shares: list[int]) -> None:
+    """Member 0 is ten times as fast, and member 1 always fails at once."""
+    simulation = Simulation(num_trials=num_trials)
+    running: list[tuple[float, Trial]] = []
+    now = 0.0
+    while True:
+        while trial := simulation.start() if len(simulation.trials) < num_trials else None:
+            running.append((now + {0: 0.1, 1: 0.01}.get(trial.member or 0, 1.0), trial))
+        if not running:
+            break
+        running.sort(key=lambda entry: entry[0])
+        now, trial = running.pop(0)
+        ended(trial, None if trial.member == 1 else float(trial.number))
+    counts = Counter(trial.member for trial in simulation.trials)
+    assert [counts[member] for member in range(4)] == shares
+    failing = [trial for trial in simulation.trials if trial.member == 1]
+    assert failing[0].parent is None
+    assert all(simulation.trials[t.parent or 0].member != 1 for t in failing[1:])
 
 
 def test_nothing_is_proposed_while_all_members_train() -> None:
     simulation = Simulation()
-    trials = [simulation.start() for _ in range(4)]
-    assert None not in trials
+    trials = [simulation.begin() for _ in range(4)]
     assert simulation.start() is None
-    ended(trials[2], 1.0)  # type: ignore[arg-type]
-    following = simulation.start()
-    assert following is not None and (following.member, following.parent) == (2, 2)
+    ended(trials[2], 1.0)
+    following = simulation.begin()
+    assert (following.member, following.parent) == (2, 2)
     assert simulation.start() is None
 
 
 def test_failed_member_continues_from_another_one() -> None:
     simulation = Simulation()
-    for value in (1.0, None, 3.0, 2.0):
-        simulation.run(value)
-    parents = [simulation.run(None).parent for _ in range(4)]
-    assert parents[1] == 2
-    assert [parents[0], *parents[2:]] == [0, 2, 3]
-    # All have failed: each tries again from where it began.
-    again = [simulation.run(1.0) for _ in range(4)]
-    assert [trial.parent for trial in again] == parents
+    first = simulation.generation(1.0, None, 3.0, 2.0)
+    retry = simulation.begin()  # It has trained least.
+    assert (retry.member, retry.parent) == (1, 2)
+    assert retry.params != first[1].params
+    # While it trains again, others continue from themselves.
+    assert [simulation.begin().parent for _ in range(3)] == [0, 2, 3]
 
 
-def test_first_generation_that_fails_is_drawn_near_itself() -> None:
+def test_member_that_fails_when_no_other_one_is_good_continues_from_its_last_good_interval() -> (
+    None
+):
     simulation = Simulation()
-    for _ in range(4):
-        simulation.run(None)
-    again = [simulation.run(1.0) for _ in range(4)]
-    assert [trial.parent for trial in again] == [None] * 4
-    assert all(t.params != simulation.trials[i].params for i, t in enumerate(again))
+    simulation.generation(1.0, 2.0, 3.0, 4.0)
+    second = simulation.generation(None, None, None, None)
+    assert [trial.member for trial in second] == [0, 1, 2, 3]
+    third = simulation.generation(None, None, None, None)
+    assert [trial.parent for trial in third] == [0, 1, 2, 3]
 
 
-@given(st.lists(st.none() | st.floats(-10, 10), min_size=20, max_size=40), st.integers(0, 99))
-def test_lines_of_descent_are_of_one_generation_each(values: list[Any], seed: int) -> None:
-    """A parent has trained as long as the member that it replaces, unless intervals failed."""
+def test_members_that_fail_wait_for_the_first_checkpoint() -> None:
+    simulation = Simulation()
+    first = [simulation.begin() for _ in range(4)]
+    for trial in first[:3]:
+        ended(trial, None)
+        assert simulation.start() is None
+    ended(first[3], 1.0)
+    retries = [simulation.begin() for _ in range(3)]
+    assert [(trial.member, trial.parent) for trial in retries] == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_first_generation_that_fails_is_drawn_anew() -> None:
+    simulation = Simulation()
+    first = simulation.generation(*[None] * 4)
+    again = simulation.begin()
+    assert (again.member, again.parent) == (0, None)
+    assert again.params not in [trial.params for trial in first]
+    assert simulation.start() is None  # The others wait for it.
+    ended(again, 1.0)
+    assert [simulation.begin().parent for _ in range(3)] == [4, 4, 4]
+
+
+@given(
+    st.lists(st.none() | st.floats(-10, 10), min_size=20, max_size=40),
+    st.integers(1, 4),
+    st.integers(0, 99),
+)
+def test_population_never_stands_still_and_shares_its_trials(
+    values: list[Any], num_slots: int, seed: int
+) -> None:
     draw = random.Random(seed)
-    simulation = Simulation(seed=seed)
+    simulation = Simulation(seed=seed, num_trials=len(values))
     running: list[Trial] = []
-    generation: dict[int, int] = {}
-    while values:
-        trial = simulation.start() if len(running) < 3 else None
-        if trial is not None:
-            running.append(trial)
-            counts = Counter(t.member for t in simulation.trials[:-1])
-            before = counts[trial.member]
-            busy = {t.member for t in running[:-1]}
-            assert before == min(counts[m] for m in range(4) if m not in busy)
-            if trial.parent is not None:
-                parent = simulation.trials[trial.parent]
-                assert parent.state == TrialState.COMPLETE
-                assert generation[trial.parent] <= before
-            generation[trial.number] = before + 1
-            assert SPACE.has(trial.params)
-        else:
+    while values or running:
+        num_left = len(simulation.trials) < (simulation.num_trials or 0)
+        trial = simulation.start() if num_left and len(running) < num_slots else None
+        if trial is None:
+            assert running, "nothing runs, and nothing is proposed"
             ended(running.pop(draw.randrange(len(running))), values.pop())
+            continue
+        assert trial.member not in {t.member for t in running}
+        running.append(trial)
+        assert SPACE.has(trial.params)
+        if trial.parent is not None:
+            assert simulation.trials[trial.parent].state == TrialState.COMPLETE
+    counts = Counter(trial.member for trial in simulation.trials)
+    assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def test_explored_parameters_are_near_the_winner_or_new() -> None:
     simulation = Simulation(algorithm={"pbt": {"population": 4, "resample": 0.0}})
-    firsts = [simulation.run(value) for value in (3.0, 0.0, 1.0, 2.0)]
-    simulation.run(1.0)
-    explored = simulation.run(1.0)
+    firsts = simulation.generation(3.0, 0.0, 1.0, 2.0)
+    explored = simulation.generation(1.0, 1.0)[1]
     winner = firsts[0].params
     assert explored.parent == 0
     assert explored.params["rate"] / winner["rate"] == pytest.approx(1.2) or explored.params[

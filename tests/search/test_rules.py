@@ -231,6 +231,25 @@ def test_failures_end_a_run() -> None:
     assert first_stop(failing(fail_fast_identical=3), other) is None
 
 
+def test_failures_of_one_member_of_a_population_do_not_end_a_search() -> None:
+    def failing(members: Sequence[int]) -> tuple[int, Stop] | None:
+        search = {"algorithm": {"pbt": {"population": 4}}, "num_trials": 40}
+        rule = stops(**search)
+        error = "ValueError: diverged"
+        trials = [ended(i, None, "FAILED", error=error, member=m) for i, m in enumerate(members)]
+        return first_stop(rule, trials)
+
+    assert failing([2] * 40) is None
+    assert failing([0, 1, 2] * 13) is None
+    found = failing([*[0] * 20, 1, 2, 3])
+    assert found is not None
+    assert found[0] == 22
+    assert "the first 23 trials failed alike: ValueError: diverged" in found[1][1]
+    found = failing([0, 1, 2, 3] * 10)
+    assert found is not None
+    assert found[0] == 9
+
+
 RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "patience": ({}, {"patience": 3}),
     "patience of repeats": ({}, {"patience": 2, "repeats": 2}),
