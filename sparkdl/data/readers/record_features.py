@@ -96,7 +96,7 @@ def inferred_features(inspected: Inspected) -> dict[str, RecordFeature]:
     """
 
     def feature(name: str) -> RecordFeature:
-        length = inspected.length(name)
+        length = None if name in inspected.lists else inspected.length(name)
         shape = None if length is None else () if length == 1 else (length,)
         return RecordFeature(inspected.kinds[name], shape)
 

@@ -18,14 +18,14 @@ from sparkdl.data.readers.paths import Files, Paths, find, urls_of
 from sparkdl.data.tfexample.counts import FileCount, counts_of
 from sparkdl.data.tfexample.framing import compression_of, measure
 from sparkdl.data.tfexample.marks import Marks, Part, distance_for
-from sparkdl.data.tfexample.schema_inference import check_compression, inspect
+from sparkdl.data.tfexample.schema_inference import check_compression, has_lists, inspect
 
 __all__ = ["FOLDER", "FileParts", "index_records"]
 
 # The folder of the run directory in which indexes are kept.
 FOLDER = "indexes"
 # An index of another format, by another version of sparkdl, is not found.
-FORMAT = 1
+FORMAT = 2
 
 NUM_THREADS = 8  # The threads mostly wait for a store.
 
@@ -77,14 +77,15 @@ def index_records(
     kept = _Kept(matches, [compression, schema is None])
     pieces = kept.read()
     if pieces is None:
-        pieces = _index(matches, compression)
+        pieces = _index(matches, compression, is_inspected=schema is None)
         if schema is None:
             pieces["inspected"] = _inspect(urls_of(matches), compression)
+            pieces["has_lists"] = bool(pieces["inspected"]["lists"])
         kept.write(pieces)
     return {"files": files, **pieces}
 
 
-def _index(matches: Sequence[Files], compression: str | None) -> Pieces:
+def _index(matches: Sequence[Files], compression: str | None, is_inspected: bool) -> Pieces:
     urls = urls_of(matches)
     sizes = dict(zip(urls, (size for files in matches for size in files.sizes), strict=True))
     known = counts_of(sizes)
@@ -102,12 +103,15 @@ def _index(matches: Sequence[Files], compression: str | None) -> Pieces:
 
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         counted = list(pool.map(count, urls))
+    uncounted = [url for url in urls if url not in known]
     return {
         "compressions": [file.compression for file, _ in counted],
         "rows": [file.rows for file, _ in counted],
         "num_bytes": sum(file.num_bytes for file, _ in counted),
         "mark_rows": [marks.rows for _, marks in counted],
         "mark_offsets": [marks.offsets for _, marks in counted],
+        # data.write_tfrecord writes none.
+        "has_lists": not is_inspected and has_lists(uncounted, compression),
     }
 
 
@@ -117,6 +121,7 @@ def _inspect(urls: Sequence[str], compression: str | None) -> dict[str, Any]:
         "records": inspected.records,
         "kinds": {name: kind.value for name, kind in inspected.kinds.items()},
         "lengths": {name: sorted(lengths) for name, lengths in inspected.lengths.items()},
+        "lists": sorted(inspected.lists),
     }
 
 

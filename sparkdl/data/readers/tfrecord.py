@@ -35,6 +35,7 @@ from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import chunks
 from sparkdl.data.tfexample.schema_inference import Inspected
+from sparkdl.errors import ConfigError
 
 __all__ = ["TFRecordSource", "tfrecord"]
 
@@ -63,6 +64,9 @@ def tfrecord(
     **batches: Any,
 ) -> Any:
     """Return this rank's share of TFRecord files of `tf.train.Example` as a `tf.data.Dataset`.
+
+    A feature list of a `tf.train.SequenceExample` is a column of arrays of any length, like an
+    array in its context; it must have one value in each step.
 
     At the start the first rank counts the records of all files, for all ranks, and notes where some
     of them begin: in uncompressed local files it skips the data, and other files it reads. It keeps
@@ -143,6 +147,7 @@ class TFRecordSource(TensorSource):
         pieces = index_records(paths, schema, compression) if pieces is None else pieces
         self.name = describe(paths)
         self.sizes = pieces["rows"]
+        self._has_lists: bool = pieces["has_lists"]
         self._compressions = pieces["compressions"]
         self._record_bytes: int = max(pieces["num_bytes"] // max(sum(self.sizes), 1), 1)
         matches = find_again(paths, pieces["files"])
@@ -181,7 +186,13 @@ class TFRecordSource(TensorSource):
         """Implement `Source.blocks`; TensorFlow is not needed to read arrays."""
         features = self._stored(selection.names)
         tensors = super().blocks(next_pass, selection)
-        if not all(isinstance(feature, RecordFeature) for feature in features.values()):
+        others = [name for name, each in features.items() if not isinstance(each, RecordFeature)]
+        if others and self._has_lists:
+            raise ConfigError(
+                f"schema[{others[0]!r}] is a feature of TensorFlow that the feature lists of a "
+                "SequenceExample have no place for. Pass dtype and shape: ('int64', [None])."
+            )
+        if others:
             return tensors
         rows = RecordRows(
             self.name,
@@ -193,6 +204,8 @@ class TFRecordSource(TensorSource):
             self._check,
             {name: values for name, values in self._keys.items() if name in selection.names},
         )
+        if self._has_lists:  # TensorFlow's parser of Examples leaves them out.
+            return rows.blocks(next_pass, selection)
         return EitherBlocks(lambda: rows.blocks(next_pass, selection), tensors)
 
     def _stored(self, names: Sequence[str]) -> dict[str, Any]:
@@ -208,11 +221,6 @@ class TFRecordSource(TensorSource):
         if keys:
             features[FILE_NUMBER] = tf.io.FixedLenFeature([], tf.int64)
         block_rows = self._num_rows(BLOCK_ROWS, BLOCK_BYTES)
-
-        def parsed(block: Any) -> dict[str, Any]:
-            found = dense(tf.io.parse_example(block, features))
-            number = found.pop(FILE_NUMBER, None)
-            return {**found, **{name: tf.gather(values, number) for name, values in keys.items()}}
 
         def passes() -> Iterator[Any]:
             current = next_pass()
@@ -239,7 +247,7 @@ class TFRecordSource(TensorSource):
         return (
             tf.data.Dataset.from_generator(passes, output_signature=signature)
             .flat_map(blocks)
-            .map(parsed, **parallel)
+            .map(functools.partial(_parsed, features, keys), **parallel)
         )
 
     def _key_arrays(self, names: Sequence[str]) -> dict[str, Any]:
@@ -354,6 +362,15 @@ class TFRecordSource(TensorSource):
                         break
 
 
+def _parsed(features: Mapping[str, Any], keys: Mapping[str, Any], block: Any) -> dict[str, Any]:
+    """Return the columns of a block of records; `keys` has those that folders define, by file."""
+    import tensorflow as tf
+
+    found = dense(tf.io.parse_example(block, features))
+    number = found.pop(FILE_NUMBER, None)
+    return {**found, **{name: tf.gather(values, number) for name, values in keys.items()}}
+
+
 # Not a method: the copies of a source end with it, without a wait for the garbage collector.
 def _check_unchanged(places: Sequence[tuple[Files, int]], piece: int) -> None:
     files, number = places[piece]
@@ -374,4 +391,5 @@ def _unpack(inspected: Mapping[str, Any]) -> Inspected:
         inspected["records"],
         {name: Kind(kind) for name, kind in inspected["kinds"].items()},
         {name: frozenset(lengths) for name, lengths in inspected["lengths"].items()},
+        frozenset(inspected["lists"]),
     )

@@ -4,6 +4,7 @@ The tasks need neither TensorFlow nor a Hadoop jar.
 """
 
 import gzip
+import logging
 import os
 import tempfile
 import uuid
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sparkdl import storage
@@ -29,6 +31,8 @@ from sparkdl.spark_python import map_in_arrow
 
 __all__ = ["write_tfrecord"]
 
+_logger = logging.getLogger("sparkdl.data")
+
 # Names in the temporary folder: old files of the same names as new ones, and a file that shows
 # readers that the folder is changing.
 _REPLACED = "replaced"
@@ -43,6 +47,7 @@ _WRITTEN_SCHEMA = pa.schema(
         ("num_bytes", pa.int64()),
         ("mark_rows", pa.list_(pa.int64())),
         ("mark_offsets", pa.list_(pa.int64())),
+        ("has_values", pa.list_(pa.bool_())),
     ]
 )
 
@@ -68,8 +73,9 @@ def write_tfrecord(
 
     Args:
         df: the DataFrame. Booleans and integers become int64 lists, float and double become float
-            lists (in single precision), string and binary become bytes lists; arrays become lists
-            of many values; a null becomes an absent feature.
+            lists (of float32), string and binary become bytes lists; arrays become lists of many
+            values; a null becomes an absent feature. A double that float32 does not represent is
+            an error: cast the column to float. A column of nulls alone is named by a warning.
         path: a folder that the driver and all executors can access, or an fsspec URL.
         compression: None or `gzip`.
         num_files: number of files; by default the number of partitions of the DataFrame.
@@ -84,6 +90,8 @@ def write_tfrecord(
     Raises:
         ConfigError: if an argument is invalid, a column's type is not supported, or `path` exists
             and is not empty; no job has been started.
+        PythonException: of Spark, from a task: if float32 does not represent a double, or an array
+            has a null in it.
 
     Example:
         >>> from pyspark.sql import SparkSession
@@ -116,7 +124,7 @@ def write_tfrecord(
     try:
         fields = (
             "name string, rows long, size long, num_bytes long, mark_rows array<long>, "
-            "mark_offsets array<long>"
+            "mark_offsets array<long>, has_values array<boolean>"
         )
         written = map_in_arrow(df, task, fields).collect()
         names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in written}
@@ -125,12 +133,31 @@ def write_tfrecord(
         storage.remove(temporary)
         raise
     counts = {}
+    _warn_of_nulls([c.name for c in columns], [row.has_values for row in written], folder)
     for row in written:
         file = row.asDict()
+        del file["has_values"]
         name = names[file.pop("name")]
         counts[name] = FileCount(**file, compression=compression)
     _publish(names, temporary, folder, pack_counts(counts))
     return sum(row.rows for row in written)
+
+
+def _warn_of_nulls(names: Sequence[str], has_values: Sequence[Sequence[bool]], folder: str) -> None:
+    """Name the columns that no file has a value of.
+
+    Args:
+        names: names of the columns.
+        has_values: for each file, for each column, True if it has a value that is not null.
+    """
+    found = [any(of_column) for of_column in zip(*has_values, strict=True)]
+    if nulls := [name for name, has_any in zip(names, found, strict=False) if not has_any]:
+        _logger.warning(
+            "%s: column %s has only nulls, and a TFRecord has no place for it: it is not there "
+            "when the files are read, unless schema= names it",
+            folder,
+            ", ".join(map(repr, nulls)),
+        )
 
 
 def _check_target(folder: str, mode: str) -> None:
@@ -226,11 +253,13 @@ def _write(
     suffix = ".tfrecord.gz" if compression else ".tfrecord"
     name = f"part-{partition:05d}-{uuid.uuid4().hex}{suffix}"
     marks = Marks(max_marks=max(max_marks, 1))
+    has_values = np.zeros(len(columns), bool)
     with tempfile.TemporaryDirectory(dir=local_disk()) as scratch:
         local_folder = storage.local_path(folder) if storage.is_local(folder) else Path(scratch)
         local_folder.mkdir(parents=True, exist_ok=True)
         with _open(local_folder / name, compression) as file:
             for batch in batches:
+                has_values |= [array.null_count < len(array) for array in batch.columns]
                 batch = batch.rename_columns([column.name for column in columns])
                 for piece in _split(batch):
                     records = encode(piece, columns)
@@ -247,6 +276,7 @@ def _write(
             "num_bytes": marks.end,
             "mark_rows": [0] if compression else marks.rows,
             "mark_offsets": [0] if compression else marks.offsets,
+            "has_values": has_values.tolist(),
         }
         yield pa.RecordBatch.from_pylist([written], _WRITTEN_SCHEMA)
 

@@ -79,25 +79,67 @@ def _feature(data: bytes, position: int, end: int) -> tuple[Kind | None, list[tu
     return kind, pieces
 
 
-def features(record: bytes) -> tuple[dict[str, tuple[Kind, int, int]], bytes]:
+def _feature_list(
+    data: bytes, name: str, position: int, end: int
+) -> tuple[Kind | None, list[tuple[int, int]]]:
+    """Return the kind of a feature list, and (start, stop) of each piece of its content.
+
+    With one value in each step, it has the content of a feature with all values.
+    """
+    kind: Kind | None = None
+    pieces: list[tuple[int, int]] = []
+    for number, wire, start, stop in _fields(data, position, end):
+        if (number, wire) != (1, _DELIMITED):
+            continue
+        step_kind, step = _feature(data, start, stop)
+        num_values = sum(_num_values(step_kind, data, a, b) for a, b in step)
+        if num_values != 1:
+            raise NotAnExample(
+                f"feature list {name!r} has {num_values} values in a step; expected one. Write a "
+                "feature list for each of the values"
+            )
+        if kind not in (None, step_kind):
+            raise NotAnExample(f"feature list {name!r} has steps of several kinds; expected one")
+        kind, pieces = step_kind, pieces + step
+    return kind, pieces
+
+
+def _num_values(kind: Kind | None, data: bytes, start: int, stop: int) -> int:
+    if kind is Kind.FLOAT:
+        return (stop - start) // 4
+    if kind is Kind.INT64:
+        return sum(byte < 0x80 for byte in data[start:stop])
+    return sum(1 for _ in _fields(data, start, stop))
+
+
+def features(record: bytes) -> tuple[dict[str, tuple[Kind, int, int]], bytes, set[str]]:
     """Return the features of one Example: kind, start and stop of the content, by name.
 
     The content of a feature is the content of its list: packed numbers, or a field for each bytes
     value. Contents that are in several pieces are joined in the second result; their positions
-    continue after the end of the record.
+    continue after the end of the record. The third result has the names of the feature lists, if
+    the record is a SequenceExample.
 
     Raises:
-        NotAnExample: if the record is not an Example.
+        NotAnExample: if the record is not an Example, or a feature list has a step that has not one
+            value.
 
     Example:
         >>> features(b"\\n\\r\\n\\x0b\\n\\x02id\\x12\\x05\\x1a\\x03\\n\\x01\\x07")
-        ({'id': (<Kind.INT64: 3>, 14, 15)}, b'')
+        ({'id': (<Kind.INT64: 3>, 14, 15)}, b'', set())
     """
     contents: dict[str, tuple[Kind, int, int]] = {}
     joined = b""
+    lists: set[str] = set()
     try:
-        for name, start, stop in _entries(record):
-            kind, pieces = _feature(record, start, stop)
+        for is_list, name, start, stop in _entries(record):
+            if is_list:
+                if name in contents and name not in lists:
+                    raise NotAnExample(f"{name!r} is a feature of the context and a feature list")
+                lists.add(name)
+                kind, pieces = _feature_list(record, name, start, stop)
+            else:
+                kind, pieces = _feature(record, start, stop)
             contents.pop(name, None)
             if kind is None:
                 continue
@@ -111,13 +153,13 @@ def features(record: bytes) -> tuple[dict[str, tuple[Kind, int, int]], bytes]:
         raise NotAnExample(
             f"the record ends within a field, or a name is not text: {error}"
         ) from error
-    return contents, joined
+    return contents, joined, lists
 
 
-def _entries(record: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yield name, start and stop of each feature of an Example."""
+def _entries(record: bytes) -> Iterator[tuple[bool, str, int, int]]:
+    """Yield each feature of an Example: True if it is a feature list, name, start and stop."""
     for number, wire, start, stop in _fields(record, 0, len(record)):
-        if (number, wire) != (1, _DELIMITED):
+        if number not in (1, 2) or wire != _DELIMITED:
             continue
         for inner, inner_wire, begin, end in _fields(record, start, stop):
             entry = {}
@@ -125,7 +167,7 @@ def _entries(record: bytes) -> Iterator[tuple[str, int, int]]:
                 entry = {n: (a, b) for n, w, a, b in _fields(record, begin, end) if w == _DELIMITED}
             if 2 in entry:
                 a, b = entry.get(1, (0, 0))
-                yield record[a:b].decode(), *entry[2]
+                yield number == 2, record[a:b].decode(), *entry[2]
 
 
 # ---- many records
@@ -154,11 +196,13 @@ class Examples:
         data: the bytes that the starts and stops of the features refer to.
         rows: number of records.
         features: the features by name.
+        lists: names of the feature lists of SequenceExamples.
     """
 
     data: bytes
     rows: int
     features: dict[str, Feature] = field(default_factory=dict)
+    lists: set[str] = field(default_factory=set)
 
     def _put(self, name: str, kind: Kind, rows: Any, starts: Any, stops: Any) -> None:
         if name not in self.features:
@@ -215,7 +259,8 @@ def decode(data: bytes, spans: Sequence[tuple[int, int]], names: Sequence[str] |
         is_decoded = _decode_same_layout(examples, rows, begins, length, names)
         for row in rows[~is_decoded].tolist():
             record = data[begins[row] : ends[row]]
-            contents, joined = features(record)
+            contents, joined, lists = features(record)
+            examples.lists |= lists
             for name in contents if names is None else set(contents).intersection(names):
                 kind, start, stop = contents[name]
                 begin = begins[row] if start < len(record) or start == stop else size - len(record)
@@ -251,8 +296,9 @@ def _decode_same_layout(
     if len(rows) < 2 or not length:
         return np.zeros(len(rows), bool)
     first = begins[rows[0]]
-    contents, joined = features(examples.data[first : first + length])
-    if joined:
+    contents, joined, lists = features(examples.data[first : first + length])
+    examples.lists |= lists
+    if joined or lists:
         return np.zeros(len(rows), bool)
     records = sliding_window_view(np.frombuffer(examples.data, np.uint8), length)[begins[rows]]
     layout = np.full(length, 0xFF, np.uint8)

@@ -90,13 +90,29 @@ def _values(array: pa.Array, column: Column) -> tuple[bytes, "np.ndarray[Any, An
     if column.kind is Kind.INT64:
         return varints(array.cast(pa.int64()).to_numpy())
     if column.kind is Kind.FLOAT:
-        floats = array.cast(pa.float32()).to_numpy().astype("<f4", copy=False)
+        floats = _single(array, column.name).astype("<f4", copy=False)
         return floats.tobytes(), np.full(len(floats), 4)
     values = array.cast(pa.large_binary()).to_pylist()
     heads = [FIELD_1 + varint(len(value)) for value in values]
     lengths = [len(head) + len(value) for head, value in zip(heads, values, strict=True)]
     joined = b"".join(part for pair in zip(heads, values, strict=True) for part in pair)
     return joined, np.array(lengths, np.int64)
+
+
+def _single(array: pa.Array, name: str) -> "np.ndarray[Any, Any]":
+    """Return floats as float32, which are the only floats of a TFRecord."""
+    values: np.ndarray[Any, Any] = array.to_numpy()
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    is_changed = (single != values) & ~np.isnan(values)
+    if is_changed.any():
+        value = values[is_changed][0]
+        raise ValueError(
+            f"column {name!r} has {value}, which would become {single[is_changed][0]}: a TFRecord "
+            f"stores float32. Round the column to it yourself: df.withColumn({name!r}, "
+            f"df[{name!r}].cast('float')), or 'array<float>'."
+        )
+    return single
 
 
 def _starts(lengths: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
@@ -132,7 +148,7 @@ def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> list[bytes]:
         columns: the columns and their features, see `columns_of`.
 
     Raises:
-        ValueError: if an array has a null in it.
+        ValueError: if an array has a null in it, or float32 does not represent a number.
 
     Example:
         >>> batch = pa.RecordBatch.from_pydict({"id": [7, None]})

@@ -12,7 +12,7 @@ from sparkdl.data.tfexample.framing import COMPRESSIONS, chunks, compression_of
 from sparkdl.data.tfexample.to_arrow import values_of
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Inspected", "check_compression", "inspect", "not_an_example"]
+__all__ = ["Inspected", "check_compression", "has_lists", "inspect", "not_an_example"]
 
 # Limits of the records from which a schema is inferred.
 INSPECTED_RECORDS = 1000
@@ -44,11 +44,13 @@ class Inspected:
         kinds: kind of each feature, by name.
         lengths: the numbers of values that each feature has in a record, by name; -1 for records
             without the feature.
+        lists: names of the feature lists of SequenceExamples.
     """
 
     records: int
     kinds: dict[str, Kind]
     lengths: dict[str, frozenset[int]]
+    lists: frozenset[str] = frozenset()
 
     def length(self, name: str) -> int | None:
         """Return the number of values in every record; None if the numbers differ or are 0."""
@@ -56,8 +58,8 @@ class Inspected:
         return None if others or first < 1 else first
 
     def is_array(self, name: str) -> bool:
-        """Return True unless all records with the feature have one value."""
-        return self.lengths[name] - {-1} != {1}
+        """Return True unless it is a feature that has one value in all records that have it."""
+        return name in self.lists or self.lengths[name] - {-1} != {1}
 
 
 def inspect(urls: Iterable[str], compression: str | None) -> Inspected:
@@ -95,7 +97,24 @@ def inspect(urls: Iterable[str], compression: str | None) -> Inspected:
             name: frozenset().union(*(lengths.get(name, {-1}) for _, lengths in chunks_read))
             for name in names
         },
+        frozenset().union(*(examples.lists for examples, _ in chunks_read)),
     )
+
+
+def has_lists(urls: Iterable[str], compression: str | None) -> bool:
+    """Return True if the first record of some files is a SequenceExample with feature lists.
+
+    Args:
+        urls, compression: see `inspect`.
+    """
+    try:
+        for url in urls:
+            for _, data, spans in chunks(url, compression_of(url, compression)):
+                if spans:
+                    return bool(decode(data, spans[:1], None).lists)
+    except ValueError:
+        return False  # The error is raised again when the record is read.
+    return False
 
 
 def _first_records(

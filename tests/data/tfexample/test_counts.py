@@ -26,6 +26,7 @@ def write(folder: Path, *rows: int, compression: str | None = None) -> list[str]
         for made in _write(iter(batches), COLUMNS, temporary, compression):
             (file,) = made.to_pylist()
             name = file.pop("name")
+            assert file.pop("has_values") == [True]
             counts[name] = FileCount(**file, compression=compression)
     _publish({name: name for name in counts}, temporary, str(folder), pack_counts(counts))
     return sorted(counts)

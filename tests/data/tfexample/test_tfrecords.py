@@ -1,6 +1,7 @@
 """TFRecord files without TensorFlow: the format, and DataFrames written to it and read from it."""
 
 import gzip
+import re
 import struct
 import sys
 import zlib
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.ml.functions import array_to_vector
@@ -63,6 +64,7 @@ values = {
 }
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(*(st.none() | value for value in values.values())), max_size=12))
 def test_any_values_come_back(rows: list[tuple[Any, ...]]) -> None:
     columns = list(values)
@@ -608,3 +610,40 @@ def test_s3(s3: str, spark: SparkSession, tmp_path: Path) -> None:
     assert [name[:5] for name in storage.list_names(f"{path}/out")] == ["_SUCC", *["part-"] * 3]
     for where in (f"{path}/out", f"{path}/*/part-*.tfrecord", meant(f"{path}/out")):
         assert rows_of(read_tfrecord(spark, where, ALL)) == rows_of(df)
+
+
+# ---- what a record has no place for
+
+
+@pytest.mark.parametrize("value", [16777217.0, 0.1, 1e300, -1e-300])
+@pytest.mark.parametrize("is_array", [False, True])
+def test_doubles_that_floats_would_change_are_refused(value: float, is_array: bool) -> None:
+    column = Column("x", Kind.FLOAT, pa.float64(), is_array)
+    batch = pa.RecordBatch.from_pydict({"x": [[1.0, value]] if is_array else [value]})
+    with pytest.raises(
+        ValueError, match=rf"column 'x' has {re.escape(str(value))}, .*cast\('float'\)"
+    ):
+        encode(batch, [column])
+
+
+def test_doubles_that_are_floats_are_written() -> None:
+    import tensorflow as tf
+
+    column = Column("x", Kind.FLOAT, pa.float64())
+    values = [0.5, float("nan"), float("inf"), -0.0, 2.0**-149, float(np.float32(0.1)), None]
+    records = encode(pa.RecordBatch.from_pydict({"x": pa.array(values, pa.float64())}), [column])
+    parts = [tf.train.Example.FromString(record).features for record in records]
+    found = [part.feature["x"].float_list.value[0] for part in parts[:-1]]
+    assert repr(found) == repr(values[:-1]) and not parts[-1].feature
+
+
+@pytest.mark.slow
+def test_a_column_of_nulls_is_named(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    df = spark.createDataFrame([(1, None, None), (2, None, 3)], "i int, gone string, some int")
+    with caplog.at_level("WARNING", "sparkdl.data"):
+        write_tfrecord(df, tmp_path / "t", num_files=2)
+    assert "column 'gone' has only nulls" in caplog.text and "some" not in caplog.text
+    assert read_tfrecord(spark, tmp_path / "t").columns == ["i", "some"]
+    assert read_tfrecord(spark, tmp_path / "t", df.schema).columns == df.columns
