@@ -1,6 +1,6 @@
 """Runs in the training process. Correct Keras 3 under MultiWorkerMirroredStrategy.
 
-Keras 3 has five faults with several workers:
+Keras 3 has six faults with several workers:
 
 - Before `fit`, its trainer asks the strategy for the mean of a batch, a tuple, to infer shapes
   (github.com/keras-team/keras/issues/20585).
@@ -12,6 +12,7 @@ Keras 3 has five faults with several workers:
   BatchNorm, and then in the model.
 - `steps_per_execution` above 1 fails: the graph of the loop that Keras builds is invalid with
   collectives in it.
+- Optimizers clip, check, accumulate and average before they sum, see `keras3_optimizers`.
 """
 
 import functools
@@ -19,6 +20,8 @@ import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
+
+from sparkdl.distribute import keras3_optimizers
 
 __all__ = ["add_callbacks", "apply", "moving_statistics"]
 
@@ -36,6 +39,7 @@ def apply() -> None:
     # In the class that defines the method: loading a model does not compile one that overrides it.
     Trainer.compile = _in_scope(Trainer.compile)
     BatchNormalization._moments = _with_moments_of_empty_batches(BatchNormalization._moments)
+    keras3_optimizers.apply(_has_several_workers)
 
 
 def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:

@@ -126,6 +126,7 @@ def test_keras_still_has_the_faults_that_are_patched(tmp_path: Path) -> None:
     assert "PerReplica" in first["batch"], mended.format("_maybe_symbolic_build")
     assert "Invalid reduction dimension" in first["logs"], mended.format("reduce_per_replica")
     assert first["statistics"] != second["statistics"], mended.format("BatchNorm's statistics")
+    assert first["clipped"] == 0.75, mended.format("clipping before the sum")  # The sum gives 0.5.
     assert first["empty"], mended.format("BatchNorm of a batch without rows")
 
 

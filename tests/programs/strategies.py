@@ -249,6 +249,10 @@ def faults(folder: Path) -> Any:
         model.compile("sgd", "mse")
         norm = keras.layers.BatchNormalization()
         norm.build((None, 4))
+        weight, clipping = keras.Variable([1.0]), keras.optimizers.SGD(1.0, clipvalue=0.5)
+        clipping.build([weight])
+    gradient = tf.constant([3.0 if context.is_chief else -0.25])
+    strategy.run(clipping.apply, ([gradient],))
     empty = keras.layers.BatchNormalization()
     empty(np.zeros((0, 4), "float32"), training=True)
     strategy.run(norm, (tf.fill([2, 4], float(context.rank)),), {"training": True})
@@ -256,6 +260,7 @@ def faults(folder: Path) -> Any:
         "batch": error(model.fit, dataset()),
         "logs": error(tf.function(log), 0.5),
         "statistics": float(norm.moving_mean.numpy()[0]),
+        "clipped": float(weight.numpy()[0]),
         "empty": bool(np.isnan(empty.moving_mean.numpy()).any()),
     }
 
