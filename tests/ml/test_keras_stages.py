@@ -330,6 +330,39 @@ def test_transform_refuses_what_it_would_overwrite(models: Any, spark: SparkSess
         KerasModel("model.keras")
 
 
+def test_a_restarted_fit_ends_with_the_best_weights(
+    models: Any, points: DataFrame, root: str, tmp_path: Path
+) -> None:
+    def stop_early() -> list[Any]:
+        import os
+
+        import keras
+
+        class Plan(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                if epoch == 3 and not (tmp_path / "died").exists():
+                    (tmp_path / "died").touch()
+                    os._exit(1)
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                logs["score"] = [5.0, 1.0, 3.0, 2.5, 2.4, 2.3][epoch]
+                self.model.layers[-1].bias.assign([float(epoch)])
+
+        stops = keras.callbacks.EarlyStopping("score", 0, 2, mode="min", restore_best_weights=True)
+        return [Plan(), stops]
+
+    net = models.linear((2,))
+    net.compile(models.keras.optimizers.SGD(0.0), "mse")
+    estimator = KerasEstimator(
+        net, callbacks=stop_early, epochs=6, runOptions={**QUIET, "max_restarts": 1}
+    )
+    rows = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)
+    run = experiment.load(estimator.fit(rows).getRunPath())
+    trained = models.keras.saving.load_model(run.result["model"])
+    assert (run.trials[0].attempts, run.result["score"]) == (2, 2.5)
+    assert trained.layers[-1].bias.numpy().tolist() == [1.0]
+
+
 # ---- saved
 
 
