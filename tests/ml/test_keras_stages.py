@@ -339,12 +339,12 @@ def test_a_restarted_fit_ends_with_the_best_weights(
         import keras
 
         class Plan(keras.callbacks.Callback):  # type: ignore[misc]
-            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            def on_epoch_begin(self, epoch: int, logs: dict[str, float]) -> None:
                 if epoch == 3 and not (tmp_path / "died").exists():
                     (tmp_path / "died").touch()
                     os._exit(1)
 
-            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
                 logs["score"] = [5.0, 1.0, 3.0, 2.5, 2.4, 2.3][epoch]
                 self.model.layers[-1].bias.assign([float(epoch)])
 
@@ -358,7 +358,7 @@ def test_a_restarted_fit_ends_with_the_best_weights(
     )
     rows = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)
     run = experiment.load(estimator.fit(rows).getRunPath())
-    trained = models.keras.saving.load_model(run.result["model"])
+    trained = models.keras.saving.load_model(Path(run.trials[0].path, run.result["model"]))
     assert (run.trials[0].attempts, run.result["score"]) == (2, 2.5)
     assert trained.layers[-1].bias.numpy().tolist() == [1.0]
 
