@@ -278,6 +278,11 @@ def _dtype(name: str, kind: Any) -> Any:
             f"column {name!r} is {kind}: more than the {MAX_DECIMAL_DIGITS} digits that a float64 "
             "represents exactly. Cast it to double, or to a decimal of fewer digits."
         )
+    if types.is_duration(kind) or types.is_interval(kind):
+        raise UnsupportedType(
+            f"column {name!r} is an interval, which cannot become a tensor. Write a number in its "
+            "place, such as its seconds or months, or leave it out."
+        )
     if types.is_null(kind):
         raise UnsupportedType(
             f"column {name!r} is null in all rows, so that it has no type. Leave it out, or write "

@@ -5,6 +5,7 @@ The first rank does this for all ranks, see `agreed_pieces`.
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -46,6 +47,10 @@ NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 # Spark writes timestamps as INT96 by default, which nanoseconds cannot represent after 2262.
 TIMESTAMP_UNIT = "us"
 FILE_FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit=TIMESTAMP_UNIT)
+
+# Where Spark keeps the types of its columns. Source: `ParquetReadSupport.scala` of Spark 4.
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_INTERVAL = pa.duration("us")
 
 # Rows of the columns of a condition that are decoded at once.
 COUNTED_ROWS = 1 << 14
@@ -109,7 +114,7 @@ class _Schemas:
     """The columns of all files; files with equal columns share an object, which may be large."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[pa.Schema, pa.Schema]] = []
+        self._known: list[tuple[pa.Schema, set[str], pa.Schema]] = []
 
     def shared(self, stored: pa.Schema) -> pa.Schema:
         """Return the columns as they are compared between files.
@@ -117,12 +122,27 @@ class _Schemas:
         Args:
             stored: the columns of a file.
         """
-        for other, schema in self._known:
-            if other.equals(stored):
+        intervals = _intervals(stored.metadata or {})
+        for other, others_intervals, schema in self._known:
+            if other.equals(stored) and intervals == others_intervals:
                 return schema
-        schema = pa.schema([(field.name, comparable_type(field.type)) for field in stored])
-        self._known.append((stored, schema))
+        schema = pa.schema(
+            [
+                (field.name, _INTERVAL if field.name in intervals else comparable_type(field.type))
+                for field in stored
+            ]
+        )
+        self._known.append((stored, intervals, schema))
         return schema
+
+
+def _intervals(metadata: Mapping[bytes, bytes]) -> set[str]:
+    """Return the columns that are intervals in Spark, which stores them as plain integers."""
+    columns = metadata.get(_SPARK_SCHEMA, b"")
+    if b'"interval' not in columns:
+        return set()
+    fields = json.loads(columns)["fields"]
+    return {field["name"] for field in fields if str(field["type"]).startswith("interval")}
 
 
 def list_row_groups(paths: Paths, condition: Any) -> Pieces:

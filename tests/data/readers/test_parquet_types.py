@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from sparkdl.data.readers.parquet import parquet
 from sparkdl.data.schema import UnsupportedType
@@ -94,6 +95,20 @@ def test_a_column_that_is_null_in_all_files_is_named_with_them(tmp_path: Path) -
         read(tmp_path / "p")
     rows = parquet(tmp_path / "p", feature_cols="id", batch_size_per_worker=8).as_numpy()
     assert [batch.tolist() for batch in rows] == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    "interval", ["interval '1' day", "interval '1' month", "interval '1:02' minute to second"]
+)
+def test_an_interval_of_spark_is_refused_as_in_spark_mode(
+    interval: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark stores it as an integer, whose unit a model would not know."""
+    spark.sql(f"SELECT 1 AS id, {interval} AS x").write.parquet(str(tmp_path / "p"))
+    with pytest.raises(UnsupportedType, match="/p: column 'x' is an interval"):
+        read(tmp_path / "p")
+    rows = parquet(tmp_path / "p", feature_cols="id", batch_size_per_worker=1).as_numpy()
+    assert [batch.tolist() for batch in rows] == [[1]]
 
 
 def test_a_name_that_two_columns_have_is_refused(tmp_path: Path) -> None:
