@@ -238,13 +238,19 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
         batches: how rows become batches.
 
     Raises:
-        ConfigError: if a column does not exist, or the global batch cannot be shared equally.
+        ConfigError: if there are no rows, a column does not exist, or the global batch cannot be
+            shared equally.
     """
     me = context.current()
     refuse_sending(me)
     batch_size = batches.per_worker(me.reading[1])
     source = chosen_rows(source, row_tests(batches.split, batches.where))
     selection = batches.select(source.columns)
+    if not any(source.sizes):
+        raise ConfigError(
+            f"{source.name} has no rows. A training loop would take no step: "
+            "look at the files, and at the conditions filter=, where= and split=."
+        )
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)
     numbers_of_rows = whole.rows, whole.steps, whole.padded, whole.dropped

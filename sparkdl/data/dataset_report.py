@@ -6,7 +6,9 @@ from pathlib import Path
 
 from sparkdl import context
 
-__all__ = ["report_dataset"]
+__all__ = ["notes_of_datasets", "report_dataset"]
+
+FILE = "data.jsonl"
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -57,5 +59,24 @@ def report_dataset(
     )
     if me.folder:
         line = json.dumps(record).encode() + b"\n"
-        with Path(me.folder, "data.jsonl").open("ab") as file:
+        with Path(me.folder, FILE).open("ab") as file:
             file.write(line)
+
+
+def notes_of_datasets(folder: str) -> list[str]:
+    """Return a note for each dataset that has given no step.
+
+    Args:
+        folder: the folder of the trial.
+    """
+    try:
+        lines = Path(folder, FILE).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    records = {line: json.loads(line) for line in lines}
+    return [
+        f"{record['data']} gave no step: its {record['rows']} rows do not fill "
+        f"a batch of {record['global_batch_size']}, and last_batch is 'drop'"
+        for record in records.values()
+        if not record["steps"]
+    ]

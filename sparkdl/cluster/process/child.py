@@ -31,6 +31,7 @@ from sparkdl.cluster.process.framework_errors import error_line
 from sparkdl.cluster.process.outputs import collect_outputs
 from sparkdl.cluster.process.seeds import seed_everything
 from sparkdl.cluster.program.local_modules import install
+from sparkdl.data.dataset_report import notes_of_datasets
 from sparkdl.errors import InvalidTrial
 from sparkdl.runs.masked_output import MaskedOutput
 
@@ -140,6 +141,7 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     if not me.is_chief:
         return Outcome(status=Status.RETURNED)
     outputs = collect_outputs(returned, request["metrics"], me.folder or ".")
+    notes += notes_of_datasets(me.folder or ".")
     note = "; ".join([*notes, *outputs.notes]) or None
     return Outcome(
         status=Status.RETURNED,

@@ -19,6 +19,7 @@ from sparkdl.data.readers.images import images
 from sparkdl.data.readers.parquet import parquet
 from sparkdl.data.readers.petastorm.reader import petastorm
 from sparkdl.data.readers.tfrecord import tfrecord
+from sparkdl.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -393,13 +394,11 @@ def test_more_ranks_than_rows(make: Make, activate: Activate, rows: int) -> None
     assert dropped == [[[], []]] * 4
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_no_rows_are_no_steps(make: Make, activate: Activate, shuffle: bool) -> None:
+def test_no_rows_are_refused(make: Make, activate: Activate) -> None:
     dataset = make(0)
-    assert (
-        of_all_ranks(dataset, activate, 2, batch_size_per_worker=2, shuffle=shuffle)
-        == [[[], []]] * 2
-    )
+    activate(0, 1)
+    with pytest.raises(ConfigError, match=r"has no rows\. A training loop would take no step"):
+        dataset(batch_size_per_worker=2)
 
 
 def test_structures_of_features(make: Make, activate: Activate) -> None:
