@@ -17,8 +17,9 @@ OPERATIONS: dict[str, Any] = {
 }
 
 # Each rank sends a header before each collective: number of collectives before, index in CALLS,
-# index in OPERATIONS or root, checksum of the dtype's name, number of bytes.
-HEADER = struct.Struct("<QHIIQ")
+# index in OPERATIONS or root, checksum of dtype and shape, number of bytes, and dtype and shape as
+# text for the error, the beginning of it if it is long.
+HEADER = struct.Struct("<QHIIQ48s")
 CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather", "alltoall", "vote")
 
 
@@ -29,10 +30,12 @@ def pack_header(number: int, call: str, detail: int, array: Any) -> bytes:
         number: number of collectives before.
         call: one of CALLS.
         detail: index in OPERATIONS, or root.
-        array: array whose dtype and size the header describes.
+        array: array whose dtype and shape the header describes.
     """
-    dtype = zlib.crc32(array.dtype.name.encode())
-    return HEADER.pack(number, CALLS.index(call), detail, dtype, array.nbytes)
+    text = f"{array.dtype} {array.shape}".encode()
+    # The text of a dtype lacks the byte order of this machine; `str` has it, and no name.
+    checksum = zlib.crc32(text + array.dtype.str.encode())
+    return HEADER.pack(number, CALLS.index(call), detail, checksum, array.nbytes, text)
 
 
 def check_header(own: bytes, received: bytearray) -> None:
@@ -49,7 +52,7 @@ def check_header(own: bytes, received: bytearray) -> None:
 def check_vote(own: bytes, received: bytearray, is_same: bool) -> int:
     """Validate that another rank votes too; return the number of bytes that follow its header.
 
-    Arrays of both ranks must be equal in size and dtype. Ranks with the same vote must both have
+    Arrays of both ranks must be equal in shape and dtype. Ranks with the same vote must both have
     an array, or none of them.
 
     Args:
@@ -67,18 +70,19 @@ def check_vote(own: bytes, received: bytearray, is_same: bool) -> int:
     return int(theirs[4])
 
 
-def _difference(ours: tuple[int, ...], theirs: tuple[int, ...]) -> RuntimeError:
+def _difference(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> RuntimeError:
     return RuntimeError(
         f"the ranks do not call the same collectives: this rank called {_description(ours)}, and "
         f"another rank {_description(theirs)}"
-        f"{'' if ours[3] == theirs[3] else ' of another dtype'}. All ranks must call the same "
-        "collectives in the same order, with the same shapes and dtypes."
+        f"{'' if ours[3] == theirs[3] else ' of another dtype or shape'}. All ranks must call the "
+        "same collectives in the same order, with the same shapes and dtypes."
     )
 
 
-def _description(header: tuple[int, ...]) -> str:
-    number, call, detail, _, nbytes = header
+def _description(header: tuple[Any, ...]) -> str:
+    number, call, detail, _, nbytes, text = header
     name = CALLS[call] if call < len(CALLS) else "an unknown collective"
     how = {"broadcast": f"from rank {detail} ", "allgather": "", "alltoall": "", "vote": ""}
     operation = f"({list(OPERATIONS)[detail]}) " if detail < len(OPERATIONS) else ""
-    return f"{name} {how.get(name, operation)}of {nbytes} bytes as number {number}"
+    array = text.rstrip(b"\0").decode(errors="replace")
+    return f"{name} {how.get(name, operation)}of {array}, {nbytes} bytes, as number {number}"

@@ -38,7 +38,8 @@ def allreduce(value: Any, op: str = "mean", *, group: Group | None = None) -> An
     Args:
         value: a number, a NumPy or JAX array, or a TensorFlow tensor (also inside a
             `tf.function`) or PyTorch tensor. Any shape and numeric dtype.
-        op: `mean`, `sum`, `min`, `max` or `product`. The mean of integers is rounded down.
+        op: `mean`, `sum`, `min`, `max` or `product`. The mean of integers is rounded down. Sums and
+            products that the dtype cannot hold wrap around or become infinite, as in NumPy.
         group: the ranks that take part, see `distribute.group`; all ranks by default.
 
     Returns:
@@ -46,7 +47,8 @@ def allreduce(value: Any, op: str = "mean", *, group: Group | None = None) -> An
 
     Raises:
         PeerLostError: if another rank is lost or hangs.
-        RuntimeError: if another rank has called a different collective.
+        RuntimeError: if another rank has called a different collective, or with another shape or
+            dtype.
         TypeError, ValueError: if the value is not numeric, or `op` is unknown.
 
     Example:

@@ -138,11 +138,12 @@ class ElasticRing(Ring):
     def allreduce(self, array: Any, op: str = "mean", out: Any = None) -> Any:
         """Return the reduction over the ranks that are present, see `Ring.allreduce`."""
         array = np.asarray(array, order="C")
-        flat = array.reshape(-1)
         # The stored result may be passed to other ranks, while the caller writes to `out`.
-        (result,) = self._call(lambda ring: [ring.allreduce(flat, op, np.empty_like(flat))], flat)
+        result = self._call_like(
+            lambda ring: ring.allreduce(array, op, np.empty_like(array)), array
+        )
         out = np.empty_like(array) if out is None else out
-        out.reshape(-1)[...] = result
+        out.reshape(-1)[...] = result.reshape(-1)
         return out
 
     def reduce_scatter(self, array: Any, op: str = "mean") -> Any:
@@ -202,9 +203,10 @@ class ElasticRing(Ring):
 
         A rank gives an array only with the largest vote.
         """
-        smallest = int(self.allreduce(np.array([vote], np.uint8), "min")[0])
-        if array is not None and smallest == vote:
-            self.allreduce(array, op, out)
+        with self._elastic_lock:
+            smallest = int(self.allreduce(np.array([vote], np.uint8), "min")[0])
+            if array is not None and smallest == vote:
+                self.allreduce(array, op, out)
         return smallest
 
     def allgather_record(self, record: bytes) -> list[bytes]:
@@ -249,9 +251,13 @@ class ElasticRing(Ring):
 
     def _broadcast(self, array: Any, root: Callable[[], int]) -> Any:
         array = np.asarray(array, order="C")
-        flat = array.reshape(-1)
-        (result,) = self._call(lambda ring: [ring.broadcast(flat, root())], flat)
-        return result.reshape(array.shape).copy()
+        return self._call_like(lambda ring: ring.broadcast(array, root()), array).copy()
+
+    def _call_like(self, collective: Callable[[Ring], Any], array: Any) -> Any:
+        """Return the result of a collective that has the shape of an array, see `_call`."""
+        # A missed result comes as rows, and a number has none.
+        (result,) = self._call(lambda ring: [collective(ring).reshape(-1)], array.reshape(-1))
+        return result.reshape(array.shape)
 
     def _call(
         self, collective: Callable[[Ring], list[Any]], like: Any, gathers: bool = False

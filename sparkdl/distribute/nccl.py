@@ -57,6 +57,10 @@ class Group:
         import tensorflow as tf
 
         dtype = flat.dtype
+        # The sum of 16-bit values may overflow where their mean does not. Division by a power of
+        # two is exact, but for the smallest values.
+        divisor = 1 << (self._size - 1).bit_length() if op == "mean" and dtype.size == 2 else 1
+        flat = flat / divisor if divisor > 1 else flat
         if self._hint == "nccl" and dtype == tf.bfloat16:
             flat = tf.cast(flat, tf.float32)  # TensorFlow's NCCL has no bfloat16 (nccl_manager.cc).
         with tf.device(self._device):
@@ -70,7 +74,10 @@ class Group:
                 final_op="Id",
                 communication_hint=self._hint,
             )
-        return tf.cast(total / self._size if op == "mean" else total, dtype)
+        if op == "mean":
+            wide = tf.cast(total, tf.float32) if dtype.size == 2 else total
+            total = wide * (divisor / self._size) if divisor > 1 else wide / self._size
+        return tf.cast(total, dtype)
 
 
 def choose_group(world: Ring, kind: str = "GPU") -> Group | None:

@@ -8,7 +8,7 @@ import numpy as np
 from sparkdl.distribute.call_header import OPERATIONS
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
 
-__all__ = ["all_blocks", "as_array", "block_slices", "bytes_of", "check_operand", "divide"]
+__all__ = ["all_blocks", "as_array", "block_slices", "bytes_of", "check_operand"]
 
 
 def as_array(array: Any) -> Any:
@@ -39,14 +39,6 @@ def check_operand(array: Any, op: str) -> Any:
     if op == "mean" and array.dtype.kind == "b":
         raise TypeError("the mean of booleans has no boolean value; cast them, or use op='sum'.")
     return array
-
-
-def divide(total: Any, size: int) -> None:
-    """Divide an array by the number of ranks, in place; integers are rounded down."""
-    if total.dtype.kind in "iu":
-        np.floor_divide(total, size, out=total)
-    else:
-        np.true_divide(total, total.dtype.type(size), out=total)
 
 
 def block_slices(part: slice, num_items: int) -> list[slice]:

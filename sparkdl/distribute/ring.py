@@ -20,9 +20,14 @@ from sparkdl.distribute.operands import (
     all_blocks,
     as_array,
     block_slices,
-    bytes_of,
     check_operand,
-    divide,
+)
+from sparkdl.distribute.reductions import (
+    has_whole_mean,
+    quotients_and_remainders,
+    reduce_arrays,
+    reducing_blocks,
+    whole_mean,
 )
 from sparkdl.distribute.rows import check_row_bytes, check_splits, row_bytes, row_slices, split_rows
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
@@ -37,7 +42,8 @@ SHORT_BYTES = 1 << 15
 class Ring:
     """This rank's membership in a ring of ranks that train together.
 
-    All ranks call the same methods in the same order.
+    All ranks call the same methods in the same order. Threads of a rank take turns, and their
+    turns must have the same order on all ranks.
 
     Args:
         ranks: all ranks, in ring order.
@@ -69,14 +75,15 @@ class Ring:
         self._position = self._ranks.index(rank)
         self._links = links
         self._num_calls = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Held by a call through all its trips around the ring.
 
     def allreduce(self, array: Any, op: str = "mean", out: Any = None) -> Any:
         """Return the mean, sum, minimum, maximum or product over all ranks, element by element.
 
         Args:
             array: array of any shape and numeric dtype, the same on all ranks; never written to.
-            op: `mean`, `sum`, `min`, `max` or `product`. The mean of integers is rounded down.
+            op: `mean`, `sum`, `min`, `max` or `product`. The mean of integers is rounded down. A
+                mean of integers, float16 or bfloat16 does not overflow; sums and products may.
             out: contiguous array for the result; by default a new array.
         """
         array = check_operand(array, op)
@@ -135,19 +142,22 @@ class Ring:
             array: array of at least one dimension, see `allgather`.
         """
         own = as_array(array)
-        shapes = np.zeros((self.size, 2), np.int64)
-        shapes[self.rank] = len(own), row_bytes(own)
-        shapes = self.allreduce(shapes, "sum")
-        check_row_bytes("allgather", shapes[:, 1], self.size)
-        counts = [int(num_rows) for num_rows, _ in shapes]
-        whole = aligned_empty((sum(counts), *own.shape[1:]), own.dtype)
-        outs = split_rows(whole, counts)
-        blocks = [all_blocks([outs[rank] if rank != self.rank else own]) for rank in self._ranks]
-        # A rank sends its own array first, and then each array that it has received.
-        parts = [blocks[(self._position - step) % self.size] for step in range(self.size)]
-        sends = [block for part in parts[:-1] for block in part]
-        receives = [block for part in parts[1:] for block in part]
-        self._exchange("allgather", 0, own[:0], sends, receives, len(parts[0]))
+        with self._lock:
+            shapes = np.zeros((self.size, 2), np.int64)
+            shapes[self.rank] = len(own), row_bytes(own)
+            shapes = self.allreduce(shapes, "sum")
+            check_row_bytes("allgather", shapes[:, 1], self.size)
+            counts = [int(num_rows) for num_rows, _ in shapes]
+            whole = aligned_empty((sum(counts), *own.shape[1:]), own.dtype)
+            outs = split_rows(whole, counts)
+            blocks = [
+                all_blocks([outs[rank] if rank != self.rank else own]) for rank in self._ranks
+            ]
+            # A rank sends its own array first, and then each array that it has received.
+            parts = [blocks[(self._position - step) % self.size] for step in range(self.size)]
+            sends = [block for part in parts[:-1] for block in part]
+            receives = [block for part in parts[1:] for block in part]
+            self._exchange("allgather", 0, own[:0], sends, receives, len(parts[0]))
         outs[self.rank][...] = own
         return whole, counts
 
@@ -171,25 +181,26 @@ class Ring:
         """
         array = as_array(array)
         check_splits(array, splits, self.size)
-        table = np.zeros((self.size, self.size + 1), np.int64)
-        table[self.rank] = [*splits, row_bytes(array)]
-        table = self.allreduce(table, "sum")
-        check_row_bytes("alltoall", table[:, -1], self.size)
-        counts = [int(count) for count in table[:, self.rank]]
-        whole = aligned_empty((sum(counts), *array.shape[1:]), array.dtype)
-        # The rows for this rank, by the rank that they come from.
-        parts, own_rows = split_rows(whole, counts), split_rows(array, splits)
-        forwarded = [own_rows[to] for to in self._from_here()[1:]]
-        # At step s, a rank receives the rows of the rank s positions before it, those for itself
-        # first, and passes on the others.
-        for step in range(1, self.size):
-            origin = self._ranks[(self._position - step) % self.size]
-            nums = table[origin, self._from_here()[: self.size - step]]
-            rows = [np.empty((count, *array.shape[1:]), array.dtype) for count in nums[1:]]
-            rows.insert(0, parts[origin])
-            sends, receives = all_blocks(forwarded), all_blocks(rows)
-            self._exchange("alltoall", step, array[:0], sends, receives, len(sends))
-            forwarded = rows[1:]
+        with self._lock:
+            table = np.zeros((self.size, self.size + 1), np.int64)
+            table[self.rank] = [*splits, row_bytes(array)]
+            table = self.allreduce(table, "sum")
+            check_row_bytes("alltoall", table[:, -1], self.size)
+            counts = [int(count) for count in table[:, self.rank]]
+            whole = aligned_empty((sum(counts), *array.shape[1:]), array.dtype)
+            # The rows for this rank, by the rank that they come from.
+            parts, own_rows = split_rows(whole, counts), split_rows(array, splits)
+            forwarded = [own_rows[to] for to in self._from_here()[1:]]
+            # At step s, a rank receives the rows of the rank s positions before it, those for
+            # itself first, and passes on the others.
+            for step in range(1, self.size):
+                origin = self._ranks[(self._position - step) % self.size]
+                nums = table[origin, self._from_here()[: self.size - step]]
+                rows = [np.empty((count, *array.shape[1:]), array.dtype) for count in nums[1:]]
+                rows.insert(0, parts[origin])
+                sends, receives = all_blocks(forwarded), all_blocks(rows)
+                self._exchange("alltoall", step, array[:0], sends, receives, len(sends))
+                forwarded = rows[1:]
         parts[self.rank][...] = own_rows[self.rank]
         return whole, counts
 
@@ -223,9 +234,11 @@ class Ring:
                 out[...] = array
             return vote
         values = np.empty(0, np.uint8) if array is None else check_operand(array, op)
-        header = pack_header(self._num_calls, "vote", list(OPERATIONS).index(op), values)
-        ballot = Ballot(header, vote, values.tobytes(), self.size)
-        self._through(ballot.sends, ballot.receives, 1, ballot.arrived)
+        with self._lock:
+            operation = list(OPERATIONS).index(op)
+            header = pack_header(self._num_calls, "vote", operation, values)
+            ballot = Ballot(header, vote, values.tobytes(), self.size)
+            self._through(ballot.sends, ballot.receives, 1, ballot.arrived)
         if array is not None and all(ballot.arrays) and set(ballot.votes) == {vote}:
             self._reduce_messages(ballot.arrays, out, op)
         return min(ballot.votes)
@@ -266,12 +279,7 @@ class Ring:
             out, op: see `allreduce`.
         """
         arrays = [np.frombuffer(message, out.dtype) for message in self._in_ring_order(messages)]
-        total = out.reshape(-1)
-        total[...] = arrays[0]
-        for values in arrays[1:]:
-            OPERATIONS[op](total, values, out=total)
-        if op == "mean":
-            divide(total, self.size)
+        reduce_arrays(arrays, out.reshape(-1), op)
 
     def _gather_short(self, call: str, detail: int, array: Any) -> list[memoryview]:
         """Return the bytes of the arrays of all ranks, by the number of steps from their rank.
@@ -279,14 +287,15 @@ class Ring:
         Args:
             call, detail, array: see `pack_header`.
         """
-        header = pack_header(self._num_calls, call, detail, array)
-        messages = [bytearray(header + array.tobytes())]
-        messages += [bytearray(len(messages[0])) for _ in range(self.size - 1)]
+        with self._lock:
+            header = pack_header(self._num_calls, call, detail, array)
+            messages = [bytearray(header + array.tobytes())]
+            messages += [bytearray(len(messages[0])) for _ in range(self.size - 1)]
 
-        def arrived(number: int, message: Any) -> None:
-            check_header(header, message[: len(header)])
+            def arrived(number: int, message: Any) -> None:
+                check_header(header, message[: len(header)])
 
-        self._through(messages[:-1], messages[1:], 1, arrived)
+            self._through(messages[:-1], messages[1:], 1, arrived)
         return [memoryview(message)[len(header) :] for message in messages]
 
     def _in_ring_order(self, messages: Sequence[Any]) -> list[Any]:
@@ -303,34 +312,24 @@ class Ring:
             parts: slices of the flat array, by position in the ring.
             op: a key of OPERATIONS.
         """
-        flat, result, combine = array.reshape(-1), out.reshape(-1), OPERATIONS[op]
-        size, block_items = self.size, max(1, BLOCK_BYTES // flat.itemsize)
-        num_reducing, num_gathering = size - 1, size - 1 if call == "allreduce" else 0
-        # At step s, the rank at position p sends part p - s and receives part p - s - 1. While
-        # reducing, it adds its own values to the part it receives. The last part of that phase is
-        # complete.
-        schedule = [
-            parts[(self._position - step) % size]
-            for step in range(num_reducing + num_gathering + 1)
-        ]
-        blocks = [block_slices(part, block_items) for part in schedule]
-        sources = [flat] + [result] * (num_reducing + num_gathering - 1)
-        sends = [bytes_of(s, b) for s, part in zip(sources, blocks, strict=False) for b in part]
-        to_add = [block for part in blocks[1 : num_reducing + 1] for block in part]
-        first_complete = len(to_add) - len(blocks[num_reducing])
-        receives: list[Any] = [(b.stop - b.start) * flat.itemsize for b in to_add]
-        receives += [bytes_of(result, b) for part in blocks[num_reducing + 1 :] for b in part]
-
-        def arrived(number: int, received: Any) -> None:
-            if number < len(to_add):
-                block = to_add[number]
-                total = result[block]
-                combine(received.view(flat.dtype), flat[block], out=total)
-                if op == "mean" and number >= first_complete:
-                    divide(total, size)
-
         operation = list(OPERATIONS).index(op)
-        self._exchange(call, operation, array, sends, receives, len(blocks[0]), arrived)
+        num_gathering = self.size - 1 if call == "allreduce" else 0
+
+        def reduce(flat: Any, result: Any, op: str) -> Any:
+            schedule = [parts[(self._position - s) % self.size] for s in range(self.size)]
+            blocks = reducing_blocks(flat, result, schedule, num_gathering, op)
+            self._exchange(call, operation, array, *blocks)
+            return result
+
+        if not has_whole_mean(array.dtype, op):
+            reduce(array.reshape(-1), out.reshape(-1), op)
+            return
+        with self._lock:
+            quotients, remainders = (
+                reduce(values, np.empty_like(values), "sum")
+                for values in quotients_and_remainders(array.reshape(-1), self.size)
+            )
+        out.reshape(-1)[...] = whole_mean(quotients, remainders, self.size)
 
     def _exchange(
         self,
@@ -347,25 +346,26 @@ class Ring:
         Args:
             call: one of CALLS.
             detail: index in OPERATIONS, or root.
-            array: array whose dtype and size the header describes.
+            array: array whose dtype and shape the header describes.
             sends, receives, num_ready, arrived: see `Links.exchange`.
         """
-        own_header = pack_header(self._num_calls, call, detail, array)
-        received_header = bytearray(len(own_header))
+        with self._lock:  # The calls of all threads are numbered in the order of their turns.
+            own_header = pack_header(self._num_calls, call, detail, array)
+            received_header = bytearray(len(own_header))
 
-        def arrived_behind_header(number: int, block: Any) -> None:
-            if number:
-                arrived(number - 1, block)
-            else:
-                check_header(own_header, received_header)
+            def arrived_behind_header(number: int, block: Any) -> None:
+                if number:
+                    arrived(number - 1, block)
+                else:
+                    check_header(own_header, received_header)
 
-        self._through(
-            [own_header, *sends],
-            [received_header, *receives],
-            1 + num_ready,
-            arrived_behind_header,
-            lag=1,
-        )
+            self._through(
+                [own_header, *sends],
+                [received_header, *receives],
+                1 + num_ready,
+                arrived_behind_header,
+                lag=1,
+            )
 
     def _through(
         self,
@@ -375,15 +375,14 @@ class Ring:
         arrived: Callable[[int, Any], None],
         lag: int = 0,
     ) -> None:
-        """Call `Links.exchange`, one call at a time; after a failure all further calls fail."""
+        """Call `Links.exchange` with the lock held; after a failure all further calls fail."""
         if self._links is None:
             return
-        with self._lock:
-            if self.broken:
-                raise self.broken
-            try:
-                self._links.exchange(sends, receives, num_ready, arrived, lag)
-            except Exception as exc:
-                self.broken = exc
-                raise
-            self._num_calls += 1
+        if self.broken:
+            raise self.broken
+        try:
+            self._links.exchange(sends, receives, num_ready, arrived, lag)
+        except Exception as exc:
+            self.broken = exc
+            raise
+        self._num_calls += 1

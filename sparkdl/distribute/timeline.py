@@ -190,7 +190,7 @@ class Recorder:
             self._file = None
 
     def _draw(self, collective: Collective, spent_ns: Mapping[str, int]) -> None:
-        number, call, _, _, nbytes = HEADER.unpack_from(collective.header)
+        number, call, _, _, nbytes, _ = HEADER.unpack_from(collective.header)
         begin_ns, end_ns = collective.begin_ns, collective.end_ns
         since_ns = begin_ns - self._last_end_ns if self._last_end_ns else 0
         if since_ns:

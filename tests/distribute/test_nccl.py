@@ -67,6 +67,11 @@ def test_wire_dtype_keeps_ranks_equal_and_the_loss_close(gang: Any, alone: Any) 
         assert first[wire]["digest"] != gang[0]["adam"]["digest"]
 
 
+def test_a_mean_of_the_largest_values_is_finite(gang: Any) -> None:
+    for answers in gang:
+        assert answers["largest"]["means"] == {"float16": [True] * 3, "bfloat16": [True] * 3}
+
+
 def test_an_optimizer_given_by_name_starts_the_collectives(alone: Any, tmp_path: Path) -> None:
     first, second = launch("nccl.by_name", tmp_path, "worker", "worker")
     assert first["tensors"] > 0

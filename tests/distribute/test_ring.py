@@ -7,7 +7,6 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.shared_memory import BLOCK_BYTES, agreed_slots, receive_slots, send_slots
 from sparkdl.errors import PeerLostError
 from tests.helpers.gang import invitations
-from tests.helpers.rings import on_all
+from tests.helpers.rings import connected, on_all, patiently
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": np.sum,
@@ -65,33 +64,9 @@ def close_sockets() -> Iterator[None]:
         _sockets.pop().close()
 
 
-def patiently() -> tuple[float, Callable[[], bool]]:
-    """Return a deadline, and a function that says that the ring was not cancelled."""
-    return monotonic() + 120, lambda: False
-
-
 def ring_of(order: list[int], timeout_s: float = 20.0) -> list[Ring]:
-    """Return the rings of all ranks, by rank, in this order; every other link shares memory."""
-    if len(order) == 1:
-        return [Ring()]
-    pairs = [socket.socketpair() for _ in order]
-    _sockets.extend(end for pair in pairs for end in pair)
-    sent = [send_slots(pair[0]) if place % 2 else None for place, pair in enumerate(pairs)]
-    received = [
-        receive_slots(pair[1], *patiently()) if offered else None
-        for pair, offered in zip(pairs, sent, strict=True)
-    ]
-    sent = [
-        agreed_slots(offered, pair[0], *patiently())
-        for pair, offered in zip(pairs, sent, strict=True)
-    ]
-    rings: list[Any] = [None] * len(order)
-    for place, rank in enumerate(order):
-        before = Link(order[place - 1], pairs[place - 1][1], slots=received[place - 1])
-        after = Link(order[(place + 1) % len(order)], pairs[place][0], slots=sent[place])
-        links = Links(before, after, timeout_s)
-        rings[rank] = Ring(order, rank, links)
-    return rings
+    """Return the rings of all ranks, by rank; their sockets are closed after the test."""
+    return connected(order, _sockets, timeout_s)
 
 
 BLOCK = BLOCK_BYTES // 4

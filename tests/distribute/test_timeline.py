@@ -117,7 +117,7 @@ def test_without_a_timeline_nothing_is_timed() -> None:
 
 def collective(at: int, number: int = 0) -> Collective:
     """Return a collective of one millisecond, half of it spent waiting."""
-    header, ms = HEADER.pack(number, 0, 1, 0, 8), 1_000_000
+    header, ms = HEADER.pack(number, 0, 1, 0, 8, b""), 1_000_000
     return Collective(
         header=header,
         predecessor=1,

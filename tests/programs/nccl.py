@@ -39,7 +39,20 @@ def through_tensorflow() -> Any:
 def everything(folder: Path) -> Any:
     """Repeat programs of `ring`: fit, a loop, compiled variants, an embedding, wire dtypes."""
     parts = [ring.adam, ring.loop, ring.variants, ring.embeds, ring.halves, ring.statistics]
-    return _each(parts, folder)
+    return _each([*parts, largest], folder)
+
+
+def largest(folder: Path) -> Any:
+    """Return means of the largest values of 16 bits, whose sums are infinite."""
+    import tensorflow as tf
+
+    from sparkdl.distribute import nccl, world
+
+    group, means = nccl.choose_group(world.ring(), KIND), {}
+    for dtype in (tf.float16, tf.bfloat16) if group else ():
+        given = tf.constant([float(dtype.max), float(dtype.min), 1.0], dtype)
+        means[dtype.name] = (group.reduce(given, "mean") == given).numpy().tolist()
+    return {"means": means}
 
 
 def adam_and_loop(folder: Path) -> Any:
