@@ -12,9 +12,15 @@ as in networks.
 
 The winner of each population is replayed: its metrics must be the same again.
 
-    python benchmarks/pbt.py --rounds 5
+Before, populations with as many slots as members are simulated, whose members differ in speed, or
+fail: the share of the continuations that copy another member, the intervals of each member, and
+from where a member continues that has failed. With an environment for Ray (`peers/environment.sh
+ray`), Ray Tune's own rule trains the same function.
 
-The program runs on embedded Spark with two slots, prints a table, then one JSON document, and
+    python benchmarks/pbt.py --rounds 5
+    python benchmarks/pbt.py --rounds 0 --seeds 40   # only the simulation
+
+The program runs on embedded Spark with two slots, prints tables, then one JSON document, and
 removes its files. Each aim is reported as met or not; the exit code depends on the replays only.
 """
 
@@ -24,6 +30,8 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -31,8 +39,11 @@ from typing import Any
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
+from lib import peer
+from lib.descent import SPEEDS
 from lib.floor import session
 from lib.machine import machine
+from lib.populations import simulated
 
 from sparkdl import experiment
 from sparkdl.runs import Run
@@ -120,13 +131,30 @@ def one_round(root: str, seed: int) -> Row:
     }
 
 
+def ray_rows(environments: Path) -> list[Row]:
+    """Return what Ray Tune's rule gives for members of each kind; nothing without Ray."""
+    with ExitStack() as stack:
+        peers = peer.started(stack, environments, {"ray": "peers/pbt_ray.py"})
+        answers = [p.ask_while_running(name) for p in peers.values() for name in SPEEDS]
+    return [answer for answer in answers if answer]
+
+
 def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--seeds", type=int, default=40, help="of the simulation")
+    parser.add_argument("--quick", action="store_true", help="one round, and four seeds")
+    peer.add_option(parser)
     args = parser.parse_args()
     rounds = 1 if args.quick else args.rounds
+    populations = simulated(4 if args.quick else args.seeds)
+    rays = ray_rows(args.peers)
+    for row in [*populations, *rays]:
+        print(json.dumps(row))
+    if not rounds:
+        print(json.dumps({"machine": machine(), "populations": populations, "ray": rays}))
+        return 0
     with tempfile.TemporaryDirectory() as root, session("pbt"):
         rows = [one_round(root, seed) for seed in range(rounds)]
     print("seed       pbt    random random x5  pbt s rand s  replay")
@@ -140,7 +168,8 @@ def main() -> int:
     ratio = median(row["random"] / row["pbt"] for row in rows)
     is_better = ratio > 1
     print(f"median of random / pbt: {ratio:.2f} (aim: above 1, {'met' if is_better else 'missed'})")
-    print(json.dumps({"machine": machine(), "rounds": rows, "ratio": ratio}))
+    result = {"machine": machine(), "rounds": rows, "ratio": ratio}
+    print(json.dumps({**result, "populations": populations, "ray": rays}))
     return 0 if all(row["replayed"] for row in rows) else 1
 
 
