@@ -1,6 +1,6 @@
 """Runs in the training process. Correct Keras 3 under MultiWorkerMirroredStrategy.
 
-Keras 3 has six faults with several workers:
+Keras 3 has eight faults with several workers:
 
 - Before `fit`, its trainer asks the strategy for the mean of a batch, a tuple, to infer shapes
   (github.com/keras-team/keras/issues/20585).
@@ -13,6 +13,8 @@ Keras 3 has six faults with several workers:
 - `steps_per_execution` above 1 fails: the graph of the loop that Keras builds is invalid with
   collectives in it.
 - Optimizers clip, check, accumulate and average before they sum, see `keras3_optimizers`.
+- Metrics that were created outside the scope count the rows of one worker, without an error.
+- `predict_on_batch` returns the rows of all workers, each of which has predicted all of them.
 """
 
 import functools
@@ -39,6 +41,7 @@ def apply() -> None:
     # In the class that defines the method: loading a model does not compile one that overrides it.
     Trainer.compile = _in_scope(Trainer.compile)
     BatchNormalization._moments = _with_moments_of_empty_batches(BatchNormalization._moments)
+    cls.predict_on_batch = _by_predict(cls.predict_on_batch)
     keras3_optimizers.apply(_has_several_workers)
 
 
@@ -146,13 +149,17 @@ def _with_averaged_statistics(fit: Callable[..., Any]) -> Callable[..., Any]:
 
 def _in_scope(compile_: Callable[..., None]) -> Callable[..., None]:
     """Wrap `compile`: create metrics in the model's scope; otherwise each worker has its own."""
+    signature = inspect.signature(compile_)
 
     @functools.wraps(compile_)
     def compile_in_scope(self: Any, *args: Any, **kwargs: Any) -> None:
         if not _has_several_workers(self.distribute_strategy):
             return compile_(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs).arguments
         with self.distribute_strategy.scope():
             compile_(self, *args, **kwargs)
+        metrics = [given.get("metrics"), given.get("weighted_metrics"), self.metrics]
+        _check_metrics(metrics, self.distribute_strategy)
         if self.steps_per_execution != 1:
             warnings.warn(
                 f"steps_per_execution={self.steps_per_execution} does not work in Keras 3 with "
@@ -163,6 +170,42 @@ def _in_scope(compile_: Callable[..., None]) -> Callable[..., None]:
         return None
 
     return compile_in_scope
+
+
+def _check_metrics(metrics: Any, strategy: Any) -> None:
+    """Validate that metrics were created in the scope of a strategy.
+
+    Args:
+        metrics: metrics and names, in any structure.
+        strategy: the strategy of the model.
+
+    Raises:
+        ValueError: if a metric was created elsewhere.
+    """
+    import keras
+
+    for metric in keras.tree.flatten(metrics):
+        variables = metric.variables if isinstance(metric, keras.metrics.Metric) else []
+        if not all(strategy.extended.variable_created_in_scope(v.value) for v in variables):
+            raise ValueError(
+                f"the metric {metric.name!r} was created outside the scope of the model's "
+                "strategy, and would count the rows of one worker only. Create it under "
+                "`with distribute.strategy().scope():`, or pass its name to compile."
+            )
+
+
+def _by_predict(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `predict_on_batch`: several workers share the rows, as in `predict`."""
+    from keras import tree
+
+    @functools.wraps(original)
+    def predict_on_batch(self: Any, x: Any) -> Any:
+        if not _has_several_workers(self.distribute_strategy):
+            return original(self, x)
+        num_rows = len(tree.flatten(x)[0])
+        return self.predict(x, batch_size=num_rows, verbose=0)
+
+    return predict_on_batch
 
 
 def add_callbacks(bound: inspect.BoundArguments, first: Any, *last: Any) -> None:

@@ -130,6 +130,15 @@ def test_keras_still_has_the_faults_that_are_patched(tmp_path: Path) -> None:
     assert first["empty"], mended.format("BatchNorm of a batch without rows")
 
 
+def test_metrics_belong_to_the_scope_and_a_batch_is_predicted_once(tmp_path: Path) -> None:
+    for answers in launch("strategies.scopes", tmp_path, "worker", "worker"):
+        first, second, names = answers["errors"]
+        assert "the metric 'auc' was created outside the scope" in first
+        assert "the metric 'mean' was created outside the scope" in second
+        assert names == "none"
+        assert answers["same"]
+
+
 def test_strategy_after_a_computation_is_rejected(tmp_path: Path) -> None:
     message = launch("strategies.late", tmp_path, "worker", world_size=2)[0]
     assert "Call distribute.strategy() before anything that computes" in message

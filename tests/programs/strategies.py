@@ -265,6 +265,29 @@ def faults(folder: Path) -> Any:
     }
 
 
+def scopes(folder: Path) -> Any:
+    """Return the errors of metrics that were created outside the scope, and a predicted batch."""
+    import keras
+    import numpy as np
+
+    model, metrics, errors = build(), keras.metrics, []
+    x, _ = table()
+    rows = model.predict_on_batch(x[:5])
+    for given in (
+        {"metrics": [metrics.AUC()]},
+        {"weighted_metrics": ["mae", metrics.Mean()]},
+        {"metrics": ["mae", "accuracy"]},
+    ):
+        try:
+            model.compile("sgd", "mse", **given)
+            errors.append("none")
+        except ValueError as exc:
+            errors.append(str(exc))
+    expected = np.asarray(model(x[:5], training=False))
+    same = rows.shape == (5, 1) and bool(np.allclose(rows, expected, atol=1e-5))
+    return {"errors": errors, "same": same}
+
+
 def late(folder: Path) -> Any:
     import tensorflow as tf
 
