@@ -7,7 +7,6 @@ Each row is stored as a `tf.train.Example`, with one feature for each column, se
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
 from typing import Any
@@ -87,22 +86,7 @@ def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
     """
     check_session(df, "dfutil.saveAsTFRecords")
     folder = _absolute(df.sparkSession.sparkContext, output_dir)
-    write_tfrecord(_in_single_precision(df), folder, hadoop_names=True)
-
-
-def _in_single_precision(df: DataFrame) -> DataFrame:
-    """Return a DataFrame with its doubles cast to floats, as TensorFlowOnSpark does."""
-    singles = {"double": "float", "array<double>": "array<float>"}
-    kinds = dict(df.dtypes)
-    if len(kinds) < len(df.columns) or not singles.keys() & set(kinds.values()):
-        return df
-    columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in df.columns}
-    columns |= {
-        name: columns[name].cast(singles[kind]).alias(name)
-        for name, kind in kinds.items()
-        if kind in singles
-    }
-    return df.select(list(columns.values()))
+    write_tfrecord(df, folder, hadoop_names=True)
 
 
 def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) -> DataFrame:
@@ -223,16 +207,9 @@ def _type(name: str, dtype: str) -> Any:
 
 def _to_records(rows: Iterable[Any], columns: Sequence[Column]) -> list[tuple[bytearray, None]]:
     names = [column.name for column in columns]
-    # As in TensorFlowOnSpark, doubles are stored in single precision.
-    kinds = {
-        column: replace(column, type=pa.float32()).arrow_type
-        if column.kind is Kind.FLOAT
-        else column.arrow_type
-        for column in columns
-    }
     records: list[tuple[bytearray, None]] = []
     for chunk in _row_chunks(rows):
-        arrays = [pa.array(_values(chunk, column), kind) for column, kind in kinds.items()]
+        arrays = [pa.array(_values(chunk, column), column.arrow_type) for column in columns]
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
         records += [(bytearray(record), None) for record in encode(batch, columns)]
     return records

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from sparkdl import storage
 from sparkdl.data.dataframe.spool import local_disk
@@ -74,8 +75,8 @@ def write_tfrecord(
     Args:
         df: the DataFrame. Booleans and integers become int64 lists, float and double become float
             lists (of float32), string and binary become bytes lists; arrays become lists of many
-            values; a null becomes an absent feature. A double that float32 does not represent is
-            an error: cast the column to float. A column of nulls alone is named by a warning.
+            values; a null becomes an absent feature. The log names columns of double, whose values
+            are rounded, and of nulls alone.
         path: a folder that the driver and all executors can access, or an fsspec URL.
         compression: None or `gzip`.
         num_files: number of files; by default the number of partitions of the DataFrame.
@@ -90,8 +91,8 @@ def write_tfrecord(
     Raises:
         ConfigError: if an argument is invalid, a column's type is not supported, or `path` exists
             and is not empty; no job has been started.
-        PythonException: of Spark, from a task: if float32 does not represent a double, or an array
-            has a null in it.
+        PythonException: of Spark, from a task: if float32 has no finite number for a double, or an
+            array has a null in it.
 
     Example:
         >>> from pyspark.sql import SparkSession
@@ -111,6 +112,8 @@ def write_tfrecord(
         check_count("num_files", num_files)
     folder = storage.absolute(path)
     _check_target(folder, mode)
+    if doubles := [f"{c.name!r}" for c in columns if types.is_float64(c.type)]:
+        _logger.info("%s: doubles are rounded to float32: %s", folder, ", ".join(doubles))
     temporary = storage.join(folder, f"_temporary-{uuid.uuid4().hex}")
     df = df if num_files is None else df.repartition(num_files)
     df = df.toDF(*map(str, range(len(columns))))  # mapInArrow fails on a name with a dot.

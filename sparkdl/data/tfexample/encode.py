@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
+from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.data.tfexample.columns import Column, Kind
 
 __all__ = ["encode", "varint", "varints"]
@@ -102,17 +103,12 @@ def _values(array: pa.Array, column: Column) -> tuple[bytes, "np.ndarray[Any, An
 def _single(array: pa.Array, name: str) -> "np.ndarray[Any, Any]":
     """Return floats as float32, which are the only floats of a TFRecord."""
     values: np.ndarray[Any, Any] = array.to_numpy()
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    is_changed = (single != values) & ~np.isnan(values)
-    if is_changed.any():
-        value = values[is_changed][0]
+    if (value := first_inexact(values, np.float32)) is not None:
         raise ValueError(
-            f"column {name!r} has {value}, which would become {single[is_changed][0]}: a TFRecord "
-            f"stores float32. Round the column to it yourself: df.withColumn({name!r}, "
-            f"df[{name!r}].cast('float')), or 'array<float>'."
+            f"column {name!r} has {value}, for which float32 has no finite number: a TFRecord "
+            "stores float32. Scale the column, for example by its logarithm."
         )
-    return single
+    return values.astype(np.float32)
 
 
 def _starts(lengths: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
@@ -148,7 +144,7 @@ def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> list[bytes]:
         columns: the columns and their features, see `columns_of`.
 
     Raises:
-        ValueError: if an array has a null in it, or float32 does not represent a number.
+        ValueError: if an array has a null in it, or float32 has no finite number for a double.
 
     Example:
         >>> batch = pa.RecordBatch.from_pydict({"id": [7, None]})

@@ -1,6 +1,7 @@
 """TFRecord files without TensorFlow: the format, and DataFrames written to it and read from it."""
 
 import gzip
+import math
 import re
 import struct
 import sys
@@ -615,35 +616,34 @@ def test_s3(s3: str, spark: SparkSession, tmp_path: Path) -> None:
 # ---- what a record has no place for
 
 
-@pytest.mark.parametrize("value", [16777217.0, 0.1, 1e300, -1e-300])
 @pytest.mark.parametrize("is_array", [False, True])
-def test_doubles_that_floats_would_change_are_refused(value: float, is_array: bool) -> None:
-    column = Column("x", Kind.FLOAT, pa.float64(), is_array)
-    batch = pa.RecordBatch.from_pydict({"x": [[1.0, value]] if is_array else [value]})
-    with pytest.raises(
-        ValueError, match=rf"column 'x' has {re.escape(str(value))}, .*cast\('float'\)"
-    ):
-        encode(batch, [column])
-
-
-def test_doubles_that_are_floats_are_written() -> None:
+def test_doubles_are_rounded_but_stay_finite(is_array: bool) -> None:
     import tensorflow as tf
 
-    column = Column("x", Kind.FLOAT, pa.float64())
-    values = [0.5, float("nan"), float("inf"), -0.0, 2.0**-149, float(np.float32(0.1)), None]
-    records = encode(pa.RecordBatch.from_pydict({"x": pa.array(values, pa.float64())}), [column])
-    parts = [tf.train.Example.FromString(record).features for record in records]
-    found = [part.feature["x"].float_list.value[0] for part in parts[:-1]]
-    assert repr(found) == repr(values[:-1]) and not parts[-1].feature
+    column = Column("x", Kind.FLOAT, pa.float64(), is_array)
+
+    def write(*values: float | None) -> list[float]:
+        rows = [[value] for value in values] if is_array else list(values)
+        kind = pa.list_(pa.float64()) if is_array else pa.float64()
+        records = encode(pa.RecordBatch.from_pydict({"x": pa.array(rows, kind)}), [column])
+        parts = [tf.train.Example.FromString(record).features for record in records]
+        return [part.feature["x"].float_list.value[0] for part in parts]
+
+    values = [0.1, 16777217.0, math.nan, math.inf, -0.0, 2.0**-149, -1e-300]
+    assert repr(write(*values)) == repr(np.array(values, np.float32).tolist())
+    for value in (1e300, -3.5e38):
+        with pytest.raises(ValueError, match=f"column 'x' has {re.escape(str(value))}, .* finite"):
+            write(1.0, value)
 
 
 @pytest.mark.slow
-def test_a_column_of_nulls_is_named(
+def test_columns_of_nulls_and_of_doubles_are_named(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    df = spark.createDataFrame([(1, None, None), (2, None, 3)], "i int, gone string, some int")
-    with caplog.at_level("WARNING", "sparkdl.data"):
+    df = spark.createDataFrame([(1, None, 0.5), (2, None, None)], "i int, gone string, x double")
+    with caplog.at_level("INFO", "sparkdl.data"):
         write_tfrecord(df, tmp_path / "t", num_files=2)
-    assert "column 'gone' has only nulls" in caplog.text and "some" not in caplog.text
-    assert read_tfrecord(spark, tmp_path / "t").columns == ["i", "some"]
+    assert "column 'gone' has only nulls" in caplog.text and "'i'" not in caplog.text
+    assert "doubles are rounded to float32: 'x'" in caplog.text
+    assert read_tfrecord(spark, tmp_path / "t").columns == ["i", "x"]
     assert read_tfrecord(spark, tmp_path / "t", df.schema).columns == df.columns
