@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from sparkdl.errors import ConfigError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -41,11 +43,38 @@ def map_in_arrow(
         function: takes and yields record batches of Arrow.
         schema: the columns of the result, as for `DataFrame.mapInArrow`.
 
+    Raises:
+        ConfigError: if Spark cannot pass a column of the result through Python.
+
     Example:
         >>> from pyspark.sql import SparkSession
         >>> frame = SparkSession.builder.getOrCreate().range(2)
         >>> map_in_arrow(frame, lambda batches: batches, "id long").collect()
         [Row(id=0), Row(id=1)]
     """
+    from pyspark.errors import PySparkException
+
     use_driver_python(frame.sparkSession)
-    return frame.mapInArrow(function, schema)
+    try:
+        return frame.mapInArrow(function, schema)
+    except PySparkException as exc:
+        raise _named(frame, function, schema) or exc from None
+
+
+def _named(frame: "DataFrame", function: Any, schema: Any) -> ConfigError | None:
+    """Return an error for the column that Spark cannot pass through Python; None without one.
+
+    PySpark's own message lists all columns.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    for field in () if isinstance(schema, str) else schema:
+        try:
+            frame.mapInArrow(function, StructType([field]))
+        except PySparkException:
+            return ConfigError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which Spark does not "
+                "pass through Python. Drop it, or cast it, for example to a string."
+            )
+    return None

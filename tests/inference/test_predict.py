@@ -303,6 +303,13 @@ def test_predict_refuses_nulls_without_fill(spark: SparkSession) -> None:
         experiment.predict(model, vectors, feature_cols="v").collect()
 
 
+@pytest.mark.parametrize("interval", ["interval '1' month", "make_interval(1, 2, 0, 3)"])
+def test_a_column_that_spark_cannot_pass_on_is_named(spark: SparkSession, interval: str) -> None:
+    df = spark.sql(f"SELECT 0.5D AS x, {interval} AS `how long`")
+    with pytest.raises(ConfigError, match=r"column 'how long' is interval.* Drop it, or cast it"):
+        experiment.predict(dense(1), df, feature_cols="x")
+
+
 def test_a_number_of_a_vector_stays_finite(spark: SparkSession) -> None:
     """Vectors become float32, also in Spark."""
     model, infinity = dense(2), float("inf")
