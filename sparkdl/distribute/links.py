@@ -198,4 +198,7 @@ class Links:
 
 
 def _lost(link: Link, reason: Any) -> PeerLostError:
-    return PeerLostError(f"lost connection to rank {link.rank}: {reason}. See its log.")
+    return PeerLostError(
+        f"lost connection to rank {link.rank}: {reason}. See its log. If it has returned, it "
+        "called fewer collectives than this rank: all ranks must call `evaluate` and the like."
+    )

@@ -8,7 +8,7 @@ __all__ = ["error_line"]
 _OPERATION = re.compile(r"\{\{function_node [^}]*\}\} ?")
 # An exception of Python code that TensorFlow called, such as a reader of rows.
 _PYTHON_ERROR = re.compile(r"^(\w+: [^\n]+)(?:\n[^\n]+)*?\nTraceback \(most recent call", re.M)
-_ASSERTION = re.compile(r"assertion failed: \[(.*?)\] \[")
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?: \[|$)", re.M)
 # The line before the name of the node that failed.
 _BEFORE_NODE = re.compile(r"^([^\n]+)\n\s*\[\[\{\{node", re.M)
 

@@ -1,5 +1,6 @@
 """Runs in the training process. Read CSV files as batches, with pyarrow."""
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,9 @@ from sparkdl.data.shard import Range
 __all__ = ["DelimitedSource", "csv", "list_files"]
 
 # A column of texts such as these alone holds whole numbers.
+# Of at least 16 digits: float64 has all smaller whole numbers.
+LARGE_NUMBER = r"^\s*[+-]?[0-9]{16,}\s*$"
+_EXACT = 1 << 53
 WHOLE_NUMBER = r"^\s*[+-]?[0-9]+\s*$"
 
 _COLUMN = re.compile(r"In CSV column #(\d+)")
@@ -142,7 +146,7 @@ class _File:
         """Return rows and columns of the file; an empty file has no columns."""
         with self.files.arrow.open_input_stream(self.files.paths[self.number]) as content:
             if not content.read(1):
-                return _Inspected(0, pa.schema([]), False)
+                return _Inspected(0, pa.schema([]), False, {})
         try:
             return self._inspect(csv_format)
         except HasEscapes:
@@ -152,38 +156,56 @@ class _File:
         with self.opened(csv_format) as reader:
             schema = reader.schema.remove_metadata()
             names = schema.names  # Decodes them.
-        self._check_types(csv_format, schema)
+        refused = self._refused(csv_format, schema)
         first = replace(csv_format.of(schema), types=csv_format.types)
         with self.opened(first, names[:1]) as reader:
             rows = sum(batch.num_rows for batch in reader)
-        return _Inspected(rows, schema, bool(self.has_escapes))
+        return _Inspected(rows, schema, bool(self.has_escapes), refused)
 
-    def _check_types(self, csv_format: CsvFormat, schema: pa.Schema) -> None:
-        """Refuse columns whose values pyarrow would keep in a type that does not hold them."""
+    def _refused(self, csv_format: CsvFormat, schema: pa.Schema) -> dict[str, str]:
+        """Return why columns are refused whose type does not hold the values, by column."""
         inferred = [field for field in schema if field.name not in csv_format.types]
-        for field in inferred:
-            if types.is_binary(field.type):
-                raise ValueError(
-                    f"{self.url}: column {field.name!r} has text that is not UTF-8. Pass its "
-                    "encoding, such as encoding='latin-1'."
-                )
+        refused = {
+            field.name: f"{self.url}: column {field.name!r} has text that is not UTF-8. Pass its "
+            "encoding, such as encoding='latin-1'."
+            for field in inferred
+            if types.is_binary(field.type)
+        }
         floats = [field.name for field in inferred if types.is_floating(field.type)]
         if not floats or len(set(schema.names)) < len(schema):
-            return
-        as_text = replace(
-            csv_format, types={**csv_format.types, **dict.fromkeys(floats, pa.string())}
+            return refused
+        with self._texts(csv_format, floats) as batches:
+            texts = next(batches, None)
+        for name in floats if texts else ():
+            values = texts.column(name).drop_null()  # type: ignore[union-attr]
+            is_whole = pc.match_substring_regex(values, WHOLE_NUMBER)
+            if len(values) and (pc.all(is_whole).as_py() or _rounded(values)):
+                refused[name] = self._rounded_message(name)
+        return refused
+
+    @contextmanager
+    def _texts(self, csv_format: CsvFormat, names: Sequence[str]) -> Iterator[Any]:
+        """Yield batches of some columns as text."""
+        as_text = {**csv_format.types, **dict.fromkeys(names, pa.string())}
+        with self.opened(replace(csv_format, types=as_text), names) as reader:
+            yield iter(reader)
+
+    def check_not_rounded(self, csv_format: CsvFormat, name: str) -> None:
+        """Validate that float64 has all whole numbers of a column.
+
+        Raises:
+            ValueError: if it has not.
+        """
+        with self._texts(csv_format, [name]) as batches:
+            is_rounded = any(_rounded(batch.column(name).drop_null()) for batch in batches)
+        if is_rounded:
+            raise ValueError(self._rounded_message(name))
+
+    def _rounded_message(self, name: str) -> str:
+        return (
+            f"{self.url}: column {name!r} has whole numbers that float64 rounds. Pass a type: "
+            f"schema={{{name!r}: 'string'}}, 'int64', 'uint64' or, to accept it, 'float64'."
         )
-        with self.opened(as_text, floats) as reader:
-            texts = next(iter(reader), None)
-        if texts is None:
-            return
-        for name in floats:
-            values = texts.column(name).drop_null()
-            if len(values) and pc.all(pc.match_substring_regex(values, WHOLE_NUMBER)).as_py():
-                raise ValueError(
-                    f"{self.url}: column {name!r} has whole numbers beyond int64, which float64 "
-                    f"rounds. Pass a type: schema={{{name!r}: 'string'}}, 'uint64' or 'float64'."
-                )
 
     @contextmanager
     def opened(self, csv_format: CsvFormat, names: Sequence[str] | None = None) -> Iterator[Any]:
@@ -225,11 +247,19 @@ class _Inspected:
         rows: number of its rows.
         schema: its columns.
         has_escapes: True if its text must be rewritten.
+        refused: why columns cannot be read, by name.
     """
 
     rows: int
     schema: pa.Schema
     has_escapes: bool
+    refused: Mapping[str, str]
+
+
+def _rounded(texts: pa.Array) -> bool:
+    """Return True if a text is a whole number that float64 rounds."""
+    large = texts.filter(pc.match_substring_regex(texts, LARGE_NUMBER)).to_pylist()
+    return any(int(text) != int(float(text)) for text in large)
 
 
 def _files_of(matches: Sequence[Files], csv_format: CsvFormat) -> list[_File]:
@@ -259,6 +289,7 @@ def list_files(path: Paths, csv_format: CsvFormat) -> Pieces:
         "files": [files.to_dict() for files in matches],
         "rows": rows,
         "has_escapes": [each.has_escapes for each in inspected],
+        "refused": {name: text for each in inspected for name, text in each.refused.items()},
         "schema": pack_schema(schema),
     }
 
@@ -277,12 +308,13 @@ def _common_schema(
             f"{files[first].url} has several columns called {', '.join(map(repr, repeated))}. "
             "Name all columns: column_names=[...]."
         )
-    columns = [dict.fromkeys([*schemas[n].names, *files[n].keys]) for n in range(len(files))]
+    # Folders may define a column that other files store.
+    of_folders = {key for file in files for key in file.keys}
     for piece in nonempty:
-        if set(columns[piece]) != set(columns[first]):
+        if set(schemas[piece].names) - of_folders != set(names) - of_folders:
             raise ValueError(
-                f"{files[piece].url} has columns {', '.join(columns[piece])}; "
-                f"{files[first].url} has {', '.join(columns[first])}."
+                f"{files[piece].url} has columns {', '.join(schemas[piece].names)}; "
+                f"{files[first].url} has {', '.join(names)}."
             )
     return schemas[first]
 
@@ -311,6 +343,9 @@ class DelimitedSource(ArrowSource):
             replace(file, has_escapes=has_escapes)
             for file, has_escapes in zip(found, pieces["has_escapes"], strict=True)
         ]
+        self._refused: Mapping[str, str] = pieces["refused"]
+        self._given_types = csv_format.types
+        self._not_rounded: set[tuple[int, str]] = set()
         self.sizes = pieces["rows"]
         self._stored = unpack_schema(pieces["schema"])
         keys = {name: value.type for file in self._files for name, value in file.keys.items()}
@@ -323,6 +358,8 @@ class DelimitedSource(ArrowSource):
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; pyarrow parses a block while the previous one is used."""
+        if refused := [self._refused[name] for name in names if name in self._refused]:
+            raise ValueError("\n".join(refused))
         for part in ranges:
             file = self._files[part.piece]
             num_read = 0
@@ -330,6 +367,7 @@ class DelimitedSource(ArrowSource):
             with file.opened(self._format, stored or self._stored.names[:1]) as reader:
                 file.files.check(file.number)
                 for batch in reader:
+                    self._check_large(batch, part.piece)
                     start = max(part.start - num_read, 0)
                     stop = min(part.stop - num_read, batch.num_rows)
                     if start < stop:
@@ -344,6 +382,18 @@ class DelimitedSource(ArrowSource):
                 raise ValueError(
                     f"{file.url} has {num_read} rows, and had more when it was counted."
                 )
+
+    def _check_large(self, batch: pa.RecordBatch, piece: int) -> None:
+        """Look at the text of columns of float64 that may have been whole numbers, once."""
+        for field in batch.schema:
+            key = (piece, field.name)
+            if not types.is_float64(field.type) or field.name in self._given_types:
+                continue
+            extremes = pc.min_max(batch.column(field.name)).as_py().values()
+            is_large = any(n is not None and _EXACT <= abs(n) < math.inf for n in extremes)
+            if is_large and key not in self._not_rounded:
+                self._files[piece].check_not_rounded(self._format, field.name)
+                self._not_rounded.add(key)
 
     def _with_keys(
         self, batch: pa.RecordBatch, file: _File, names: Sequence[str]

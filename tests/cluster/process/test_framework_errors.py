@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sparkdl.cluster.process.framework_errors import error_line
+from sparkdl.data.exact_numbers import cast_tensor
 
 
 class InvalidArgumentError(Exception):
@@ -70,3 +71,13 @@ def test_the_error_of_a_reader_comes_through_tensorflow() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         list(dataset)
     assert error_line(caught.value) == "ValueError: column 'age' has 8 nulls"
+
+
+@pytest.mark.slow
+def test_the_number_that_is_lost_is_named() -> None:
+    import tensorflow as tf
+
+    rows = tf.data.Dataset.from_tensors(tf.constant([2**32 + 3], tf.int64))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        list(rows.map(lambda ids: cast_tensor(ids, "int32", lambda n: f"'ids' has {n} [of 2].")))
+    assert error_line(caught.value) == "InvalidArgumentError: 'ids' has 4294967299 [of 2]."

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkdl import data
 from sparkdl.data.readers import csv_text
 from sparkdl.data.readers.csv_format import CsvFormat, parse_types
 from sparkdl.data.readers.csv_text import rewritten, without_escapes
@@ -172,9 +173,38 @@ def test_whole_numbers_beyond_int64(tmp_path: Path) -> None:
     file.write_text("id,x\n1,1\n" * 1 + f"{2**63},2\n")
     with pytest.raises(ValueError, match="column 'id' has whole numbers"):
         read(file)
+    # Among other floats, in a later block, and in a later file of a folder.
+    large = 2**53 + 1
+    for text in (
+        f"id,x\n{2**64 - 1},1\n2.5,2\n",
+        f"id,x\nNaN,1\n{large},2\n",
+        "id,x\n0.5,1\n" + "1e300,1\n" * (1 << 19) + f"{large},2\n",
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"t\.csv: column 'id' has whole numbers that float64"):
+            read(file)
+        assert read(file, {"id": "float64"})["id"][-1] in (2.5, 2.0**53)
+    file.write_text("id,x\n0.5,1\n1e17,1\n100000000000000000,1\n")
+    assert read(file)["id"] == [0.5, 1e17, 1e17]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,x\n1.5,1\n")
+    (folder / "b.csv").write_text(f"id,x\n{large},1\n")
+    with pytest.raises(ValueError, match=r"b\.csv: column 'id' has whole numbers that float64"):
+        read(folder)
     file.write_text("x,id\n" + "1,1\n" * (1 << 20) + f"1,{2**63}\n")
     with pytest.raises(ValueError, match=r"In column 'id': .*'9223372036854775808'.* see schema="):
         read(file)
+
+
+def test_a_column_that_is_not_read_is_not_refused(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_bytes(f"id,t,x\n{2**64 - 1},".encode() + "ü".encode("latin-1") + b",1\n")
+    rows = data.csv(file, feature_cols="x", batch_size_per_worker=1).as_numpy()
+    assert [batch.tolist() for batch in rows] == [[1]]
+    for name in ("id", "t"):
+        with pytest.raises(ValueError, match=f"t.csv: column '{name}' has "):
+            data.csv(file, feature_cols=name, batch_size_per_worker=1).as_numpy()
 
 
 def test_encodings(tmp_path: Path) -> None:
