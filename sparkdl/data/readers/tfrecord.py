@@ -33,6 +33,7 @@ from sparkdl.data.schema import columns as schema_columns
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.encode import encode
+from sparkdl.data.tfexample.feature_lists import refuse_lists
 from sparkdl.data.tfexample.framing import chunks
 from sparkdl.data.tfexample.schema_inference import Inspected
 from sparkdl.errors import ConfigError
@@ -366,7 +367,7 @@ def _parsed(features: Mapping[str, Any], keys: Mapping[str, Any], block: Any) ->
     """Return the columns of a block of records; `keys` has those that folders define, by file."""
     import tensorflow as tf
 
-    found = dense(tf.io.parse_example(block, features))
+    found = dense(tf.io.parse_example(refuse_lists(block), features))
     number = found.pop(FILE_NUMBER, None)
     return {**found, **{name: tf.gather(values, number) for name, values in keys.items()}}
 

@@ -18,6 +18,9 @@ __all__ = ["Inspected", "check_compression", "has_lists", "inspect", "not_an_exa
 INSPECTED_RECORDS = 1000
 INSPECTED_CHUNKS = 4
 
+# Bytes that are read at once for the first record of a file.
+FIRST_BYTES = 64 << 10
+
 
 def check_compression(compression: str | None, also: Sequence[str | None] = (None, "auto")) -> None:
     """Validate the compression of TFRecord files.
@@ -109,9 +112,9 @@ def has_lists(urls: Iterable[str], compression: str | None) -> bool:
     """
     try:
         for url in urls:
-            for _, data, spans in chunks(url, compression_of(url, compression)):
-                if spans:
-                    return bool(decode(data, spans[:1], None).lists)
+            own = compression_of(url, compression)
+            for _, data, spans in chunks(url, own, num_bytes=FIRST_BYTES):
+                return bool(decode(data, spans[:1], None).lists)
     except ValueError:
         return False  # The error is raised again when the record is read.
     return False

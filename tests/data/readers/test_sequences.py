@@ -137,3 +137,34 @@ def test_dataframes_of_sequences(spark: SparkSession, file: Path) -> None:
     ]
     found = [(r.id, r.ids or None, r.word or None, r.x or None) for r in df.collect()]
     assert found == expected
+
+
+@pytest.mark.parametrize("first", ["an Example", "no lists", "empty lists"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_lists_behind_a_record_without_any_are_not_left_out(
+    tmp_path: Path, first: str, shuffle: bool
+) -> None:
+    """With `schema=`, the first record alone tells what the files have."""
+    import tensorflow as tf
+
+    plain = tf.train.Features(feature={"id": feature(300)})
+    begin = {
+        "an Example": tf.train.Example(features=plain),
+        "no lists": tf.train.SequenceExample(context=plain),
+        "empty lists": tf.train.SequenceExample(
+            context=plain, feature_lists=tf.train.FeatureLists()
+        ),
+    }[first].SerializeToString()
+    lists = record({"id": feature(1), "y": feature(*range(300))}, ids=[feature(5), feature(6)])
+    schema = {"id": "int64", "ids": ("int64", [None])}
+    for number, records in enumerate(([begin] * 3, [begin, lists])):
+        path = tmp_path / f"{number}.tfrecord"
+        path.write_bytes(frame(records))
+        rows = data.tfrecord(path, schema=schema, shuffle=shuffle, batch_size_per_worker=2)
+        found = [list(ids) for batch in rows.as_numpy() for ids in batch["ids"]]
+        assert [ids for ids in found if ids] == [[5, 6]] * number
+        if number:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="has the feature lists of a"):
+                list(rows)
+        else:
+            assert sum(len(batch["id"]) for batch in rows) == 3

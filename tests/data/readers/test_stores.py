@@ -325,7 +325,7 @@ def test_parts_of_records_are_copied_once(records: bytes) -> None:
     store.requests.clear()
 
     def read(start: int, stop: int) -> list[bytes]:
-        batches = source._read([Range(0, start, stop)])
+        batches = source._read([Range(0, start, stop)], [b""])
         return [value for batch in batches for value in batch.column(0).to_pylist()]
 
     for start, stop in [(1900, 2000), (0, 1), (500, 600), (550, 700), (400, 1950)]:
@@ -347,7 +347,7 @@ def test_a_copy_that_is_removed_is_read_to_its_end(
     store.objects["bucket/records/b"] = frame(record_bytes(7) for _ in range(NUM_RECORDS))
     source = TFRecordSource([f"counted://bucket/records/{name}" for name in "abc"], {"id": "int64"})
     monkeypatch.setattr(records_reader, "chunks", functools.partial(chunks, num_bytes=1 << 16))
-    batches = source._read([Range(0, 0, NUM_RECORDS)])
+    batches = source._read([Range(0, 0, NUM_RECORDS)], [b""] * 3)
     values = next(batches).column(0).to_pylist()
     source._copies.path(1)
     source._copies.path(2)
