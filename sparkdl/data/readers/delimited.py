@@ -1,6 +1,5 @@
 """Runs in the training process. Read CSV files as batches, with pyarrow."""
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.csv_format import CsvFormat, Types, parse_types
+from sparkdl.data.readers.csv_numbers import are_whole, has_rounded, may_be_rounded
 from sparkdl.data.readers.csv_text import AmbiguousText, HasEscapes
 from sparkdl.data.readers.folder_columns import folder_values
 from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
@@ -24,12 +23,6 @@ from sparkdl.data.readers.paths import Files, Paths, check_names, describe, find
 from sparkdl.data.shard import Range
 
 __all__ = ["DelimitedSource", "csv", "list_files"]
-
-# A column of texts such as these alone holds whole numbers.
-# Of at least 16 digits: float64 has all smaller whole numbers.
-LARGE_NUMBER = r"^\s*[+-]?[0-9]{16,}\s*$"
-_EXACT = 1 << 53
-WHOLE_NUMBER = r"^\s*[+-]?[0-9]+\s*$"
 
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 
@@ -178,8 +171,7 @@ class _File:
             texts = next(batches, None)
         for name in floats if texts else ():
             values = texts.column(name).drop_null()  # type: ignore[union-attr]
-            is_whole = pc.match_substring_regex(values, WHOLE_NUMBER)
-            if len(values) and (pc.all(is_whole).as_py() or _rounded(values)):
+            if are_whole(values) or has_rounded(values):
                 refused[name] = self._rounded_message(name)
         return refused
 
@@ -197,7 +189,7 @@ class _File:
             ValueError: if it has not.
         """
         with self._texts(csv_format, [name]) as batches:
-            is_rounded = any(_rounded(batch.column(name).drop_null()) for batch in batches)
+            is_rounded = any(has_rounded(batch.column(name).drop_null()) for batch in batches)
         if is_rounded:
             raise ValueError(self._rounded_message(name))
 
@@ -254,12 +246,6 @@ class _Inspected:
     schema: pa.Schema
     has_escapes: bool
     refused: Mapping[str, str]
-
-
-def _rounded(texts: pa.Array) -> bool:
-    """Return True if a text is a whole number that float64 rounds."""
-    large = texts.filter(pc.match_substring_regex(texts, LARGE_NUMBER)).to_pylist()
-    return any(int(text) != int(float(text)) for text in large)
 
 
 def _files_of(matches: Sequence[Files], csv_format: CsvFormat) -> list[_File]:
@@ -389,9 +375,7 @@ class DelimitedSource(ArrowSource):
             key = (piece, field.name)
             if not types.is_float64(field.type) or field.name in self._given_types:
                 continue
-            extremes = pc.min_max(batch.column(field.name)).as_py().values()
-            is_large = any(n is not None and _EXACT <= abs(n) < math.inf for n in extremes)
-            if is_large and key not in self._not_rounded:
+            if key not in self._not_rounded and may_be_rounded(batch.column(field.name)):
                 self._files[piece].check_not_rounded(self._format, field.name)
                 self._not_rounded.add(key)
 
