@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv as arrow_csv
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import data
 from sparkdl.data import schema
@@ -90,6 +90,14 @@ def rows(source: Any, names: list[str]) -> list[tuple[Any, ...]]:
     return sorted(zip(*(table[name] for name in names), strict=True))
 
 
+def rows_of_spark(df: DataFrame) -> tuple[pa.DataType, list[tuple[Any, ...]]]:
+    """The type of `k`, and all rows of `x` and `k`."""
+    expected = pa.Table.from_batches(df.select("x", "k")._collect_as_arrow())
+    kind = schema.arrow_type(df.schema["k"].dataType)
+    keys = expected["k"].cast(kind).to_pylist()
+    return kind, sorted(zip(expected["x"].to_pylist(), keys, strict=True))
+
+
 @pytest.mark.parametrize("stored", [None, pa.int64()], ids=["folders", "also stored"])
 def test_types_and_values_are_those_of_spark(
     spark: SparkSession, tmp_path: Path, stored: pa.DataType | None
@@ -98,10 +106,7 @@ def test_types_and_values_are_those_of_spark(
         root = tmp_path / str(number)
         write(root, texts, stored)
         df = spark.read.parquet(str(root))
-        expected = pa.Table.from_batches(df.select("x", "k")._collect_as_arrow())
-        kind = schema.arrow_type(df.schema["k"].dataType)
-        keys = expected["k"].cast(kind).to_pylist()
-        wanted = sorted(zip(expected["x"].to_pylist(), keys, strict=True))
+        kind, wanted = rows_of_spark(df)
         for reader in (ParquetSource(str(root), None, {}), PetastormSource(str(root))):
             assert reader.schema.field("k").type == kind, texts
             assert repr(rows(reader, ["x", "k"])) == repr(wanted), (texts, type(reader))
@@ -115,10 +120,7 @@ def test_types_and_values_of_csv_are_those_of_spark(
         root = tmp_path / str(number)
         write_csv(root, texts, stored)
         df = spark.read.csv(str(root), header=True, inferSchema=True)
-        expected = pa.Table.from_batches(df.select("x", "k")._collect_as_arrow())
-        kind = schema.arrow_type(df.schema["k"].dataType)
-        keys = expected["k"].cast(kind).to_pylist()
-        wanted = sorted(zip(expected["x"].to_pylist(), keys, strict=True))
+        kind, wanted = rows_of_spark(df)
         source = DelimitedSource(str(root), CsvFormat(), {})
         assert source.schema.field("k").type == kind, texts
         assert repr(rows(source, ["x", "k"])) == repr(wanted), texts

@@ -17,7 +17,7 @@ from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.csv_format import CsvFormat, Types, parse_types
 from sparkdl.data.readers.csv_numbers import are_whole, has_rounded, may_be_rounded
 from sparkdl.data.readers.csv_text import AmbiguousText, HasEscapes
-from sparkdl.data.readers.folder_columns import folder_values
+from sparkdl.data.readers.folder_columns import folder_values, with_folder_columns, within_folders
 from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
 from sparkdl.data.readers.paths import Files, Paths, check_names, describe, find, find_again
 from sparkdl.data.shard import Range
@@ -169,8 +169,10 @@ class _File:
             return refused
         with self._texts(csv_format, floats) as batches:
             texts = next(batches, None)
-        for name in floats if texts else ():
-            values = texts.column(name).drop_null()  # type: ignore[union-attr]
+        if texts is None:
+            return refused
+        for name in floats:
+            values = texts.column(name).drop_null()
             if are_whole(values) or has_rounded(values):
                 refused[name] = self._rounded_message(name)
         return refused
@@ -250,8 +252,7 @@ class _Inspected:
 
 def _files_of(matches: Sequence[Files], csv_format: CsvFormat) -> list[_File]:
     places = [(files, number) for files in matches for number in range(len(files.paths))]
-    paths = [path[len(files.folder) :] for files in matches for path in files.paths]
-    keys = folder_values(paths, csv_format.types)
+    keys = folder_values(within_folders(matches), csv_format.types)
     return [_File(*place, each) for place, each in zip(places, keys, strict=True)]
 
 
@@ -357,7 +358,8 @@ class DelimitedSource(ArrowSource):
                     start = max(part.start - num_read, 0)
                     stop = min(part.stop - num_read, batch.num_rows)
                     if start < stop:
-                        yield self._with_keys(batch.slice(start, stop - start), file, names)
+                        rows = batch.slice(start, stop - start)
+                        yield with_folder_columns(rows, len(rows), names, file.keys)
                     num_read += batch.num_rows
                     if num_read >= part.stop:
                         break
@@ -378,14 +380,3 @@ class DelimitedSource(ArrowSource):
             if key not in self._not_rounded and may_be_rounded(batch.column(field.name)):
                 self._files[piece].check_not_rounded(self._format, field.name)
                 self._not_rounded.add(key)
-
-    def _with_keys(
-        self, batch: pa.RecordBatch, file: _File, names: Sequence[str]
-    ) -> pa.RecordBatch:
-        if not file.keys:
-            return batch
-        arrays = [
-            pa.repeat(file.keys[name], len(batch)) if name in file.keys else batch.column(name)
-            for name in names
-        ]
-        return pa.RecordBatch.from_arrays(arrays, names=list(names))

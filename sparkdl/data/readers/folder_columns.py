@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import types
 
+from sparkdl.data.readers.paths import Files
 from sparkdl.errors import ConfigError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "folder_value",
     "folder_values",
     "with_folder_columns",
+    "within_folders",
 ]
 
 Texts = Mapping[str, str | None]
@@ -39,6 +41,11 @@ _DOUBLE = re.compile(
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(_DATE.pattern + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9])?")
 _TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
+
+
+def within_folders(matches: Iterable[Files]) -> list[str]:
+    """Return the paths of all files, each relative to the folder that is read."""
+    return [path[len(files.folder) :] for files in matches for path in files.paths]
 
 
 def folder_texts(path: str) -> dict[str, str | None]:
@@ -219,8 +226,7 @@ def with_folder_columns(
     batch: pa.RecordBatch,
     num_rows: int,
     names: Sequence[str],
-    columns: Mapping[str, pa.Array],
-    number: int,
+    values: Mapping[str, pa.Scalar],
 ) -> pa.RecordBatch:
     """Return rows of a file with the columns that its folders define.
 
@@ -228,11 +234,10 @@ def with_folder_columns(
         batch: the columns that are stored in the file; there may be none.
         num_rows: number of rows.
         names: names of the columns to return.
-        columns: the result of `folder_columns`.
-        number: number of the file.
+        values: the values that the folders of the file define, by column.
     """
     arrays = [
-        pa.repeat(columns[name][number], num_rows) if name in columns else batch.column(name)
+        pa.repeat(values[name], num_rows) if name in values else batch.column(name)
         for name in names
     ]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))

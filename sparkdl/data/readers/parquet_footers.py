@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from sparkdl.data.agreed_pieces import Pieces
-from sparkdl.data.readers.folder_columns import folder_texts, folder_types, folder_value
+from sparkdl.data.readers.folder_columns import folder_values, within_folders
 from sparkdl.data.readers.parquet_pieces import (
     File,
     bind,
@@ -205,12 +205,10 @@ def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
 
 def _fragments(found: Sequence[Files]) -> Iterator[Fragment]:
     """Yield all files, with the columns that their folders define; no file is opened."""
-    folders = [[folder_texts(path[len(each.folder) :]) for path in each.paths] for each in found]
-    kinds = folder_types(texts for of_files in folders for texts in of_files)
-    for files, of_files in zip(found, folders, strict=True):
-        for number, texts in enumerate(of_files):
-            keys = {name: folder_value(text, kinds[name]) for name, text in texts.items()}
-            yield Fragment.of(files, number, keys)
+    keys = iter(folder_values(within_folders(found), {}))
+    for files in found:
+        for number in range(len(files.paths)):
+            yield Fragment.of(files, number, next(keys))
 
 
 def _not_excluded(

@@ -247,7 +247,7 @@ def bind(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[
     """
     if condition is None:
         return None, []
-    # Some conditions that no row can be compared with are accepted without rows.
+    # Without a row, pyarrow accepts some conditions that it cannot evaluate.
     row = pa.Table.from_arrays([pa.nulls(1, kind) for kind in schema.types], schema=schema)
     try:
         is_expression = isinstance(condition, pc.Expression)

@@ -86,6 +86,7 @@ class RecordRows(ArrowSource):
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; a compressed file is read from its start."""
         for part in ranges:
+            keys = {name: values[part.piece] for name, values in self._keys.items()}
             url, compression = self._urls[part.piece], self._compressions[part.piece]
             position, begin, end = self._parts.around(part.piece, part.start, part.stop)
             offset, is_local = begin, storage.is_local(url)
@@ -95,7 +96,7 @@ class RecordRows(ArrowSource):
                 if wanted:
                     try:
                         batch = self._batch(data, wanted, names)
-                        yield with_folder_columns(batch, len(wanted), names, self._keys, part.piece)
+                        yield with_folder_columns(batch, len(wanted), names, keys)
                     except NotAnExample as error:
                         raise not_an_example(url, offset, error) from error
                 position += len(spans)

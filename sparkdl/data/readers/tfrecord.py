@@ -17,7 +17,7 @@ from sparkdl.data.blocks import Blocks, EitherBlocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.base import TensorSource, mixed
-from sparkdl.data.readers.folder_columns import folder_columns, folder_values
+from sparkdl.data.readers.folder_columns import folder_columns, folder_values, within_folders
 from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.paths import Files, Paths, describe, find_again, urls_of
 from sparkdl.data.readers.record_features import (
@@ -158,9 +158,8 @@ class TFRecordSource(TensorSource):
         self._urls = urls_of(matches)
         self._check = functools.partial(_check_unchanged, places)
         self._copies = LocalCopies(self._urls, sizes, self._check)
-        paths_of_files = [path[len(files.folder) :] for files in matches for path in files.paths]
-        given = _scalar_types(self.features or {})
-        self._keys = folder_columns(self._urls, folder_values(paths_of_files, given))
+        values = folder_values(within_folders(matches), _scalar_types(self.features or {}))
+        self._keys = folder_columns(self._urls, values)
         if self.features is None:
             inspected = _unpack(pieces["inspected"])
             self.features = inferred_features(inspected)

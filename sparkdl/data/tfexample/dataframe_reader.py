@@ -14,6 +14,7 @@ from sparkdl.data.readers.folder_columns import (
     folder_texts,
     folder_values,
     with_folder_columns,
+    within_folders,
 )
 from sparkdl.data.readers.paths import Files, Paths, find, urls_of
 from sparkdl.data.schema import arrow_type
@@ -92,7 +93,7 @@ def _folder_columns(found: Sequence[Files], given: Iterable[Any]) -> dict[str, p
         found: the files.
         given: the fields of the user's schema.
     """
-    paths = [path[len(files.folder) :] for files in found for path in files.paths]
+    paths = within_folders(found)
     names = {name for path in paths for name in folder_texts(path)}
     kinds = {f.name: arrow_type(f.dataType) for f in given if f.name in names}
     return folder_columns(urls_of(found), folder_values(paths, kinds))
@@ -149,9 +150,10 @@ def _read(
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             url = urls[number]
+            values = {name: of_files[number] for name, of_files in keys.items()}
             for offset, data, spans in chunks(url, compression_of(url, compression)):
                 try:
                     read = to_batch(decode(data, spans, features), columns)
                 except NotAnExample as error:
                     raise not_an_example(url, offset, error) from error
-                yield with_folder_columns(read, len(spans), names, keys, number)
+                yield with_folder_columns(read, len(spans), names, values)

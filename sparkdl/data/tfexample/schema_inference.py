@@ -105,7 +105,7 @@ def inspect(urls: Iterable[str], compression: str | None) -> Inspected:
 
 
 def has_lists(urls: Iterable[str], compression: str | None) -> bool:
-    """Return True if the first record of some files is a SequenceExample with feature lists.
+    """Return True if the first record of all files is a SequenceExample with feature lists.
 
     Args:
         urls, compression: see `inspect`.

@@ -80,7 +80,7 @@ def test_large_row_groups_come_in_parts_of_some_megabytes(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_a_row_group(tmp_path: Path) -> None:
-    """One of half a GB, of which nobody holds more than some batches."""
+    """A process holds some batches at a time of a row group of half a GB."""
     x = np.random.default_rng(0).random((1 << 16, 2048), np.float32)
     table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 2048)})
     pq.write_table(table, tmp_path / "p", compression="none", use_dictionary=False)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from sparkdl.data.batch_map import Map
 from sparkdl.data.batching import Batches
 from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.data.readers.petastorm.times import to_frame, to_numbers, to_times
 from sparkdl.errors import ConfigError
 
@@ -161,7 +162,6 @@ def _cast(array: "np.ndarray[Any, Any]", dtype: Any) -> "np.ndarray[Any, Any]":
         return array
     if array.dtype.kind not in "biu" or dtype.kind not in "biu":
         return array.astype(dtype, casting="same_kind", copy=False)
-    cast = array.astype(dtype, copy=False)
-    if (cast != array).any():
-        raise ValueError(f"it returned {array[cast != array][0]}, which {dtype} cannot represent.")
-    return cast
+    if (value := first_inexact(array, dtype)) is not None:
+        raise ValueError(f"it returned {value}, which {dtype} cannot represent.")
+    return array.astype(dtype, copy=False)
