@@ -53,7 +53,9 @@ class FitCallbacks:
     def begin(self) -> None:
         """Learn how the callbacks are at the beginning of `fit`, after all of them have begun."""
         self._first = {
-            id(c): {name: _copy(value) for name, value in vars(c).items()} for c in self._callbacks
+            id(c): {name: _copy(value) for name, value in vars(c).items()}
+            for c in self._callbacks
+            if not _knows(c)
         }
 
     def save(self, directory: str) -> dict[str, Any]:

@@ -24,7 +24,6 @@ __all__ = [
     "broadcast_variables",
     "call_with_numpy",
     "mean",
-    "mean_over",
     "reduce_scatter",
 ]
 
@@ -213,26 +212,15 @@ def mean(value: float | Mapping[str, float]) -> float | dict[str, float]:
         >>> distribute.mean(0.5), distribute.mean({"loss": 0.25})
         (0.5, {'loss': 0.25})
     """
-    if isinstance(value, Mapping):
-        return mean_over(ring(), value)
-    return float(mean_over(ring(), {"": value})[""])
-
-
-def mean_over(world: Ring, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the averages over the ranks of a ring, see `mean`.
-
-    Args:
-        world: the ring.
-        numbers: numbers or arrays by name, with the same names and shapes on all ranks.
-    """
-    names = sorted(numbers)
-    arrays = [as_array(numbers[name]).astype(np.float64) for name in names]
+    if not isinstance(value, Mapping):
+        return float(mean({"": value})[""])
+    names = sorted(value)
+    arrays = [as_array(value[name]).astype(np.float64) for name in names]
     flat = np.concatenate([array.reshape(-1) for array in arrays])
-    parts = split_rows(world.allreduce(flat), [array.size for array in arrays])
+    parts = split_rows(ring().allreduce(flat), [array.size for array in arrays])
     means = [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
-    return {
-        name: mean if mean.ndim else float(mean) for name, mean in zip(names, means, strict=True)
-    }
+    found = zip(names, means, strict=True)
+    return {name: each if each.ndim else float(each) for name, each in found}
 
 
 def _ring(group: Group | None) -> Ring:
