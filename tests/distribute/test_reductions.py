@@ -1,4 +1,4 @@
-"""What a ring computes, against Python's integers and NumPy's float64; threads that share it."""
+"""Reductions of a ring, compared with Python's integers and NumPy's float64; several threads."""
 
 import contextlib
 import math
@@ -86,6 +86,15 @@ def reduced(order: list[int], arrays: list[Any], op: str) -> Any:
     return whole[0], np.concatenate([part for _, part in results])
 
 
+def draw_ranks(
+    data: st.DataObject, dtype: Any, num_ranks: int, is_long: bool
+) -> tuple[list[int], list[Any]]:
+    """Return the order of the ranks in the ring, and their arrays."""
+    order = data.draw(st.permutations(range(num_ranks)))
+    size = SHORT_BYTES // dtype.itemsize + 9 if is_long else data.draw(st.integers(0, 40))
+    return order, drawn(dtype, num_ranks, size, data.draw(st.integers(0, 99)))
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5])
 @settings(max_examples=25, deadline=None)
 @given(
@@ -97,10 +106,8 @@ def reduced(order: list[int], arrays: list[Any], op: str) -> Any:
 def test_integers_are_those_of_python(
     num_ranks: int, name: str, op: str, is_long: bool, data: st.DataObject
 ) -> None:
-    order = data.draw(st.permutations(range(num_ranks)))
     dtype = dtype_of(name)
-    size = SHORT_BYTES // dtype.itemsize + 9 if is_long else data.draw(st.integers(0, 40))
-    arrays = drawn(dtype, num_ranks, size, data.draw(st.integers(0, 99)))
+    order, arrays = draw_ranks(data, dtype, num_ranks, is_long)
     whole, parts = reduced(order, arrays, op)
     np.testing.assert_array_equal(whole, exact(arrays, op))
     np.testing.assert_array_equal(parts, whole)
@@ -118,10 +125,8 @@ def test_floats_are_those_of_float64(
     num_ranks: int, name: str, op: str, is_long: bool, data: st.DataObject
 ) -> None:
     """A mean of 16 bits is finite wherever the values are; a sum may be infinite."""
-    order = data.draw(st.permutations(range(num_ranks)))
     dtype = dtype_of(name)
-    size = SHORT_BYTES // dtype.itemsize + 9 if is_long else data.draw(st.integers(0, 40))
-    arrays = drawn(dtype, num_ranks, size, data.draw(st.integers(0, 99)))
+    order, arrays = draw_ranks(data, dtype, num_ranks, is_long)
     if op != "mean" or dtype.itemsize > 2:  # Beyond the limits the order of the ranks matters.
         factor = 0.9 / num_ranks
         if op == "product":

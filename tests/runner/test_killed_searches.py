@@ -34,7 +34,7 @@ FIRST_LINES = 3  # The session, the start and the trials of a launch.
 
 
 def killed(run: Run, target: Path, num_lines: int) -> str:
-    """Copy a run as a driver leaves it that is killed when its journal has so many lines."""
+    """Copy a run as it is after its driver was killed at a line of the journal."""
     path = shutil.copytree(run.path, target / str(num_lines) / run.id)
     shutil.rmtree(path / "owner")
     (path / "summary.json").unlink()
@@ -56,7 +56,7 @@ def lines_until_end(run: Run, number: int) -> int:
 
 
 def result(run: Run) -> tuple[Any, ...]:
-    """What the user sees of a run."""
+    """The state, the reason and the trials of a run."""
     return run.state, run.reason, [(t.number, str(t.state), t.value) for t in run.trials]
 
 
@@ -88,7 +88,6 @@ class Ordered:
 
 
 BAD = raised("ValueError: no")
-# The rules, and what comes out of each trial.
 # The rules, what comes out of each trial, and after how many ends the run ends.
 RULES: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[int], Outcome], int]] = {
     "patience": ({"patience": 3}, {}, lambda i: returned(i / 10 if i else 1), 9),

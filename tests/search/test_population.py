@@ -98,7 +98,7 @@ def test_smaller_values_are_better_with_direction_min() -> None:
 
 
 def test_member_is_compared_with_the_latest_value_of_each_other_member() -> None:
-    """Nobody waits: a member that ends first is compared with whoever has ended anything."""
+    """A member does not wait for the others: it is compared with those that have a value."""
     simulation = Simulation()
     first = [simulation.begin() for _ in range(4)]
     ended(first[0], 1.0)

@@ -301,7 +301,7 @@ def test_rules_end_a_run_whose_driver_is_killed_where_they_would_have_ended_it(
     events += [event_of(n, data.draw(ENDS.filter(lambda e: e != "pause"))) for n in paused]
 
     def follow(begin: int) -> tuple[int, Stop] | None:
-        """Let a driver begin after so many events; return when and why it ends the run."""
+        """Start a driver after some of the events; return when and why it ends the run."""
         trials = after(events[:begin], repeats)
         rule = Stopping(*rules, trials, events[:begin])
         if rule.reached:
