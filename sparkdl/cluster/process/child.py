@@ -52,6 +52,7 @@ def main(channel: socket.socket, more: Mapping[str, Any]) -> int:
     """
     request = receive(channel)
     set_up(request)
+    folder = os.open(".", os.O_PATH)
     context.activate(context.Context(**request["context"], **more))
     outcome = _run(channel, request).to_json().encode()
     channel.sendall(b"o" + len(outcome).to_bytes(8, "big") + outcome)
@@ -59,7 +60,9 @@ def main(channel: socket.socket, more: Mapping[str, Any]) -> int:
     _finish()
     os.chdir("/")
     with contextlib.suppress(OSError):
-        os.rmdir(request["cwd"])  # The function has left nothing there.
+        # The function has left nothing there. A next attempt may have moved the folder away and
+        # work in another one of that name.
+        os.rmdir(os.readlink(f"/proc/self/fd/{folder}"))
     return 0
 
 
@@ -228,7 +231,10 @@ def _remedy(exc: BaseException) -> str | None:
     """Return advice for a missing file that is where the function would work by default."""
     if not isinstance(exc, FileNotFoundError) and type(exc).__name__ != "NotFoundError":
         return None
-    here, original = Path.cwd(), Path(context.current().original_cwd)
+    try:
+        here, original = Path.cwd(), Path(context.current().original_cwd)
+    except FileNotFoundError:  # The function has removed its working directory.
+        return None
     text = str(exc)
     for name in (getattr(exc, "filename", None), *re.findall("'([^']+)'", text), *text.split("; ")):
         # Some libraries make the name absolute first.

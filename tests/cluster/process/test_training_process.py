@@ -71,6 +71,34 @@ def test_exit_functions_run_and_stdin_is_empty(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text() == "bye\n"
 
 
+def test_the_working_directory_of_a_next_attempt_stays(tmp_path: Path) -> None:
+    """It has the name of the directory of the lost attempt, which ends by itself a moment later."""
+    work, moved = tmp_path / "work", tmp_path / "moved"
+
+    def train() -> None:
+        work.rename(moved)
+        work.mkdir()
+
+    asked = {**payload(train, tmp_path), "cwd": str(work)}
+    with TrainingProcess(ALONE, asked, tmp_path / "log.txt") as one:
+        assert one.wait().code == 0
+    assert work.exists() and not moved.exists()
+
+
+def test_an_error_in_a_removed_working_directory_is_told(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+
+    def train() -> None:
+        work.rmdir()
+        Path("model").mkdir()
+
+    asked = {**payload(train, tmp_path), "cwd": str(work)}
+    with TrainingProcess(ALONE, asked, tmp_path / "log.txt") as one:
+        outcome = one.wait().outcome
+    assert outcome is not None and outcome.error
+    assert outcome.error.startswith("FileNotFoundError") and "model" in outcome.error
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
 def test_signals(number: signal.Signals, tmp_path: Path) -> None:
     end = run(lambda: os.kill(os.getpid(), number), tmp_path)
