@@ -24,6 +24,8 @@ __all__ = ["Page", "serve", "show"]
 HOST = "127.0.0.1"
 # A browser asks for six things at once, and a command waits for the answer of the driver.
 THREADS = 12
+# Seconds that an answer in progress has when the server ends.
+ANSWER_S = 60
 MAX_BODY_BYTES = 1 << 18
 # Larger answers would go through a file; plotly.js has a few megabytes.
 MAX_MEMORY_BYTES = 1 << 24
@@ -77,10 +79,14 @@ class Page:
         if self._thread.is_alive():
             from waitress.wasyncore import close_all
 
+            # A thread that answers writes into the trigger at its end, which must be open then.
+            self._server.task_dispatcher.shutdown(timeout=ANSWER_S)
             # The thread of the server closes its sockets itself, and its loop ends without them.
-            self._server.trigger.pull_trigger(lambda: close_all(self._server._map))
+            # The lock keeps it from doing so before the trigger is pulled.
+            with self._server.trigger.lock:
+                self._server.trigger.thunks.append(lambda: close_all(self._server._map))
+                self._server.trigger.pull_trigger()
             self._thread.join()
-            self._server.task_dispatcher.shutdown()
 
     def __enter__(self) -> "Page":
         return self

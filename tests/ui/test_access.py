@@ -1,8 +1,11 @@
 """The page and who may ask: tokens, hosts, origins, files, scripts of users."""
 
+import contextlib
+import http.client
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from typing import Any
@@ -140,6 +143,44 @@ def test_the_server_listens_on_loopback_and_frees_its_port(root: str, run: Run) 
             serve(root, port=int(port))
     assert not page.is_served
     serve(root, port=int(port)).stop()
+
+
+def test_the_server_stops_amid_requests(root: str, run: Run) -> None:
+    """Each answer wakes up the thread of the server, at a time when it may be closing."""
+    for _ in range(10):
+        with serve(root) as page:
+            address = page.url.partition("#")[0]
+            threads = [threading.Thread(target=_ask, args=(address,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            urllib.request.urlopen(address).read()
+        for thread in threads:
+            thread.join()
+    assert not [thread for thread in threading.enumerate() if "waitress" in thread.name]
+
+
+def test_the_end_of_an_answer_may_wake_the_server_just_before_stop_does(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = serve(root)
+    trigger = page._server.trigger
+    wake = trigger._physical_pull
+
+    def woken_before() -> None:
+        wake()
+        page._thread.join(0.5)  # It would close the trigger now.
+        wake()
+
+    monkeypatch.setattr(trigger, "_physical_pull", woken_before)
+    page.stop()
+    assert not page.is_served
+
+
+def _ask(address: str) -> None:
+    """Ask until the server is gone."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while True:
+            urllib.request.urlopen(address, timeout=120).read()
 
 
 def test_the_server_answers_beside_many_open_files(root: str) -> None:
