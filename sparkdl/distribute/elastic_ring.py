@@ -251,7 +251,14 @@ class ElasticRing(Ring):
 
     def _broadcast(self, array: Any, root: Callable[[], int]) -> Any:
         array = np.asarray(array, order="C")
-        return self._call_like(lambda ring: ring.broadcast(array, root()), array).copy()
+
+        def broadcast(ring: Ring) -> Any:
+            # A broadcast alone does not wait for ranks that only receive: its root could be two
+            # results ahead of them.
+            ring.barrier()
+            return ring.broadcast(array, root())
+
+        return self._call_like(broadcast, array).copy()
 
     def _call_like(self, collective: Callable[[Ring], Any], array: Any) -> Any:
         """Return the result of a collective that has the shape of an array, see `_call`."""

@@ -54,6 +54,21 @@ def test_the_others_go_on_with_what_one_of_them_knows(gang: Gang, what: str) -> 
     assert results[0][0] == sums[what]
 
 
+def test_a_rank_is_no_more_than_one_result_behind_another(gang: Gang) -> None:
+    """Rank 2 dies before it passes on the first of some broadcasts."""
+    for rank in range(4):
+        gang.start(rank, 4, "broadcasts_in_turn")
+    assert [gang.hear(rank)["generation"] for rank in range(4)] == 4 * [-1]
+    gang.invite([0, 1, 2, 3], is_calm=True)
+    assert seen(gang.folder / "hangs-2")
+    time.sleep(0.3)
+    gang.kill(2)
+    assert [gang.hear(rank)["generation"] for rank in (0, 1, 3)] == 3 * [0]
+    gang.invite([0, 1, 3], is_calm=False)
+    expected = [[5.0, 5.0], [7.0, 7.0], [9.0, 9.0]]
+    assert gang.results() == dict.fromkeys((0, 1, 3), expected)
+
+
 def test_a_rank_that_comes_late_is_given_what_the_others_have(gang: Gang) -> None:
     for rank in (0, 1):
         gang.start(rank, 2, "comes_late")

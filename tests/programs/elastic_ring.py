@@ -63,7 +63,8 @@ def cut_short_allreduce(folder: Path) -> Any:
 def cut_short_broadcast(folder: Path) -> Any:
     import numpy as np
 
-    return _cut_short(folder, lambda w: [w.broadcast(np.full(900_000, w.rank + 1.0), 1)], 0)
+    call = lambda w: [w.broadcast(np.full(900_000, w.rank + 1.0), 1)]  # noqa: E731
+    return _cut_short(folder, call, 0, before=1)
 
 
 def cut_short_allgather(folder: Path) -> Any:
@@ -71,6 +72,21 @@ def cut_short_allgather(folder: Path) -> Any:
 
     call = lambda w: w.allgather(np.full((w.rank + 1, 9), w.rank + 1.0))  # noqa: E731
     return _cut_short(folder, call, 2, before=1)
+
+
+def broadcasts_in_turn(folder: Path) -> Any:
+    """The doomed rank passes nothing on, so that its neighbours could be two results apart."""
+    import numpy as np
+
+    from sparkdl.distribute.world import ring
+
+    world = ring()
+    world.barrier()
+    if world.rank == DOOMED:
+        Path(folder, f"hangs-{DOOMED}").touch()
+        time.sleep(60)
+    told = [world.broadcast(np.full(2, value * (world.rank == 0))) for value in (5.0, 7.0, 9.0)]
+    return [each.tolist() for each in told]
 
 
 class Total:
