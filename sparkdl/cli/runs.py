@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl import experiment
 from sparkdl.cli.output import add_json, print_json, rows_of
+from sparkdl.runs.filters import chosen
 from sparkdl.runs.summary import PARAM
 
 if TYPE_CHECKING:
@@ -32,16 +33,13 @@ def add(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    table = experiment.history(
-        arguments.root,
-        where=arguments.where,
-        user=arguments.user,
-        since=arguments.since,
-        tags=arguments.tag,
-    )
+    runs = experiment.history(arguments.root)
+    table = chosen(runs, arguments.where, arguments.user, arguments.since, arguments.tag)
     _restore_whole_numbers(table)
     if arguments.json:
         print_json(rows_of(table))
+    elif table.empty and len(runs):
+        print(f"none of the {len(runs)} run(s) meets the conditions")
     elif table.empty:
         print("no runs found; name the folder of the runs with --root or SPARKDL_ROOT")
     else:

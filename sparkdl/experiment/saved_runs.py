@@ -59,7 +59,7 @@ def _hint_at_run(path: str) -> str:
     """Return a hint at the newest run whose id starts with the given name, or at a similar id."""
     folder, _, name = storage.absolute(path).rstrip("/").rpartition("/")
     with contextlib.suppress(OSError):
-        names = sorted(storage.list_names(folder))
+        names = sorted(other for other in storage.list_names(folder) if other != name)
         alike = [other for other in names if name and other.startswith(f"{name}-")]
         return f" Did you mean {alike[-1]!r}?" if alike else suggest(name, names)
     return ""

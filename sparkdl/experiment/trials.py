@@ -47,8 +47,9 @@ def launch(
         data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`. With
             several trials, Spark keeps the rows on the executors' disks until the run ends, unless
             you have persisted the DataFrame, so that each row is computed once.
-        init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
-            returns that checkpoint in a trial that has no checkpoint of its own.
+        init_from: a trial, its folder, or one of its checkpoints; of a trial, the checkpoint that
+            its value belongs to. `context.get_checkpoint()` returns it in a trial that has no
+            checkpoint of its own.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -174,8 +175,9 @@ def search(
             that a configuration does not have does not apply to it.
         learn_from: runs, or their directories, whose complete trials are added to the sampler's
             data.
-        init_from: a trial, its folder, or one of its checkpoints. `context.get_checkpoint()`
-            returns that checkpoint in a trial that has no checkpoint of its own.
+        init_from: a trial, its folder, or one of its checkpoints; of a trial, the checkpoint that
+            its value belongs to. `context.get_checkpoint()` returns it in a trial that has no
+            checkpoint of its own.
         repeats: number of trials of each configuration, each with its own seed; the sampler
             receives their mean if all are COMPLETE, and a failure if not.
         workers_per_trial: number of processes of each trial, started as by `allreduce`.

@@ -15,11 +15,13 @@ from sparkdl.cluster.program.packaging import Program, find_framework
 from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError
 from sparkdl.runner.callbacks import check_callbacks
 from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.display.waiting import waiting_for_executors
 from sparkdl.runner.request import Request
+from sparkdl.runs import Trial
+from sparkdl.runs.history import read_run
 from sparkdl.runs.secret_names import known_secrets
 from sparkdl.tensorboard_server import check_installed
 
@@ -186,6 +188,8 @@ def check_search(request: Request) -> None:
 def find_initial_checkpoint(request: Request) -> tuple[str, int] | None:
     """Return the folder of a trial and the number of its checkpoint that trials begin with.
 
+    That is the property `checkpoint` of the trial: the weights that its value belongs to.
+
     Raises:
         ConfigError: if there is no committed checkpoint at `init_from`.
     """
@@ -199,4 +203,18 @@ def find_initial_checkpoint(request: Request) -> tuple[str, int] | None:
             f"there is no checkpoint in init_from={path}. Expected a trial that has committed one "
             "by context.report(..., checkpoint=), its folder, or trial.checkpoint."
         )
-    return folder, committed[-1].number
+    trial = request.init_from
+    if folder == path and not isinstance(trial, Trial):
+        trial = _trial_in(path)
+    of_value = trial.checkpoint_of_value() if isinstance(trial, Trial) else None
+    return folder, (of_value or committed[-1]).number
+
+
+def _trial_in(path: str) -> Trial | None:
+    """Return the trial whose folder this is; None for a folder that is outside its run."""
+    run_path, _, number = path.rpartition("/trials/")
+    try:
+        trials = read_run(run_path).trials if run_path and number.isdigit() else []
+    except (RunNotFoundError, RunDamagedError):
+        return None
+    return trials[int(number)] if trials and int(number) < len(trials) else None

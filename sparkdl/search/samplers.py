@@ -3,9 +3,11 @@
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 
 from sparkdl.errors import ConfigError
 from sparkdl.search.pruners import NamedPruner
@@ -23,8 +25,34 @@ BOHB_RANDOM = 1 / 3
 _PACKAGES = {"gp": "torch", "cmaes": "cmaes"}
 
 
-def sampler_of(algorithm: Any, seed: int) -> optuna.samplers.BaseSampler:
+class _Sequence(optuna.samplers.QMCSampler):
+    """A quasi-random sequence of the parameters that all trials have.
+
+    Optuna's has those of the first trial, whichever these are, and warns of conditions.
+    """
+
+    def __init__(self, common: Mapping[str, BaseDistribution], seed: int) -> None:
+        # Scrambled, so that a sequence that starts again after a resume has different points. It
+        # does not warn of each parameter that it leaves to chance; docs/search.md names them.
+        super().__init__(scramble=True, warn_independent_sampling=False, seed=seed)
+        self._common = dict(common)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: optuna.trial.FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """See `BaseSampler`."""
+        return self._common or super().infer_relative_search_space(study, trial)
+
+
+def sampler_of(
+    algorithm: Any, seed: int, common: Mapping[str, BaseDistribution] = MappingProxyType({})
+) -> optuna.samplers.BaseSampler:
     """Return the sampler of this name; an Optuna sampler is returned unchanged.
+
+    Args:
+        algorithm: the name, or an Optuna sampler.
+        seed: the seed of the sampler.
+        common: the distributions of the parameters that all trials have, if some have others, too.
 
     Raises:
         ConfigError: if the name is unknown, or the sampler needs a package that is not installed.
@@ -39,11 +67,10 @@ def sampler_of(algorithm: Any, seed: int) -> optuna.samplers.BaseSampler:
         # Its random points are those of `RungSampler`.
         "bohb": partial(optuna.samplers.TPESampler, n_startup_trials=0),
         "gp": optuna.samplers.GPSampler,
-        # Neither warns of each parameter that it leaves to chance; docs/search.md names them.
+        # It does not warn of each parameter that it leaves to chance; docs/search.md names them.
         "cmaes": partial(optuna.samplers.CmaEsSampler, warn_independent_sampling=False),
         "nsga2": optuna.samplers.NSGAIISampler,
-        # Scrambled, so that a sequence that starts again after a resume has different points.
-        "qmc": partial(optuna.samplers.QMCSampler, scramble=True, warn_independent_sampling=False),
+        "qmc": partial(_Sequence, common),
     }
     if algorithm not in samplers:
         raise ConfigError(f"algorithm is {algorithm!r}; expected a name or an Optuna sampler.")

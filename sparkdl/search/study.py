@@ -68,7 +68,8 @@ class Study:
         self._rungs = None
         if search.promotes:
             self._rungs = rung_sampler_of(search.algorithm, seed, storage, *objectives.values())
-        sampler = self._rungs or sampler_of(search.algorithm, seed)
+        common = self._space.common_distributions() if isinstance(self._space, Space) else {}
+        sampler = self._rungs or sampler_of(search.algorithm, seed, common)
         self._points = None
         if isinstance(self._space, Space) and (search.num_points is not None or search.constraints):
             limits = (search.parsed_constraints, search.num_points)

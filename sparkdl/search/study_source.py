@@ -64,8 +64,9 @@ class StudySource(TrialSource):
             self._members.setdefault(trial.configuration, []).append(trial)
         self._params: dict[int, dict[str, Any]] = {}
         self._stopped: set[int] = set()
-        # The trials of an objective whose next question about its last report is answered by yes.
-        self._judged: set[int] = set()
+        # The trials of an objective whose next question about its last report is answered by yes,
+        # and those whose question was.
+        self._judged, self._told = set[int](), set[int]()
         self._notes = PrunerNotes(search.pruner, self._metrics[0], notify)
         is_named = isinstance(search.pruner, str | Mapping)
         self._pruner = NamedPruner.of(search.pruner) if is_named else None
@@ -263,6 +264,7 @@ class StudySource(TrialSource):
                 continue
             observed.append((trial.number, step, value))
             numbers.append(number)
+            self._told.discard(trial.number)  # An objective may go on.
             self._study.report(trial.configuration, number, value)
             self._notes.heard(trial, step)
             # An objective that calls should_prune() is pruned by that call.
@@ -318,6 +320,7 @@ class StudySource(TrialSource):
             is_stopped = is_stopped or self._study.should_prune(trial.configuration)
             if is_stopped:
                 self._judged.discard(trial.number)
+                self._told.add(trial.number)
                 self._notes.stopped(trial)
                 self._opened.journal.write([StopRequested(number=trial.number)])
             return is_stopped
@@ -338,7 +341,9 @@ class StudySource(TrialSource):
     def restarted(self, trial: Trial, failure: str) -> None:
         """Discard the reports of a trial that starts from the beginning."""
         # After the loss of an executor the trial continues from its checkpoint.
-        if failure != Failure.LOST and self._is_first(trial):
+        if failure == Failure.LOST:
+            self._judged |= self._told & {trial.number}
+        elif self._is_first(trial):
             self._study.restart(trial.configuration)
             self._numbers.forget(trial.configuration)
 

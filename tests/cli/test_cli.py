@@ -101,12 +101,15 @@ def test_name_of_a_run_in_place_of_its_id_is_answered_with_the_newest_id(
     root: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARKDL_ROOT", root)
-    for run_id in ("digits-20261121-a1", "digits-20261122-b2", "other-20261123-c3"):
+    for run_id in ("digits-20261121-a1", "digits-20261122-b2", "other-20261123-c3", "zebra"):
         Path(root, run_id).mkdir(parents=True)
     for name, hint in (
         ("digits", " Did you mean 'digits-20261122-b2'?"),
         ("oter-20261123-c3", " Did you mean 'other-20261123-c3'?"),
         ("nothing/like-it", "`sparkdl runs` and experiment.history() list the runs below a root."),
+        # These folders hold no run, and no other one is alike.
+        (f"{root}/digits-20261121-a1", " Did you mean 'digits-20261122-b2'?"),
+        (f"{root}/zebra", "experiment.history() list the runs below a root."),
     ):
         assert main(["show", name]) == 2
         assert capsys.readouterr().err.rstrip().endswith(hint)
@@ -226,6 +229,13 @@ def test_runs_are_found_by_conditions(two: str, capsys: Any) -> None:
     assert found("--user", "ann", "--user", "carla") == ["a"]
     assert found("--tag", "paper", "--tag", "good", "--since", "1d") == ["b"]
     assert found("--root", f"{two}/none") == []
+    for words, says in (
+        (["--where", "best > 9"], "none of the 2 run(s) meets the conditions"),
+        (["--root", f"{two}/none"], "no runs found; name the folder of the runs"),
+        (["--root", f"{two}/none", "--where", "best > 9"], "no runs found; name the folder"),
+    ):
+        assert main(["runs", *words]) == 0
+        assert capsys.readouterr().out.startswith(says)
     assert main(["runs", "--where", "best >"]) == 2
     assert "where='best >' cannot be evaluated" in capsys.readouterr().err
     assert main(["runs", "--tag", "paper"]) == 0

@@ -39,7 +39,12 @@ def killed(run: Run, target: Path, num_lines: int) -> str:
     shutil.rmtree(path / "owner")
     (path / "summary.json").unlink()
     (segment,) = segments(path)
-    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:num_lines]))
+    lines = segment.read_bytes().splitlines(keepends=True)[:num_lines]
+    segment.write_bytes(b"".join(lines))
+    known = {str(t["number"]) for line in lines for t in json.loads(line).get("trials", ())}
+    for folder in (path / "trials").iterdir():
+        if folder.name not in known:  # It began after the driver was killed.
+            shutil.rmtree(folder)
     return str(path)
 
 

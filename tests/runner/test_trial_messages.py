@@ -270,6 +270,30 @@ def test_objective_that_asks_is_pruned_when_it_asks(root: str) -> None:
     assert [event["number"] for event in events(loop.run, "stop")] == [0]
 
 
+def test_objective_that_is_lost_after_the_verdict_hears_it_again(root: str) -> None:
+    """A pruner that compares trials at rungs answers only once at each rung."""
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    for value, verdicts in ((0.9, [False]), (0.1, [True, False])):
+        trial = study.ask()
+        trial.report(value, 1)
+        assert [trial.should_prune() for _ in verdicts] == verdicts
+    search = SearchSettings(space=None, algorithm="random", pruner=pruner, num_trials=2)
+    cluster = InMemoryCluster(num_slots=1)
+    with background(new_loop(root, cluster, request_of(search=search))) as loop:
+        for number, attempt_number, value, end in (
+            (0, 0, 0.9, returned(0.9)),
+            (1, 0, 0.1, lost()),
+            (1, 1, 0.1, pruned()),
+        ):
+            attempt = cluster.attempt(number, attempt_number)
+            attempt.report(1, value=value)
+            verdict = attempt.ask(1, should_prune=True)["value"]
+            assert verdict is (number == 1), (number, attempt_number)
+            attempt.end(end)
+    assert [str(trial.state) for trial in loop.run.trials] == ["COMPLETE", "PRUNED"]
+
+
 def test_verdict_waits_for_reports_that_arrive_after_the_question(root: str) -> None:
     pruner = optuna.pruners.ThresholdPruner(lower=0.5)
     search = SearchSettings(space=None, algorithm="random", pruner=pruner, num_trials=1)

@@ -1,6 +1,8 @@
 """The value of a trial: the last one, or on request the best one that it has reported."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.experiment.trials import search
 from sparkdl.options import Options
 from sparkdl.runner.execute import execute
+from sparkdl.runner.prepare import find_initial_checkpoint
 from sparkdl.runs.history import load
 from sparkdl.runs.trial import Trial
 from sparkdl.search.settings import SearchSettings
@@ -53,6 +56,23 @@ def test_value_and_checkpoint_speak_of_the_same_weights(
         assert seen.best.checkpoint
         with open(f"{seen.best.checkpoint}/weights") as file:
             assert float(file.read()) == seen.best.value
+
+
+@pytest.mark.parametrize(("how", "weights"), [("last", 0.7), ("best", 0.9)])
+def test_trials_begin_with_the_weights_of_the_value_of_another_trial(
+    root: str, tmp_path: Any, how: str, weights: float
+) -> None:
+    cluster = InMemoryCluster(reporting(tmp_path), num_slots=1)
+    options: dict[str, Any] = {"metric": "accuracy", "trial_value": how}
+    trial = run_trials(root, cluster, 2, **options).trials[0]
+    assert trial.value == weights
+    for place in (trial, trial.path, f"{trial.path}/", trial.checkpoint):
+        folder, number = find_initial_checkpoint(replace(request_of(), init_from=place)) or ("", 0)
+        assert float(Path(folder, "checkpoints", f"{number:06}", "weights").read_text()) == weights
+    # Without its run, the newest is all that is known of it.
+    shutil.copytree(trial.path, tmp_path / "alone")
+    alone = find_initial_checkpoint(replace(request_of(), init_from=tmp_path / "alone"))
+    assert alone == (str(tmp_path / "alone"), len(CURVES[0]))
 
 
 def test_best_value_of_an_invalid_or_pruned_trial_is_none(root: str) -> None:

@@ -195,6 +195,12 @@ class Space:
         """Return the distributions that Optuna samples from, of all parameters."""
         return {key: dimension.distribution() for key, dimension in self._keyed("", self)}
 
+    def common_distributions(self) -> "dict[str, BaseDistribution]":
+        """Return those of the parameters that all points have; none if all points have the same."""
+        every = self.distributions()
+        common = {key: every[key] for name in self.dimensions if (key := self._key("", name))}
+        return common if len(common) < len(every) else {}
+
     def _keyed(self, path: str, root: "Space") -> Iterator[tuple[str, Dimension]]:
         for name, dimension in self.dimensions.items():
             key = root._key(path, name)

@@ -162,6 +162,27 @@ def test_continuous_conditional_space_is_searched_and_resumed(algorithm: str) ->
     assert space.has(again.ask(15))
 
 
+def test_quasi_random_sequence_has_the_parameters_of_all_trials(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While trials run, and after they have ended, whichever parameters the first trial has."""
+    momentum = {"momentum": Float(0, 0.99)}
+    space = Space.of({"x": Float(0, 1), "optimizer": {"adam": {}, "sgd": momentum}})
+    optuna.logging.enable_propagation()
+    try:
+        study = Study(SearchSettings(space=space, algorithm="qmc"), {"value": "max"}, 5)
+        seen = [study.ask(number) for number in range(8)]
+        for number in range(8):
+            study.tell(number, TrialState.COMPLETE, [0.0])
+        seen += [study.ask(number) for number in range(8, 16)]
+    finally:
+        optuna.logging.disable_propagation()
+    assert "conditions" not in caplog.text
+    # The first 16 points of the sequence have one value in each sixteenth.
+    assert sorted(int(params["x"] * 16) for params in seen) == [*range(16)]
+    assert sorted(params["optimizer"] for params in seen) == ["adam"] * 8 + ["sgd"] * 8
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6))
 def test_tpe_finds_the_better_choice(seed: int) -> None:
