@@ -36,10 +36,12 @@ class Group:
 
         Raises:
             ValueError: if this rank is not in the group.
+            RuntimeError: in a process that the training function has started.
         """
+        own = ring().rank
         if self._members is None:
             raise ValueError(
-                f"rank {ring().rank} called a collective of the group of ranks {self.ranks}, and "
+                f"rank {own} called a collective of the group of ranks {self.ranks}, and "
                 "is not in it. Call it on the ranks of the group only."
             )
         return self._members

@@ -7,9 +7,11 @@ and where it belongs.
 
 import contextlib
 import logging
+import os
 import select
 import socket
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,6 +64,7 @@ class Links:
         self._outgoing = Outgoing(successor)
         self._incoming = Incoming(predecessor)
         self._heartbeat = heartbeat or Heartbeat((predecessor, successor), timeout_s)
+        _of_this_process.add(self)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -195,6 +198,23 @@ class Links:
             with contextlib.suppress(OSError):
                 link.socket.shutdown(socket.SHUT_RDWR)
             link.socket.close()
+
+
+def _close_copies() -> None:
+    """Close a forked process's copies of the sockets of its parent.
+
+    The neighbours would not notice the end of the parent as long as the forked process has them.
+    """
+    for links in list(_of_this_process):
+        for link in (links._predecessor, links._successor):
+            for copy in (link.socket, link.beats):
+                if copy:
+                    copy.close()
+
+
+# Process-wide state: the links that have not been released.
+_of_this_process: "weakref.WeakSet[Links]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_close_copies)
 
 
 def _lost(link: Link, reason: Any) -> PeerLostError:

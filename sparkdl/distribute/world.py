@@ -3,6 +3,7 @@
 import functools
 import os
 import socket
+import threading
 
 from sparkdl import context
 from sparkdl.context import Context
@@ -24,7 +25,7 @@ def ring() -> Ring:
         PeerLostError: if another rank does not join in time; later calls raise it again.
         RuntimeError: if this process was started by the training function, and so has no ring.
     """
-    joined = _joined(os.getpid())
+    joined = _join_once()
     if isinstance(joined, Exception):
         raise joined
     return joined[0]
@@ -32,13 +33,23 @@ def ring() -> Ring:
 
 def invitation() -> Invitation | None:
     """Return the invitation to the ring; None outside a gang and in an elastic gang."""
-    joined = _joined(os.getpid())
+    joined = _join_once()
     return None if isinstance(joined, Exception) else joined[1]
 
 
 def is_joined() -> bool:
     """Return True if this process has called `ring` before, and has joined."""
-    return _joined.cache_info().currsize > 0 and not isinstance(_joined(os.getpid()), Exception)
+    return _joined.cache_info().currsize > 0 and not isinstance(_join_once(), Exception)
+
+
+# Process-wide state: a lock for each process, as a forked one may find that of its parent held.
+_locks: dict[int, threading.Lock] = {}
+
+
+def _join_once() -> tuple[Ring, Invitation | None] | Exception:
+    """Return what `_joined` does; threads that call it at the same time wait for the first."""
+    with _locks.setdefault(os.getpid(), threading.Lock()):
+        return _joined(os.getpid())
 
 
 # Process-wide state: one ring per process, or the error with which it could not join: an invitation

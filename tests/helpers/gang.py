@@ -27,13 +27,15 @@ def launch(
     timeout_s: float = 600,
     nodes: str = "aaaaaaaa",
     codes: Sequence[int] = (0,),
+    preload: Sequence[str] = (),
     **context: Any,
 ) -> list[Any]:
     """Run `<module>.<function>` in one process of each role; what each returned, by rank.
 
     Only those of the first rank's role return; the others serve, and are killed after them. Ranks
     with the same letter in `nodes` are as on one host; those that end with a code of `codes` have
-    None as value if they wrote none.
+    None as value if they wrote none. `preload` has the modules that the program imports; by
+    default those of its framework.
     """
     ports = ExitStack()
     addresses = [f"127.0.0.1:{ports.enter_context(held_port())}" for _ in roles]
@@ -62,7 +64,7 @@ def launch(
                 "TF_NUM_INTRAOP_THREADS": "1",
             }
             variables |= {k: v.format(rank=rank, address=addresses[0]) for k, v in env.items()}
-            processes.append(_start(program, folder, rank, variables, me.get("ring")))
+            processes.append(_start(program, folder, rank, variables, me.get("ring"), preload))
         those = range(roles.count(roles[0]))
         return [_result(processes[r], folder, r, deadline, codes) for r in those]
     finally:
@@ -89,12 +91,18 @@ def invitations(count: int, nodes: str, **more: Any) -> list[socket.socket]:
 
 
 def _start(
-    program: str, folder: Path, rank: int, variables: Mapping[str, str], channel: int | None
+    program: str,
+    folder: Path,
+    rank: int,
+    variables: Mapping[str, str],
+    channel: int | None,
+    preload: Sequence[str],
 ) -> Forked:
-    # TensorFlow and PyTorch may not fit together in one process.
-    preload = ["torch"] if program.startswith("horovod_torch.") else ["tensorflow", "keras"]
+    if not preload:
+        # TensorFlow and PyTorch may not fit together in one process.
+        preload = ["torch"] if program.startswith("horovod_torch.") else ["tensorflow", "keras"]
     if "TF_USE_LEGACY_KERAS" in variables:
-        preload.append("tf_keras")
+        preload = [*preload, "tf_keras"]
     with (folder / f"{rank}.log").open("w") as log:
         return fork(preload, [program, str(folder), str(rank)], variables, log.fileno(), channel)
 
