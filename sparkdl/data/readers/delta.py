@@ -18,7 +18,7 @@ from sparkdl.data.readers.delta_log import TableVersion
 from sparkdl.data.readers.file_records import record
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import Fragment, row_groups_of
-from sparkdl.data.readers.parquet_pieces import comparable_type
+from sparkdl.data.readers.parquet_types import comparable_type
 
 __all__ = ["delta"]
 

@@ -26,11 +26,10 @@ from sparkdl.data.readers.parquet_pieces import (
     bind,
     check_file,
     chosen,
-    comparable_type,
-    is_view,
     pack_keys,
     pack_schema,
 )
+from sparkdl.data.readers.parquet_types import common_schema, comparable_type, is_view
 from sparkdl.data.readers.paths import Files, Paths, find
 from sparkdl.errors import ConfigError
 
@@ -198,7 +197,7 @@ def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
     groups = [group for _, of_file in listed for group in of_file]
     return {
         **_pack_files([file for file, _ in listed]),
-        "schema": pack_schema(schema),
+        "schema": pack_schema(_types_of_all(schema, [file for file, _ in listed])),
         "groups": [list(column) for column in zip(*groups, strict=True)] or [[], [], []],
     }
 
@@ -261,6 +260,14 @@ def _known_types(schema: pa.Schema, fragments: Sequence[Fragment], schemas: _Sch
     return pa.schema(fields.values())
 
 
+def _types_of_all(schema: pa.Schema, files: Sequence[File]) -> pa.Schema:
+    """Return columns with the types that all files have in common."""
+    known = {(id(file.schema), tuple(file.keys)): file for file in files}
+    for file in known.values():
+        schema = common_schema(schema, file.schema, but=file.keys)
+    return schema
+
+
 def _is_unknown(kind: pa.DataType) -> bool:
     while not types.is_null(kind):
         if not (types.is_list(kind) or types.is_large_list(kind)):
@@ -284,16 +291,18 @@ def _row_groups(
     if expression is None:
         return [(group.id, group.num_rows) for group in fragment.parquet.row_groups]
     numbers = [group.id for group in fragment.parquet.row_groups]
-    # pyarrow does not compare views, which the statistics of a file then have, with text.
-    physical = fragment.parquet.physical_schema
-    if uses_statistics and not any(map(is_view, physical.types)):
+    stored = [name for name in filtered if name not in file.keys]
+    columns = pa.schema([schema.field(name) for name in filtered])
+    # Statistics have the types of their file: pyarrow does not compare those of views with text.
+    has_views = any(map(is_view, fragment.parquet.physical_schema.types))
+    is_alike = all(file.schema.field(name).type == schema.field(name).type for name in stored)
+    if uses_statistics and is_alike and not has_views:
         parts = fragment.parquet.split_by_row_group(expression, schema=schema)
         numbers = [group.id for part in parts for group in part.row_groups]
     if not numbers:
         return []
-    stored = [name for name in filtered if name not in file.keys]
     footer, path = fragment.parquet.metadata, file.path
-    columns = pa.schema([schema.field(name) for name in filtered])
+    columns = common_schema(columns, file.schema, but=file.keys)
     try:
         with file.files.arrow.open_input_file(path) as source:
             parquet = pq.ParquetFile(

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from sparkdl.data.readers.parquet_types import comparable_type, is_stored_alike
 from sparkdl.data.readers.paths import Files, Paths, find_again
 from sparkdl.errors import ConfigError
 
@@ -23,8 +24,6 @@ __all__ = [
     "bind",
     "check_file",
     "chosen",
-    "comparable_type",
-    "is_view",
     "pack_keys",
     "pack_schema",
     "unpack_schema",
@@ -84,7 +83,8 @@ class ParquetPieces:
 
     Attributes:
         files: the files in order, without those that the names of their folders exclude.
-        schema: the columns of the first file and the columns that folders define.
+        schema: the columns of the first file and the columns that folders define, with the types
+            that all files have in common.
         filter: the condition as an expression; None without a condition.
         filtered: names of the columns in the condition.
         groups: the row groups with rows that pass the filter; some may have 0 such rows.
@@ -129,13 +129,13 @@ class ParquetPieces:
 
 
 def check_file(file: File, schema: pa.Schema, first_url: str, names: Iterable[str]) -> None:
-    """Validate that columns of a file have the types of the first file, as Parquet stores them.
+    """Validate that columns of a file have the types of all files, as Parquet stores them.
 
     The unit and the zone of a timestamp may differ: writers differ in both.
 
     Args:
         file: the file.
-        schema: the columns of the first file and of all folders.
+        schema: the columns of the files and of all folders.
         first_url: the first file, for the message.
         names: names of the columns.
 
@@ -155,55 +155,11 @@ def check_file(file: File, schema: pa.Schema, first_url: str, names: Iterable[st
             kind = file.schema.field(name).type
         else:
             raise ValueError(f"{file.url} has no column {name!r}, which other files have.")
-        if not _is_stored_alike(kind, expected):
+        if not is_stored_alike(kind, expected):
             raise ValueError(
                 f"{file.url}: column {name!r} is {kind}; in {first_url} it is {expected}. "
                 "Write the files with one type."
             )
-
-
-_LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-_STORED_ALIKE = (
-    _LISTS,
-    (types.is_string, types.is_large_string),
-    (types.is_binary, types.is_large_binary),
-    (types.is_timestamp,),
-)
-
-
-def _is_stored_alike(kind: pa.DataType, other: pa.DataType) -> bool:
-    """Return True if the types differ in what Arrow has and Parquet has not.
-
-    These are dictionaries, the width of offsets, and the length of all lists. A column that is
-    null in all rows of a file has no type.
-    """
-    if types.is_dictionary(kind) or types.is_dictionary(other):
-        values = (each.value_type if types.is_dictionary(each) else each for each in (kind, other))
-        return _is_stored_alike(*values)
-    if types.is_null(kind) or types.is_null(other):
-        return True
-    for tests in _STORED_ALIKE:
-        if all(any(is_of(each) for is_of in tests) for each in (kind, other)):
-            return tests is not _LISTS or _is_stored_alike(kind.value_type, other.value_type)
-    return bool(kind == other)
-
-
-def comparable_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type that the values of all writers have: views are plain, lists may have nulls."""
-    if is_view(kind):
-        return pa.string() if types.is_string_view(kind) else pa.binary()
-    if types.is_fixed_size_list(kind):
-        return pa.list_(comparable_type(kind.value_type), kind.list_size)
-    if types.is_list(kind):
-        return pa.list_(comparable_type(kind.value_type))
-    if types.is_large_list(kind):
-        return pa.large_list(comparable_type(kind.value_type))
-    return kind
-
-
-def is_view(kind: pa.DataType) -> bool:
-    """Return True for a type of text or bytes with views, which pyarrow supports in part only."""
-    return bool(types.is_string_view(kind) or types.is_binary_view(kind))
 
 
 def chosen(
@@ -223,16 +179,24 @@ def chosen(
     arrays = []
     for field in schema:
         if field.name in keys:
-            arrays.append(pa.repeat(keys[field.name], batch.num_rows))
+            array = pa.repeat(keys[field.name], batch.num_rows)
         else:
             array = batch.column(field.name)
-            if array.type != field.type:
-                array = array.cast(comparable_type(array.type)).cast(field.type)
-            arrays.append(array)
+        arrays.append(array if array.type == field.type else _cast(array, field))
     if not arrays:
         return batch
     whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return whole if condition is None else whole.filter(condition)
+
+
+def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return array.cast(comparable_type(array.type)).cast(field.type)
+    except pa.ArrowInvalid as exc:
+        raise pa.ArrowInvalid(
+            f"column {field.name!r} is {array.type} here and of another type in other files; "
+            f"expected values that {field.type} holds: {exc} Write the files with one type."
+        ) from exc
 
 
 def bind(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[str]]:

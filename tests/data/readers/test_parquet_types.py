@@ -80,6 +80,87 @@ def test_types_that_parquet_stores_alike_are_read_together(
         assert read(tmp_path / "p", filter=chosen) == expected[1::2]
 
 
+WIDTHS = [2, 3, None]
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(WIDTHS, 2)))
+@pytest.mark.parametrize("inner", [None, 1, 2])
+def test_arrays_of_other_lengths_in_each_file_are_read_together(
+    first: int | None, second: int | None, inner: int | None, tmp_path: Path
+) -> None:
+    """A file of a fixed length does not set the length of those that follow."""
+
+    def column(width: int | None) -> pa.Array:
+        rows = [[1], [2, 3, 4]] if width is None else [[7] * width, [8] * width]
+        if inner is not None:
+            rows = [[[value] * (inner if width else 3) for value in row] for row in rows]
+        kind = pa.int64() if inner is None else pa.list_(pa.int64(), inner if width else -1)
+        return pa.array(rows, pa.list_(kind, -1 if width is None else width))
+
+    columns = [column(first), column(second)]
+    write(tmp_path / "p", *columns)
+    loader = parquet(tmp_path / "p", feature_cols="x", ragged=["x"], batch_size_per_worker=3)
+    found = [row for batch in loader for row in batch.to_list()]
+    assert found == [row for values in columns for row in values.to_pylist()]
+
+
+def test_dictionaries_have_room_for_the_values_of_all_files(tmp_path: Path) -> None:
+    texts = [str(number) for number in range(300)]
+    kind = pa.dictionary(pa.int8(), pa.string())
+    write(tmp_path / "p", pa.array(texts[:2], kind), pa.array(texts))
+    assert read(tmp_path / "p") == texts[:2] + texts
+    # The lists of a dictionary type.
+    lists = pa.array([[text] for text in texts])
+    small = pa.array([["a"], ["b"]], pa.list_(kind))
+    write(tmp_path / "q", small, lists)
+    assert read(tmp_path / "q") == [["a"], ["b"], *([text] for text in texts)]
+
+
+FAR = 10**17  # Microseconds: the year 5138, which nanoseconds do not have.
+TIMES = {"ms": [1_000, -5_000], "us": [1_001, FAR + 1], "ns": [3, -4], "int96": [7, FAR + 3]}
+
+
+@pytest.mark.parametrize(
+    ("units", "zone"),
+    [
+        (units, zone)
+        for units in itertools.permutations(TIMES, 2)
+        for zone in (None, "UTC")
+        if zone is None or "int96" not in units
+    ],
+)
+def test_times_of_other_units_keep_their_values(
+    units: tuple[str, str], zone: str | None, tmp_path: Path
+) -> None:
+    """Oracle: pyarrow reads each file alone, and Python compares."""
+    (tmp_path / "p").mkdir()
+    for number, unit in enumerate(units):
+        is_int96 = unit == "int96"
+        kind = pa.timestamp("us" if is_int96 else unit, None if is_int96 else zone)
+        values = TIMES[unit] if unit != "ns" else [value * 1_000 for value in TIMES[unit]]
+        values = values if unit != "ms" else [value // 1_000 for value in values]
+        table = pa.table({"x": pa.array(values, kind)})
+        path = tmp_path / "p" / f"{number}.parquet"
+        pq.write_table(table, path, use_deprecated_int96_timestamps=is_int96)
+    expected = [value for unit in units for value in TIMES[unit]]
+    assert read(tmp_path / "p") == expected
+    for limit in (0, *(value for value in expected[::2] if value < FAR)):
+        time = pa.scalar(limit, pa.timestamp("us", zone))
+        for sign, passes in ((">=", int.__ge__), ("<=", int.__le__)):
+            if wanted := [value for value in expected if passes(value, limit)]:
+                assert read(tmp_path / "p", filter=[("x", sign, time)]) == wanted, (limit, sign)
+
+
+def test_a_time_that_does_not_fit_is_refused_by_the_name_of_its_column(tmp_path: Path) -> None:
+    fine, coarse = pa.array([5, 1_001], pa.timestamp("ns")), pa.array([7], pa.timestamp("us"))
+    for name, columns in (("p", (fine, coarse)), ("q", (coarse, fine))):
+        write(tmp_path / name, *columns)
+        with pytest.raises(ValueError, match=r"\.parquet.*column 'x' is timestamp\[ns\]"):
+            read(tmp_path / name)
+        with pytest.raises(ValueError, match=r"\.parquet.*column 'x' is timestamp\[ns\]"):
+            read(tmp_path / name, filter=[("x", ">", pa.scalar(0, pa.timestamp("us")))])
+
+
 def test_other_types_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "p", pa.array([1], pa.int64()), pa.array([1], pa.int32()))
     with pytest.raises(ValueError, match=r"1.parquet: column 'x' is int32; in .* int64"):
