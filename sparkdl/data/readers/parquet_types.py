@@ -88,9 +88,11 @@ def _common_type(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
         return pa.timestamp(kind.unit if kind.unit == other.unit else "us", kind.tz)
     if any(is_of(kind) for is_of in _LISTS):
         values = _common_type(kind.value_type, other.value_type)
-        if types.is_fixed_size_list(kind) and types.is_fixed_size_list(other):
-            if kind.list_size == other.list_size:
-                return pa.list_(values, kind.list_size)
+        lengths = {
+            each.list_size if types.is_fixed_size_list(each) else -1 for each in (kind, other)
+        }
+        if len(lengths) == 1 and -1 not in lengths:
+            return pa.list_(values, lengths.pop())
         is_large = types.is_large_list(kind) or types.is_large_list(other)
         return pa.large_list(values) if is_large else pa.list_(values)
     return kind if types.is_large_string(kind) or types.is_large_binary(kind) else other
