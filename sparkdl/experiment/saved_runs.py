@@ -163,6 +163,7 @@ def resume(
     space: Mapping[str, Any] | Callable[[Any], dict[str, Any]] | None = None,
     algorithm: Any = None,
     pruner: Any = None,
+    constraints: Sequence[str] | None = None,
     data: Any = None,
     **options: Any,
 ) -> Run:
@@ -182,6 +183,8 @@ def resume(
         space: the function, if the space of the search is a function that was not kept. A space
             that is a dict may be passed too, but cannot be changed.
         algorithm, pruner: an equivalent object, if the search used an object of Optuna.
+        constraints: the constraints of a search from now on, in place of those before; an empty
+            list for none.
         data: the same data, if the run was started with `data=`.
         **options: the fields of `sparkdl.options.Options` to change, such as `parallelism`, and
             `retry`. `env` and `secrets` are required if the run had them, because their values are
@@ -215,6 +218,7 @@ def resume(
         "space": space,
         "algorithm": algorithm,
         "pruner": pruner,
+        "constraints": constraints,
     }
     Options.parse(options, resume)
     retry = parse_retry(options.get("retry")) | ({"failed"} if retry_failed else frozenset())

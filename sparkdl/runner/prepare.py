@@ -16,6 +16,7 @@ from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
 from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError
+from sparkdl.options import Options
 from sparkdl.runner.callbacks import check_callbacks
 from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.display.waiting import waiting_for_executors
@@ -175,7 +176,8 @@ def check_search(request: Request) -> None:
     """Validate the algorithm and the pruner of a search.
 
     Raises:
-        ConfigError: if Optuna has no such sampler or pruner, or a module that it needs is missing.
+        ConfigError: if Optuna has no such sampler or pruner, if a module that it needs is missing,
+            or if a population would not keep its checkpoints.
     """
     if request.search:
         from sparkdl.search.samplers import pruner_of, sampler_of
@@ -183,6 +185,18 @@ def check_search(request: Request) -> None:
         if not request.search.is_scheduled:
             sampler_of(request.search.algorithm, seed=0)
         pruner_of(request.search.pruner)
+        _check_population(request.options, request.search.is_scheduled)
+
+
+def _check_population(options: Options, is_scheduled: bool) -> None:
+    """Validate that trials keep the checkpoints from which others continue."""
+    is_kept = options.keep_checkpoints in ("best+last", "all")
+    if is_scheduled and options.trial_value == "best" and not is_kept:
+        raise ConfigError(
+            f"keep_checkpoints is {options.keep_checkpoints!r}, but with trial_value='best' other "
+            "members of the population continue from the best checkpoint of an interval. Pass "
+            "keep_checkpoints='best+last', the default, or remove trial_value."
+        )
 
 
 def find_initial_checkpoint(request: Request) -> tuple[str, int] | None:

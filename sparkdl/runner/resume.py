@@ -39,6 +39,9 @@ STOP_RULES = {"stop", "patience", "max_slot_hours"}
 # The settings of a search that may be objects of Optuna.
 OBJECTS = ("algorithm", "pruner")
 
+# The settings of a search that a resume may change, and that its start event tells.
+CHANGEABLE = (*STOP_RULES, *OBJECTS, "constraints", "num_trials")
+
 
 def continue_search(
     path: str,
@@ -177,17 +180,16 @@ def _without_same_space(
 
 def with_earlier_changes(description: dict[str, Any], paths: RunPaths) -> dict[str, Any]:
     """Return the description of a run with the changes of `resume`, `set` and `enqueue`."""
-    names = (*STOP_RULES, *OBJECTS, "num_trials")
     written = description["request"]
     search, options = dict(written["search"] or {}), dict(written["options"])
     for event in scan_journal(paths.journal, with_reports=False).events:
         match event:
             case RunStarted():
                 changed = event.changed or {}
-                search |= {name: changed[name][1] for name in names if name in changed}
+                search |= {name: changed[name][1] for name in CHANGEABLE if name in changed}
             case CommandHandled(action="set", refused=None):
                 for name, value in event.arguments.items():
-                    (search if name in names else options)[name] = value
+                    (search if name in CHANGEABLE else options)[name] = value
             case CommandHandled(action="enqueue", refused=None) if search.get("num_trials"):
                 search["num_trials"] += 1
     request = {**written, "search": search if written["search"] else None, "options": options}
@@ -225,5 +227,5 @@ def _changed(
     if search is None:
         return {}
     new = search.to_dict()
-    names = [name for name in (*STOP_RULES, *OBJECTS, "num_trials") if name in changes]
+    names = [name for name in CHANGEABLE if name in changes]
     return {name: [old_search[name], new[name]] for name in names if old_search[name] != new[name]}

@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, open_run
 from sparkdl.runs.owner import newest_claim
 from sparkdl.search.settings import SearchSettings
-from sparkdl.search.space.spaces import Float, Space
+from sparkdl.search.space.spaces import Float, Int, Space
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import (
     background,
@@ -207,6 +208,38 @@ def test_resume_journals_a_new_algorithm_and_pruner_and_keeps_them(root: str) ->
     assert events(run, "start")[-1]["changed"]["algorithm"] == ["qmc", "RandomSampler object"]
     with pytest.raises(ConfigError, match="Pass algorithm="):
         resumed(run.path, cluster, num_trials=5, train=packed_train)
+
+
+def test_resume_with_other_constraints_tries_what_they_allow(root: str) -> None:
+    space = Space.of({"x": Int(0, 4), "y": Int(0, 4)})
+    options: dict[str, Any] = {"space": space, "algorithm": "random"}
+    search = SearchSettings(constraints=["x + y < 4"], num_trials=50, **options)
+
+    def points(run: Run) -> list[tuple[int, int]]:
+        return sorted((trial.params["x"], trial.params["y"]) for trial in run.trials)
+
+    def pairs(allows: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+        return [(x, y) for x in range(5) for y in range(5) if allows(x, y)]
+
+    def train(x: int, y: int) -> int:
+        return x + y
+
+    def more(**changes: Any) -> list[tuple[int, int]]:
+        cluster = InMemoryCluster(lambda attempt: returned(1.0))
+        return points(resumed(run.path, cluster, train=train, **changes))
+
+    run = run_trials(root, InMemoryCluster(lambda attempt: returned(1.0)), search=search, seed=1)
+    assert points(run) == pairs(lambda x, y: x + y < 4)
+    # Points that were tried count only if the new constraints allow them.
+    assert more(constraints=["x + y > 2", "x != 0"], num_trials=60) == pairs(
+        lambda x, y: x + y < 4 or x != 0
+    )
+    changed = events(run, "start")[-1]["changed"]
+    assert changed["constraints"] == [["x + y < 4"], ["x + y > 2", "x != 0"]]
+    assert more(num_trials=70) == pairs(lambda x, y: x + y < 4 or x != 0)
+    assert more(constraints=[], num_trials=80) == pairs(lambda x, y: True)
+    with pytest.raises(ConfigError, match="no parameters in the space satisfy"):
+        more(constraints=["x > 9"], num_trials=90)
 
 
 def test_resume_with_fewer_trials_than_there_are_says_so(root: str, capsys: Any) -> None:

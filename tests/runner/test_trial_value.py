@@ -17,9 +17,9 @@ from sparkdl.runner.prepare import find_initial_checkpoint
 from sparkdl.runs.history import load
 from sparkdl.runs.trial import Trial
 from sparkdl.search.settings import SearchSettings
-from sparkdl.search.space.spaces import Space
+from sparkdl.search.space.spaces import Float, Space
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, pruned, returned
-from tests.helpers.loops import request_of, run_trials
+from tests.helpers.loops import background, new_loop, request_of, run_trials
 
 pytestmark = pytest.mark.usefixtures("quick_polls")
 
@@ -73,6 +73,50 @@ def test_trials_begin_with_the_weights_of_the_value_of_another_trial(
     shutil.copytree(trial.path, tmp_path / "alone")
     alone = find_initial_checkpoint(replace(request_of(), init_from=tmp_path / "alone"))
     assert alone == (str(tmp_path / "alone"), len(CURVES[0]))
+
+
+def population(root: str, task: Any, **options: Any) -> Any:
+    search = SearchSettings(
+        space=Space.of({"x": Float(0, 1)}),
+        algorithm={"pbt": {"population": 4}},
+        num_trials=8,
+        initial_params=[{"x": x} for x in (0.30, 0.31, 0.32, 0.33)],
+    )
+    request = request_of(
+        search=search, metric="score", trial_value="best", parallelism=1, seed=1, **options
+    )
+    with background(new_loop(root, InMemoryCluster(task, num_slots=1), request)) as loop:
+        pass
+    return loop.run
+
+
+def test_members_continue_from_the_weights_of_the_best_value(root: str, tmp_path: Any) -> None:
+    """The first interval of member 0 is the best at its first report, and collapses then."""
+    (source := tmp_path / "model").mkdir()
+    given: dict[int, float] = {}
+
+    def run(attempt: Attempt) -> Outcome:
+        trial = attempt.task.trial
+        if trial.init_from:
+            folder, number = trial.init_from
+            [parent] = [c for c in checkpoints.committed(folder) if c.number == number]
+            given[attempt.number] = parent.metrics["score"]
+        x = trial.params["x"]
+        for step, value in enumerate([0.9, 0.1, 0.0] if attempt.number == 0 else [x, x, x]):
+            attempt.report(step, score=value)
+            (source / "weights").write_text(str(value))
+            checkpoints.commit(source, attempt.paths.folder, step, {"score": value})
+        return returned(None)
+
+    trials = population(root, run).trials
+    assert given == {t.number: trials[t.parent].value for t in trials if t.parent is not None}
+    assert (trials[4].parent, given[4]) == (0, 0.9)
+
+
+@pytest.mark.parametrize("keep", ["last", 3])
+def test_population_must_keep_the_weights_of_its_best_values(root: str, keep: Any) -> None:
+    with pytest.raises(ConfigError, match=r"continue from the best checkpoint.*'best\+last'"):
+        population(root, lambda attempt: returned(1.0), keep_checkpoints=keep)
 
 
 def test_best_value_of_an_invalid_or_pruned_trial_is_none(root: str) -> None:

@@ -49,7 +49,8 @@ class UntriedPoints:
 
     def remove(self, point: Mapping[str, Any]) -> None:
         """Take note of a point that was tried."""
-        self._tried.add(_key(point))
+        if self.has(point):  # Other constraints may have allowed it, before a resume.
+            self._tried.add(_key(point))
 
     def has(self, point: Mapping[str, Any]) -> bool:
         """Return True if a point may be tried."""
