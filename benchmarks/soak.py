@@ -1,10 +1,10 @@
 """Disturb many runs at once for an hour, and check that each ends as promised.
 
-Three drivers run launches, searches, gangs, fed gangs, elastic gangs and TensorFlowOnSpark clusters
-on a local root, on S3 and on a small disk. Meanwhile processes of all kinds are killed or stopped,
-the disk is full for seconds, the store is down for up to half a minute, and besides one call in 200
-to it fails. The program fails if a result is wrong, a verb does not end, a finished function runs
-again, or something is left behind.
+Three drivers run launches, searches, searches whose trials pause, populations, gangs, fed gangs,
+elastic gangs and TensorFlowOnSpark clusters on a local root, on S3 and on a small disk. Meanwhile
+processes of all kinds are killed or stopped, the disk is full for seconds, the store is down for up
+to half a minute, and besides one call in 200 to it fails. The program fails if a result is wrong, a
+verb does not end, a finished function runs again, or something is left behind.
 
     python benchmarks/soak.py --seconds 3600 --faults 1000
 

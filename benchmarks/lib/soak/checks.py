@@ -64,7 +64,7 @@ def check_single_calls(
     roots = {
         end.get("run"): _root(end["driver"])
         for end in ends
-        if end["kind"].startswith(("launch", "search"))
+        if end["kind"].startswith(("launch", "search", "promote", "pbt"))
     }
     found = []
     for (run, trial), times in returned.items():

@@ -29,11 +29,11 @@ from sparkdl.errors import SparkDLError
 from sparkdl.tfos import TFCluster
 
 WORKERS = 2
-KINDS = ("launch", "search", "gang", "fed", "elastic", "cluster")
+KINDS = ("launch", "search", "promote", "pbt", "gang", "fed", "elastic", "cluster")
 PAUSE_S = 1.0
 KEPT = 20
 # The others need a DataFrame, or an application that is gone.
-RESUMED = ("launch", "search", "gang", "elastic")
+RESUMED = ("launch", "search", "promote", "pbt", "gang", "elastic")
 # A program that is killed may crash this often, besides losses, which are not counted.
 RESTARTS = 3
 
@@ -141,6 +141,34 @@ class Driver:
         wrong = [t.number for t in complete if abs(t.value - (t.params["x"] - 0.3) ** 2) > 1e-9]
         return {**_described(run), "wrong": wrong}
 
+    def _promote(self) -> dict[str, Any]:
+        pruner = {"asha": {"promote": True, "grace": 2, "reduction": 2}}
+        return self._steps(self._lasting("promote", pruner=pruner))
+
+    def _pbt(self) -> dict[str, Any]:
+        return self._steps(self._lasting("pbt", algorithm={"pbt": {"population": 4}}))
+
+    def _lasting(self, name: str, **how: Any) -> Any:
+        train = functools.partial(programs.lasting, notes=self._notes)
+        space = {"x": search.Float(0.0, 1.0)}
+        options: dict[str, Any] = {"metric": "loss", "direction": "min", **self._options}
+        return experiment.search(train, space, name=name, num_trials=12, **how, **options)
+
+    @staticmethod
+    def _steps(run: Any) -> dict[str, Any]:
+        """Check that each trial has made its steps, and those of the trials before it, once."""
+        wrong = []
+        for trial in run.trials:
+            line = [trial]
+            while line[-1].parent is not None:
+                line.append(run.trials[line[-1].parent])
+            steps = len(line) * programs.INTERVAL
+            loss = programs.loss_of(trial.params["x"], steps)
+            found = (trial.outputs.get("steps"), trial.value)
+            if trial.state == "COMPLETE" and found != (steps, loss):
+                wrong.append((trial.number, found, (steps, loss)))
+        return {**_described(run), "wrong": wrong}
+
     def _gang(self) -> dict[str, Any]:
         train = functools.partial(programs.gang, notes=self._notes)
         run = experiment.allreduce(train, num_workers=WORKERS, name="gang", **self._options)
@@ -170,6 +198,8 @@ class Driver:
         run = experiment.resume(path, progress=False)
         if kind == "launch":
             return self._squares(run)
+        if kind in ("promote", "pbt"):
+            return self._steps(run)
         return self._minima(run) if kind == "search" else self._result(run, kind)
 
     def _cluster(self) -> dict[str, Any]:

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "INTERVAL",
     "ROWS",
     "elastic",
     "expected",
     "fed",
     "gang",
+    "lasting",
+    "loss_of",
     "node",
     "objective",
     "square",
@@ -22,6 +25,7 @@ __all__ = [
 
 ROWS = 600  # Of the DataFrame that feeds a gang.
 STEPS = 30
+INTERVAL = 8  # Steps of an interval of a population, and of a trial that may pause.
 STEP_S = 0.1
 
 
@@ -58,6 +62,31 @@ def objective(x: float, notes: str) -> float:
         context.report((x - 0.3) ** 2 + 1.0 / (1 + step), step=step)
     _note(notes, "end")
     return (x - 0.3) ** 2
+
+
+def loss_of(x: float, steps: int) -> float:
+    """Return the loss after a number of steps."""
+    return (x - 0.3) ** 2 + 1.0 / (1 + steps)
+
+
+def lasting(x: float, notes: str) -> dict[str, float]:
+    """Make the steps of an interval, from the last checkpoint on, which may be another trial's."""
+    from sparkdl import context
+
+    _note(notes, "begin")
+    before = context.get_checkpoint()
+    trial, steps, goal = json.loads(Path(before, "state").read_text()) if before else (-1, 0, 0)
+    if trial != context.trial:
+        goal = steps + INTERVAL
+    folder = Path("state")
+    folder.mkdir(exist_ok=True)
+    while steps < goal:
+        time.sleep(STEP_S)
+        steps += 1
+        (folder / "state").write_text(json.dumps([context.trial, steps, goal]))
+        context.report({"loss": loss_of(x, steps)}, step=steps, checkpoint=folder)
+    _note(notes, "end")
+    return {"loss": loss_of(x, steps), "steps": steps}
 
 
 def gang(notes: str) -> int:
