@@ -99,12 +99,17 @@ def metrics(way: str) -> Any:
         validation_batch_size=2,
     ).history
     batch = share(*rows(9, seed=2))
+    few = batches(*share(*rows(1)))  # All but one rank have no rows.
+    validated = model.fit(
+        x, y, batch_size=len(x) // STEPS, verbose=0, validation_data=few, shuffle=False
+    )
     return {
         "weights": weights(model),
         "history": plain(history),
         "evaluate": plain(model.evaluate(batches(*own), verbose=0, return_dict=True)),
         "in order": np.ravel(model.evaluate(batches(*own), verbose=0)[0]).tolist(),
         "of a batch": plain(model.test_on_batch(*batch, return_dict=True)),
+        "validation of few rows": plain(validated.history),
         "few rows": plain(model.evaluate(batches(*share(*rows(1))), verbose=0, return_dict=True)),
     }
 
