@@ -1,28 +1,95 @@
-"""Runs on the driver. Common parts of the verbs that control a run of another process."""
+"""Runs on the driver. `sparkdl cancel`, `pause`, `unpause`, `set` and `enqueue`: control a run."""
 
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkdl.cli import find
+from sparkdl.cli.output import find
 from sparkdl.errors import ConfigError, ControlError
 from sparkdl.runs import Run
 
-__all__ = ["add_verb", "carry_out", "parse_values"]
+__all__ = ["add_cancel", "add_enqueue", "add_pause", "add_set", "add_unpause", "parse_values"]
 
 _WORDS = {"True": True, "False": False, "None": None}
 
 
-def add_verb(verbs: Any, name: str, text: str) -> Any:
-    """Add a verb with the arguments RUN and --json to the parser, and return its parser."""
-    parser = verbs.add_parser(name, help=text)
+def add_cancel(parser: argparse.ArgumentParser) -> None:
+    """`sparkdl cancel RUN [TRIAL]`: cancel a run, or one of its trials."""
+    _add_run(parser)
+    parser.add_argument("trial", metavar="TRIAL", type=int, nargs="?", help="number of a trial")
+    parser.set_defaults(run=_cancel)
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    number = arguments.trial
+    what = {"action": "cancel", "trial": number}
+    text = "the run is being cancelled" if number is None else f"trial {number} is being cancelled"
+    return _carry_out(arguments, what, lambda run: run.cancel(number), text)
+
+
+def add_pause(parser: argparse.ArgumentParser) -> None:
+    """`sparkdl pause RUN`: start no more trials; running trials go on."""
+    _add_run(parser)
+    parser.set_defaults(run=_pause)
+
+
+def _pause(arguments: argparse.Namespace) -> int:
+    what, text = {"action": "pause"}, "paused; running trials go on"
+    return _carry_out(arguments, what, lambda run: run.pause(), text)
+
+
+def add_unpause(parser: argparse.ArgumentParser) -> None:
+    """`sparkdl unpause RUN`: start trials again after `sparkdl pause`."""
+    _add_run(parser)
+    parser.set_defaults(run=_unpause)
+
+
+def _unpause(arguments: argparse.Namespace) -> int:
+    return _carry_out(arguments, {"action": "unpause"}, lambda run: run.unpause(), "goes on")
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """`sparkdl set RUN name=value ...`: change limits of a run that goes on."""
+    _add_run(parser)
+    parser.add_argument(
+        "values",
+        metavar="NAME=VALUE",
+        nargs="+",
+        help="parallelism=8, num_trials=40, timeout_s=3600 or stop.METRIC=0.95",
+    )
+    parser.set_defaults(run=_set_limits)
+
+
+def _set_limits(arguments: argparse.Namespace) -> int:
+    values = parse_values(arguments.values)
+    what = {"action": "set", "values": values}
+    return _carry_out(arguments, what, lambda run: run.set(**values), " ".join(arguments.values))
+
+
+def add_enqueue(parser: argparse.ArgumentParser) -> None:
+    """`sparkdl enqueue RUN name=value ...`: add a trial to a run that goes on."""
+    _add_run(parser)
+    parser.add_argument(
+        "params", metavar="NAME=VALUE", nargs="*", help="parameters, such as lr=0.01 act=relu"
+    )
+    parser.set_defaults(run=_enqueue)
+
+
+def _enqueue(arguments: argparse.Namespace) -> int:
+    params = parse_values(arguments.params)
+    what = {"action": "enqueue", "params": params}
+    text = f"a trial was added: {' '.join(arguments.params)}".rstrip(": ")
+    return _carry_out(arguments, what, lambda run: run.enqueue(params), text)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that these verbs have in common."""
     parser.add_argument("name", metavar="RUN", help="folder of the run, or its id below the root")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    return parser
 
 
-def carry_out(
+def _carry_out(
     arguments: argparse.Namespace,
     what: Mapping[str, Any],
     command: Callable[[Run], None],

@@ -2,22 +2,19 @@
 
 import argparse
 import sys
-from typing import Any
 
 from sparkdl.cli.output import add_json, print_json
 from sparkdl.cli.spark_options import add_spark_options, use_spark_options
 from sparkdl.doctor import examine
 
-__all__ = ["add"]
+__all__ = ["add_doctor"]
 
 
-def add(verbs: Any) -> None:
-    """Add this verb to the parser."""
-    parser = verbs.add_parser(
-        "doctor",
-        help="check Java, Spark, every executor, the root and the GPUs",
-        description="Start Spark as a program would, ask every executor, and print what was found, "
-        "each fault with its remedy. The exit code is 0 without a fault, otherwise 1.",
+def add_doctor(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `sparkdl doctor`."""
+    parser.description = (
+        "Start Spark as a program would, ask every executor, and print what was found, "
+        "each fault with its remedy. The exit code is 0 without a fault, otherwise 1."
     )
     parser.add_argument(
         "--root", help="folder of the runs; default: the one that experiment.launch uses"

@@ -1,37 +1,40 @@
 """Runs on the driver. `sparkdl VERB ...`: parse the command line and run the verb."""
 
 import argparse
+import importlib
 import os
 import sys
 
 from sparkdl._version import __version__
-from sparkdl.cli import (
-    cancel,
-    compare,
-    doctor,
-    enqueue,
-    gc,
-    horovodrun,
-    logs,
-    mlflow,
-    models,
-    monitor,
-    pause,
-    plan,
-    pull,
-    reproduce,
-    resume,
-    runs,
-    serve,
-    set_limits,
-    show,
-    tensorboard,
-    ui,
-    unpause,
-)
 from sparkdl.errors import SparkDLError
 
 __all__ = ["main", "make_parser"]
+
+# The verbs in the order of the help: the module that adds the arguments, and the line of the help.
+_VERBS = {
+    "runs": ("runs", "list the runs below a root, newest first"),
+    "show": ("runs", "print the table of a run"),
+    "logs": ("runs", "print the log of a trial, or of every trial"),
+    "compare": ("runs", "print what differs between runs"),
+    "ui": ("views", "show runs and models in a browser"),
+    "tensorboard": ("views", "show a run in TensorBoard"),
+    "cancel": ("control", "cancel a run that goes on, or one of its trials"),
+    "set": ("control", "change limits of a run that goes on"),
+    "enqueue": ("control", "add a trial to a launch or a search that goes on"),
+    "pause": ("control", "start no more trials of a run; running trials go on"),
+    "unpause": ("control", "start trials of a paused run again"),
+    "horovodrun": ("start", "run a script for Horovod in several ranks"),
+    "resume": ("start", "finish an unfinished run"),
+    "reproduce": ("start", "run a run again, as a new run; say what differs"),
+    "models": ("models", "list, export and compare versions of models"),
+    "serve": ("serve", "serve models over HTTP"),
+    "monitor": ("monitor", "compare data or requests with the training data of a model"),
+    "mlflow": ("views", "mirror a run in MLflow"),
+    "pull": ("runs", "copy a run from a store to a local folder"),
+    "gc": ("runs", "delete old runs"),
+    "doctor": ("doctor", "check Java, Spark, every executor, the root and the GPUs"),
+    "plan": ("start", "print the runs that a program would start"),
+}
 
 
 def main(words: list[str] | None = None) -> int:
@@ -49,8 +52,9 @@ def main(words: list[str] | None = None) -> int:
         >>> main(["show", "/nowhere"])
         2
     """
-    parser = make_parser()
-    if not (sys.argv[1:] if words is None else words):
+    words = sys.argv[1:] if words is None else words
+    parser = make_parser(next((word for word in words if not word.startswith("-")), ""))
+    if not words:
         parser.print_help()
         return 2
     arguments = parser.parse_args(words)
@@ -69,8 +73,13 @@ def main(words: list[str] | None = None) -> int:
         return 130
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line, with all verbs."""
+def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    Args:
+        verb: the verb that is used: the others have no arguments, so that their modules need not
+            be imported. None for all verbs with their arguments.
+    """
     parser = argparse.ArgumentParser(
         prog="sparkdl",
         description="List, show, compare, control, reproduce, copy and delete runs; run scripts "
@@ -79,10 +88,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (
-        *(runs, show, logs, compare, ui, tensorboard),
-        *(cancel, set_limits, enqueue, pause, unpause),
-        *(horovodrun, resume, reproduce, models, serve, monitor, mlflow, pull, gc, doctor, plan),
-    ):
-        verb.add(verbs)
+    for name, (module, text) in _VERBS.items():
+        added = verbs.add_parser(name, help=text)
+        if verb in (name, None):
+            getattr(importlib.import_module(f"sparkdl.cli.{module}"), f"add_{name}")(added)
     return parser

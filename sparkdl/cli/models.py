@@ -1,13 +1,13 @@
 """Runs on the driver. `sparkdl models ...`: list, show, export, name, compare and copy models."""
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 from typing import Any
 
 from sparkdl import models, storage
-from sparkdl.cli import find
-from sparkdl.cli.output import fact_lines
+from sparkdl.cli.output import fact_lines, find
 from sparkdl.errors import ConfigError
 from sparkdl.jsonl import to_json
 from sparkdl.model_formats import is_model
@@ -16,7 +16,7 @@ from sparkdl.models.comparison import table
 from sparkdl.models.registry import find as find_version
 from sparkdl.runs import Run, Trial
 
-__all__ = ["add"]
+__all__ = ["add_models"]
 
 # An exported model is not better. Workflow managers, such as Airflow, take the code for "skipped".
 NOT_BETTER = 99
@@ -24,15 +24,15 @@ NOT_BETTER = 99
 _VERSION = "version of a model: NAME for the newest one, NAME/3 or NAME@stable"
 
 
-def add(verbs: Any) -> None:
-    """Add this verb to the parser."""
-    text = "list, export and compare versions of models"
-    parser = verbs.add_parser("models", help=text, parents=[_common()])
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `sparkdl models`."""
+    _add_common(parser)
     parser.set_defaults(run=_list, name=None, root=None, json=False)
     actions = parser.add_subparsers(metavar="ACTION")
 
     def action(name: str, run: Any, text: str) -> Any:
-        added = actions.add_parser(name, help=text, parents=[_common()])
+        added = actions.add_parser(name, help=text)
+        _add_common(added)
         added.set_defaults(run=run)
         return added
 
@@ -61,14 +61,11 @@ def add(verbs: Any) -> None:
     _add_export(action("export", _export, "export the model of a run as a new version"))
 
 
-def _common() -> argparse.ArgumentParser:
+def _add_common(parser: argparse.ArgumentParser) -> None:
     # Without defaults of its own, an action keeps the options that stand before its name.
-    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    common.add_argument(
-        "--root", help="folder of runs and models; default: $SPARKDL_ROOT, otherwise ./runs"
-    )
-    common.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
-    return common
+    add = functools.partial(parser.add_argument, default=argparse.SUPPRESS)
+    add("--root", help="folder of runs and models; default: $SPARKDL_ROOT, otherwise ./runs")
+    add("--json", action="store_true", help="print JSON")
 
 
 def _add_export(parser: Any) -> None:

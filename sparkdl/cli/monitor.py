@@ -21,20 +21,18 @@ from sparkdl.monitoring.metrics import METRICS
 from sparkdl.monitoring.since import milliseconds, start_of
 from sparkdl.request_logs.folder_source import log_files
 
-__all__ = ["add"]
+__all__ = ["add_monitor"]
 
 DRIFT = 1
 ERROR = 2
 
 
-def add(verbs: Any) -> None:
-    """Add this verb to the parser."""
-    parser = verbs.add_parser(
-        "monitor",
-        help="compare data or requests with the training data of a model",
-        description="Compare a table, or the requests in the log of a model server, with the data "
+def add_monitor(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `sparkdl monitor`."""
+    parser.description = (
+        "Compare a table, or the requests in the log of a model server, with the data "
         "that a model was trained with. The exit code is 1 if a feature has drifted, 0 if none "
-        "has, and 2 after an error.",
+        "has, and 2 after an error."
     )
     parser.add_argument(
         "model",

@@ -1,17 +1,30 @@
-"""Runs on the driver. Print results as JSON, for `--json`, and sizes for people."""
+"""Runs on the driver. Find the run of a command, and print results: as JSON for `--json`."""
 
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sparkdl.experiment.saved_runs import load
 from sparkdl.jsonl import to_json
 from sparkdl.runs import Run, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["add_json", "fact_lines", "print_json", "rows_of", "run_to_dict", "size_text"]
+__all__ = ["add_json", "fact_lines", "find", "print_json", "rows_of", "run_to_dict", "size_text"]
+
+
+def find(name: str | None) -> Run:
+    """Return the run in a folder, or the run with an id below the root.
+
+    Args:
+        name: the path or URL of a run directory, or the id of a run; None for the newest run.
+
+    Raises:
+        RunNotFoundError: if there is no such run.
+    """
+    return load(name)
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "one JSON document") -> None:

@@ -1,4 +1,4 @@
-"""Runs on the driver. `sparkdl serve MODEL`: serve models until SIGTERM or Ctrl-C."""
+"""Runs on the driver. `sparkdl serve MODEL`: serve models here, or let KServe do it."""
 
 import argparse
 import contextlib
@@ -12,21 +12,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkdl import storage
-from sparkdl.cli import kserve_options
 from sparkdl.errors import ConfigError
-from sparkdl.serving import Log, start
+from sparkdl.serving import Batching, Log, kserve, start
 
-__all__ = ["add"]
+__all__ = ["add_serve"]
+
+# Options of the other server, which runs here; KServe decides what they say.
+_LOCAL = """
+    host port grpc_port token_file log_sample batch_timeout_ms max_body_mb memory_limit_mb
+""".split()
+# Options of kserve that the server in this process does not have.
+_REMOTE = "output min_replicas max_replicas scale_on mode cpu memory gpus".split()
 
 
-def add(verbs: Any) -> None:
-    """Add this verb to the parser."""
-    parser = verbs.add_parser(
-        "serve",
-        help="serve models over HTTP",
-        description="Serve models over HTTP, with TensorFlow Serving's REST API and the Open "
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `sparkdl serve`."""
+    parser.description = (
+        "Serve models over HTTP, with TensorFlow Serving's REST API and the Open "
         "Inference Protocol v2, until SIGTERM or Ctrl-C; requests that have come are answered. "
-        "With --kserve, write what a Kubernetes cluster needs to serve the model.",
+        "With --kserve, write what a Kubernetes cluster needs to serve the model."
     )
     parser.add_argument(
         "models",
@@ -56,11 +60,11 @@ def add(verbs: Any) -> None:
         "--log-sample", type=float, default=1.0, help="share of the requests; default: %(default)s"
     )
     _add_limits(parser)
-    kserve_options.add_options(parser)
+    _add_kserve(parser)
     parser.set_defaults(run=functools.partial(_run, parser=parser))
 
 
-def _add_addresses(parser: Any) -> None:
+def _add_addresses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
     parser.add_argument("--port", type=int, default=8501, help="0 takes a free one; default: 8501")
     parser.add_argument(
@@ -71,7 +75,7 @@ def _add_addresses(parser: Any) -> None:
     )
 
 
-def _add_limits(parser: Any) -> None:
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batching", action="store_true", help="compute rows of several requests at once"
     )
@@ -104,9 +108,9 @@ def _batching(arguments: argparse.Namespace) -> Any:
 
 
 def _run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    kserve_options.check_options(arguments, parser)
+    _check_kserve(arguments, parser)
     batching = _batching(arguments)
-    return kserve_options.write(arguments) if arguments.kserve else _serve(arguments, batching)
+    return _write_kserve(arguments) if arguments.kserve else _serve(arguments, batching)
 
 
 def _serve(arguments: argparse.Namespace, batching: Any) -> int:
@@ -160,3 +164,67 @@ def _file_of(token: str) -> Iterator[str]:
         path = storage.join(folder, "token")
         storage.write(path, token)
         yield path
+
+
+def _add_kserve(parser: argparse.ArgumentParser) -> None:
+    """Add the options for a server on Kubernetes."""
+    group = parser.add_argument_group(
+        "Kubernetes",
+        "With --kserve, nothing is served here: the InferenceService of the model is written, "
+        "which a cluster with KServe takes. The options above that also hold there are --root, "
+        "--model-version, --alias, --weight, --batching, --max-batch-size, and --log with the URL "
+        "that gets each request and answer.",
+    )
+    group.add_argument(
+        "--kserve", action="store_true", help="write the InferenceService of KServe as YAML"
+    )
+    group.add_argument("--output", metavar="FILE", help="path or URL; default: standard output")
+    group.add_argument("--min-replicas", type=int, help="default: 1; 0 needs --mode Knative")
+    group.add_argument("--max-replicas", type=int, help="default: 1")
+    group.add_argument("--scale-on", help="cpu or memory; in the mode Knative concurrency or rps")
+    group.add_argument("--mode", help="Standard or Knative; default: Standard")
+    group.add_argument("--cpu", help="cores of a server; default: 1")
+    group.add_argument("--memory", help="memory of a server; default: 2Gi")
+    group.add_argument("--gpus", type=int, help="GPUs of a server; default: 0")
+
+
+def _check_kserve(arguments: argparse.Namespace, defaults: argparse.ArgumentParser) -> None:
+    """Validate that each option that is given has a meaning, with or without `--kserve`.
+
+    Args:
+        arguments: the parsed options.
+        defaults: the parser, which knows the defaults.
+
+    Raises:
+        ConfigError: if an option has none.
+    """
+    reason = "with --kserve, nothing is served here" if arguments.kserve else "it needs --kserve"
+    without = _LOCAL if arguments.kserve else _REMOTE
+    given = [n for n in without if getattr(arguments, n) != defaults.get_default(n)]
+    if given:
+        raise ConfigError(f"--{given[0].replace('_', '-')} is given, but {reason}.")
+    if arguments.kserve and len(arguments.models) > 1:
+        raise ConfigError(f"--kserve got {len(arguments.models)} models; expected one.")
+
+
+def _write_kserve(arguments: argparse.Namespace) -> int:
+    """Write the InferenceService to a file or to standard output; return the exit code."""
+    if arguments.alias is not None and arguments.model_version is not None:
+        raise ConfigError("--model-version and --alias are given; expected one of them.")
+    options = {name: getattr(arguments, name) for name in _REMOTE[1:]}
+    canary = {k: int(p) if p == int(p) else p for k, p in arguments.weight}
+    batch = arguments.max_batch_size
+    text = kserve(
+        arguments.models[0],
+        version=arguments.model_version if arguments.alias is None else arguments.alias,
+        canary=canary or None,
+        batch=Batching().max_batch_size if arguments.batching and batch is None else batch,
+        log_to=arguments.log,
+        root=arguments.root,
+        **{name: value for name, value in options.items() if value is not None},
+    )
+    if arguments.output:
+        storage.write(arguments.output, text)
+    else:
+        print(text, end="")
+    return 0
