@@ -8,8 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from sparkdl import config, storage
+from sparkdl import storage
 from sparkdl.cli.output import add_json, find, print_json, rows_of, run_to_dict, size_text
+from sparkdl.cluster.root import resolve_root
 from sparkdl.experiment import saved_runs
 from sparkdl.jsonl import LogTail
 from sparkdl.runs import Run, Trial
@@ -242,7 +243,7 @@ def _count(text: str) -> int:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    root = storage.absolute(config.resolve("root", arguments.root) or "runs")
+    root = resolve_root(arguments.root)
     older = parse_age(arguments.older) if arguments.older else None
     runs = old_runs(root, arguments.keep, older)
     failed = [] if arguments.dry_run else delete(root, runs)

@@ -3,9 +3,10 @@
 import argparse
 import sys
 
-from sparkdl import config, storage
+from sparkdl import storage
 from sparkdl.callbacks import MLflow
 from sparkdl.cli.output import add_json, find, print_json
+from sparkdl.cluster.root import resolve_root
 from sparkdl.runs.history import read_description
 from sparkdl.tensorboard_server import LOOPBACK
 from sparkdl.ui import serve
@@ -31,7 +32,7 @@ def add_ui(parser: argparse.ArgumentParser) -> None:
 
 
 def _ui(arguments: argparse.Namespace) -> int:
-    root = storage.absolute(config.resolve("root", arguments.root) or "runs")
+    root = resolve_root(arguments.root)
     with serve(root, port=arguments.port, control=arguments.control) as page:
         print(f"The runs in {root} are shown at\n{page.url}\nCtrl-C ends the page.", flush=True)
         page.wait()

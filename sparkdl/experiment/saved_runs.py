@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl import config, storage
-from sparkdl.cluster.spark import SparkCluster, active_session
+from sparkdl import storage
+from sparkdl.cluster.root import resolve_root
 from sparkdl.errors import ConfigError, RunNotFoundError, suggest
 from sparkdl.options import Options
-from sparkdl.runner.handle import LoadedRunHandle
-from sparkdl.runner.resume import continue_search
+from sparkdl.runner.loaded_run import LoadedRunHandle
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
 from sparkdl.runs.comparison import Comparison
@@ -69,18 +68,11 @@ def _path_of(id_or_path: Run | str | os.PathLike[str] | None) -> str:
     if isinstance(id_or_path, Run):
         return id_or_path.path
     if id_or_path is None:
-        return newest_run(_root())
+        return newest_run(resolve_root())
     is_id = isinstance(id_or_path, str) and "/" not in id_or_path
     if is_id and not Path(id_or_path, "run.json").exists():
-        return storage.join(_root(), os.fspath(id_or_path))
+        return storage.join(resolve_root(), os.fspath(id_or_path))
     return os.fspath(id_or_path)
-
-
-def _root(root: str | os.PathLike[str] | None = None) -> str:
-    """Return the folder of all runs: the argument, or the folder that `launch` uses."""
-    if root is None and (active := active_session()):
-        root = SparkCluster(active).root()
-    return storage.absolute(config.resolve("root", root) or "runs")
 
 
 def history(
@@ -120,7 +112,7 @@ def history(
         >>> history(where="best >= 1", tags="baseline")["run"][0] == run.id
         True
     """
-    frame = _history.history(_root(root))
+    frame = _history.history(resolve_root(root))
     return chosen(frame, where, user, since, tags)
 
 
@@ -209,6 +201,8 @@ def resume(
         >>> len(resume(run.path, num_trials=3, progress=False).trials)
         3
     """
+    from sparkdl.runner.resume import continue_search
+
     path = run_or_path.path if isinstance(run_or_path, Run) else os.fspath(run_or_path)
     changes = {
         "num_trials": num_trials,

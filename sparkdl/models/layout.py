@@ -18,8 +18,8 @@ the folder as the base path of a model.
 import re
 from dataclasses import dataclass
 
-from sparkdl import config, storage
-from sparkdl.cluster.spark import SparkCluster, active_session
+from sparkdl import storage
+from sparkdl.cluster.root import resolve_root
 from sparkdl.errors import ConfigError
 
 __all__ = ["FORMAT", "ModelPaths", "check_name", "models_folder"]
@@ -74,9 +74,7 @@ def models_folder(root: str | None) -> str:
         root: the folder that holds the runs and the models; by default the one that the verbs of
             `experiment` use.
     """
-    if root is None and (active := active_session()):
-        root = SparkCluster(active).root()
-    return storage.join(storage.absolute(config.resolve("root", root) or "runs"), "models")
+    return storage.join(resolve_root(root), "models")
 
 
 def check_name(name: object, noun: str) -> str:

@@ -9,45 +9,21 @@ from typing import Any
 from sparkdl import storage
 from sparkdl.errors import ControlError, suggest
 from sparkdl.options import Options, check_count
+from sparkdl.runner.plain_commands import check_no_credentials
 from sparkdl.runner.prepare import PreparedRun
 from sparkdl.runner.signatures import check_call
 from sparkdl.runner.stop_orders import StopOrders
 from sparkdl.runner.stopping import Stopping
 from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runs import RunState, Trial
-from sparkdl.runs.control import ACTIONS, Command, GivenCommand, command_url
+from sparkdl.runs.control import ACTIONS, GivenCommand, command_url
 from sparkdl.runs.controllable import SETTINGS
 from sparkdl.runs.events import CommandHandled
 from sparkdl.runs.opening import OpenRun
-from sparkdl.runs.redact import mask_params
 from sparkdl.search.settings import SearchSettings
-from sparkdl.search.space.grid import check_param_name, to_json_value
 from sparkdl.search.trial_source import RequestRefused, TrialSource
 
-__all__ = ["RunCommands", "plain_command"]
-
-
-def plain_command(command: Command) -> Command:
-    """Return a command in the form in which its file stores it.
-
-    Raises:
-        ConfigError: if a parameter cannot be stored.
-        ControlError: if a parameter looks like a credential.
-    """
-    if command.action != "enqueue":
-        return command
-    params = command.arguments["params"]
-    row = {check_param_name(name): to_json_value(name, value) for name, value in params.items()}
-    _check_no_credentials(row)
-    return Command("enqueue", {"params": row})
-
-
-def _check_no_credentials(params: Mapping[str, Any], secrets: tuple[str, ...] = ()) -> None:
-    if mask_params(params, secrets) != params:
-        raise ControlError(
-            "the parameters have values that look like credentials. Credentials are not stored, so "
-            "the trial could not be resumed. Pass names of the credentials instead."
-        )
+__all__ = ["RunCommands"]
 
 
 class RunCommands:
@@ -204,7 +180,7 @@ class RunCommands:
         if not isinstance(params, dict):
             raise ControlError("the command has no params.")
         try:
-            _check_no_credentials(params, self._opened.secrets)
+            check_no_credentials(params, self._opened.secrets)
         except ControlError:
             if given.id is not None:  # The journal has the command with masked values.
                 with suppress(OSError):

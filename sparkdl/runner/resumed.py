@@ -10,7 +10,7 @@ from sparkdl.errors import ConfigError, SparkDLError
 from sparkdl.options import Options
 from sparkdl.runner.display.batch_log import summarize_at_exit
 from sparkdl.runner.display.tensorboard import announce_tensorboard, open_tensorboard
-from sparkdl.runner.handle import LoadedRunHandle
+from sparkdl.runner.loaded_run import LoadedRunHandle
 from sparkdl.runs import Run, RunState, TrialState, provenance
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.redact import mask_text

@@ -15,7 +15,7 @@ from sparkdl.jsonl import Tail
 from sparkdl.models.registry import list_versions
 from sparkdl.models.version import ModelVersion
 from sparkdl.polling import poll_s
-from sparkdl.runner.handle import LoadedRunHandle
+from sparkdl.runner.loaded_run import LoadedRunHandle
 from sparkdl.runs.history import DRIVER_ENDED, load, read_rows
 from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.owner import OwnerWatch

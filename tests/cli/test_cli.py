@@ -1,6 +1,7 @@
 """The `sparkdl` command reads runs."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -287,3 +288,35 @@ def test_pull_copies_a_run(two: str, capsys: Any, tmp_path: Path) -> None:
     assert main(["pull", "b", "--to", str(tmp_path / "here")]) == 0
     assert "the run is in" in capsys.readouterr().out
     assert main(["pull", "b", "--to", two]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "most_modules", "without"),
+    [
+        (["--version"], 9, "pyspark pyarrow optuna pandas numpy"),
+        (["show"], 90, "pyspark pyarrow optuna pandas numpy"),
+        (["runs"], 90, "pyspark optuna plotly"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_a_verb_imports_only_what_it_needs(
+    root: str, words: list[str], most_modules: int, without: str
+) -> None:
+    ended(root, "one")
+    program = (
+        "import sys\n"
+        "from sparkdl.cli.main import main\n"
+        "try: assert main(sys.argv[1:]) == 0\n"
+        "except SystemExit: pass\n"
+        "print('modules:', *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "SPARKDL_ROOT": root},
+    )
+    loaded = done.stdout.split("modules: ")[1].split()
+    assert len([name for name in loaded if name.startswith("sparkdl")]) <= most_modules
+    assert not set(without.split()) & set(loaded)

@@ -19,7 +19,8 @@ from sparkdl.errors import ConfigError, ControlError, RunStoppedError
 from sparkdl.runner import asking, trial_loop
 from sparkdl.runner.control import Control
 from sparkdl.runner.execute import description_of, execute
-from sparkdl.runner.handle import LoadedRunHandle, RunHandle
+from sparkdl.runner.handle import RunHandle
+from sparkdl.runner.loaded_run import LoadedRunHandle
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
 from sparkdl.runner.trial_loop import TrialLoop

@@ -20,7 +20,7 @@ from sparkdl.errors import (
 )
 from sparkdl.options import Options
 from sparkdl.runner.execute import description_of, execute
-from sparkdl.runner.handle import LoadedRunHandle
+from sparkdl.runner.loaded_run import LoadedRunHandle
 from sparkdl.runner.prepare import prepare
 from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run, RunState, journal, owner
@@ -411,7 +411,7 @@ def test_run_that_failed_before_its_first_trial_is_resumed(root: str) -> None:
 
 
 def test_loaded_run_is_waited_for(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkdl.runner.handle.LOOK_S", 0.01)
+    monkeypatch.setattr("sparkdl.runner.loaded_run.LOOK_S", 0.01)
     cluster = InMemoryCluster()
     with background(new_loop(root, cluster, request_of(2))) as loop:
         attempts = [cluster.attempt(0), cluster.attempt(1)]
@@ -439,8 +439,8 @@ def test_wait_of_a_loaded_run_outlasts_a_store_that_fails(
             raise seen
         return seen
 
-    monkeypatch.setattr("sparkdl.runner.handle.LOOK_S", 0.01)
-    monkeypatch.setattr("sparkdl.runner.handle.load", look)
+    monkeypatch.setattr("sparkdl.runner.loaded_run.LOOK_S", 0.01)
+    monkeypatch.setattr("sparkdl.runner.loaded_run.load", look)
     monkeypatch.setattr("sparkdl.polling.pause_s", lambda _: 0.01)
     run = dataclasses.replace(ended, state=RunState.RUNNING)
     LoadedRunHandle(run).wait()

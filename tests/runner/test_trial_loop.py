@@ -27,7 +27,8 @@ from sparkdl.errors import (
 from sparkdl.jsonl import LogTail
 from sparkdl.runner import preflight
 from sparkdl.runner.execute import execute
-from sparkdl.runner.handle import LoadedRunHandle, RunHandle
+from sparkdl.runner.handle import RunHandle
+from sparkdl.runner.loaded_run import LoadedRunHandle
 from sparkdl.runner.submitted import SubmittedTrials
 from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import RunState, Trial
