@@ -67,9 +67,9 @@ class Reduction:
         for bucket in self._buckets(arrays):
             flat = [scaled(arrays[i], self.prescale).reshape(-1) for i in bucket]
             ring_op = _ring_operation(self.op, flat[0])
+            total = world.allreduce(np.concatenate(flat) if len(flat) > 1 else flat[0], ring_op)
             is_mean_by_sum = (self.op, ring_op) == ("mean", "sum")
             factor = self.postscale / world.size if is_mean_by_sum else self.postscale
-            total = world.allreduce(np.concatenate(flat) if len(flat) > 1 else flat[0], ring_op)
             parts = split_rows(scaled(total, factor), [part.size for part in flat])
             for i, part in zip(bucket, parts, strict=True):
                 # A result does not keep the memory of the others.

@@ -4,6 +4,7 @@
 `elastic=True`, lost ranks are replaced while `fit` is running.
 """
 
+import copy
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Sequence
@@ -95,12 +96,13 @@ class State:
 
     def save(self) -> None:
         """Save the current state in memory."""
-        self._saved_values = {name: getattr(self, name) for name in self._names}
+        # A copy, because the program may change lists and arrays in place.
+        self._saved_values = copy.deepcopy({name: getattr(self, name) for name in self._names})
         self._saved_arrays = self._arrays()
 
     def restore(self) -> None:
         """Restore the state that was saved last."""
-        vars(self).update(self._saved_values)
+        vars(self).update(copy.deepcopy(self._saved_values))
         self._assign(self._saved_arrays)
 
     def sync(self) -> None:

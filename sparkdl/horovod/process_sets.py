@@ -52,7 +52,7 @@ class ProcessSet:
         if not all(isinstance(rank, int) for rank in found):
             raise ValueError(f"ProcessSet got {ranks!r}; expected a list of ranks.")
         self.process_set_id: int | None = None
-        self.ranks = sorted(rank for rank in found if rank is not None)
+        self.ranks = sorted({rank for rank in found if rank is not None})
 
     def size(self) -> int | None:
         """Return the number of ranks in the set; None before it was added."""

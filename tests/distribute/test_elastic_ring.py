@@ -28,7 +28,7 @@ def seen(path: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("what", ["allreduce", "short", "broadcast", "allgather"])
+@pytest.mark.parametrize("what", ["allreduce", "short", "broadcast", "allgather", "agreement"])
 def test_the_others_go_on_with_what_one_of_them_knows(gang: Gang, what: str) -> None:
     """Rank 2 dies behind a collective that only some of the ranks could finish."""
     for rank in range(4):
@@ -50,6 +50,7 @@ def test_the_others_go_on_with_what_one_of_them_knows(gang: Gang, what: str) -> 
         "short": [4 * 36 + 9 * (0 + 1 + 2 + 3)],
         "broadcast": [900_000 * 2],
         "allgather": [9, 36, 81, 144],
+        "agreement": [15],  # Of the ranks that are left: the agreement came before.
     }
     assert results[0][0] == sums[what]
 

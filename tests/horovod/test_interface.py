@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sparkdl.horovod.objects import decoded, encoded
+from sparkdl.horovod.process_sets import ProcessSet
 
 Point = namedtuple("Point", "x y")
 
@@ -149,3 +150,7 @@ def test_state_keeps_the_kinds_of_its_values() -> None:
     state.sync()
     assert state.best == (1, 2)
     assert state.by_epoch[0].tolist() == [1.0, 1.0]
+
+
+def test_a_process_set_has_each_rank_once() -> None:
+    assert ProcessSet([2, 0, 2]).ranks == [0, 2]
