@@ -87,12 +87,16 @@ def has_whole_mean(dtype: Any, op: str) -> bool:
 
 
 def quotients_and_remainders(array: Any, size: int) -> Any:
-    """Return the integers divided by the number of ranks: quotients and remainders, of 64 bits.
+    """Return the integers divided by the number of ranks: quotients and remainders.
 
     The sums of both over the ranks give the mean, see `whole_mean`. A sum of the integers
-    themselves might overflow.
+    themselves might overflow. Both are of the dtype of the integers, or of the next wider one that
+    can hold the sum of the remainders.
     """
-    return np.divmod(array.astype(np.uint64 if array.dtype.kind == "u" else np.int64), size)
+    largest = size * (size - 1)
+    sums = np.min_scalar_type(largest if array.dtype.kind == "u" else -largest)
+    wide = np.result_type(array.dtype, sums)
+    return np.divmod(array.astype(wide, copy=False), wide.type(size))
 
 
 def whole_mean(quotients: Any, remainders: Any, size: int) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkdl.distribute.reductions import quotients_and_remainders, reduce_arrays
 from sparkdl.distribute.ring import SHORT_BYTES, Ring
 from tests.helpers.rings import connected, on_all
 
@@ -152,6 +153,21 @@ def test_a_mean_that_the_dtype_holds_is_finite(name: str, size: int, sockets: An
     largest = np.full(size, limits(dtype)[1], dtype)
     for result in on_all(connected([0, 1, 2], sockets), lambda ring, rank: ring.allreduce(largest)):
         np.testing.assert_array_equal(result, largest)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 11, 12, 17, 130, 260])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_means_of_integers_of_many_ranks_are_exact(name: str, num_ranks: int) -> None:
+    arrays = drawn(dtype_of(name), num_ranks, 21, num_ranks)
+    out = np.empty(21, name)
+    reduce_arrays(arrays, out, "mean")
+    np.testing.assert_array_equal(out, exact(arrays, "mean"))
+
+
+def test_small_integers_travel_as_small_integers() -> None:
+    for name in ("int8", "uint8", "int32"):
+        parts = quotients_and_remainders(np.arange(5).astype(name), 3)
+        assert [part.dtype for part in parts] == [name, name]
 
 
 @pytest.mark.parametrize("size", [3, SHORT_BYTES])
